@@ -39,7 +39,7 @@ def written_whole(path: Path, name: str) -> Generator[Path]:
 
 @contextmanager
 def errors_name(path: Path) -> Generator[None]:
-    """Add this path to any OSError, which otherwise names no file or a temporary file."""
+    """Add this path to any OSError, which may mention only a temporary file or no file."""
     try:
         yield
     except OSError as error:
@@ -57,7 +57,7 @@ def sync(path: Path) -> None:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Return strict JSON, with null for numbers that are not finite."""
+    """Return strict JSON, with null for non-finite numbers."""
     return json.dumps(
         _finite(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str
     )
@@ -97,7 +97,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
     Args:
         name: Name of the folder. Use a new name if the contents change.
-        make: Function that fills an empty folder.
+        make: Function that populates an empty folder.
     """
     target = cache_folder() / name
     if target.is_dir():

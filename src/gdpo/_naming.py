@@ -13,7 +13,7 @@ from gdpo.errors import ConfigError
 Named = TypeVar("Named")
 
 _SHOWN = 100
-"""Maximum number of names that a message lists."""
+"""Maximum number of names to list in a message."""
 
 _searched: list[str] = []
 """Folders that `find` searches after `sys.path`."""
@@ -30,7 +30,7 @@ def search_also(folder: Path) -> None:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name that is most likely meant, or None if no allowed name is similar.
+    """Return the allowed name that was most likely meant, or None if no allowed name is similar.
 
     >>> nearest("gpdo", ["grpo", "gdpo"])
     'gdpo'
@@ -62,8 +62,8 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
 
     Args:
         name: A key of `known`, or `module:attribute` (attributes may be dotted).
-        known: Objects by their short names.
-        what: Kind of object, as named in messages, such as "estimator" or "task".
+        known: Objects, keyed by short name.
+        what: Kind of object, as shown in messages, such as "estimator" or "task".
 
     Raises:
         ConfigError: If the name, module or attribute does not exist, or the module cannot be

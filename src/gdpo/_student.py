@@ -17,15 +17,15 @@ def paired_interval(
     $$ \bar d \pm t_{1-\alpha/2,\,n-1}\, s_d / \sqrt n. $$
 
     Args:
-        ours: One number per pair, in any unit.
-        theirs: The other number of each pair, in the same order and unit. Pairs that contain NaN
-            are left out.
+        ours: One value per pair, in any unit.
+        theirs: The other value of each pair, in the same order and unit. Pairs that contain NaN are
+            left out.
         level: Confidence level, above 0 and below 1.
 
     Returns:
-        Mean difference, lower end and upper end in the unit of the numbers, and the number of
-        pairs. The mean is NaN if there are no pairs. The ends are NaN if there are fewer than two
-        pairs, or if all differences are equal up to rounding.
+        Mean difference, lower and upper bound of the interval (both in the unit of the values), and
+        number of pairs. The mean is NaN if there are no pairs. The bounds are NaN if there are
+        fewer than two pairs, or if all differences are equal up to rounding.
 
     References:
         Student 1908, "The probable error of a mean".

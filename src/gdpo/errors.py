@@ -6,7 +6,7 @@ GdpoError
 ├── DataError(ValueError)           a file, a row or an array of rewards is wrong
 ├── RewardError(RuntimeError)       a reward function broke its contract
 │   └── SandboxError                the sandbox failed, not the program in it (gdpo.sandbox)
-└── MissingExtraError(ImportError)  a package of one of gdpo's extras is not installed
+└── MissingExtraError(ImportError)  a package from one of gdpo's extras is not installed
 ```
 
 Every message says what is wrong, where, what is allowed and what to do. The command line prints

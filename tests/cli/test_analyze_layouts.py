@@ -515,6 +515,6 @@ def test_what_to_do_about_a_file_is_never_cut(gdpo_says, tmp_path):
     (folder / "data.csv").write_text("lr,prompt\n1,a\n2,b\n")
     _, out, _ = gdpo_says("analyze", tmp_path, "--no-report")
     assert "decompress it first" in out
-    assert "name the format (--format)" in out
+    assert "the format (--format)" in out
     assert f"{'b' * 90}/b.jsonl.zst" not in out
     assert "…" in out

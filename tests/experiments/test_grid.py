@@ -234,7 +234,7 @@ def test_labels_that_differ_only_in_spelling_or_for_another_engine_are_refused(r
     said = recipe.batch.model_copy(update={"rollouts_per_step": recipe.batch.rollouts})
     for other in ({"batch": said}, {"verl": {"a.b": 1}}, {"save_minutes": 3.0}):
         variants = {"a": recipe, "b": recipe.model_copy(update=other)}
-        with pytest.raises(ConfigError, match="same training"):
+        with pytest.raises(ConfigError, match=r"'gdpo a' and 'gdpo b'.* identical"):
             make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8, variants=variants)
 
 
@@ -247,7 +247,7 @@ def test_labels_that_train_the_same_or_have_other_rewards_are_refused(recipe, tm
         for bound in (3, 4)
     }
     make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=options)
-    with pytest.raises(ConfigError, match=r"'grpo adv.* and 'grpo adv.* same training"):
+    with pytest.raises(ConfigError, match=r"'grpo adv.* and 'grpo adv.* identical"):
         make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=options)
     fewer = {"": recipe, "fewer": recipe.model_copy(update={"rewards": recipe.rewards[:1]})}
     with pytest.raises(ConfigError, match=r"'gdpo' .*vowels, format, .*'gdpo fewer' has vowels"):

@@ -24,7 +24,7 @@ from gdpo.rollouts.readers.inference import listed
 
 _VIEWED = ("grpo", "gdpo")
 """Estimators whose advantages are shown alongside the recorded advantages, if the user requests no
-estimators. These estimators have no state, so they are called only on the sampled steps."""
+estimators. These estimators are stateless, so they are called only on the sampled steps."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Analysis:
 
     @property
     def weights_to_give(self) -> bool:
-        """Whether unknown weights may explain why no estimator gives the recorded advantages."""
+        """Whether unknown weights may be why no estimator gives the recorded advantages."""
         others = [r for r in self.replayed if r.estimator != RECORDED and r.steps]
         return (
             bool(others)
@@ -67,7 +67,7 @@ class Analysis:
         )
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
-        """Return the lasting findings of all runs, by severity and then by number of steps."""
+        """Return the lasting findings of all runs, sorted by severity, then by number of steps."""
         found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
         return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
 
@@ -88,18 +88,21 @@ def analyze(
 
     Args:
         reading: Result of `read_rollout_files`.
-        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
-        low: Lowest possible value of each reward, by name. Default: as declared in the files.
-        high: Highest possible value of each reward, by name. Default: as declared in the files.
-        replayed: Names of the estimators that recompute the advantages of every step, see `Replay`.
-            An empty sequence means all estimators, and None means no estimator. For steps without
-            recorded advantages, the first estimator (or GRPO by default) computes the advantages.
-        sampled: Whether to choose some groups for viewing. Default: False.
+        weights: Weights, keyed by reward name. Default: the recorded weights, or 1 if there are
+            none.
+        low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
+        high: Highest possible value of each reward, keyed by name. Default: as declared in the
+            files.
+        replayed: Names of the estimators that recompute the advantages of every step (see
+            `Replay`). An empty sequence means all estimators, and None means no estimator. For
+            steps without recorded advantages, the first estimator (or GRPO by default) computes the
+            advantages.
+        sampled: Whether to sample some groups for display. Default: False.
         progress: Function that is called with each step before it is analyzed. Default: None.
 
     Raises:
-        ConfigError: If a requested reward is not in any file, a weight or bound names an unknown
-            reward, a range does not have low < high, or an estimator is unknown.
+        ConfigError: If a requested reward is not in any file, a weight or bound refers to an
+            unknown reward, a range does not have low < high, or an estimator is unknown.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)

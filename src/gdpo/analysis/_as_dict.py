@@ -1,4 +1,4 @@
-"""Converts an analysis to dicts, lists, numbers and text, for JSON."""
+"""Converts an analysis to dicts, lists, numbers and strings, for JSON."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,7 +9,7 @@ from gdpo.diagnostics.watch import HeldFinding
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:
-    """Return an analysis as nested dicts and lists, with NaN for unknown numbers.
+    """Return an analysis as nested dicts and lists, with NaN for unknown values.
 
     docs/how-to/analyze.md lists the main keys.
     """

@@ -19,10 +19,10 @@ RECORDED = "recorded"
 """Name that represents the recorded advantages in a list of estimators."""
 
 ROUNDING, FRAMEWORKS = 1e-6, 1e-2
-"""Tolerances within which advantages count as equal, as fractions of the largest advantage of a
-step. `ROUNDING` applies between gdpo's estimators, and `FRAMEWORKS` applies to recorded advantages.
-`FRAMEWORKS` is larger because frameworks add an ε of up to 1e-4 to the standard deviation, and some
-frameworks compute in single precision."""
+"""Tolerances within which advantages count as equal, as fractions of the largest advantage in a
+step. `ROUNDING` is used to compare gdpo's estimators with each other, and `FRAMEWORKS` to compare
+them with recorded advantages. `FRAMEWORKS` is larger because frameworks add an ε of up to 1e-4 to
+the standard deviation, and some frameworks compute in single precision."""
 
 Advantages = Float[np.ndarray, "prompt sample"]
 
@@ -57,7 +57,7 @@ class Tally:
 
     @property
     def sign_flips(self) -> float:
-        """Share of rollouts with advantages of opposite signs."""
+        """Share of rollouts whose two advantages have opposite signs."""
         return self.flips / self.count if self.count else nan
 
     @property
@@ -68,7 +68,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Stores how the advantages of an estimator differ from the advantages of a baseline."""
+    """Stores how an estimator's advantages differ from a baseline's advantages."""
 
     estimator: str
     baseline: str
@@ -76,9 +76,9 @@ class Replayed:
     steps: int
     """Number of steps for which both the estimator and the baseline have advantages."""
     changed: int
-    """Number of steps in which the advantages differ, see `changes`."""
+    """Number of steps in which the advantages differ (see `changes`)."""
     departure: float
-    """Largest difference over all steps, see `changes`."""
+    """Largest difference over all steps (see `changes`)."""
     correlation: float
     sign_flips: float
     """Share of rollouts whose advantage has the opposite sign of the baseline's advantage."""
@@ -103,7 +103,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class TrainedWith:
-    """Stores the estimator, and its options, with which some gdpo runs were trained."""
+    """Stores the estimator with which some gdpo runs were trained, and its options."""
 
     estimator: str
     options: Mapping[str, object]
@@ -112,7 +112,7 @@ class TrainedWith:
 
     @property
     def own_code(self) -> bool:
-        """Whether the estimator is a user's code, which is never called because it is untrusted."""
+        """Whether the estimator is user code, which is never called because it is untrusted."""
         return self.estimator not in ESTIMATORS
 
 
@@ -156,13 +156,14 @@ class Replay:
         estimators: Estimator names, or `recorded` for the advantages in the files. The first name
             is the baseline. None: all of `among`. In that case, the baseline is the recorded
             advantages if the first step has them, or else GRPO.
-        low: Lowest possible value of each reward, by name, for estimators that need this value.
-            Default: as declared in the files.
-        high: Highest possible value of each reward, by name. Default: as declared in the files.
-        among: Names of the estimators that are used if `estimators` is None. Default: all
-            registered estimators.
-        trained: Estimators with which gdpo runs were trained, by name. All other estimators are
-            called with their default options. Default: none.
+        low: Lowest possible value of each reward, keyed by name, for estimators that need this
+            value. Default: as declared in the files.
+        high: Highest possible value of each reward, keyed by name. Default: as declared in the
+            files.
+        among: Names of the estimators to use if `estimators` is None. Default: all registered
+            estimators.
+        trained: Estimators with which gdpo runs were trained, keyed by name. All other estimators
+            are called with their default options. Default: none.
 
     Raises:
         ConfigError: If an estimator is unknown.
@@ -185,7 +186,7 @@ class Replay:
         self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators or ()))
         self._among = tuple(among)
         self.problems: dict[str, str] = {}
-        """Reasons why estimators could not be called, by name."""
+        """Reasons why estimators could not be called, keyed by estimator name."""
         self.off_record: dict[str, float] = {}
         """Largest difference from the recorded advantages, for each estimator with which runs were
         trained."""
@@ -193,14 +194,14 @@ class Replay:
         self._compared: dict[str, _Compared] = {}
 
     def advantages(self, batch: Batch) -> dict[str, Advantages]:
-        """Return the advantages of a step by estimator, with NaN where there are none."""
+        """Return the advantages of a step, keyed by estimator, with NaN where there are none."""
         if not self.names:
             first = "grpo" if batch.advantages is None else RECORDED
             self.names = tuple(dict.fromkeys((first, *self._among)))
         return {name: self._advantages(name, batch) for name in self.names}
 
     def add(self, batch: Batch) -> dict[str, Advantages]:
-        """Compare the estimators on a step, and return the advantages by estimator."""
+        """Compare the estimators on a step, and return the advantages, keyed by estimator."""
         found = self.advantages(batch)
         baseline = found[self.names[0]]
         for name, here in found.items():
@@ -307,8 +308,8 @@ def disagreement(
 ) -> Advantages:
     """Return the range of the estimators' advantages, each divided by its root mean square.
 
-    The division removes a factor that hardly matters to optimizers such as Adam. Estimators with
-    NaN are left out.
+    The division removes a factor that hardly matters to optimizers such as Adam. Estimators whose
+    advantages contain NaN are left out.
     """
     known = [a for a in advantages if not np.any(np.isnan(a))]
     if len(known) < 2:

@@ -18,10 +18,10 @@ NO_REFERENCE = "no reference in the files, so rewards that need a reference fail
 NO_TOKENS = "no token count in the files, so rewards that need token counts are missing"
 
 _TRUTHS = ("reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution")
-"""Fields of a record that may contain the reference of the completion."""
+"""Fields of a record that may contain the reference for the completion."""
 
 _ASKED = ("question", "problem", "prompt")
-"""Columns of a task's rows for which the prompt of a rollout can be used."""
+"""Columns of a task's rows that can be filled with the prompt of a rollout."""
 
 Problems = dict[str, list[int]]
 
@@ -31,12 +31,12 @@ class Rescorer:
 
     Use a `Rescorer` in a `with` statement, or call `close` after use.
 
-    The reference of a completion is the first of the following that exists:
+    The reference for a completion is the first of the following that exists:
 
-    1. the reference that the task reads from the record, if the record has all needed columns;
+    1. the reference that the task reads from the record, if the record has all required columns;
     2. the reference in the file (verl's `gts`, slime's `label`, `reference` of gdpo's record, ...),
        if this reference is an object or the JSON text of an object;
-    3. `{"answer": ...}`, if the reference in the file is a text or a number.
+    3. `{"answer": ...}`, if the reference in the file is a string or a number.
 
     Args:
         name: Name of a task or a built-in reward, or `module:attribute` of a task, a `Reward` or a
@@ -52,16 +52,16 @@ class Rescorer:
 
     @property
     def low(self) -> dict[str, float]:
-        """Lowest possible value of each reward, by name."""
+        """Lowest possible value of each reward, keyed by name."""
         return {reward.name: float(reward.low) for reward in self.rewards}
 
     @property
     def high(self) -> dict[str, float]:
-        """Highest possible value of each reward, by name."""
+        """Highest possible value of each reward, keyed by name."""
         return {reward.name: float(reward.high) for reward in self.rewards}
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Stop the worker processes."""
         self._scorer.close()
 
     def __enter__(self) -> "Rescorer":

@@ -15,10 +15,11 @@ from gdpo.diagnostics.influence import pooled
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std")
-"""Fields of `RewardDiagnosis` that are kept for every reward at every step."""
+"""Fields of `RewardDiagnosis` that are stored for every reward at every step."""
 
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
-"""Fields of `RewardDiagnosis` that are computed at every step over a window of the last groups."""
+"""Fields of `RewardDiagnosis` that are computed at every step over a window of the most recent
+groups."""
 
 _TENTH = 10
 
@@ -34,9 +35,9 @@ class RewardOverall:
     mean: float
     """Mean over the rollouts that the reward applies to."""
     first: float
-    """Mean over the first tenth of the steps with this reward, but over at least one step."""
+    """Mean over the first tenth of the steps with this reward, with a minimum of one step."""
     last: float
-    """Mean over the last tenth of the steps with this reward, but over at least one step."""
+    """Mean over the last tenth of the steps with this reward, with a minimum of one step."""
     missing: float
     """Share of the rollouts in the run that do not have this reward."""
     groups: int
@@ -45,8 +46,8 @@ class RewardOverall:
     weight_share: float
     """Share of the sum of the absolute weights, averaged over the groups."""
     influence_share: float
-    """Share of the influence over all groups. A negative share means that the reward is pushed
-    against its weight."""
+    """Share of the total influence over all groups. A negative share means that the reward is
+    pushed against its weight."""
     influence_margin: float
     """Half-width of the 95 % confidence interval of `influence_share`."""
     with_length: float
@@ -55,11 +56,11 @@ class RewardOverall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """Stores the numbers of one step."""
+    """Stores the values of one step."""
 
     number: int
     rewards: Mapping[str, Float[np.ndarray, " number"]]
-    """Values of `OVER_TIME` and `with_length`, by reward."""
+    """Values of `OVER_TIME` and `with_length`, keyed by reward."""
     batch_gain: float
     num_tokens: float
     cut: float
@@ -89,7 +90,7 @@ class RunAnalysis:
 
     @property
     def steps(self) -> list[int]:
-        """Numbers of the steps, in order."""
+        """Step numbers, in order."""
         return [step.number for step in self._steps]
 
     @property
@@ -99,7 +100,7 @@ class RunAnalysis:
 
     @property
     def weights_from(self) -> str:
-        """Source of the weights, or several sources with the number of steps of each source."""
+        """Source of the weights, or several sources, each with its number of steps."""
         if len(self.weightings) < 2:
             return "".join(self.weightings)
         of = len(self._steps)
@@ -163,7 +164,7 @@ class RunAnalysis:
         """Return the correlation of the z-scores of two rewards, in groups in which both vary.
 
         The correlation is averaged over the steps, weighted by degrees of freedom. NaN if there is
-        no such group.
+        no group in which both vary.
         """
         total = degrees = 0.0
         for names, (sums, counts) in self._pairs.items():
@@ -188,7 +189,7 @@ class RunAnalysis:
         return self._history.held()
 
     def _follow(self) -> None:
-        """Add all steps since the last call to the history of findings."""
+        """Add all steps since the previous call to the history of findings."""
         for step in self._steps[self._history.steps :]:
             window, _ = self._history.add(step.influence, step.findings)
             self._windows.append(window)
@@ -235,7 +236,7 @@ class RunAnalysis:
 
 
 def _of_window(window: Influence, what: str) -> dict[str, float]:
-    """Return one of the values in `OVER_WINDOW`, by reward."""
+    """Return one of the values in `OVER_WINDOW`, keyed by reward."""
     values = {
         "weight_share": window.weight_shares,
         "influence_share": window.shares,
@@ -277,7 +278,7 @@ class LengthBins:
         lengths: Float[np.ndarray, " rollout"],
         rewards: Float[np.ndarray, " rollout"],
     ) -> None:
-        """Add the rollouts of a step that have a length and the reward."""
+        """Add the rollouts of a step that have both a length and the reward."""
         known = np.isfinite(lengths) & np.isfinite(rewards) & (lengths >= 0)
         if not np.any(known):
             return

@@ -1,4 +1,4 @@
-"""Chooses some groups to show while a run is read. Only numbers are kept in memory.
+"""Samples groups to display while a run is being read. Only numbers are kept in memory.
 
 From each step, the sample takes an arbitrary group, the group on which the estimators disagree
 most, and more groups if requested. In long runs, only every second step is used, or every fourth
@@ -16,19 +16,19 @@ from gdpo.analysis.replay import Advantages, disagreement
 from gdpo.analysis.steps import Batch
 
 KEPT = 400
-"""Maximum number of groups that are kept."""
+"""Maximum number of groups to keep."""
 
 _SAMPLES = 8
-"""Maximum number of rollouts that are kept from a group. The rollouts with the largest disagreement
-are kept."""
+"""Maximum number of rollouts to keep from a group. The rollouts with the largest disagreement are
+kept."""
 
 _ROWS = 200_000
 """Groups after this row of their file are not chosen, because texts are read from the start of the
 file."""
 
 GOLDEN = 0.6180339887498949
-"""Golden ratio minus 1. The fractional parts of the multiples of this number are spread evenly over
-0 to 1."""
+"""Golden ratio minus 1. The fractional parts of the multiples of this number are spread evenly
+between 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class SampledGroup:
     format: str
     step: int
     place: int
-    """Number of the group within the step."""
+    """Index of the group within the step."""
     samples: tuple[int, ...]
-    """Numbers of the samples within the group."""
+    """Indices of the samples within the group."""
     size: int
     """Number of rollouts in the whole group."""
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class SampledGroup:
     """Rows of the rollouts in the file, for `read_texts`."""
     rewards: Float[np.ndarray, "sample reward"]
     advantages: Mapping[str, Float[np.ndarray, " sample"]]
-    """Advantages by estimator. NaN if the estimator could not be called."""
+    """Advantages, keyed by estimator. NaN if the estimator could not be called."""
     disagreement: Float[np.ndarray, " sample"]
     num_tokens: Float[np.ndarray, " sample"]
     cut: Float[np.ndarray, " sample"]
@@ -71,7 +71,7 @@ class Sample:
 
     @property
     def groups(self) -> list[SampledGroup]:
-        """Groups that were kept, in the order of the steps."""
+        """Kept groups, in step order."""
         return [group for _, _, group in self._kept]
 
     def turn(self) -> bool:

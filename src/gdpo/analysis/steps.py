@@ -16,7 +16,7 @@ from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable
 
 Bounds: TypeAlias = Mapping[str, float] | None
-"""Bounds by reward name, for rewards whose bound is known."""
+"""Bounds keyed by reward name, for rewards whose bound is known."""
 
 UNKNOWN_WEIGHTS = "not recorded, so 1 for each reward"
 
@@ -51,7 +51,7 @@ class Batch:
 
     table: RolloutTable
     rewards: Float[np.ndarray, "prompt sample reward"]
-    """Raw rewards. NaN means that the reward does not apply, or that the place is padding."""
+    """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
     weights: tuple[float, ...]
     weights_from: str
     advantages: Float[np.ndarray, "prompt sample"] | None
@@ -76,7 +76,8 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
 
     Args:
         table: Rollouts of one step.
-        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
+        weights: Weights, keyed by reward name. Default: the recorded weights, or 1 if there are
+            none.
 
     Raises:
         DataError: If group sizes differ so much that the arrays would be mostly padding.
@@ -118,13 +119,15 @@ def analyze_steps(
 
     Args:
         tables: One table per step, from `read_rollout_files`.
-        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
+        weights: Weights, keyed by reward name. Default: the recorded weights, or 1 if there are
+            none.
         estimator: Estimator for steps without recorded advantages. Default: grpo.
-        low: Lowest possible value of each reward, by name. Default: as declared in the files.
-        high: Highest possible value of each reward, by name. Default: as declared in the files.
+        low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
+        high: Highest possible value of each reward, keyed by name. Default: as declared in the
+            files.
 
     Raises:
-        ConfigError: If a weight names an unknown reward, or the estimator is unknown.
+        ConfigError: If a weight refers to an unknown reward, or the estimator is unknown.
         DataError: If group sizes differ so much that the arrays would be mostly padding.
     """
     names: dict[str, None] = {}
@@ -185,7 +188,7 @@ def check_weights(
 ) -> None:
     """Raise a ConfigError if the keys of `weights` include an unknown reward.
 
-    `what` is the name of the values in the message.
+    `what` is the word for the values in the message.
     """
     known = list(names)
     for name in weights or ():
@@ -194,7 +197,7 @@ def check_weights(
 
 
 def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:
-    """Return the given bounds of the rewards of a step, or else the declared bounds."""
+    """Return the given bounds of a step's rewards, or else the declared bounds."""
     bounds = {name: declared[end] for name, declared in table.ranges.items()} | dict(given or {})
     return {name: bound for name, bound in bounds.items() if name in table.names}
 
@@ -225,7 +228,7 @@ def _centred(
 
 
 class RangesSoFar:
-    """Tracks the lowest and highest observed value of each reward of each run.
+    """Tracks the lowest and highest observed value of each reward in each run.
 
     The observed range is used if the range of a reward is not declared.
     """

@@ -14,8 +14,8 @@ from gdpo.errors import DataError
 from gdpo.rollouts.readers import RolloutReading, read_rollout_files
 
 _STEPS = 200
-"""Maximum number of steps of a run that are analyzed. In longer runs, the analyzed steps are spread
-evenly."""
+"""Maximum number of steps to analyze per run. In longer runs, the analyzed steps are evenly
+spaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class TrainedRun:
     name: str
     """Name of the run, which must be unique."""
     rollouts: Path
-    """Folder of the rollout records. The folder need not exist."""
+    """Folder with the rollout records. The folder need not exist."""
     estimator: str
     """Display name of the run's estimator."""
 
@@ -35,11 +35,11 @@ class TrainedAnalysis:
     """Stores the results for several runs, and the comparison of their estimators."""
 
     estimators: Mapping[str, TrainedWith]
-    """Estimators by display name."""
+    """Estimators, keyed by display name."""
     recorded_steps: int = 0
     """Number of recorded steps, analyzed or not."""
     runs: dict[str, RunAnalysis] = field(default_factory=dict[str, RunAnalysis])
-    """Runs that have rollouts, by name."""
+    """Runs that have rollouts, keyed by name."""
     replayed: list[Replayed] = field(default_factory=list[Replayed])
     """Comparison of every estimator with the first estimator."""
     off_record: dict[str, float] = field(default_factory=dict[str, float])
@@ -69,14 +69,16 @@ def analyze_trained(
     """Diagnose the recorded steps of runs, and compare the estimators of all runs on these steps.
 
     The recorded weights are used. If a run has more than 200 steps, only 200 steps are analyzed,
-    which are spread evenly from the first step to the last.
+    evenly spaced from the first step to the last.
 
     Args:
         runs: The runs to analyze.
-        estimators: Estimators by display name. The first estimator is the baseline.
-        low: Lowest possible value of each reward, by name. Default: as declared in the record.
-        high: Highest possible value of each reward, by name. Default: as declared in the record.
-        problems: Reasons why estimators cannot be called, by name. Default: none.
+        estimators: Estimators, keyed by display name. The first estimator is the baseline.
+        low: Lowest possible value of each reward, keyed by name. Default: as declared in the
+            record.
+        high: Highest possible value of each reward, keyed by name. Default: as declared in the
+            record.
+        problems: Reasons why estimators cannot be called, keyed by estimator name. Default: none.
 
     Raises:
         DataError: If a file is not a rollout record.

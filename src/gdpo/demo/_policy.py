@@ -25,7 +25,7 @@ from gdpo.recipes.starter import no_progress_bars
 Tokens: TypeAlias = list[int]
 
 _IGNORED = -100
-"""Label of tokens that the loss ignores."""
+"""Label for tokens that the loss ignores."""
 
 _SORTED_BATCHES = 10
 """Number of batches whose texts are sorted by length together. Sorting reduces padding, and the
@@ -90,12 +90,12 @@ Progress: TypeAlias = Callable[[int], None]
 
 
 def policy_folder(settings: PolicySettings) -> Path:
-    """Return the cache folder of the policy with these settings, which may not exist yet."""
+    """Return the cache folder for the policy with these settings, which may not exist yet."""
     return cache_folder() / _name(settings)
 
 
 def make_policy(settings: PolicySettings, progress: Progress) -> Path:
-    """Return the folder of the policy, for `from_pretrained`. Train the policy if it is not cached.
+    """Return the policy's folder, for `from_pretrained`. Train the policy if it is not cached.
 
     A policy is cached only when it is complete, so an interruption leaves no files.
     """
@@ -191,7 +191,7 @@ def _supervise(
 
 
 def _rate(step: int, steps: int) -> float:
-    """Return the factor of the learning rate: 20 steps of warm-up, then a cosine down to 0.05."""
+    """Return the learning-rate factor: 20 steps of warm-up, then a cosine down to 0.05."""
     return min(1.0, (step + 1) / 20) * max(0.05, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 

@@ -59,7 +59,7 @@ class Curve:
 
     @property
     def smooth(self) -> tuple[float, ...]:
-        """Centred running mean over a tenth of the run, and over fewer steps at both ends."""
+        """Centred running mean over a tenth of the run, or over fewer steps near both ends."""
         half = max(1, tenth(len(self.values)) // 2)
         places = range(len(self.values))
         return tuple(_mean(self.values[max(0, i - half) : i + half + 1]) for i in places)
@@ -80,7 +80,7 @@ def _values(rows: Sequence[dict[str, Any]], reward: Reward) -> tuple[float, ...]
 
 
 def report_table(all_curves: Sequence[Curve]) -> Table:
-    """Return a table with start, end and step at the threshold for each reward and estimator."""
+    """Return a table of the start, the end and the step that reached the threshold, per curve."""
     table = Table(
         title="start and end: mean over the first and the last tenth of the steps",
         title_justify="left",

@@ -35,7 +35,7 @@ class Example:
 class Texts(Protocol):
     """Draws warm-start texts.
 
-    An implementation is a frozen dataclass, because its fields are part of the policy's key.
+    An implementation is a frozen dataclass, because its fields are part of the policy's cache key.
     """
 
     @property
@@ -55,12 +55,12 @@ class Carelessness:
     well_formed: float = 0.04
     """Probability that a text has the required format: thinking, then the calls."""
     bare: float = 0.7
-    """Probability that a text without the format has no thinking. Otherwise the thinking is not
-    closed."""
+    """Probability that a text without the format has no thinking. Any other text without the format
+    has a thinking block that is not closed."""
     right_value: float = 0.7
     """Probability that a parameter has the value from the request instead of a random value."""
     right_name: float = 0.75
-    """Probability that a call names the requested tool instead of a random tool."""
+    """Probability that a call uses the requested tool instead of a random tool."""
     whole_json: float = 0.75
     """Probability that a call keeps its last brace."""
 

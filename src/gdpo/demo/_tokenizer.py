@@ -8,7 +8,7 @@ from gdpo.demo._texts import Example
 PAD, END = "<|pad|>", "<|end|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-"""Tags that are one token each, as in tokenizers of models with tool calling."""
+"""Tags that are one token each, as in the tokenizers of tool-calling models."""
 _GLUE = ('{"name": "', '", "parameters": {"')
 """Parts of every call that are one token each, which makes responses a fifth shorter."""
 
@@ -26,7 +26,7 @@ def build_tokenizer(examples: Sequence[Example], size: int) -> Any:
 
     Args:
         examples: Prompts and responses to train on.
-        size: Maximum size of the vocabulary, without the tags.
+        size: Maximum vocabulary size, not counting the tags.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -125,7 +125,7 @@ def draw_call(tool: Tool, rng: np.random.Generator) -> Call:
 
 
 def tool_rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """Return rows of the demo's dataset, with the columns of ToolRL's training file.
+    """Return rows for the demo's dataset, with the columns of ToolRL's training file.
 
     Args:
         count: Number of rows.
@@ -194,4 +194,4 @@ CATALOGUE: tuple[Tool, ...] = (
     ),
     Tool("volume", "set volume to {level}", (Parameter("level", "number", _LEVEL),)),
 )
-"""All tools of the demo."""
+"""All tools in the demo."""

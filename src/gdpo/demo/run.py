@@ -1,4 +1,4 @@
-"""Runs the demo: creates policy and data, trains with GRPO and GDPO, and reports the results."""
+"""Runs the demo: prepares data and policy, trains with GRPO and GDPO, and reports the results."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ def warm_start_bar(console: Console, total: int) -> Generator[Callable[[int], No
 def trainings_display(
     console: Console, views: Sequence[TrainingView], rewards: Sequence[Reward]
 ) -> Generator[Callable[[], None]]:
-    """Show the progress of all training runs inside the context.
+    """Show the progress of all training runs while the context is active.
 
     Yields:
         A function that redraws the display. Call this function after the views have changed.
@@ -166,14 +166,14 @@ def _line(view: TrainingView, row: Mapping[str, Any], rewards: Sequence[Reward])
 
 
 ESTIMATORS = ("grpo", "gdpo")
-"""The compared estimators, in the order of display."""
+"""The compared estimators, in display order."""
 
 
 @contextmanager
 def side_by_side(
     recipes: Sequence[Recipe], folder: Path, say: Callable[[str], None]
 ) -> Generator[tuple[list[Training], Callable[[], None]]]:
-    """Start one training process per recipe. When the context ends, stop unfinished processes.
+    """Start one training process per recipe. When the context exits, stop unfinished processes.
 
     A stopped process saves a checkpoint before it exits.
 
@@ -213,7 +213,7 @@ _ROWS_SEED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Defines a starting point for training, and describes the results of six seeds."""
+    """Defines a starting point for training, and describes the results for six seeds."""
 
     well_formed: float
     """Share of the warm-start texts that have the required format, from 0 to 1."""
@@ -222,7 +222,7 @@ class Start:
     reason: str
     """Properties of the starting point, and the reason to choose it. Printed before training."""
     known: str
-    """Result of seeds 0 to 5 with the default settings. Printed after training."""
+    """Result for seeds 0 to 5 with the default settings. Printed after training."""
     other: str
     """Result of training from the other starting point. Printed after training, with the
     command."""
@@ -340,7 +340,7 @@ def run_demo(
         ConfigError: If `output` is not empty.
         MissingExtraError: If a package that training needs is not installed.
         KeyboardInterrupt: If Ctrl-C was pressed. The error is raised after both training runs have
-            ended.
+            stopped.
     """
     settings = settings or DemoSettings()
     started = time.monotonic()
@@ -361,7 +361,7 @@ def run_demo(
 
 
 def _closing_lines(settings: DemoSettings) -> list[str]:
-    """Return lines with results of other seeds and the other start, and commands to run them."""
+    """Return lines about other seeds and the other start, with the commands to run them."""
     start = STARTS[settings.start]
     [other] = STARTS.keys() - {settings.start}
     defaults = settings == DemoSettings(start=settings.start, seed=settings.seed)
@@ -384,7 +384,7 @@ def _command(start: str, seed: int) -> str:
 def _check_packages() -> None:
     for package in _NEEDED:
         if find_spec(package) is None:
-            raise MissingExtraError(package, "train", "to train in the demo")
+            raise MissingExtraError(package, "train", "to run the demo")
 
 
 def _claim(output: Path | None) -> Path:

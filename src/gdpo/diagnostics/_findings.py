@@ -59,7 +59,7 @@ class Thresholds:
     correlation that the weights imply. Under GRPO, a reward is close to this limit if its standard
     deviation is a fifth of that of the other rewards."""
     reversed: float = 0.05
-    """Minimum size of a negative influence share for a reward to count as reversed."""
+    """Minimum magnitude of a negative influence share for a reward to count as reversed."""
     opposed: float = 0.5
     """Minimum absolute value of a negative correlation for two rewards to count as opposed. At this
     value and with equal weights, each reward loses half of its influence to the other."""
@@ -87,11 +87,12 @@ class Thresholds:
     """Minimum correlation for advantages to count as equal to GRPO's. At this value, 0.2 % of the
     variance differs."""
     merged: float = 0.5
-    """GRPO counts as merging rollouts if it gives at most this fraction of the number of different
-    advantages per group that the estimator gives."""
+    """GRPO counts as merging rollouts if its number of distinct advantages per group is at most
+    this fraction of the estimator's."""
     standard_errors: float = 3.0
-    """Minimum distance, in standard errors, of a correlation, conflict or influence from a harmless
-    value. A distance of 3 is exceeded by chance in 0.3 % of the batches."""
+    """Minimum distance, in standard errors, between a correlation or a share of conflicts and the
+    value at which there is nothing to report: 0, the share expected by chance, or the limit for an
+    ignored reward. A distance of 3 is exceeded by chance in 0.3 % of the batches."""
 
 
 def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
@@ -112,7 +113,7 @@ def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Fi
 
 
 def severity_of_share(groups: int, thresholds: Thresholds) -> Severity:
-    """Return the severity of a finding about a share of this number of groups."""
+    """Return the severity of a finding about a share, given the number of groups."""
     return Severity.NOTE if groups < thresholds.few_groups else Severity.WARNING
 
 
@@ -226,7 +227,7 @@ def _tiny_std(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findi
 
 
 _RATIO = 2.0
-"""Minimum ratio of standard deviations for a message to name the ratio as the cause."""
+"""Minimum ratio of standard deviations at which a message gives the ratio as the cause."""
 
 
 class _Reward(NamedTuple):
@@ -612,5 +613,5 @@ def findings_of(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, 
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings in order, with the worst finding first."""
+    """Return the findings in order, worst first."""
     return tuple(sorted(findings, key=lambda finding: finding.rank))

@@ -38,13 +38,13 @@ reward does not apply."""
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the sample standard deviation of each reward within a group, averaged over groups.
 
-    The average of a reward leaves out groups that the reward does not apply to.
+    Groups that a reward does not apply to are left out of its average.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
 
     Returns:
-        One number per reward, in the unit of the reward. NaN if the reward never applies.
+        One value per reward, in the unit of the reward. NaN if the reward never applies.
 
     Examples:
         >>> import numpy as np
@@ -159,10 +159,10 @@ def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | 
     r"""Return the share of rollouts with conflicting rewards, and the share expected by chance.
 
     A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. The
-    share expected by chance is the share if each reward were shuffled over the samples of its
-    group. With $p^+_k$ and $p^-_k$ the shares of a group's samples that reward $k$ pulls up and
-    down, a sample has no conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) -
-    \prod_k (1 - p^+_k - p^-_k)$.
+    share expected by chance is the share that would result if each reward were shuffled over the
+    samples of its group. With $p^+_k$ and $p^-_k$ the shares of a group's samples that reward $k$
+    pulls up and down, a sample has no conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 -
+    p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
     """
     pull = np.sign(weights) * z
     absent = np.all(np.isnan(z), axis=-1)
@@ -179,7 +179,7 @@ def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | 
 
 
 def signal_rms(advantages: Scores, applies: Bool[np.ndarray, "prompt sample"]) -> float | None:
-    """Return the root mean square advantage in the groups with signal, or None without signal."""
+    """Return the root mean square advantage in groups with signal, or None if there are none."""
     live = applies & np.any(advantages != 0, axis=SAMPLES, keepdims=True)
     largest = np.max(np.abs(advantages), where=live, initial=0.0)
     if largest == 0:
@@ -193,7 +193,7 @@ def distinct(
     applies: Bool[np.ndarray, "prompt sample"],
     live: Bool[np.ndarray, " prompt"],
 ) -> float | None:
-    """Return the average number of different advantages in the groups with signal."""
+    """Return the average number of distinct advantages in the groups with signal."""
     if not np.any(live):
         return None
     ordered = np.sort(np.where(applies, advantages, np.nan), axis=SAMPLES)

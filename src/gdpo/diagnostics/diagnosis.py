@@ -1,4 +1,4 @@
-"""Defines the result of `diagnose`: numbers and findings of one batch, and their printed form."""
+"""Defines the result of `diagnose`, with statistics, findings and their printed form."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -45,7 +45,7 @@ class Kind(StrEnum):
     TINY_STD = "tiny_std"
     """A reward varies by only a tiny fraction of its range, but has a large influence."""
     REDUNDANT = "redundant"
-    """Two rewards measure nearly the same thing, so it counts twice."""
+    """Two rewards measure nearly the same thing, which therefore counts twice."""
     GAIN = "gain"
     """Few groups have signal, so batch normalization scales their advantages up."""
     EXTREME = "extreme"
@@ -59,7 +59,7 @@ class Kind(StrEnum):
     SAME_AS_GRPO = "same_as_grpo"
     """The advantages equal GRPO's advantages up to a scale factor."""
     MERGED = "merged"
-    """GRPO would give the same advantage to rollouts that get different advantages here."""
+    """GRPO would give the same advantage to rollouts whose actual advantages differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Finding:
     remedy: str
     """What the user can do about the finding."""
     evidence: Mapping[str, float]
-    """The numbers in the message, without rounding."""
+    """The numbers in the message, unrounded."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -89,7 +89,7 @@ _SMALL, _EXACT = 0.02, 5e-4
 
 
 def percent(share: float) -> str:
-    """Return a share as a percentage. Only exact 0 and 1 are printed as 0 % and 100 %.
+    """Return a share as a percentage. Only exactly 0 and exactly 1 are printed as 0 % and 100 %.
 
     >>> percent(0.5), percent(0.004), percent(0.00029), percent(0.0), percent(0.9996), percent(1.0)
     ('50 %', '0.4 %', '0.029 %', '0 %', '99.9 %', '100 %')
@@ -160,7 +160,7 @@ _LOGGED_OF_BATCH = (
 
 @dataclass(frozen=True, slots=True)
 class RewardDiagnosis:
-    """Stores the numbers of one reward in a batch. `None` means that a number is unknown."""
+    """Stores the statistics of one reward in a batch. `None` means that a value is unknown."""
 
     name: str
     weight: float
@@ -203,7 +203,7 @@ class RewardDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Stores the numbers and findings of one batch. `None` means that a number is unknown."""
+    """Stores the statistics and findings for one batch. `None` means that a value is unknown."""
 
     estimator: str | None
     """Name of the estimator that computed the advantages, or None if unknown."""
@@ -215,7 +215,7 @@ class Diagnosis:
     rewards: tuple[RewardDiagnosis, ...]
     correlation: Matrix
     """Correlation between the z-scores of each pair of rewards, over the groups in which both
-    rewards vary. NaN if there is no such group."""
+    rewards vary. NaN if the two rewards never vary in the same group."""
     degrees: Matrix
     """Degrees of freedom of each correlation: the number of samples minus one, summed over the
     groups in which both rewards vary."""
@@ -233,10 +233,10 @@ class Diagnosis:
     largest: float
     """Largest absolute advantage."""
     distinct: float | None
-    """Average number of different advantages in a group, over all groups except zero-advantage
+    """Average number of distinct advantages in a group, over all groups except zero-advantage
     groups."""
     distinct_grpo: float | None
-    """Average number of different advantages that GRPO gives in the same groups."""
+    """Average number of distinct advantages that GRPO gives in the same groups."""
     same_as_grpo: float | None
     """Correlation of the advantages with GRPO's advantages, over the rollouts that have a
     reward."""
@@ -253,7 +253,7 @@ class Diagnosis:
 
         The keys are `diagnostics/<reward>/<number>` and `diagnostics/<number>`.
         `diagnostics/findings` is the number of all findings, and `diagnostics/warnings` is the
-        number of warnings. Unknown numbers are left out.
+        number of warnings. Unknown values are left out.
         """
         of_rewards = {
             f"diagnostics/{reward.name}/{field}": getattr(reward, field)

@@ -25,7 +25,7 @@ _NORMAL_95 = 1.959964
 
 
 class Sums(NamedTuple):
-    """Stores sums over groups, with one number per reward.
+    """Stores sums over groups, with one value per reward.
 
     A group is "varying" for a reward if the reward varies within the group.
     """
@@ -72,7 +72,7 @@ class Influence:
 
     @property
     def sums(self) -> Sums:
-        """Return the rows of the table by name."""
+        """Return the rows of the table, keyed by name."""
         return Sums(*self.table)
 
     @property
@@ -154,8 +154,8 @@ class Window:
     """Keeps the most recent steps that contain a given number of groups, and sums them.
 
     Args:
-        groups: Minimum number of groups in the window, as soon as this many groups have been added.
-            The window contains only whole steps.
+        groups: Minimum number of groups in the window, once this many groups have been added. The
+            window contains only whole steps.
     """
 
     def __init__(self, groups: int) -> None:
@@ -192,7 +192,8 @@ def influence_of(
     Args:
         advantages: Advantages of the training step, `[prompt, sample]`.
         z: Rewards standardized within their group. NaN means that the reward does not apply.
-        std: Standard deviation of each reward in each group; 0 or NaN where it does not vary.
+        std: Standard deviation of each reward in each group; 0 or NaN where the reward does not
+            vary.
         weights: One weight per reward.
         names: One name per reward.
     """

@@ -31,7 +31,7 @@ from gdpo.diagnostics.influence import Influence, influence_of
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None
-"""One bound per reward, by name or in the order of the rewards. None or NaN if a bound is
+"""One bound per reward, keyed by name or in the order of the rewards. None or NaN if a bound is
 unknown."""
 
 Vector = Float[np.ndarray, " reward"]
@@ -48,7 +48,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     high: Bounds = None,
     thresholds: Thresholds | None = None,
 ) -> Diagnosis:
-    r"""Measure the influence of each reward in a batch and report what is wrong.
+    r"""Measure the influence of each reward in a batch and report problems.
 
     The influence of a reward is the mean of its z-score times the advantage:
 
@@ -61,20 +61,20 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     each reward with its weight share.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, as an array of any array library. Each
+        rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library. Each
             reward has its own unit. NaN means that the reward does not apply.
-        weights: One weight per reward in the order of `names`, or a dict of weights by name. None:
-            all weights are 1.
+        weights: One weight per reward in the order of `names`, or a dict from reward name to
+            weight. None: all weights are 1.
         names: One name per reward.
-        estimator: Estimator that computes the advantages: a name, or a function of NumPy arrays. If
-            `advantages` is passed, the estimator is only named in the output, and None means that
-            the estimator is unknown.
+        estimator: Estimator that computes the advantages: a name, or a function that takes NumPy
+            arrays. If `advantages` is passed, this argument only sets the estimator name in the
+            output, and None means that the estimator is unknown.
         advantages: Advantages that were used in training, `[prompt, sample]`. None: the estimator
             computes the advantages.
         low: Declared minimum of each reward, in the unit of the reward, in the order of `names` or
-            by name. None: unknown.
+            keyed by name. None: unknown.
         high: Declared maximum of each reward, in the unit of the reward, in the order of `names` or
-            by name. None: unknown.
+            keyed by name. None: unknown.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
 
     Returns:
@@ -133,7 +133,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Stores intermediate arrays that several numbers of a diagnosis use."""
+    """Stores intermediate arrays that are used for several values in a diagnosis."""
 
     values: measures.Values
     weights: Vector
@@ -246,7 +246,7 @@ def _name(estimator: str | Estimator | None) -> str | None:
 
 
 def _floats(weights: Any) -> Any:
-    """Return the weights as Python floats, in the same form: a dict by name, or a list."""
+    """Return the weights as Python floats, in the same form: a dict keyed by name, or a list."""
     if isinstance(weights, Mapping):
         return {name: float(weight) for name, weight in weights.items()}
     return None if weights is None else [float(weight) for weight in weights]
@@ -257,7 +257,8 @@ def _bounds(values: Bounds, what: str, names: Sequence[str], rewards: Any) -> Ve
         for name in values:
             if name not in names:
                 raise ConfigError(
-                    f"{what} names {name!r}, which is not a reward: {did_you_mean(name, names)}"
+                    f"{what} has an entry for {name!r}, which is not a reward: "
+                    f"{did_you_mean(name, names)}"
                 )
         values = [values.get(name) for name in names]
     if values is not None:

@@ -1,4 +1,4 @@
-"""Tracks over the steps of a run which findings occur, and for how long.
+"""Tracks which findings occur in the steps of a run, and for how long.
 
 Trainers, `gdpo analyze` and reports use the same rule. `ignored` and `reversed` are computed over
 the last 256 groups, so they are reported as soon as they are found. All other findings are computed
@@ -34,11 +34,11 @@ class HeldFinding:
     """Stores a finding and the steps in which it occurred."""
 
     finding: Finding
-    """The finding, with the numbers of the last step in which it occurred."""
+    """The finding, with the values from the last step in which it occurred."""
     spans: tuple[Span, ...]
     """First and last step of each period in which the finding occurred. Steps are counted from 1 in
     the order in which they were added, regardless of their step numbers. `ignored` and `reversed`
-    occur in all steps of their window."""
+    count as occurring in every step of the window over which they were computed."""
     of: int
     """Number of steps in the run."""
 

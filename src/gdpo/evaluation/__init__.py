@@ -1,4 +1,4 @@
-"""Evaluation: runs models on benchmarks, saves responses, and computes scores with intervals."""
+"""Runs models on benchmarks, saves responses, and computes scores with confidence intervals."""
 
 from gdpo.evaluation.benchmarks import BENCHMARKS
 from gdpo.evaluation.evaluation import Settings, evaluate

@@ -16,7 +16,7 @@ The prompt is ToolRL's, as in the task `tool_calling`. The paper's models were t
 prompt. A handler (`_bfcl_handlers`) writes a row into the prompt and reads the calls from a
 response. Calls are parsed as JSON and never executed: the checker compares them with the reference
 answers. As on the leaderboard, a row that expects no call is passed by any response without a
-readable call, and a row of `live_relevance` by any response with a readable call.
+parseable call, and a row of `live_relevance` by any response with a parseable call.
 
 **Format** is the format reward of the task. The thinking must be followed by nothing but calls if
 the row expects calls, and otherwise by nothing but a response to the user. The paper does not say
@@ -72,7 +72,7 @@ VERSIONS = tuple(_COUNTED)
 _LANGUAGES = {"javascript": "JavaScript", "java": "Java 8 SDK", "python": "Python 3"}
 
 _FILES_OF_V3 = {"simple_python": "simple", "simple_java": "java", "simple_javascript": "javascript"}
-"""Names in v3 of the categories that were renamed later."""
+"""The v3 names of categories that were renamed later."""
 
 _MODEL = "gdpo"
 """Name of the model, as passed to the checker."""
@@ -274,7 +274,7 @@ def data_file(category: str) -> Path:
 
 
 def possible_answers(category: str) -> dict[str, Any]:
-    """Return the reference answers by row id. Categories without answers give an empty result."""
+    """Return the reference answers, keyed by row id: none for a category without answers."""
     file = data_file(category)
     file = file.parent / "possible_answer" / file.name
     if not file.is_file():
@@ -284,19 +284,19 @@ def possible_answers(category: str) -> dict[str, Any]:
 
 
 def bfcl_averages(scores: Mapping[str, tuple[float, int]], version: str) -> dict[str, float]:
-    """Return the leaderboard's averages for which all categories are given.
+    """Return the leaderboard's averages for which every category has a score.
 
-    - Non-live: plain mean of multiple, parallel, parallel_multiple, the mean of the three simple
-      categories and, in v3, irrelevance.
+    - Non-live: unweighted mean of multiple, parallel, parallel_multiple, the mean of the three
+      simple categories and, in v3, irrelevance.
     - Live: mean over the problems of its four categories and, in v3, of live_irrelevance and
       live_relevance.
-    - Multi-turn: plain mean of its four categories.
-    - Overall (v3 only): plain mean of the three averages above. The Overall of V4 includes web
+    - Multi-turn: unweighted mean of its four categories.
+    - Overall (v3 only): unweighted mean of the three averages above. V4's Overall includes web
       search and memory, which are not supported.
-    - Irrelevance (V4 only): plain mean of irrelevance and live_irrelevance.
+    - Irrelevance (V4 only): unweighted mean of irrelevance and live_irrelevance.
 
     Args:
-        scores: Share of correct responses and number of problems, by category.
+        scores: Share of correct responses and number of problems, keyed by category.
         version: One of `VERSIONS`.
 
     References:

@@ -63,7 +63,7 @@ _DIED = "Error during execution: the tool took too long"
 
 
 _UNKNOWN = "unknown_tool_{}()"
-"""Call of a nonexistent tool, which gives an error in BFCL."""
+"""Call to a nonexistent tool, which gives an error in BFCL."""
 
 
 _SHARED = ("CREDIT_CARD_EXTENSION", "BOOKING_RECORD_EXTENSION")
@@ -76,10 +76,10 @@ _numbers = count()
 
 
 def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
-    """Return calls as Python text for BFCL. A call of an unknown tool becomes a call that fails.
+    """Return calls as Python text for BFCL. A call to an unknown tool becomes a call that fails.
 
     Args:
-        calls: Calls of the model.
+        calls: The model's calls.
         known: Names of the row's tools.
     """
     return [
@@ -91,7 +91,7 @@ def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
 
 
 def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
-    """Run the tools in a separate process. Return the results by conversation, step and call.
+    """Run the tools in a separate process. Return results by conversation, step and call.
 
     Args:
         talks: Conversations. Each has an `entry` (a row of BFCL) and `steps` (the calls of each
@@ -215,13 +215,13 @@ class Handler:
     """Defines how BFCL's rows become prompts and how calls are read from responses."""
 
     name: str
-    """Prefix of the handler's benchmarks, which are named by this prefix, `_` and the category."""
+    """First part of the names of the handler's benchmarks, before `_` and the category."""
     ask: Ask
     """Returns the prompt of a single-turn row, from its tools and the dialogue."""
     ask_in_turns: Ask
     """Returns the next prompt of a multi-turn row, from its tools and the dialogue so far."""
     calls: Callable[[str], Calls]
-    """Returns the calls to compare with the reference answer. Empty: no readable call."""
+    """Returns the calls to compare with the reference answer. Empty: no parseable call."""
     runs: Callable[[str], Calls]
     """Returns the calls to execute. Empty: the turn ends."""
     tool_messages: Callable[[Calls, Sequence[str]], list[str]]
@@ -324,13 +324,13 @@ def _calls_toolrl(text: str) -> Calls:
 
 
 def _runs_toolrl(text: str) -> Calls:
-    """Return the calls to execute. For a call without a name, the model gets an error as result."""
+    """Return the calls to execute. The result of a call without a name is an error."""
     lines = [{"name": "", "parameters": {}, **line} for line in _lines_toolrl(text)]
     return _meant(lines) if all(isinstance(line["name"], str) for line in lines) else []
 
 
 def _meant(lines: Iterable[Mapping[str, Any]]) -> Calls:
-    """Return the calls not named "None", or no calls if the parameters of any are not an object."""
+    """Return the calls not named "None", or none if any call's parameters are not an object."""
     meant = [line for line in lines if line["name"].strip().lower() != "none"]
     if not all(isinstance(line["parameters"], dict) for line in meant):
         return []

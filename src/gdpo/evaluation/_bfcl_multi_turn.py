@@ -1,9 +1,9 @@
 """Defines the multi-turn benchmarks of the Berkeley Function Calling Leaderboard.
 
 The user sends several requests, one per turn. In each turn, the model calls tools and reads their
-results, at most 20 times, until the model writes a message without a readable call. Then the next
-turn starts. A handler writes every prompt, which is ToolRL's prompt with the dialogue so far. At
-the end, the checker executes the model's calls and the row's reference calls. After each turn, the
+results, up to 20 times, until it writes a message without a parseable call. Then the next turn
+starts. A handler writes every prompt, which is ToolRL's prompt with the dialogue so far. At the
+end, the checker executes the model's calls and the row's reference calls. After each turn, the
 tools must be in the same state in both executions, and the results of the model's calls must
 include the results of the reference calls.
 
@@ -105,8 +105,8 @@ def messages_of(completion: str) -> list[str]:
 
 
 MOST_STEPS = 20
-"""Maximum number of messages with calls in one turn. A response with more such messages is wrong,
-as on the leaderboard."""
+"""Maximum number of messages with calls in one turn. A response that exceeds this number in any
+turn counts as wrong, as on the leaderboard."""
 
 _CHECK_S = 30.0
 
@@ -193,7 +193,7 @@ def _read_row(row: Row, handler: Handler) -> Problem:
 
 
 def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[str]]:
-    """Split messages into turns. A message without a readable call ends its turn.
+    """Split messages into turns. A message without a parseable call ends its turn.
 
     Returns:
         The turns. The last turn is unfinished, and empty if the previous turn has just ended.

@@ -61,7 +61,7 @@ EURUS = ("PRIME-RL/Eurus-2-RL-Data", "", "validation")
 
 
 def _of_origin(name: str, row: Row) -> bool:
-    """Return whether a row of Eurus-2-RL names this origin. Rows without an origin are kept."""
+    """Return whether a row of Eurus-2-RL has this origin. Rows without an origin are kept."""
     return row.get("data_source", name) == name
 
 
@@ -127,7 +127,7 @@ GROUPS = {
     handler.name: tuple(f"{handler.name}_{name}" for name in (*CATEGORIES, *MULTI_TURN))
     for handler in HANDLERS
 }
-"""Groups of benchmarks by name: all categories of BFCL for each handler."""
+"""Groups of benchmarks, keyed by name: all categories of BFCL for each handler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def measures(rewards: Sequence[Reward]) -> list[Measure]:
 
 
 def find_benchmark(name: str, file: str | None) -> Benchmark:
-    """Return the benchmark with this name. If a file is given, the name may also be a task.
+    """Return the benchmark with this name. If a file is given, the name may also be that of a task.
 
     Raises:
         ConfigError: If the name is unknown, or the rows of the benchmark cannot be replaced by a

@@ -51,7 +51,7 @@ class Progress:
     responses: int = 0
     """Number of responses requested for the problems in progress."""
     scored: int = 0
-    """Number of scores computed so far. Reported only if scoring takes long."""
+    """Number of scores computed so far. Reported only if scoring takes a long time."""
     scores: int = 0
     """Number of scores to compute."""
 
@@ -68,9 +68,9 @@ class Settings:
     token_limit: int
     rows: int | None = None
     data: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Files with the rows, by benchmark."""
+    """Files with the rows, keyed by benchmark."""
     weights: str = ""
-    """Digest of local weights, which detects that a model was trained further."""
+    """Digest of local weights, used to detect that a model was trained further."""
     engine: str = "transformers"
     """Library that runs the model in this process."""
     max_model_len: int | None = None
@@ -85,7 +85,7 @@ class Result:
     problems: int
     samples: int
     estimates: dict[str, Estimate]
-    """Mean and confidence interval, by measure."""
+    """Mean and confidence interval, keyed by measure."""
     of_problems: dict[str, list[float]]
     """For each measure, the mean over the samples of each problem. NaN: the measure does not
     apply."""
@@ -108,13 +108,13 @@ def evaluate(
     Args:
         settings: Settings of the evaluation.
         benchmarks: Benchmarks to evaluate, in order.
-        responder: Function that returns the responder of a benchmark. The function is called only
+        responder: Function that returns the responder for a benchmark. The function is called only
             for unfinished benchmarks.
         folder: Folder for responses (rollout records), settings and results.
         on_progress: Function called whenever the progress changes.
 
     Raises:
-        ConfigError: If the folder contains an evaluation with different settings, is used by
+        ConfigError: If the folder contains an evaluation with different settings, is in use by
             another process, or cannot be written to.
         DataError: If rows cannot be read. All rows are read before the first response is generated.
     """
@@ -138,7 +138,7 @@ def read_results(folder: Path) -> list[Result]:
     """Return the results of a finished evaluation.
 
     Raises:
-        ConfigError: If the folder has no readable results.
+        ConfigError: If the folder has no results, or the results cannot be read.
     """
     file = folder / "results.json"
     if not file.is_file():
@@ -174,7 +174,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
 
 
 def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings to save. Raise ConfigError if the folder has a different evaluation."""
+    """Return the settings to save. Raise ConfigError if the folder contains another evaluation."""
     file = folder / "settings.json"
     requested = json.loads(json.dumps(asdict(settings)))
     requested["rows_digest"] = dict(rows)
@@ -237,7 +237,7 @@ def _evaluate_one(
 
 
 def _is_kept(file: Path) -> bool:
-    """Return whether a part is saved. Rename an unreadable file, so that its part is repeated."""
+    """Return whether a part was saved. Rename a corrupted file, so that its part is repeated."""
     if not file.exists():
         return False
     try:
@@ -293,7 +293,7 @@ class _Tracker:
         self._report(scored=done, scores=scores)
 
     def end(self) -> None:
-        """Report that the part is saved."""
+        """Report that the part has been saved."""
         now = self._now
         self._report(done=now.done + now.part, part=0, answered=0, responses=0, scored=0, scores=0)
 

@@ -1,4 +1,4 @@
-"""Creates responders by name: local models, models on servers, reference or empty answers."""
+"""Creates responders: local models, models on servers, reference answers or empty texts."""
 
 import hashlib
 import re
@@ -24,7 +24,7 @@ from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.runs.directory import RunDirectory
 
 _SAMPLED = 1 << 20
-"""Number of bytes at the start and at the end of a file that its digest covers."""
+"""Number of bytes at the start and at the end of a file to include in its digest."""
 
 
 FIXED = ("gold", "empty")
@@ -45,17 +45,17 @@ def responder_of(
     engine: str = "transformers",
     vllm: VllmOptions | None = None,
 ) -> Callable[[Benchmark], Responder]:
-    """Return a function that returns the responder of a benchmark and loads the model only once.
+    """Return a function that returns the responder for a benchmark and loads the model only once.
 
     Args:
         model: A run directory, a folder, a name on the Hub, `smollm2-135m`, `gold` or `empty`.
             With a server: the name of the model on that server.
         sampling: Sampling settings.
-        server: Server that runs the model. Responses are saved in the folder of the benchmark.
-            None: run the model in this process.
+        server: Server that runs the model. Responses are saved in the benchmark's folder. None: run
+            the model in this process.
         at_once: Number of responses to generate together.
         engine: Library that runs a local model, one of `ENGINES`.
-        vllm: How to start vLLM. Required if it is the engine.
+        vllm: How to start vLLM. Required if the engine is `vllm`.
 
     Raises:
         ConfigError: If the model or engine does not exist, or the model has no chat template.

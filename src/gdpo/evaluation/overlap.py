@@ -1,4 +1,4 @@
-"""Finds training rows that are nearly the same as questions of a benchmark."""
+"""Finds training rows that are nearly identical to questions from a benchmark."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from gdpo.tasks.tool_calling.prompt import user_turns
 from gdpo.training.preflight import Finding, Verdict
 
 _NAMED = 5
-"""Maximum number of rows that a finding lists."""
+"""Maximum number of rows to list in a finding."""
 
 
 def benchmarks_at_hand(task: Task) -> list[Benchmark]:
@@ -34,7 +34,7 @@ def overlap_findings(
 
     A row overlaps with a test question if one of the row's user turns, or the text of all its user
     turns, is nearly the same as the question (`gdpo.tasks.likeness.overlaps`). Reference answers
-    are ignored. Overlapping rows are reported as wrong.
+    are ignored. Overlapping rows are reported as errors.
 
     Args:
         task: The task of the training rows.

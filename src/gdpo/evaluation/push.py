@@ -61,7 +61,7 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may writ
 _REFUSED = (401, 403)
 _RERUN = "then rerun the same command"
 _SHOWN = 300
-"""Maximum number of characters of the Hub's reply in a message."""
+"""Maximum number of characters of the Hub's reply to include in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class Upload:
 
 
 class HubError(GdpoError):
-    """The Hub could not be reached or refused the upload."""
+    """Raised if the Hub cannot be reached or refuses the upload."""
 
 
 def uploads(run: RunDirectory, *, rollouts: bool = False) -> list[Upload]:
-    """Return the files of a run that `push` uploads. Files of the model go to the top level.
+    """Return the files of a run that `push` uploads. The model's files go to the top level.
 
     Args:
         run: A finished run.
@@ -90,11 +90,11 @@ def uploads(run: RunDirectory, *, rollouts: bool = False) -> list[Upload]:
 
     Raises:
         ConfigError: If the folder is not a run, or the run is not finished.
-        DataError: If a file contains something that looks like an access token of the Hub.
+        DataError: If a file contains something that looks like a Hub access token.
     """
     if not run.recipe.is_file():
         raise ConfigError(
-            f"{run.path} is not a gdpo run: it has no recipe.yaml. Give a run directory"
+            f"{run.path} is not a gdpo run: it has no recipe.yaml. Pass a run directory"
         )
     if not run.model.is_dir() or not run.readme.is_file():
         raise ConfigError(
@@ -127,7 +127,7 @@ def _refuse_secrets(file: Path) -> None:
         return
     if _SECRET.search(file.read_text(encoding="utf-8", errors="replace")):
         raise DataError(
-            f"{file} contains what looks like an access token of the Hub, so nothing was uploaded. "
+            f"{file} contains what looks like a Hub access token, so nothing was uploaded. "
             "Remove the token, and set the environment variable HF_TOKEN instead. If others could "
             "have seen the token, revoke it at huggingface.co/settings/tokens"
         )
@@ -153,17 +153,17 @@ def check_push(run: RunDirectory, name: str) -> None:
 
 
 def push(run: RunDirectory, name: str, files: Sequence[Upload], *, private: bool = True) -> str:
-    """Upload files of a run in one commit.
+    """Upload a run's files in one commit.
 
     Args:
-        run: The run. Its README becomes the card of the repository.
-        name: Repository as `owner/name`. A missing repository is created. An existing repository
-            keeps its visibility.
+        run: The run. Its README becomes the repository's card.
+        name: Repository as `owner/name`. The repository is created if it does not exist. An
+            existing repository keeps its visibility.
         files: The files from `uploads`.
         private: Whether a new repository is private.
 
     Returns:
-        The address of the repository.
+        The URL of the repository.
 
     Raises:
         ConfigError: If `check_push` fails.

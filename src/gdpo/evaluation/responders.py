@@ -47,7 +47,8 @@ class Response:
 
 
 NO_ROOM = Response("", 0, "length")
-"""Response to a prompt that leaves no room for one. It may occur late in a long conversation."""
+"""Response to a prompt that leaves no room for a response, for example late in a long
+conversation."""
 
 OnResponses: TypeAlias = Callable[[int], None]
 """Function called with the number of responses that have arrived since the last call."""
@@ -249,7 +250,7 @@ class VllmOptions:
     """Stores how to start vLLM."""
 
     log: Path
-    """File for what vLLM prints while it starts."""
+    """File for vLLM's output while it starts."""
     max_model_len: int | None = None
     """Maximum length of prompt and response in tokens. None: the model's."""
     enforce_eager: bool = False
@@ -261,7 +262,7 @@ class VllmModel:
 
     Args:
         model: Folder or name of a model.
-        tokenizer: Its tokenizer, with a chat template.
+        tokenizer: Tokenizer of the model, with a chat template.
         sampling: Sampling settings.
         options: How to start vLLM.
 
@@ -288,7 +289,7 @@ class VllmModel:
             raise ConfigError(
                 f"vLLM cannot start with {model}: {_cause(error, options.log)[:_SHOWN]}. Its "
                 f"output is in {options.log}. Try --max-model-len 4096 or --enforce-eager, or "
-                "start `vllm serve` with the settings that it needs and use --server"
+                "start `vllm serve` with the settings that the model needs and use --server"
             ) from error
         self._params: Any = SamplingParams
         self._tokenizer = tokenizer
@@ -303,7 +304,7 @@ class VllmModel:
     ) -> list[list[Response]]:
         """Return the responses to each problem. vLLM batches them.
 
-        A prompt that leaves no room for a response gets empty responses, as from a server.
+        A prompt that leaves no room for a response gets empty responses, as with a server.
         """
         prompts = [self._encoded(problem) for problem in problems]
         responses = [[NO_ROOM] * samples for _ in prompts]
@@ -330,7 +331,7 @@ class VllmModel:
 
 
 _SHOWN = 300
-"""Characters of vLLM's error that a message shows."""
+"""Maximum number of characters of vLLM's error to show in a message."""
 
 _ERROR = re.compile(r"\b((?:\w+\.)*\w+(?:Error|Exception): .+)")
 _REFERS = "See root cause above"
@@ -338,7 +339,7 @@ _REFERS = "See root cause above"
 
 
 def _cause(error: Exception, log: Path) -> str:
-    """Return vLLM's error in one line. A failed process of its engine left the cause in the log."""
+    """Return vLLM's error in one line. If an engine process failed, the cause is in the log."""
     raised = f"{type(error).__name__}: {error}".partition("\n")[0]
     if _REFERS not in raised:
         return raised
@@ -349,7 +350,7 @@ def _cause(error: Exception, log: Path) -> str:
 
 @contextmanager
 def _output_in(file: Path) -> Generator[None]:
-    """Send what this process and its children print to a file."""
+    """Redirect the output of this process and its children to a file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     streams = (sys.stdout, sys.stderr)
     for stream in streams:

@@ -1,4 +1,4 @@
-"""Tests benchmarks without a model: reference answers must be right, and empty responses wrong.
+"""Tests benchmarks without a model: reference answers must pass, and empty responses must fail.
 
 `gold` and `empty` are evaluated like any model, in a temporary folder.
 """
@@ -24,7 +24,7 @@ _DECIDING = ("correctness", "flexible", "pass_all", "pass_rate")
 such as the reward for code without bugs."""
 
 _SILENCE = "irrelevance"
-"""Part of the name of benchmarks in which the leaderboard counts an empty response as right."""
+"""Part of the names of benchmarks in which the leaderboard accepts an empty response."""
 
 OnSanityProgress: TypeAlias = Callable[[str, Progress], None]
 """Function called with the responder (`gold` or `empty`) and its progress."""
@@ -59,12 +59,12 @@ class Sanity:
 
     @property
     def wants_silence(self) -> bool:
-        """Whether an empty response is right. If so, empty responses are not tested."""
+        """Whether an empty response is correct. If so, empty responses are not tested."""
         return _SILENCE in self.benchmark
 
     @property
     def sane(self) -> bool:
-        """Whether at least 95 % of the reference answers are right and no empty response is right.
+        """Whether at least 95 % of the reference answers pass and no empty response passes.
 
         False if the deciding rewards apply to no problem.
         """
@@ -78,10 +78,10 @@ def sanity(
     """Evaluate the reference answer and an empty response for each problem.
 
     A reference answer must get the maximum of every text reward that applies to it. If a reward
-    must apply to every row (`Task.judges_every_row`) and does not apply to a row, that row is an
-    exception. For each other reward, the rows to which it applies are counted. An empty response
-    must get the minimum of the deciding rewards (correctness, passed tests). Benchmarks in which an
-    empty response is right are exempt from this check.
+    must apply to every row (`Task.judges_every_row`) and does not apply to a row, that row counts
+    as a failure. For each other reward, the rows to which it applies are counted. An empty response
+    must get the minimum of the deciding rewards (correctness, passed tests). Benchmarks that accept
+    an empty response are exempt from this check.
 
     Args:
         benchmark: The benchmark.

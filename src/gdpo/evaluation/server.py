@@ -1,9 +1,10 @@
 """Gets responses from an OpenAI-compatible server: vLLM, SGLang, llama.cpp and others.
 
-Responses are streamed if the server supports streaming. A streamed request can take any time as
-long as data arrive, and fails only after a long silence. A partial response cannot be continued.
-Therefore a request is resent several times if no data arrived, but only once if a response broke
-off. After a silence, the request is not resent, because the server may still be working on it.
+Responses are streamed if the server supports streaming. A streamed request can take any amount of
+time as long as data keep arriving, and fails only after a long silence. A partial response cannot
+be continued. Therefore a request is resent several times if no data arrived, but only once if a
+response was interrupted. After a silence, the request is not resent, because the server may still
+be working on it.
 """
 
 import hashlib
@@ -40,9 +41,9 @@ def side_by_side(
 ) -> list[R]:
     """Apply `work` to each item in threads, and return the results in the order of the items.
 
-    After a failure, no further item is started, and the error is raised when the running items have
-    ended. An interruption is raised at once. The threads then end after their current item, or
-    together with the process.
+    After a failure, no more items are started, and the error is raised once the running items have
+    finished. A KeyboardInterrupt is raised immediately, and each thread then exits after its
+    current item or with the process.
 
     Args:
         work: Function to call in threads.
@@ -90,7 +91,7 @@ def _cancel(jobs: Iterable[Future[R]]) -> None:
 
 
 SHOWN = 300
-"""Maximum number of characters of a server's reply in a message."""
+"""Maximum number of characters of a server's reply to include in a message."""
 
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
@@ -102,11 +103,11 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 class ServerError(GdpoError):
-    """A server did not reply, or its reply contains no response."""
+    """Raised if a server does not reply, or if its reply contains no response."""
 
 
 class BrokenOffError(Exception):
-    """A stream ended before the response was complete.
+    """Raised if a stream ended before the response was complete.
 
     Args:
         why: Reason why the stream ended.
@@ -119,11 +120,11 @@ class BrokenOffError(Exception):
 
 
 class NoCountError(Exception):
-    """A stream ended without reporting the number of tokens."""
+    """Raised if a stream ended without reporting the number of tokens."""
 
 
 class ReplyError(Exception):
-    """The server replied with an error, or a stream contains an error.
+    """Raised if the server replies with an error, or if a stream contains an error.
 
     Args:
         code: HTTP status, or the code in the stream. 500 if the stream has no code.
@@ -139,7 +140,7 @@ class ReplyError(Exception):
 
 
 def read_answer(lines: Iterable[bytes]) -> Response:
-    """Read a response from the lines of a server's reply while they arrive.
+    """Read a response from the lines of a server's reply as they arrive.
 
     Raises:
         ServerError: If the reply is JSON without a response.
@@ -285,9 +286,9 @@ def _read(file: Path) -> Iterator[tuple[str, Response]]:
 logger = logging.getLogger(__name__)
 
 SLOWEST = 10.0
-"""Slowest expected generation speed for one of many requests, in tokens/s. This speed sets the
-default deadline. If the server does not stream, `max_tokens` tokens must be generated before the
-deadline."""
+"""Slowest expected generation speed for one of many concurrent requests, in tokens/s. This speed
+sets the default deadline. If the server does not stream, `max_tokens` tokens must be generated
+before the deadline."""
 
 _SHORTEST_DEADLINE = 600.0
 
@@ -301,7 +302,8 @@ _READ = 10_000
 """Maximum number of bytes to read from an error reply."""
 
 _NO_ROOM_SAYS = ("context length", "context size")
-"""Phrases in the errors of vLLM, SGLang and llama.cpp if a prompt leaves no room for a response."""
+"""Phrases that vLLM, SGLang and llama.cpp use in their error messages when a prompt leaves no room
+for a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,14 +311,14 @@ class Server:
     """Gets responses from an OpenAI-compatible server.
 
     Args:
-        url: Address up to `/v1`. If the address has no path, `/v1` is added.
+        url: Base URL, up to and including `/v1`. If the URL has no path, `/v1` is added.
         model: Name of the model on the server.
         sampling: Sampling settings.
         at_once: Number of concurrent requests.
-        deadline: Seconds without data after which a request fails. None: the time to generate
-            `max_tokens` tokens at `SLOWEST` tokens/s, but at least 600 s.
+        deadline: Number of seconds without data after which a request fails. None: the time to
+            generate `max_tokens` tokens at `SLOWEST` tokens/s, but at least 600 s.
         retries: Number of times to resend a request if no data has arrived.
-        kept: Folder for the responses of unfinished parts. None: save nothing.
+        kept: Folder in which to save the responses of unfinished parts. None: save nothing.
     """
 
     url: str
@@ -332,7 +334,7 @@ class Server:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"--server {self.url}: the address must start with http:// or https://, such as "
+                f"--server {self.url}: the URL must start with http:// or https://, such as "
                 "http://localhost:8000/v1"
             )
         if self.deadline is not None and not 0 < self.deadline < float("inf"):
@@ -344,7 +346,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Base address for the paths of the API."""
+        """Base URL of the API."""
         url = self.url.rstrip("/")
         return url if urlsplit(url).path else f"{url}/v1"
 
@@ -403,7 +405,7 @@ class Server:
                 left = min(left, 1) if error.late else left
                 if not left:
                     raise ServerError(
-                        f"{self.url} does not respond after {tries} tries: {error}. Finished "
+                        f"{self.url} did not respond after {tries} tries: {error}. Finished "
                         "responses are saved: start the server, then rerun the same command"
                     ) from error
                 time.sleep(2.0 ** (tries - 1))
@@ -444,7 +446,7 @@ class Server:
             raise _MayPassError(f"{type(error).__name__}: {error}") from error
 
     def _refused(self, error: ReplyError) -> Response:
-        """Return an empty response if the prompt leaves no room. Otherwise raise an error."""
+        """Return an empty response if the prompt leaves no room for one, or raise an error."""
         if error.code in _TRANSIENT:
             raise _MayPassError(str(error), late=error.late) from error
         if error.code == _BAD_REQUEST and any(said in error.text for said in _NO_ROOM_SAYS):
@@ -455,7 +457,7 @@ class Server:
             return NO_ROOM
         message = f"{self.url} refuses the request: {error}"
         if error.code == _NOT_FOUND and not self.address.endswith("/v1"):
-            message += f". The address must end with /v1: try --server {self.address}/v1"
+            message += f". The URL must end with /v1: try --server {self.address}/v1"
         raise ServerError(message) from error
 
     def _warn_once(self, what: str, message: str) -> None:
@@ -465,7 +467,7 @@ class Server:
 
 
 class _MayPassError(Exception):
-    """A request failed, but may succeed if it is resent.
+    """Raised if a request failed, but may succeed if it is resent.
 
     Args:
         reason: What failed.

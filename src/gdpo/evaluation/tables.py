@@ -13,7 +13,7 @@ from gdpo.evaluation.benchmarks import GROUPS
 from gdpo.evaluation.evaluation import Result
 
 _SHOWN = 20
-"""Maximum number of problem numbers that a sentence lists."""
+"""Maximum number of problem numbers to list in a sentence."""
 
 
 def results_table(results: Sequence[Result]) -> Table:
@@ -33,7 +33,7 @@ def results_table(results: Sequence[Result]) -> Table:
 
 
 def _count(estimate: Estimate, result: Result, *, first: bool) -> str:
-    """Return the number of problems of a measure, or "" if the row above already shows it."""
+    """Return the number of problems for a measure, or "" if the row above already shows it."""
     if estimate.problems != result.problems:
         return f"{estimate.problems:,} of {result.problems:,}"
     return f"{result.problems:,}" if first else ""

@@ -49,13 +49,13 @@ class _Traces:
 def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
     """Compute the results of all estimators on all rewards, and compare them with the baseline.
 
-    - A run counts as soon as it has one step. The final reward of a run is the mean over the last
-      tenth of its steps so far, whether the run finished, failed or is still running. For the time
-      to the threshold, a run that has not reached the threshold is censored at its last step.
+    - A run is included as soon as it has one step. The final reward of a run is the mean over the
+      last tenth of its steps so far, whether the run finished, failed or is still running. For the
+      time to the threshold, a run that has not reached the threshold is censored at its last step.
     - The final and the best reward of an estimator are interquartile means over its seeds, with
       expanded percentile bootstrap intervals. With fewer than 5 seeds there is no interval, because
       bootstrap intervals of 3 values fall short of their nominal coverage.
-    - A reward is not compared if its gate or options differ from those of the baseline.
+    - A reward is not compared if its gate or options differ from the baseline's.
     - An estimator is compared with the baseline over the seeds for which both runs have ended. The
       mean difference gets a Student's t interval. Permutation tests compare the final rewards and
       the log-rank scores. Holm's correction is applied to the p-values of all estimators and
@@ -75,8 +75,8 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
 
     References:
         Tarone 1990, "A modified Bonferroni method for discrete data", which leaves out all
-        comparisons that cannot be significant. Here, only comparisons whose p-value is always 1 are
-        left out.
+        comparisons that cannot be significant. This function leaves out only comparisons whose
+        p-value is always 1.
     """
     traces = {
         (label, reward.name): _traces(experiment, label, reward)

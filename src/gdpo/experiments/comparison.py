@@ -20,8 +20,8 @@ class Outcome:
     runs: int
     """Number of runs with at least one step."""
     failed: int
-    """Number of runs that failed after their first step and before their last. These runs count
-    with the reward that they had reached."""
+    """Number of runs that failed after their first step and before their last. These runs are
+    included, with the reward that they had reached."""
     final: Interval
     """Final reward: the mean over the last tenth of a run's steps. The value is the interquartile
     mean over the seeds. With fewer than 5 seeds there is no interval."""
@@ -29,7 +29,7 @@ class Outcome:
     """Best reward: the highest running mean of a run. The value is the interquartile mean over the
     seeds."""
     finals: Float[np.ndarray, " seed"]
-    """Final reward of each run, in the order of `Experiment.runs_of`. NaN: the run has no step."""
+    """Final reward of each run, in the order of `Experiment.runs_of`. NaN: the run has no steps."""
     reached: int
     """Number of runs that reached the threshold."""
     survival: Survival
@@ -61,14 +61,14 @@ class Difference:
     """`p_time` after Holm's correction."""
     excess: float
     """Number of runs of this estimator that reached the threshold, minus the number expected if the
-    estimators were equal. Above 0: this estimator reached the threshold sooner. `p_time` is the
-    p-value of this excess."""
+    estimators were equivalent. Above 0: this estimator reached the threshold sooner. `p_time` is
+    the p-value of this excess."""
     constant: bool = False
     """Whether all runs of the experiment ended with the same value of this reward. If so, there is
     nothing to compare, and the correction does not count this comparison."""
     untimed: bool = False
-    """Whether no ended run of the experiment reached the threshold of this reward. If so, the
-    correction of `p_time` does not count this comparison."""
+    """Whether no run of the experiment that has ended reached the threshold of this reward. If so,
+    the correction of `p_time` does not count this comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Comparison:
 
 
 _LISTED = 4
-"""Maximum number of differences that the details list one by one."""
+"""Maximum number of differences to list individually in the details."""
 
 _TINY = 1e-4
 """P-values below this limit are written as `p < 0.0001`."""
@@ -128,9 +128,9 @@ def headline(comparison: Comparison) -> str:
     """Return the conclusion of an experiment as one sentence with one number.
 
     A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
-    compared. If there are several such differences, the headline reports the one with the smallest
+    compared. If several differences qualify, the headline reports the one with the smallest
     p-value. If p-values are equal, the headline reports the difference that is the largest share of
-    its reward's range. If another difference has the opposite direction, the sentence names that
+    its reward's range. If another difference has the opposite direction, the sentence mentions that
     difference too. If these seeds could not have shown any difference, the sentence states how many
     seeds are needed.
     """
@@ -187,7 +187,7 @@ def _others(
     write: Callable[[Difference, Comparison], str],
     comparison: Comparison,
 ) -> list[str]:
-    """Return a sentence for each difference after the first. Count the differences left out."""
+    """Return a sentence for each further difference, and the number of differences left out."""
     shown = found[1:] if len(found) <= _LISTED + 2 else found[1 : 1 + _LISTED]
     rest = len(found) - 1 - len(shown)
     sentences = [f"{write(d, comparison)}." for d in shown]
@@ -209,7 +209,7 @@ def _timed(compared: Sequence[Difference]) -> int:
 
 
 def _found(comparison: Comparison) -> list[Difference]:
-    """Return the significant differences between final rewards, with the clearest first."""
+    """Return the significant differences between final rewards, by ascending p-value."""
     spans = {r.name: r.high - r.low for r in comparison.experiment.rewards}
     return sorted(
         (d for d in _compared(comparison) if d.p_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS),
@@ -218,7 +218,7 @@ def _found(comparison: Comparison) -> list[Difference]:
 
 
 def _sooner(comparison: Comparison) -> list[Difference]:
-    """Return the significant differences in steps to the threshold, with the clearest first."""
+    """Return the significant differences in steps to the threshold, by ascending p-value."""
     return sorted(
         (d for d in _compared(comparison) if d.p_time_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS),
         key=lambda d: d.p_time_adjusted,
@@ -404,7 +404,7 @@ def _range(interval: Interval) -> str:
 
 
 def _number(value: float, interval: Interval) -> str:
-    """Format a value to two digits of the interval's width. Without an interval: three digits."""
+    """Round to two digits of the interval's width, or to three digits if there is no interval."""
     width = interval.high - interval.low
     if isnan(width) or width <= 0:
         text = f"{value:.3g}"

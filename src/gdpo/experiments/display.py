@@ -17,11 +17,11 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.runs.summary import duration, number
 
 _RECENT = 5
-"""Number of last steps over which the displayed reward is averaged."""
+"""Number of most recent steps over which the displayed reward is averaged."""
 
 _MOST_ROWS = 30
-"""Maximum number of runs in the table. If there are more runs, the table shows the running runs,
-and the last ended runs in the remaining rows."""
+"""Maximum number of runs in the table. If there are more runs, the table shows the runs in
+progress, and the runs that ended most recently in the remaining rows."""
 
 _HOUR = 3600.0
 
@@ -36,7 +36,7 @@ def grid_display(
         grid: The comparison.
         console: The console to print to.
         jobs: Number of concurrent runs.
-        total_steps: Number of steps of each run. 0: unknown.
+        total_steps: Number of steps per run. 0: unknown.
         price: Price per hour of one run, in any currency. 0: unknown.
 
     Yields:

@@ -99,7 +99,7 @@ def _read_label(text: str) -> str:
 
 
 def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return every combination of the varied values, by name, in the format of `--set`.
+    """Return every combination of the varied values, keyed by name, in the format of `--set`.
 
     Args:
         vary: Recipe keys with comma-separated YAML values, such as `a.b=1,0.5`.
@@ -158,13 +158,13 @@ class Cell:
     training: Training | Orphan | None = None
     """The process that trains the run. None: the run is not being trained."""
     device: str | None = None
-    """Device of the run, as in CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
+    """Device for the run, as in CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
     ending: str = ""
     """How the run ended, if it was stopped early. Otherwise empty."""
     began: float = 0.0
-    """Time at which this call of `run_grid` started the run, in seconds of the monotonic clock."""
+    """Time at which this call to `run_grid` started the run, in seconds of the monotonic clock."""
     steps_before: int = 0
-    """Number of steps that were finished before this call of `run_grid`."""
+    """Number of steps that were finished before this call to `run_grid`."""
 
     @property
     def recipe(self) -> Recipe:
@@ -188,7 +188,7 @@ class Cell:
 
     @property
     def failed(self) -> bool:
-        """Whether the run ended with an error. Failed runs count as results."""
+        """Whether the run ended with an error. Failed runs stay in the results."""
         return self.failure.is_file() and not self.finished
 
     @property
@@ -256,7 +256,7 @@ def make_grid(
     `labels` names all existing estimators as well, the order of `labels` is used.
 
     All runs with the same seed have the same data order, the same initial model and the same
-    settings. These runs differ only in the estimator and in the varied values. If the recipe names
+    settings. These runs differ only in the estimator and in the varied values. If the recipe sets
     an estimator, that estimator gets the recipe's options. Other estimators get their default
     options.
 
@@ -264,9 +264,9 @@ def make_grid(
         recipe: The recipe that all runs share.
         labels: Labels from `read_labels`. The first label is the baseline.
         seeds: Values of `trainer.seed`.
-        folder: Folder of the comparison.
+        folder: The comparison's folder.
         reach: Threshold for every reward, as a share of its range: above 0 and at most 1.
-        variants: Recipes with the varied values, by name. Each recipe is combined with every
+        variants: Recipes with the varied values, keyed by name. Each recipe is combined with every
             estimator. None: only `recipe`.
         retry_failed: Whether to train failed runs again. If so, the records of their failures are
             deleted.
@@ -311,14 +311,14 @@ def run_grid(
     update: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Train the runs that have not ended, several at once.
+    """Train the runs that have not ended, several in parallel.
 
     Interrupted runs resume from their last checkpoint. Failed runs are kept, with the reason, and
-    count in the statistics. If another process is already training a run, for example because an
-    earlier comparison was killed, `run_grid` waits for that process and counts it in `jobs`. If
-    that process ends early, the run is resumed. Ctrl-C makes all runs save and exit, and waits for
-    them. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion` describes how the runs
-    ended.
+    are included in the statistics. If another process is already training a run, for example
+    because an earlier comparison was killed, `run_grid` waits for that process and counts it in
+    `jobs`. If that process exits early, the run is resumed. Ctrl-C makes all runs save and exit,
+    and waits for them. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion` describes how
+    the runs ended.
 
     Args:
         grid: The comparison.
@@ -353,14 +353,14 @@ def run_grid(
 def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
     for what, values in (("estimators", labels), ("seeds", seeds)):
         if not values:
-            raise ConfigError(f"--{what} is empty: give at least one")
+            raise ConfigError(f"--{what} is empty: pass at least one")
         if twice := sorted({str(v) for v in values if list(values).count(v) > 1}):
             raise ConfigError(f"--{what} lists {', '.join(twice)} twice: remove one")
     if outside := [seed for seed in seeds if not 0 <= seed < _SEEDS]:
-        raise ConfigError(f"--seeds {outside[0]}: a seed must be from 0 to {_SEEDS - 1}")
+        raise ConfigError(f"--seeds {outside[0]}: a seed must be between 0 and {_SEEDS - 1}")
     if not 0 < reach <= 1:
         raise ConfigError(
-            f"--reach {reach}: give a share of each reward's range, above 0 and at most 1"
+            f"--reach {reach}: pass a share of each reward's range, above 0 and at most 1"
         )
     for label in labels:
         resolve_estimator(estimator_of(label))
@@ -376,7 +376,7 @@ def _check_labels(labels: Mapping[str, Resolved]) -> None:
         digest = _what_trains(found.recipe).digest
         if (other := seen.setdefault(digest, label)) != label:
             raise ConfigError(
-                f"{str(other)!r} and {str(label)!r} would run the same training: remove one"
+                f"{str(other)!r} and {str(label)!r} would train identical runs: remove one"
             )
         if (other := folders.setdefault(_folder_of(label), label)) != label:
             raise ConfigError(
@@ -385,8 +385,8 @@ def _check_labels(labels: Mapping[str, Resolved]) -> None:
         if (names := [reward.name for reward in found.rewards]) != rewards:
             raise ConfigError(
                 f"{str(first)!r} has the rewards {', '.join(rewards)}, but {str(label)!r} has "
-                f"{', '.join(names)}: all must have the same rewards. Give a reward the weight 0 "
-                "to log it without training on it"
+                f"{', '.join(names)}: all must have the same rewards. To log a reward "
+                "without training on it, set its weight to 0"
             )
 
 
@@ -555,7 +555,7 @@ def _over(cell: Cell) -> bool:
 
 
 def _slots(jobs: int) -> list[str]:
-    """Return the devices for concurrent runs, one per run. Empty: all devices of this process."""
+    """Return the devices for concurrent runs, one per run. Empty: all available devices."""
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return list(islice(cycle(named if len(named) > 1 and jobs > 1 else [""]), jobs))
 

@@ -62,7 +62,7 @@ def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
 
 
 def wait_for_end(note: Path, update: Callable[[], None]) -> None:
-    """Wait until the process of a finished run has exited, then remove its note."""
+    """Wait until the process of a finished run has exited, then remove its `.process` file."""
     while is_held(note):
         update()
         time.sleep(_POLL_S)
@@ -70,7 +70,7 @@ def wait_for_end(note: Path, update: Callable[[], None]) -> None:
 
 
 def forget_ended(logs: Path) -> None:
-    """Remove the notes of processes that ended while no comparison was running."""
+    """Remove the `.process` files of processes that ended while no comparison was running."""
     for note in logs.glob(f"*{NOTE}"):
         if not is_held(note):
             note.unlink()
@@ -117,10 +117,10 @@ _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SIGSEGV, or SIGKILL if memory runs out."""
 
 _LOG_LINES = 15
-"""Number of last output lines that are shown for a failed run."""
+"""Number of last output lines to show for a failed run."""
 
 _NAMED = 3
-"""Maximum number of runs that the waiting message lists."""
+"""Maximum number of runs to list in the waiting message."""
 
 _ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
@@ -157,12 +157,12 @@ class Training:
         return self.process.poll() is None
 
     def send(self, number: int) -> None:
-        """Send a signal to the process, unless the process has ended."""
+        """Send a signal to the process, unless the process has exited."""
         self.process.send_signal(number)
 
     @property
     def failed(self) -> bool:
-        """Whether the process ended with an error."""
+        """Whether the process exited with an error."""
         return self.process.poll() not in (None, 0)
 
     @property
@@ -198,7 +198,7 @@ class Stoppable(Protocol):
         ...
 
     def send(self, number: int, /) -> None:
-        """Send a signal to the process, unless the process has ended."""
+        """Send a signal to the process, unless the process has exited."""
         ...
 
 
@@ -244,7 +244,7 @@ def stop_trainings(
     """Make running processes save and exit, and wait for them. Ctrl-C while waiting kills them.
 
     Args:
-        trainings: Training processes. Processes that have already ended are ignored.
+        trainings: Training processes. Processes that have already exited are ignored.
         say: Function that shows a message to the user, called if there is a process to wait for.
         update: Function that updates a display, called repeatedly while waiting.
 
@@ -281,7 +281,7 @@ def _waiting_for(names: Sequence[str]) -> str:
 
 
 def describe_ending(run: RunDirectory, *, killed: bool) -> str:
-    """Return a phrase with the step at which a stopped run was saved or will resume."""
+    """Return a phrase with the step that a stopped run was saved at, or will resume from."""
     checkpoint = run.last_checkpoint()
     saved = 0 if checkpoint is None else checkpoint.step
     done = max(saved, *(row["step"] for row in run.read_metrics() if "loss" in row), 0)

@@ -23,7 +23,7 @@ from gdpo.runs.lock import is_locked
 
 
 class Label(str):
-    """Names a compared configuration, and stores the estimator that the name refers to.
+    """Stores the name of a compared configuration, and the estimator that the name refers to.
 
     If the user gave the estimator no name, the label is an ordinary `str` that starts with the
     estimator.
@@ -126,7 +126,7 @@ class Experiment:
     seeds: tuple[int, ...]
     rewards: tuple[Measured, ...]
     total_steps: int
-    """Number of steps of each run."""
+    """Number of steps per run."""
     runs: tuple[Run, ...]
     """One run per label and seed, grouped by label."""
     reach: float
@@ -188,7 +188,7 @@ _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
 """Metrics with the lengths of a step's completions in tokens, and their names in `Run.lengths`."""
 
 _LONGEST = 120
-"""Maximum number of characters of a label in the name of a run's folder."""
+"""Maximum number of characters of a label to use in the name of a run's folder."""
 
 _DEFAULT_SEED = 42
 """TRL's default seed, used if a recipe sets no seed."""
@@ -259,7 +259,7 @@ def read_plan(folder: Path) -> Plan | None:
 def _entries(plain: Mapping[str, Any], key: str) -> Sequence[Any]:
     entries = plain.get(key)
     if not isinstance(entries, list) or not entries:
-        raise TypeError(f"{key!r} is missing or is not a list with at least one entry")
+        raise TypeError(f"{key!r} is missing or is not a non-empty list")
     return cast("list[Any]", entries)
 
 
@@ -279,7 +279,7 @@ def failure_file(folder: Path, label: str, seed: int) -> Path:
 def read_experiment(folder: Path) -> Experiment:
     """Read an experiment: a comparison, a folder of run directories, or a single run directory.
 
-    If the folder has no plan of a comparison, the label of a run is its estimator, followed by the
+    If the folder has no comparison plan, the label of a run is its estimator, followed by the
     weights and gates that differ between the runs. GRPO is the baseline if any run uses it.
 
     Raises:
@@ -292,8 +292,8 @@ def read_experiment(folder: Path) -> Experiment:
     paths = [folder] if _is_run(folder) else sorted(p for p in _folders(folder) if _is_run(p))
     if not paths:
         raise DataError(
-            f"{folder} contains no run: give a run directory, a folder of run directories, or a "
-            "folder of gdpo compare"
+            f"{folder} contains no runs: pass a run directory, a folder of run directories, or a "
+            "folder written by gdpo compare"
         )
     found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
     own = _own([recipe for recipe, _ in found])
@@ -322,7 +322,7 @@ def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
 
 
 def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -> str:
-    """Return the label that `gdpo compare --vary` would give to a run started by hand."""
+    """Return the label that `gdpo compare --vary` would give to a run started manually."""
     names = list(RunDirectory(path).read_ranges()) or [entry.name for entry in recipe.rewards]
     values = [
         f"{names[place]}.{key}={in_words(getattr(recipe.rewards[place], key))}"
@@ -348,8 +348,8 @@ def _compared(folder: Path, plan: Plan) -> Experiment:
     recipes = [(run.label, read_recipe(RunDirectory(run.path).recipe)) for run in begun]
     if not recipes:
         raise DataError(
-            f"{folder}: no run of this comparison has started yet. Rerun the gdpo compare command "
-            "to start them"
+            f"{folder}: none of this comparison's runs has started yet. Rerun the gdpo compare "
+            "command to start the runs"
         )
     return _experiment(
         folder, plan.labels, plan.seeds, runs, recipes, plan.reach, varied=plan.varied
@@ -386,7 +386,7 @@ def _experiment(
 def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured, ...]:
     """Return the rewards with their recorded ranges, or with the range of the logged means.
 
-    Code that a recipe names is never imported, because a run may come from an untrusted source.
+    Code that a recipe refers to is never imported, because a run may come from an untrusted source.
     """
     ranges = _declared(runs) or dict.fromkeys(_logged(runs))
     weights = (
@@ -505,7 +505,7 @@ def _seed(recipe: Recipe) -> int:
 
 def _folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}. Check the path")
+        raise ConfigError(f"folder {folder} does not exist. Check the path")
     return [path for path in folder.iterdir() if path.is_dir()]
 
 

@@ -17,8 +17,8 @@ ALPHA = 0.05
 """Significance level. The corrected p-value of a reported difference is below this level."""
 
 FEWEST_SEEDS = 5
-"""Minimum number of seeds for reporting a difference and for giving an average an interval. Results
-with fewer seeds are labelled exploratory."""
+"""Minimum number of seeds for reporting a difference, and for an average to have an interval.
+Results with fewer seeds are labelled exploratory."""
 
 ROUNDING = 2**10 * float(np.finfo(float).eps)
 """Allowed relative rounding error in statistics of a few runs."""
@@ -74,9 +74,9 @@ def permutation_test(
 
     The test considers all ways to label $n$ of the $n + m$ runs "ours". The p-value is the share of
     these labellings for which the means are at least as far apart as observed. The test makes no
-    assumption about the distribution, because the labels are arbitrary if the estimators are equal.
-    If there are more than 200,000 labellings, `draws` of them are sampled, and the observed
-    labelling is counted as well: $p = (1 + \text{as far}) / (1 + \text{draws})$.
+    assumption about the distribution, because the labels are arbitrary if the estimators are
+    equivalent. If there are more than 200,000 labellings, `draws` of them are sampled, and the
+    observed labelling is counted as well: $p = (1 + \text{as far}) / (1 + \text{draws})$.
 
     With $n$ runs of each estimator, the smallest attainable p-value is $2 / \binom{2n}{n}$: 0.10
     with 3 seeds, 0.029 with 4 and 0.0079 with 5. The test ignores which runs share a seed, because
@@ -86,11 +86,11 @@ def permutation_test(
     Args:
         ours: One value per run of one estimator. NaN is ignored.
         theirs: One value per run of the other estimator, in the same unit.
-        draws: Number of labellings to sample if there are too many to try them all.
+        draws: Number of labellings to sample if there are too many to enumerate.
         seed: Random seed for sampling.
 
     Returns:
-        The p-value and the smallest attainable p-value. Both are NaN if an estimator has no run.
+        The p-value and the smallest attainable p-value. Both are NaN if an estimator has no runs.
 
     References:
         Fisher 1935, "The Design of Experiments"; Phipson and Smyth 2010, "Permutation P-values
@@ -156,7 +156,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     any false finding is at most $\alpha$, even if the comparisons depend on each other.
 
     Args:
-        p_values: P-values from 0 to 1. NaN is not counted and stays NaN.
+        p_values: P-values from 0 to 1. NaN values are not counted and stay NaN.
 
     References:
         Holm 1979, "A simple sequentially rejective multiple test procedure".
@@ -208,7 +208,7 @@ def interquartile_mean(values: Float[np.ndarray, "*draw value"]) -> Any:
         values: Values along the last axis. NaN is ignored.
 
     Returns:
-        The mean, or NaN if there is no value.
+        The mean, or NaN if there are no values.
 
     References:
         Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice", section 4.3,
@@ -236,7 +236,7 @@ def bootstrap(
 ) -> Interval:
     """Return a statistic with its percentile bootstrap interval, resampling within each stratum.
 
-    The interval goes from the (1 - level)/2 to the (1 + level)/2 quantile of the statistic over
+    The interval runs from the (1 - level)/2 to the (1 + level)/2 quantile of the statistic over
     `draws` resamples, each as large as the data. The order of the values does not matter. With few
     values, the interval is too narrow; `expanded_level` corrects for this.
 
@@ -248,7 +248,7 @@ def bootstrap(
         seed: Random seed for resampling.
 
     Returns:
-        The statistic of the values, with its interval. The statistic is NaN if there is no value.
+        The statistic of the values, with its interval. The statistic is NaN if there are no values.
         The interval is NaN if a stratum has fewer than 2 values.
 
     References:
@@ -314,9 +314,9 @@ def paired_difference(
         level: Nominal coverage of the interval, from 0 to 1.
 
     Returns:
-        The mean difference, or NaN if there is no seed. The interval is NaN if there are fewer than
-        2 seeds, or if all differences are equal up to rounding, because the standard deviation is
-        then unknown.
+        The mean difference, or NaN if there are no seeds. The interval is NaN if there are fewer
+        than 2 seeds, or if all differences are equal up to rounding, because the standard deviation
+        is then unknown.
     """
     mean, low, high, _ = paired_interval(ours, theirs, level=level)
     return Interval(mean, low, high)
@@ -347,7 +347,7 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
         reached: Whether the run reached the threshold.
 
     Returns:
-        The curve, starting at step 0. The shares are NaN if there is no run.
+        The curve, starting at step 0. The shares are NaN if there are no runs.
 
     References:
         Kaplan and Meier 1958; Greenwood 1926; Kalbfleisch and Prentice 1980 for the band;
@@ -397,9 +397,9 @@ def log_rank_scores(
     the threshold within the same number of steps. Over all runs, the scores sum to 0. Over the runs
     of one estimator, they sum to the $O - E$ of the log-rank test. A `permutation_test` of the
     scores is the log-rank test without the chi-squared approximation, whose p-values are too small
-    with few runs. For 3 against 3 runs without overlap, the approximation gives p = 0.025, although
-    one in ten relabellings is as extreme (`benchmarks/few_seeds.py`). The permutation test is exact
-    if the runs of both estimators are censored in the same way.
+    with few runs. With 3 runs per estimator and no overlap, the approximation gives p = 0.025,
+    although one in ten relabellings is as extreme (`benchmarks/few_seeds.py`). The permutation test
+    is exact if the runs of both estimators are censored in the same way.
 
     Args:
         times: For each run of both estimators, the step at which it reached the threshold, or its

@@ -34,9 +34,9 @@ class Rollout:
     step: int
     """Optimizer step in which the rollout is used for training, counted from 1."""
     group_id: int
-    """Number of the prompt within the step. All samples of a group have the same number."""
+    """Index of the prompt within the step. All samples of a group have the same index."""
     sample_id: int
-    """Number of the sample within its group."""
+    """Index of the sample within its group."""
     prompt: Text
     completion: Text
     rewards: Mapping[str, float | None]
@@ -74,15 +74,15 @@ def write_rollouts(
     """Write the rollouts of one step to a parquet file, atomically.
 
     Args:
-        path: Path of the file, see `rollout_file`. An existing file is replaced. Missing folders
-            are created.
+        path: Path of the file (see `rollout_file`). An existing file is replaced. Parent folders
+            are created if they do not exist.
         rollouts: Rollouts with the same reward names.
         declared: Ranges and gates of the rewards. Ranges let a reader distinguish a learned reward
             from a reward that is never earned. Default: no ranges or gates.
 
     Raises:
-        DataError: If there are no rollouts, or not all rollouts have the same names of rewards and
-            weights in the same order.
+        DataError: If there are no rollouts, or not all rollouts have the same reward and weight
+            names in the same order.
     """
     if not rollouts:
         raise DataError(f"{path}: the step has no rollouts to record")
@@ -121,7 +121,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
 def read_declared(schema: Any) -> object:
     """Return the declarations in the schema of a record, or None if there are none to read.
 
-    The returned value is not validated. `described_ranges` validates it.
+    The returned value is not validated. Use `described_ranges` to validate the value.
     """
     try:
         return json.loads((schema.metadata or {})[_DECLARED])
@@ -206,7 +206,7 @@ class RewardArrays:
     """Names of the rewards, in the order of the last axis."""
     weights: tuple[float, ...]
     rewards: Float[np.ndarray, "prompt sample reward"]
-    """Raw rewards. NaN means that the reward does not apply, or that the place is padding."""
+    """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
     advantages: Float[np.ndarray, "prompt sample"]
     """Recorded advantages, with 0 as padding."""
 

@@ -19,7 +19,7 @@ def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
     """Move the record of an earlier run to the subfolder `earlier-1`, or to the next free number.
 
     The record of the earlier run is kept, and the records of two runs are not mixed. Evaluation
-    files in the subfolder `eval` are moved too. Readers do not treat `earlier-…` as a part of the
+    files in the subfolder `eval` are moved too. Readers do not treat `earlier-…` as part of the
     run.
 
     Args:
@@ -55,8 +55,8 @@ class StepWriter:
     written earlier stay complete.
 
     Args:
-        folder: Folder for the files, see `rollout_file`.
-        declared: Ranges and gates of the rewards, see `write_rollouts`. Default: no ranges or
+        folder: Folder for the files (see `rollout_file`).
+        declared: Ranges and gates of the rewards (see `write_rollouts`). Default: no ranges or
             gates.
     """
 

@@ -134,7 +134,7 @@ def policy_gradient(
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Stores cosines between an estimator's mean update and exact gradients, at a toy's start.
+    """Stores cosines between an estimator's mean update and exact gradients, at the initial policy.
 
     The cosines are computed in the space of the policy's parameters, before Adam. A cosine of 1
     means the same direction. NaN means that the update or the gradient is 0.
@@ -159,7 +159,7 @@ def alignment(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> Alignment:
-    """Compare the direction of an estimator's mean update with exact gradients, at a toy's start.
+    """Compare an estimator's mean update with exact gradients, at a toy's initial policy.
 
     The mean update is an average over sampled batches. All estimators get the same batches.
 

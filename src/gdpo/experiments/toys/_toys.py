@@ -64,7 +64,7 @@ class Toy:
     source: str
     """Source of the expected result."""
     failure: str
-    """How a failure shows in the results."""
+    """How a failure shows up in the results."""
     choices: tuple[Choice, ...]
     rewards: tuple[Reward, ...]
     steps: int = 100
@@ -80,7 +80,7 @@ class Toy:
     reach: float = 0.8
     """Threshold for every reward, as a share of its range."""
     constraint: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Targets of `constrained_grpo`, by reward."""
+    """Targets for `constrained_grpo`, keyed by reward."""
 
     @property
     def names(self) -> tuple[str, ...]:

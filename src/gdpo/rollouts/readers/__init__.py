@@ -1,4 +1,4 @@
-"""Reads rollout files of any framework into columns of numbers.
+"""Reads rollout files from any framework into columns of numbers.
 
 The format of each file is detected from its fields, unless the caller specifies a format.
 `docs/reference/rollout_formats.md` lists the formats. The report counts every row that was not

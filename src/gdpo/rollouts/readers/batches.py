@@ -59,9 +59,9 @@ from gdpo.rollouts.readers.sources import (
 )
 
 MOST_OFFERED = 64
-"""Maximum number of numeric fields of a file that are kept for messages."""
+"""Maximum number of numeric fields of a file to keep for messages."""
 _CHUNK = 16_384
-"""Number of records per batch. Prompts are already hashed at this point, so only numbers need
+"""Number of records per batch. Prompts are already hashed at this point, so only numbers take up
 memory."""
 _BATCH = 65_536
 """Number of parquet rows per batch."""
@@ -96,7 +96,7 @@ def open_file(
     Args:
         found: The file.
         asked: Options that the caller passed.
-        file: Report of the file, which receives notices.
+        file: Report on the file, which receives notices.
         texts: Whether to read prompts and completions too.
 
     Returns:
@@ -104,7 +104,7 @@ def open_file(
 
     Raises:
         DataError: If the format is unknown, or the file is broken. A broken file can also raise the
-            other errors in `UNREADABLE`, either here or while the batches are read.
+            other errors in `UNREADABLE`, either from this function or while the batches are read.
     """
     if found.kind in ("jsonl", "pt"):
         source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)

@@ -39,7 +39,7 @@ Rows: TypeAlias = Int[np.ndarray, " some"] | slice
 Keys = UInt64[np.ndarray, " row"]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 NO_KEY = -(2**63)
-"""Key of rollouts with neither a group nor a prompt. No other value has this key."""
+"""Key for rollouts with neither a group nor a prompt. No other value has this key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +126,16 @@ class RolloutText:
     """Other fields of the record."""
     num_tokens: float | None = None
     row: int = -1
-    """Number of the rollout within its file, counted from 0, or -1 if unknown."""
+    """Index of the rollout within its file, counted from 0, or -1 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """Stores recomputed rewards by name, and the problems that occurred during scoring."""
+    """Stores recomputed rewards, keyed by name, and the problems that occurred during scoring."""
 
     rewards: Mapping[str, Sequence[float | None]]
     problems: Mapping[str, Sequence[int]]
-    """Positions of the rollouts with each problem, by message."""
+    """Positions of the rollouts with each problem, keyed by message."""
 
 
 Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
@@ -153,8 +153,8 @@ class Batch:
     has_group: Bool[np.ndarray, " rollout"]
     has_prompt: Bool[np.ndarray, " rollout"]
     reward: Callable[[str, Rows], Column | None]
-    """Function that returns the numbers at a path for some rollouts, or None if the path does not
-    exist."""
+    """Function that returns the numeric values at a path for some rollouts, or None if the path
+    does not exist."""
     weight: Callable[[str, Rows], Values | None]
     """Function that returns the weights of a reward for some rollouts. NaN means that the weight is
     unknown for a rollout."""
@@ -179,7 +179,7 @@ def batch_of_rows(
     Args:
         rows: The rollouts, without their texts.
         lines: Line number of each rollout, or row number from 0 if the file has no lines.
-        file: Report of the file, which receives notices about unusable values.
+        file: Report on the file, which receives notices about unusable values.
         step: Step of the file, which is used for rollouts without a step. None: unknown.
     """
     places = np.array(lines)
@@ -244,7 +244,7 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
     Args:
         batch: An Arrow record batch.
         known: Meanings of the columns.
-        file: Report of the file, which receives notices about unusable values.
+        file: Report on the file, which receives notices about unusable values.
         step: Step of the file, which is used if the table has no step column. None: unknown.
     """
     size, lines = batch.num_rows, file.numbered + np.arange(batch.num_rows)

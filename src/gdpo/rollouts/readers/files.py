@@ -38,7 +38,7 @@ _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
     | {"data", "dump", "dumped", "dumps", "rollout", "rollouts", "samples"}
 )
-"""Words in the names of folders of steps and evaluations. Folders with other words in their names
+"""Words in the names of folders for steps and evaluations. Folders with other words in their names
 are runs."""
 _NO_ROLLOUTS = frozenset(
     {"metrics.jsonl", "history.jsonl", "aggregated_results.jsonl", "checkpoints.jsonl"}
@@ -54,7 +54,8 @@ class RolloutFile:
     kind: str
     run: str
     step: int | None
-    """Step number in the name of the file or its folder. None if there is no such number."""
+    """Step number in the name of the file or its folder. None if neither name contains a step
+    number."""
     evaluation: bool
 
 

@@ -24,7 +24,7 @@ from gdpo.rollouts.readers.sources import LoadPt
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """Stores the caller's options. An option that is None is detected or inferred if possible."""
+    """Stores the caller's options. If an option is None, its value is inferred if possible."""
 
     format: str | None = None
     rewards: tuple[str, ...] | None = None
@@ -159,13 +159,14 @@ def format_of(
 
     Raises:
         DataError: If the format is unknown.
-        ConfigError: If `asked` names a format that does not exist.
+        ConfigError: If `asked` requests a format that does not exist.
     """
     if asked.format is not None:
         form = named(asked.format, kind, fields)
         if form is None:
             raise DataError(
-                f"format {asked.format} is not stored in {kind} files: correct the name (format)"
+                f"format {asked.format} is not stored in {kind} files: correct the format name "
+                "(format)"
             )
         return form, "as given"
     form = recognized(kind, fields, record) if asked.columns is None else None
@@ -177,8 +178,8 @@ def format_of(
         assert form is not None
         return form, "read by column names"
     raise DataError(
-        f"unknown format, with the fields {listed(fields)}: name the format (format), the meaning "
-        "of the columns (columns) or the rewards (rewards)"
+        f"unknown format, with the fields {listed(fields)}: specify the format (format), the "
+        "meaning of the columns (columns) or the rewards (rewards)"
     )
 
 
@@ -194,7 +195,7 @@ def format_of_records(kind: str, asked: ReaderOptions, record: Record) -> tuple[
     form, how = format_of(kind, asked, fields, numbers, record)
     if form.wordless and asked.rescore is not None:
         raise DataError(
-            f"files of {form.name} contain no texts that could be rescored: remove --rescore to "
+            f"{form.name} files contain no texts that could be rescored: remove --rescore to "
             "read the rewards in the files"
         )
     if form.rows is None:

@@ -76,7 +76,7 @@ def passed_over(names: Sequence[str]) -> str:
 LOOKED_AT = 4096
 """Number of rollouts at the start of a file whose values are used to infer rewards."""
 _COMPARED = 512
-"""Number of rollouts that are used to find a total by its values."""
+"""Number of rollouts to examine when looking for a total by its values."""
 _ADDED_UP = 24
 """Maximum number of numeric fields in the search for a total by its values. With more fields, a
 total is found only by its name."""
@@ -169,7 +169,7 @@ if no other field contains rewards."""
 
 
 NEVER = 3
-"""Rank of a field that is a reward only if the user names the field explicitly."""
+"""Rank of a field that is a reward only if the user requests the field explicitly."""
 
 
 def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
@@ -188,7 +188,7 @@ def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
 
 
 def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Layout:
-    """Return the column of each meaning, as given by the user or inferred from its name.
+    """Return the column for each meaning, as given by the user or inferred from its name.
 
     Raises:
         ConfigError: If a meaning is unknown.
@@ -296,13 +296,13 @@ def infer(columns: Mapping[str, Values], known: Layout, texts: Sequence[str] = (
     """Return the rewards among the numeric fields of a file.
 
     The first of the following groups that exists is returned: the numbers in the object that most
-    likely contains rewards, the numbers named as rewards, the numbers in an object of metrics, the
-    numbers that add up to a total, and all other numbers.
+    likely contains rewards, the numbers whose names suggest rewards, the numbers in an object of
+    metrics, the numbers that add up to a total, and all other numbers.
 
     Args:
         columns: Numeric values of the first rollouts, by path. NaN means that a value is missing.
         known: Meanings of the other fields.
-        texts: Fields that are named as rewards but contain text.
+        texts: Fields whose names suggest rewards, but that contain text.
     """
     free = [path for path in columns if path not in known.taken()]
     found = _of_names(free)
@@ -503,7 +503,7 @@ def _may_be_reward(path: str) -> bool:
 
 
 def _is_never(path: str) -> bool:
-    """Return whether the name rules out a reward, as it names a length, time, setting or id."""
+    """Return whether the name rules out a reward: a name of a length, time, setting or id."""
     name = _leaf(path)
     words = _words(name)
     if is_named_reward(path):

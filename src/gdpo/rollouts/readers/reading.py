@@ -37,7 +37,7 @@ _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, even if the rollouts are not
 new."""
 _LONGEST = 1000
-"""Maximum number of characters that are kept of a library's error message."""
+"""Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
 """Phrase that says how the rewards of a file were determined, if they were rescored."""
 WEIGHTS_DIFFER = "weights differ from an earlier rollout of the step: the earlier weights are used"
@@ -116,7 +116,7 @@ def read_rollout_files(
     load_pt: LoadPt | None = None,
     rescore: Rescore | None = None,
 ) -> RolloutReading:
-    """Read the rollout files of one or more training runs of any framework.
+    """Read rollout files from one or more training runs, written by any framework.
 
     Texts are not kept in memory. Prompts are hashed if they are needed to form groups. Only the
     numbers of one step are in memory at a time.
@@ -126,21 +126,21 @@ def read_rollout_files(
             of several runs at any depth. Runs are named after the folders in which their paths
             differ.
         format: One of `FORMATS`. Default: detected for each file from its fields.
-        rewards: Names of the columns that are rewards. Use a dot to name a field inside an object.
+        rewards: Names of the columns that are rewards. Use a dot for a field inside an object.
             Default: the rewards that the format defines, or else rewards that are inferred.
         columns: Column for each meaning, for files in an unrecognized format: `step`, `group`,
             `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason` or `total`. Default:
             inferred.
         group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
-            the rollouts of a prompt are consecutive. Default: rollouts with equal prompts form a
-            group.
-        load_pt: Function that reads `.pt` files: `load_dump` of `gdpo.integrations.slime`, which
+            the rollouts of a prompt are consecutive. Default: rollouts with identical prompts form
+            a group.
+        load_pt: Function that reads `.pt` files: `load_dump` from `gdpo.integrations.slime`, which
             needs torch. Default: `.pt` files are reported as not read.
         rescore: Function that computes the rewards of rollouts from their texts. Default: use the
             rewards in the files.
 
     Returns:
-        An iterator of `RolloutTable`, one per step, with a `report` of what was read.
+        An iterator over `RolloutTable` objects, one per step, with a `report` of what was read.
 
     Raises:
         DataError: If a path does not exist.
@@ -245,7 +245,7 @@ def _rescored(
 def _weights(
     batch: Batch, names: Iterable[str], rows: Rows, file: FileReport
 ) -> tuple[float, ...] | None:
-    """Return the first recorded weight of each reward in a step, or None if not recorded."""
+    """Return the first recorded weight of each reward in a step, or None if there are none."""
     columns = [batch.weight(name, rows) for name in names]
     given = [column for column in columns if column is not None]
     if not columns or len(given) < len(columns):

@@ -1,4 +1,4 @@
-"""Converts the records of each framework into rollouts.
+"""Converts each framework's records into rollouts.
 
 A record is a line of JSON, or a row of a parquet file whose columns contain JSON. The tests contain
 one file for each framework.
@@ -37,9 +37,9 @@ _VERL = frozenset(
 )
 _VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
 _VERL_KEY = re.compile(r"((.+)_[0-9]+)_([0-9]{1,18})", re.DOTALL)
-"""Form of the uid in verl's V1 trainer: `<prompt>_<rollout>_<output>`."""
+"""Format of the uid in verl's V1 trainer: `<prompt>_<rollout>_<output>`."""
 _STOP = "stop/"
-"""Prefix of the metrics of tinker-cookbook that name a stop reason."""
+"""Prefix of tinker-cookbook's metrics that contain a stop reason."""
 _SWIFT = frozenset(
     {"step", "gen_step", "prompt", "completion", "advantages", "advantage", "request_id", "entropy"}
 )
@@ -66,7 +66,7 @@ class Row:
 
     step: Any = None
     group: Any = None
-    """Group id. None if unknown, in which case rollouts with equal prompts form a group."""
+    """Group id. None if unknown, in which case rollouts with identical prompts form a group."""
     output: tuple[str, int] | None = None
     """Key of the rollout and number of the output, for a rollout with several outputs. None if this
     is the only output."""
@@ -141,7 +141,7 @@ def verl(record: Record) -> Iterator[Row]:
     """
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
-        raise DataError("padding of verl's batch, not a rollout (the uid begins with pad)")
+        raise DataError("padding in verl's batch, not a rollout (the uid begins with pad)")
     key = _VERL_KEY.fullmatch(str(uid))
     yield Row(
         step=record.get("step"),
@@ -162,7 +162,7 @@ def nemo_rl(record: Record) -> Iterator[Row]:
 
     With dynamic sampling, `rewards` contains the rewards of all samples, and only
     `filtered_rewards` belongs to the tokens of the same line. The logger writes all values except
-    `idx` as lists with one element.
+    `idx` as one-element lists.
     """
     record = {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in record.items()}
     tokens, mask = record.get("token_ids"), record.get("token_loss_mask")
@@ -447,7 +447,7 @@ def _weight(value: Any) -> float:
 
 
 def _count(node: Record) -> int:
-    """Return the number of sampled tokens of a node, which the mask marks if there is a mask."""
+    """Return the number of sampled tokens in a node, which the mask marks if there is a mask."""
     mask = node.get("mask")
     return sum(map(bool, mask)) if mask else len(node.get("token_ids") or [])
 
@@ -517,7 +517,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
 
 
 def at(record: Any, path: str | None) -> Any:
-    """Return the value at a name or dotted path, or None if there is no such value."""
+    """Return the value at a name or dotted path, or None if the path does not exist."""
     if path is None or not isinstance(record, Mapping):
         return None
     if path in record:

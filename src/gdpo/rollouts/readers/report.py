@@ -10,7 +10,7 @@ from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.inference import SCALAR_ONLY, likely, listed
 
 _NAMED = 12
-"""Maximum number of fields that a command proposes as rewards."""
+"""Maximum number of fields to propose as rewards in a command."""
 BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
 """Ways in which rollouts are grouped, in addition to `group_size`."""
 
@@ -21,7 +21,7 @@ class Notice:
 
     file: Path
     line: int | None
-    """First place of the problem: a line of a text file (from 1), or a row (from 0). None if the
+    """First position of the problem: a line of a text file (from 1), or a row (from 0). None if the
     problem concerns the whole file."""
     what: str
     count: int = 0
@@ -150,7 +150,7 @@ class ReadReport:
     offered: dict[str, None] = field(default_factory=dict[str, None])
     """Numeric fields of the files that lack a requested reward."""
     fields: dict[str, None] = field(default_factory=dict[str, None])
-    """Names of fields in the files, but no more than a message lists."""
+    """Names of fields in the files, up to the number that a message lists."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
@@ -188,7 +188,7 @@ class ReadReport:
 
     @property
     def formats(self) -> dict[str, int]:
-        """Number of files of each format."""
+        """Number of files in each format."""
         return dict(Counter(file.format for file in self.files))
 
     @property
@@ -269,11 +269,11 @@ class ReadReport:
         return "\n".join([*lines, *self.oddities()])
 
     def oddities(self) -> list[str]:
-        """Return each kind of problem with the files, and the first place where it occurs."""
+        """Return each kind of problem with the files and its first position."""
         return [f"{place}: {what}" for place, what in self.odd_places()]
 
     def odd_places(self) -> list[tuple[str, str]]:
-        """Return each kind of problem with the files, as a pair (first place, problem)."""
+        """Return each kind of problem with the files, as a pair (first position, problem)."""
         kinds: dict[str, list[Notice]] = {}
         for notice in self.notices.values():
             kinds.setdefault(notice.what, []).append(notice)
@@ -296,7 +296,7 @@ def _summary(notices: Sequence[Notice]) -> str:
 
 
 def ready_command(report: ReadReport) -> str:
-    """Return a command line that names the inferred rewards, or an empty string if none."""
+    """Return a command line that lists the inferred rewards, or an empty string if none."""
     guessed = [file for file in report.files if file.guessed and file.rewards]
     if report.scalar_only:
         names = _proposed(guessed)
@@ -314,8 +314,8 @@ def ready_command(report: ReadReport) -> str:
 def without_rewards(report: ReadReport) -> str:
     """Return an error message for files in which no reward could be inferred.
 
-    The message lists the numeric fields, and a command that names some of them as rewards. The
-    message is empty if there are no such files.
+    The message lists the numeric fields, and a command that lists some of these fields as rewards.
+    The message is empty if there are no such files.
     """
     files = report.without_rewards
     if not files:

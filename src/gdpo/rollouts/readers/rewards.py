@@ -1,8 +1,8 @@
 """Determines which fields of a file are rewards.
 
 Rewards are requested by the user, known from the format, or inferred. A format of records defines
-which fields may be rewards. Among these fields, the ones with numbers are rewards. For files in an
-unrecognized format, the rewards are inferred from the first rollouts (see `inference`).
+which fields may be rewards. Among these fields, those that contain numbers are rewards. For files
+in an unrecognized format, the rewards are inferred from the first rollouts (see `inference`).
 """
 
 import json
@@ -49,13 +49,11 @@ from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
-"""Maximum number of rewards that are inferred from a file. Each reward adds a column for all
-rollouts."""
+"""Maximum number of rewards to infer from a file. Each reward adds a column for all rollouts."""
 _MOST_LOOKED_AT = 256
-"""Maximum number of numeric fields whose values are examined, in a file in an unrecognized
-format."""
+"""Maximum number of numeric fields to examine in a file in an unrecognized format."""
 _TEXTS = 1024
-"""Maximum number of text fields that are tracked because they may turn out to be rewards."""
+"""Maximum number of text fields to track because they may turn out to be rewards."""
 _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
 _IDS = frozenset(
@@ -66,8 +64,8 @@ _IDS = frozenset(
 _TRL_LOG = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
 _LARGEST_LOG = 32 * 2**20
-"""Maximum size of a log that is read, in bytes. Parsing a log takes 30 times its size in memory. A
-log of 10,000 steps is smaller than this limit."""
+"""Maximum size of a log to read, in bytes. Parsing a log takes 30 times its size in memory. A log
+of 10,000 steps is smaller than this limit."""
 
 
 class RecordRewards:
@@ -75,7 +73,7 @@ class RecordRewards:
 
     Args:
         asked: Options that the caller passed.
-        file: Report of the file, which receives notices.
+        file: Report on the file, which receives notices.
         known: Meanings of the fields, for records in an unrecognized format. None: the format is
             known.
     """
@@ -117,7 +115,7 @@ class RecordRewards:
             row.weights = {name: w for name, w in row.weights.items() if name in kept}
 
     def settle(self, rows: Sequence[Row]) -> None:
-        """Replace the fields of records with their rewards, by name, if the format is unrecognized.
+        """Replace the records' fields with their rewards by name, if the format is unrecognized.
 
         The first call infers the rewards, so it must pass the first rollouts of the file.
         """
@@ -257,7 +255,7 @@ class TableRewards:
 
     Args:
         asked: Options that the caller passed.
-        file: Report of the file, which receives notices.
+        file: Report on the file, which receives notices.
         known: Meanings of the columns.
         schema: Arrow schema of the table.
         first: Function that returns the columns of some paths for the first rows, or None if the
@@ -295,7 +293,7 @@ class TableRewards:
         self._report_missing(asked, numbers)
 
     def of(self, _batch: Batch, _rows: Rows) -> tuple[dict[str, str], str]:
-        """Return the paths of the rewards by name, and how the rewards were determined."""
+        """Return the paths of the rewards, keyed by name, and how the rewards were determined."""
         return self.paths, self.how
 
     def _infer(self) -> tuple[dict[str, str], str]:
@@ -328,7 +326,7 @@ class TableRewards:
         ]
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
-        """Return text columns named as rewards, in two lists: columns with numbers, and others.
+        """Return text columns whose names suggest rewards: those with numbers, and others.
 
         Columns with long texts are left out, because such texts explain a reward. A total that is a
         number in at least one row does not count as a text column.
@@ -350,7 +348,7 @@ class TableRewards:
         return numeric, texts
 
     def _of_trl(self) -> tuple[dict[str, str], str]:
-        """Return the columns that TRL's log names, or without a log all possible rewards."""
+        """Return the columns listed in TRL's log, or all possible rewards if there is no log."""
         taken = self.known.taken()
         logged = [
             name
@@ -430,12 +428,12 @@ def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
 
 
 def is_text_of_number(value: Any) -> bool:
-    """Return whether a value is a text that can be read as a finite number."""
+    """Return whether a value is a text that can be parsed as a finite number."""
     return type(value) is Doubtful and isfinite(number(value))
 
 
 def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout) -> list[str]:
-    """Return the fields that are named as rewards, but contain only texts that are not numbers.
+    """Return fields whose names suggest rewards, but whose texts are not numbers.
 
     If there are rewards, fields with long texts are left out, because such texts explain a reward.
     """

@@ -29,7 +29,7 @@ limit is enough for 1,000 rollouts of 32,000 tokens as text. Parsing a line of s
 takes 20 times its size in memory."""
 _GZIP = b"\x1f\x8b"
 BROKEN = (EOFError, OSError, zlib.error)
-"""Errors that are raised if a file cannot be read or decompressed to its end."""
+"""Errors that are raised if a file cannot be read or decompressed to the end."""
 _CHECKED = 4096
 """Number of lines at the start of a file that are searched for repeated keys. The search doubles
 the parsing time."""
@@ -49,11 +49,11 @@ UNREADABLE = (
 
 _LARGEST_GZIP = 2**30
 """Maximum size of a decompressed parquet file, in bytes. The whole file is kept in memory, because
-its end is read first."""
+the metadata at its end is read first."""
 _BLOCKS = (2**20, 2**25, 2**27)
 """Block sizes in bytes. The next size is used if a row does not fit. Arrow reads 32 blocks ahead,
-which takes at most the size of a plain file, but can take much more than the size of a compressed
-file."""
+which takes at most the size of an uncompressed file, but can take much more than the size of a
+compressed file."""
 _GZIP_BLOCKS = _BLOCKS[:2]
 _COLUMNS = 10_000
 _PART = 2**20
@@ -75,7 +75,7 @@ class Unpacked(io.RawIOBase):
     """
 
     broken: Exception | None = None
-    """The error that ends the readable part, or None if there was no error so far."""
+    """The error that stopped decompression, or None if there has been no error so far."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
     """Yield the samples of a file that slime or miles saved, each with its number.
 
     Args:
-        file: Report of a `.pt` file, which receives notices.
+        file: Report on a `.pt` file, which receives notices.
         load_pt: Function that reads the file.
 
     Raises:
@@ -281,7 +281,7 @@ def _lines_of(path: Path) -> int:
 
 
 def _swallowed(path: Path) -> tuple[int | None, int] | None:
-    """Return the first row that spans several lines because of a wrong quote, and the line count.
+    """Return the first row that spans lines because of a misplaced quote, and the line count.
 
     If a closing quote is followed by text other than a comma, this quote was meant to open a value
     in a later row.
@@ -327,7 +327,7 @@ def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
         except pa.ArrowInvalid as error:
             if "block size" not in str(error) and "Empty CSV" not in str(error):
                 raise
-    raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: write JSONL or parquet")
+    raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: use JSONL or parquet")
 
 
 def _blocks_of(path: Path, size: int, wrong: _Wrong) -> Iterator[Any]:
@@ -362,7 +362,7 @@ def _reader(source: Any, size: int, wrong: Callable[[Any], str], texts: list[str
 
 
 def open_parquet(path: Path, text: str | None) -> Any:
-    """Open a parquet file so that equal texts of the column `text` are read once.
+    """Open a parquet file so that identical texts in the column `text` are read once.
 
     Raises:
         DataError: If the file is also compressed with gzip, and too large to be kept in memory.
@@ -388,8 +388,8 @@ def _decompressed(path: Path) -> Any:
             content += part
             if len(content) > _LARGEST_GZIP:
                 raise DataError(
-                    f"the decompressed file has more than {_LARGEST_GZIP:,} bytes: decompress it "
-                    "first, because plain parquet is read piece by piece"
+                    f"the file is larger than {_LARGEST_GZIP:,} bytes when decompressed: "
+                    "decompress it first, because uncompressed parquet files are read in chunks"
                 )
     return pa.py_buffer(content)
 

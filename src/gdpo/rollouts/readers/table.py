@@ -74,7 +74,7 @@ class RolloutTable:
             raise DataError(
                 f"step {self.steps[0]}: the {shape[0]:,} groups have {len(self) / shape[0]:.1f} "
                 f"rollouts on average, but one has {shape[1]:,}. Check the group ids or prompts, "
-                "or give the number of rollouts per prompt (group_size)"
+                "or pass the number of rollouts per prompt (group_size)"
             )
         rewards = np.full((*shape, len(self.names)), np.nan)
         rewards[prompt, sample] = self.rewards
