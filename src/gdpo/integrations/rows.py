@@ -32,7 +32,7 @@ def estimator_names() -> list[str]:
 
 
 def is_ours(estimator: Any) -> bool:
-    """Return whether a name (text or enum member) refers to an estimator of gdpo."""
+    """Return whether a name (text or enum member) refers to a gdpo estimator."""
     name = as_text(estimator)
     return name == NAME or name.startswith(PREFIX)
 
@@ -89,7 +89,7 @@ def reward_columns(
     Args:
         columns: Maps each reward name to a number or None for each row.
         names: Names of the rewards, in the order of the returned columns.
-        asked_by: Setting that names the rewards, used in error messages.
+        asked_by: Setting that lists the rewards, used in error messages.
         given_by: Function that must return the rewards, used in error messages.
 
     Raises:
@@ -119,7 +119,7 @@ def as_groups(
 
     Args:
         rewards: Rewards of each row.
-        prompt_ids: Prompt id of each row. Rows with the same prompt have equal ids.
+        prompt_ids: Prompt id of each row. Rows with the same prompt have the same id.
         token_counts: Number of trained tokens of each row.
         outputs: For each row, the index of the row that represents its rollout. None: every row is
             a separate rollout.

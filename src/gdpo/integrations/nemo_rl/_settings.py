@@ -59,10 +59,11 @@ _ELSEWHERE = (
 
 
 def read_settings(adv_estimator: Any) -> Settings:
-    """Return the settings of a configuration. Equal configurations share one object and its state.
+    """Return the settings of a configuration. Identical configurations share one object and its
+    state.
 
     Args:
-        adv_estimator: The `grpo.adv_estimator` section, a pydantic model of NeMo-RL.
+        adv_estimator: The `grpo.adv_estimator` section, a NeMo-RL pydantic model.
 
     Raises:
         ConfigError: If the estimator, a field or an option is unknown, if the weights do not match
@@ -95,7 +96,7 @@ def _settings(described: str) -> Settings:
 
 
 def check_run(config: Any, environments: Sequence[str]) -> None:
-    """Check a configuration that uses an estimator of gdpo. Other configurations are not checked.
+    """Check a configuration that uses a gdpo estimator. Other configurations are not checked.
 
     Args:
         config: NeMo-RL's `MasterConfig`.
@@ -129,7 +130,7 @@ def judge_of(env: Any) -> Judge:
         env: The `env.gdpo` section of NeMo-RL's configuration.
 
     Raises:
-        ConfigError: If `env` names neither a task nor rewards, if a name is unknown, or if a reward
+        ConfigError: If `env` sets neither a task nor rewards, if a name is unknown, or if a reward
             needs the number of tokens and `tokenizer` is not set.
     """
     place = f"env.{ENVIRONMENT}"

@@ -1,4 +1,4 @@
-"""Provides a `rollout_func` for TRL that generates with transformers and computes no padding.
+"""Provides a `rollout_func` for TRL that generates with transformers and skips padding.
 
 A generation batch contains each prompt several times, and its rows end at different lengths. This
 module encodes each prompt once, and removes rows from the batch when they have ended. Transformers
@@ -110,7 +110,8 @@ def _cache_not_covered(model: Any) -> str | None:
 
 
 def _dropout_not_covered(model: Any) -> str | None:
-    """Return which dropout is active, or None. With dropout, rows of a prompt would share masks."""
+    """Return which dropout is active, or None. With dropout, rows with the same prompt would share
+    masks."""
     for name, value in _dropouts(model):
         if isinstance(value, float) and value > 0:
             return (
@@ -133,7 +134,7 @@ def _dropouts(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
-    """Return the first unsupported setting, or None. The model's settings are the defaults."""
+    """Return the first unsupported setting, or None. The model's settings serve as defaults."""
     settings: dict[str, Any] = of_model.to_dict()
     settings |= {k: v for k, v in chosen.to_dict().items() if v is not None}
     if settings.get("use_cache") is False:
@@ -346,8 +347,8 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
 
     - vLLM, continuous batching, a user's own `rollout_func`, tools, environments;
     - DeepSpeed and FSDP;
-    - encoder-decoders, multimodal models, models on several devices, models with a cache other than
-      for full or sliding attention, models with their own generation code, prompt-learning
+    - encoder-decoders, multimodal models, models on several devices, models whose cache is not for
+      full or sliding-window attention, models with their own generation code, prompt-learning
       adapters;
     - dropout other than 0 (TRL samples with dropout on);
     - generation settings such as beams, contrastive search, `max_time`, `stop_strings`,
@@ -399,7 +400,7 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     """Return the token ids of each prompt's completion, including the end token.
 
     Args:
-        prompt_ids: Token ids of this process's prompts. Equal prompts are encoded once.
+        prompt_ids: Token ids of this process's prompts. Identical prompts are encoded once.
         trainer: The trainer, whose model, generation configuration and padding are used. As in
             TRL's own generation, the model is unwrapped and gradient checkpointing is off.
     """

@@ -34,7 +34,8 @@ _WITHOUT_EFFECT = {
 
 
 def read_settings(algorithm: Any) -> Settings:
-    """Return the settings of a configuration. Equal configurations share one object and its state.
+    """Return the settings of a configuration. Identical configurations share one object and its
+    state.
 
     Args:
         algorithm: The `algorithm` section of verl's configuration, as an OmegaConf node or verl's
