@@ -165,7 +165,8 @@ def _pairs(given: Sequence[str], option: str, form: str) -> dict[str, str]:
             raise ConfigError(f"{option} {name}{equals}{value}: write {form}")
     names = [name.strip() for name, _, _ in pairs]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"{option} lists {', '.join(sorted(twice))} more than once: list each name once")
+        repeated = ", ".join(sorted(twice))
+        raise ConfigError(f"{option} lists {repeated} more than once: list each name once")
     return dict(zip(names, (value.strip() for _, _, value in pairs), strict=True))
 
 

@@ -38,7 +38,8 @@ def run_analysis(options: AnalyzeOptions) -> int:
 
     Raises:
         DataError: If there is nothing to analyze.
-        ConfigError: If an option names rewards or recorded advantages that are in no file.
+        ConfigError: If an option refers to a reward, or to recorded advantages, that no file
+            contains.
     """
     console = Console(highlight=False)
     analysis = _analyzed(options)
@@ -60,7 +61,8 @@ def follow_runs(options: AnalyzeOptions) -> int:
     row, because a shorter finding may only apply to the start of the run.
 
     Raises:
-        ConfigError: If an option names rewards or recorded advantages that are in no file.
+        ConfigError: If an option refers to a reward, or to recorded advantages, that no file
+            contains.
     """
     console = Console(highlight=False)
     seen: object = None
@@ -152,7 +154,7 @@ def _quiet() -> Generator[None]:
 
 @contextmanager
 def _stdout_kept() -> Generator[None]:
-    """Redirect output from rewards and their processes to stderr, so stdout has only findings."""
+    """Redirect output from rewards and their processes to stderr; stdout gets only findings."""
     if sys.stdout is None:  # stdout was closed before the program started
         yield
         return

@@ -168,7 +168,7 @@ def run_evaluation(
     folder = output or folder_of(settings.model)
     compared = read_results(baseline) if baseline else None
     if deadline is not None and server is None:
-        raise ConfigError("--deadline applies only to a server: add --server URL, or omit --deadline")
+        raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
     vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
     asked = server and Server(
         server,

@@ -82,7 +82,7 @@ def compare(
         raise ConfigError(f"--suite {suite}: the only suite is toys. Use --suite toys")
     if (recipe is None) == (suite is None):
         raise ConfigError(
-            "give a recipe, or --suite toys" + ("" if recipe is None else ", not both")
+            "pass a recipe, or --suite toys" + ("" if recipe is None else ", not both")
         )
     if recipe is None:
         if set or vary or price or retry_failed or dry_run or reach is not None:

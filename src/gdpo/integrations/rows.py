@@ -100,7 +100,7 @@ def reward_columns(
         if name not in columns:
             scores = [key for key, column in columns.items() if _holds_numbers(column)]
             raise ConfigError(
-                f"{asked_by} names {name!r}, but no rollout of this batch has this reward: "
+                f"{asked_by} lists {name!r}, but no rollout in this batch has this reward: "
                 f"{did_you_mean(name, scores)}. Correct the name, or return the reward from "
                 f"{given_by}"
             )

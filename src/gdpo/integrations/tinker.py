@@ -49,8 +49,8 @@ def train_step(
     Args:
         client: Training client from the Tinker SDK.
         prompts: Prompts as tokens.
-        score: Function that maps the completions of each prompt to `rewards[prompt, sample,
-            reward]`. NaN: the reward does not apply.
+        score: Function that maps the completions of each prompt to
+            `rewards[prompt, sample, reward]`. NaN: the reward does not apply.
         rule: Estimator with its options.
         weights: One weight per reward.
         sampling: Arguments of Tinker's `sample`: `num_samples` and `sampling_params`.
@@ -83,8 +83,10 @@ def train_step(
 
 
 def _datum(types: Any, prompt: Tokens, sampled: Any, advantage: float) -> Any:
-    """Return a completion in Tinker's format. Position i predicts token i + 1; prompt tokens have
-    weight 0."""
+    """Return a completion as Tinker's `Datum`.
+
+    Position i predicts token i + 1. Prompt tokens have weight 0.
+    """
     tokens, before = [*prompt, *sampled.tokens], len(prompt) - 1
     per_token = {
         "target_tokens": np.array(tokens[1:], dtype=np.int64),

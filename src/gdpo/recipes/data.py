@@ -18,9 +18,10 @@ class Rows:
     places: tuple[str, ...]
     """Location of each problem, such as `row 3 of train.jsonl`."""
     read: dict[str, int]
-    """Number of rows read, by source."""
+    """Number of rows read from each source."""
     repeated: dict[str, int]
-    """Number of near-duplicates left out, by source. Empty if none were found or all were kept."""
+    """Number of near-duplicates left out of each source. Empty if none were found or all were
+    kept."""
     too_long: int = 0
     """Number of rows left out because their prompt exceeds `data.max_prompt_length`."""
 

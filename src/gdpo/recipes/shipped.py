@@ -14,7 +14,7 @@ _FOLDERS = (_PACKAGE / "_recipes", _PACKAGE.parents[1] / "recipes")
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Return the folders of the shipped recipes by name.
+    """Return a dict from the name of each shipped recipe to its folder.
 
     Raises:
         ConfigError: If this installation has no recipes.

@@ -37,7 +37,7 @@ _MUST_NOT_CHANGE: Mapping[str, tuple[str, str]] = {
     ),
     "seed": ("seed", "Resume it with the same seed"),
 }
-"""Facts of the environment that must not change, each with its name and a remedy."""
+"""Facts about the environment that must not change, each with its name and a remedy."""
 
 _MAY_MATTER = ("gdpo", "torch", "trl", "transformers")
 """Packages whose version can change the results."""

@@ -26,7 +26,8 @@ _ODD_ROWS = 8
 """Number of rows with which the unusual completions are combined."""
 
 _TOLERATED = 0.05
-"""Share of rows whose reference answer may score below the maximum. Published data has errors."""
+"""Share of rows whose reference answer may score below the maximum. Published datasets contain
+errors."""
 
 _NAMED = 5
 """Maximum number of rows that a message lists."""
@@ -86,7 +87,7 @@ def check_rewards(
 
 @contextmanager
 def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
-    """Warn if a reward takes long. The warning shows the progress or suggests a deadline."""
+    """Warn if a reward takes a long time. The warning shows the progress or suggests a deadline."""
     so_far = ""
     shown = scorer.progress
 

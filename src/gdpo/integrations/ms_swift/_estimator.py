@@ -82,8 +82,8 @@ def _lengths(of_tokens: str, response_token_ids: Sequence[Any]) -> tuple[int, ..
     ]
     if not lengths or not all(lengths):
         raise ConfigError(
-            f"reward {of_tokens!r} needs token counts, but this generation mode of ms-swift "
-            "returns no token ids: use a reward that reads the text"
+            f"reward {of_tokens!r} needs token counts, but ms-swift returns no token ids in this "
+            "generation mode: use a reward that reads the text"
         )
     return tuple(lengths)
 

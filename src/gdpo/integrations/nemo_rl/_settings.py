@@ -59,8 +59,7 @@ _ELSEWHERE = (
 
 
 def read_settings(adv_estimator: Any) -> Settings:
-    """Return the settings of a configuration. Identical configurations share one object and its
-    state.
+    """Return a configuration's settings. Identical configurations share one object and its state.
 
     Args:
         adv_estimator: The `grpo.adv_estimator` section, a NeMo-RL pydantic model.
@@ -78,8 +77,8 @@ def read_settings(adv_estimator: Any) -> Settings:
     if adv_estimator.reward_weights is not None:
         raise ConfigError(
             f"{PLACE}.reward_weights applies only to NeMo-RL's own estimator (in alphabetical "
-            "order of the reward names): set gdpo_reward_weights instead, by name or in the order "
-            "of gdpo_reward_keys"
+            "order of the reward names): set gdpo_reward_weights instead, as a mapping from reward "
+            "name to weight or a list in the order of gdpo_reward_keys"
         )
     given = dict(adv_estimator.model_extra or {})
     for field in given:
@@ -149,7 +148,7 @@ def _check_keys(asked: Sequence[str], given: Sequence[str]) -> None:
     for key in asked:
         if key not in given:
             raise ConfigError(
-                f"{PLACE}.gdpo_reward_keys names {key!r}, which the environment {ENVIRONMENT!r} "
+                f"{PLACE}.gdpo_reward_keys lists {key!r}, which the environment {ENVIRONMENT!r} "
                 f"does not return: {did_you_mean(key, given)}"
             )
 

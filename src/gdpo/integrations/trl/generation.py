@@ -110,8 +110,7 @@ def _cache_not_covered(model: Any) -> str | None:
 
 
 def _dropout_not_covered(model: Any) -> str | None:
-    """Return which dropout is active, or None. With dropout, rows with the same prompt would share
-    masks."""
+    """Return which dropout is active, or None. With dropout, a prompt's rows would share masks."""
     for name, value in _dropouts(model):
         if isinstance(value, float) and value > 0:
             return (

@@ -71,8 +71,7 @@ class ResumableTrainer(GDPOTrainer):
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def save_finished_step(self) -> None:
-        """Save a checkpoint of the last finished step. Call this method only in the main
-        process."""
+        """Save the last finished step as a checkpoint. Call this only in the main process."""
         assert self.finished is not None, "no finished step to save"
         self.state, self._alone = self.finished.state, True
         self._save_checkpoint(self.model, None)

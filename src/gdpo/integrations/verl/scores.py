@@ -115,7 +115,7 @@ def check_keys(reward: Any, keys: Sequence[str]) -> None:
     for key in keys:
         if key not in scores.names:
             raise ConfigError(
-                f"algorithm.gdpo_reward_keys names {key!r}, which compute_score does not return "
+                f"algorithm.gdpo_reward_keys lists {key!r}, which compute_score does not return "
                 f"with these reward_kwargs: {did_you_mean(key, scores.names)}"
             )
 

@@ -34,8 +34,7 @@ _WITHOUT_EFFECT = {
 
 
 def read_settings(algorithm: Any) -> Settings:
-    """Return the settings of a configuration. Identical configurations share one object and its
-    state.
+    """Return a configuration's settings. Identical configurations share one object and its state.
 
     Args:
         algorithm: The `algorithm` section of verl's configuration, as an OmegaConf node or verl's
@@ -76,8 +75,8 @@ def check_record(config: Any) -> None:
     name = as_text(config.algorithm.get("adv_estimator"))
     if not is_ours(name):
         raise ConfigError(
-            f"algorithm.{ROLLOUTS} has no effect with algorithm.adv_estimator={name}: set an "
-            f"estimator of gdpo (for GRPO: {PREFIX}grpo), or set trainer.rollout_data_dir"
+            f"algorithm.{ROLLOUTS} has no effect with algorithm.adv_estimator={name}: set a "
+            f"gdpo estimator (for GRPO: {PREFIX}grpo), or set trainer.rollout_data_dir"
         )
     if not config.trainer.get("use_v1", True):
         raise ConfigError(
