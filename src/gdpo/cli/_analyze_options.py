@@ -136,7 +136,7 @@ def _page(
 
 
 def _run_around_here(paths: Sequence[Path]) -> Path | None:
-    """Return the rollout folder that contains the current directory. None: no such folder."""
+    """Return the rollout folder that contains the current directory, or None."""
     here = Path.cwd()
     for path in paths:
         folder = path.resolve() if path.is_dir() else path.resolve().parent

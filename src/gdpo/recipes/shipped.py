@@ -46,7 +46,7 @@ def copy_recipe(name: str, folder: Path) -> Path:
         folder: Destination folder, which must not exist.
 
     Raises:
-        ConfigError: If there is no such recipe, or if the folder exists.
+        ConfigError: If the recipe does not exist, or if the folder already exists.
     """
     source = shipped_recipe(name)
     if folder.exists() or folder.is_symlink():

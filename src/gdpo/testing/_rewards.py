@@ -195,7 +195,7 @@ def _search(reward: Reward, references: list[Reference], texts: int, seconds: fl
 def _score(
     reward: Reward, completion: str | int, reference: Reference, seconds: float
 ) -> float | None:
-    """Return the reward's value, or raise an error that names the broken part of the contract.
+    """Return the reward's value, or raise an error that identifies the broken part of the contract.
 
     Raises:
         RewardError: If the contract is broken.

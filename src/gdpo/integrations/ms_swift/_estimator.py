@@ -89,7 +89,7 @@ def _lengths(of_tokens: str, response_token_ids: Sequence[Any]) -> tuple[int, ..
 
 
 VERSIONS = ("4.6.",)
-"""Supported versions of ms-swift."""
+"""Supported ms-swift versions."""
 
 
 def use_estimator(name: str = "gdpo") -> None:

@@ -58,7 +58,7 @@ class AdvantageEstimator:
             Advantages `[row, token]`. As with NeMo-RL's own estimators, the loss applies the mask.
 
         Raises:
-            ConfigError: If the configuration names a reward that is not in the batch.
+            ConfigError: If the configuration lists a reward that is not in the batch.
             DataError: If a reward is infinite.
         """
         columns = {

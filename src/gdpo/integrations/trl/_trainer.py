@@ -202,7 +202,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             Advantages `[prompt, sample]`.
 
         Raises:
-            DataError: If a reward is infinite. The message names the reward.
+            DataError: If a reward is infinite. The message identifies the reward.
             ConfigError: If a user-defined estimator returns an invalid result.
         """
         check_finite(rewards, self.reward_func_names)

@@ -1,8 +1,8 @@
 """Provides a `rollout_func` for TRL that generates with transformers and skips padding.
 
-A generation batch contains each prompt several times, and its rows end at different lengths. This
-module encodes each prompt once, and removes rows from the batch when they have ended. Transformers
-processes and samples the logits, and TRL tokenizes the prompts.
+A generation batch contains each prompt several times, and its rows finish at different lengths.
+This module encodes each prompt once, and removes rows from the batch when they have finished.
+Transformers processes and samples the logits, and TRL tokenizes the prompts.
 """
 
 import logging
@@ -209,7 +209,8 @@ class RoomyLayer(DynamicLayer):
 
 
 LEAVE_TOGETHER = 0.1
-"""Share of rows that must have ended before ended rows are removed. Removal copies the cache."""
+"""Share of rows that must have finished before finished rows are removed. Removal copies the
+cache."""
 
 
 def sample_rows(
@@ -231,7 +232,7 @@ def sample_rows(
         model: A decoder with a `DynamicCache`.
         input_ids: Prompts `[prompt, position]`, padded on the left.
         logits_processor: Processor for the float32 logits, as in `generate`.
-        stopping_criteria: Function that returns which rows have ended.
+        stopping_criteria: Function that returns which rows have finished.
         generation_config: Selects sampling or greedy decoding, and the padding id.
         prompt_of_row: Prompt index of each row, `[row]`.
         **model_kwargs: Attention mask, positions and cache.
@@ -286,11 +287,11 @@ class _Batch:
         self._place = torch.arange(len(self.ids), device=self.ids.device)
 
     def append(self, tokens: torch.Tensor, pad: torch.Tensor) -> None:
-        """Append one token to each row, or padding if the row has ended."""
+        """Append one token to each row, or padding if the row has finished."""
         self.ids = torch.cat([self.ids, tokens.where(self.is_open, pad)[:, None]], dim=-1)
 
     def leave(self, processors: Any) -> None:
-        """Remove the rows that have ended."""
+        """Remove the finished rows."""
         self._left.append((self._place[~self.is_open], self.ids[~self.is_open]))
         rows = self.is_open.nonzero().squeeze(1)
         self._model_kwargs["past_key_values"].batch_select_indices(rows)
@@ -340,7 +341,7 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     Completions have the same distribution as TRL's, because transformers processes and samples the
     same logits with TRL's generation configuration. Greedy completions have the same tokens. For
     the same seed, sampled completions differ from TRL's, because no random numbers are drawn for
-    rows that have ended.
+    finished rows.
 
     TRL itself generates in these cases:
 

@@ -27,8 +27,8 @@ def check_vllm(*, same_process: bool = True) -> None:
 
     Raises:
         ConfigError: If vLLM is not installed, or is older than TRL supports, or if it requires a
-            version of torch or transformers other than the installed one. A vLLM that is newer than
-            TRL supports is allowed, because TRL warns about such a version.
+            version of torch or transformers other than the installed one. A vLLM version newer than
+            TRL supports is allowed, because TRL itself warns about it.
     """
     supported = next(each for each in _requirements("trl") if each.name == "vllm")
     kept = " ".join(f"{name}=={Version(version(name)).public}" for name in _SHARED)

@@ -96,7 +96,7 @@ def compute_advantages(
         trained have the value 0.
 
     Raises:
-        ConfigError: If the configuration is invalid, or if it names a reward that is not in the
+        ConfigError: If the configuration is invalid, or if it lists a reward that is not in the
             batch.
         DataError: If a reward is infinite or not a number.
     """

@@ -11,7 +11,7 @@ from gdpo.integrations._settings import Settings, make_settings
 from gdpo.integrations.rows import PREFIX, as_text, is_ours, without_prefix
 
 KNOWN = ("0.9.0", "0.9.1")
-"""Supported versions of verl. The conformance tests were run with each version."""
+"""Supported verl versions. The conformance tests were run with each version."""
 
 FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
 """Fields of `algorithm` that gdpo reads. verl defines all of these except `gdpo_options`."""
