@@ -165,8 +165,7 @@ def _pairs(given: Sequence[str], option: str, form: str) -> dict[str, str]:
             raise ConfigError(f"{option} {name}{equals}{value}: write {form}")
     names = [name.strip() for name, _, _ in pairs]
     if twice := {name for name in names if names.count(name) > 1}:
-        repeated = ", ".join(sorted(twice))
-        raise ConfigError(f"{option} lists {repeated} more than once: list each name once")
+        raise ConfigError(f"{option} lists {', '.join(sorted(twice))} twice: list each once")
     return dict(zip(names, (value.strip() for _, _, value in pairs), strict=True))
 
 
