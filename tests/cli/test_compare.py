@@ -14,8 +14,8 @@ from tests.experiments.conftest import write_run
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a recipe, or --suite toys"),
-        (["recipes/gsm8k", "--suite", "toys"], "give a recipe, or --suite toys, not both"),
+        ([], "a recipe, or --suite toys"),
+        (["recipes/gsm8k", "--suite", "toys"], "a recipe, or --suite toys, not both"),
         (["--suite", "toys", "--set", "a=b"], "--set"),
         (["--suite", "games"], "--suite games"),
         (["--suite", "toys", "--estimators", "gpdo"], "did you mean 'gdpo'"),

@@ -284,7 +284,9 @@ def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_p
     code, printed = two_processes(stopped, tmp_path, "--resume")
     assert code != 0
     # The launcher tells the main process to stop, unless that has seen it before.
-    assert re.search("another process .* has ended. Step 3 is saved|3 of 5 steps are done", printed)
+    assert re.search(
+        "another process .* has exited. Step 3 is saved|3 of 5 steps are done", printed
+    )
     assert "gdpo/" not in printed, "there is no traceback"
 
     code, printed = two_processes(stopped, tmp_path, "--resume")

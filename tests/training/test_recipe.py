@@ -257,7 +257,7 @@ def test_all_mistakes_are_reported_at_once(load):
     assert len(lines) == 3
     assert any("model is missing: a model on the Hub" in line for line in lines)
     assert any("data.source is missing" in line for line in lines)
-    assert any("recipe.yaml:3: data.limit should be a whole number" in line for line in lines)
+    assert any("recipe.yaml:3: data.limit should be an integer" in line for line in lines)
 
 
 def test_a_file_that_is_not_there_names_what_is(tmp_path):

@@ -1,4 +1,4 @@
-"""Implements the command line `gdpo <verb>`, with one file per verb.
+"""Implements the `gdpo <verb>` command line, with one file per verb.
 
 This module handles Ctrl-C. All heavy imports happen later, so that Ctrl-C works from the start.
 """

@@ -58,8 +58,8 @@ class AnalyzeOptions:
         """Check the options and return them.
 
         Raises:
-            ConfigError: If the value of an option is unknown or malformed, or if two options
-                cannot be combined.
+            ConfigError: If an option's value is unknown or malformed, or if two options cannot be
+                combined.
         """
         if format is not None and format not in FORMATS:
             raise ConfigError(f"--format {format}: {did_you_mean(format, FORMATS)}")
@@ -79,7 +79,7 @@ class AnalyzeOptions:
         except OSError as error:
             raise ConfigError(
                 f"--output {error.filename or output or PAGE}: {error.strerror}. Choose another "
-                "file, or give --no-report to write no page"
+                "file, or pass --no-report to write no page"
             ) from error
         return cls(
             paths=tuple(paths),
@@ -125,18 +125,18 @@ def _page(
     if page.exists() and not (page.is_file() and _is_ours(page)):
         raise ConfigError(
             f"{page} exists and was not written by gdpo analyze, so it is not overwritten: "
-            "choose another file with --output, or give --no-report"
+            "choose another file with --output, or pass --no-report"
         )
     if not page.parent.is_dir() or not os.access(page.parent, os.W_OK):
         raise ConfigError(
             f"{page.parent.absolute()} is not a writable folder: choose another file with "
-            "--output, or give --no-report"
+            "--output, or pass --no-report"
         )
     return page, ""
 
 
 def _run_around_here(paths: Sequence[Path]) -> Path | None:
-    """Return the rollout folder that contains the current directory. None: no such folder."""
+    """Return the rollout folder that contains the current directory, or None."""
     here = Path.cwd()
     for path in paths:
         folder = path.resolve() if path.is_dir() else path.resolve().parent
@@ -154,7 +154,7 @@ def _is_ours(page: Path) -> bool:
 def _names(text: str, option: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise ConfigError(f"{option} is empty: give at least one column")
+        raise ConfigError(f"{option} is empty: list at least one column")
     return names
 
 
@@ -170,7 +170,7 @@ def _pairs(given: Sequence[str], option: str, form: str) -> dict[str, str]:
 
 
 def _numbers(given: str, option: str) -> dict[str, float]:
-    """Return the numbers of NAME=NUMBER pairs, by name."""
+    """Return the NAME=NUMBER pairs as a dict from name to number."""
     numbers: dict[str, float] = {}
     for name, text in _pairs(
         [given], option, "NAME=NUMBER, as in correctness=1,format=0.5"
@@ -181,7 +181,7 @@ def _numbers(given: str, option: str) -> dict[str, float]:
             raise ConfigError(f"{option} {name}={text}: {text!r} is not a number") from error
         if not abs(numbers[name]) <= LARGEST:
             raise ConfigError(
-                f"{option} {name}={text}: give a finite number between -{LARGEST:g} and {LARGEST:g}"
+                f"{option} {name}={text}: use a finite number between -{LARGEST:g} and {LARGEST:g}"
             )
     if not numbers:
         raise ConfigError(f"{option} is empty: write NAME=NUMBER, as in correctness=1,format=0.5")
@@ -189,7 +189,7 @@ def _numbers(given: str, option: str) -> dict[str, float]:
 
 
 def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names of the estimators to recompute. None: no estimator; empty: all."""
+    """Return the estimators to recompute with. None: do not recompute; empty: use all."""
     if given is None:
         return None
     names = tuple(dict.fromkeys(n.strip() for text in given for n in text.split(",") if n.strip()))

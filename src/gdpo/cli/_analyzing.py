@@ -30,7 +30,7 @@ from gdpo.rollouts.readers.report import without_rewards
 _PAUSE_S = 3.0
 _WIDTH = 100
 _AROUND = 2
-"""Number of lines printed before and after the summary: the paths and the path of the page."""
+"""Number of lines printed around the summary: the input paths before, the page's path after."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:
@@ -38,7 +38,8 @@ def run_analysis(options: AnalyzeOptions) -> int:
 
     Raises:
         DataError: If there is nothing to analyze.
-        ConfigError: If no file has a reward or the recorded advantages that the options name.
+        ConfigError: If an option refers to a reward, or to recorded advantages, that no file
+            contains.
     """
     console = Console(highlight=False)
     analysis = _analyzed(options)
@@ -60,7 +61,8 @@ def follow_runs(options: AnalyzeOptions) -> int:
     row, because a shorter finding may only apply to the start of the run.
 
     Raises:
-        ConfigError: If no file has a reward or the recorded advantages that the options name.
+        ConfigError: If an option refers to a reward, or to recorded advantages, that no file
+            contains.
     """
     console = Console(highlight=False)
     seen: object = None
@@ -85,7 +87,7 @@ def follow_runs(options: AnalyzeOptions) -> int:
 
 
 def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
-    """Analyze the files once, print the result, and return the findings that end `--follow`."""
+    """Analyze the files once, print the result, and return the findings that stop `--follow`."""
     analysis = _analyzed(options)
     if analysis.runs:
         _refuse_absent(analysis, options)
@@ -140,7 +142,7 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Silence the warnings of rewards, because the summary counts and locates the failures."""
+    """Silence warnings from rewards, because the summary counts and locates the failures."""
     logger = logging.getLogger("gdpo.rewards")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -152,7 +154,7 @@ def _quiet() -> Generator[None]:
 
 @contextmanager
 def _stdout_kept() -> Generator[None]:
-    """Redirect the output of rewards and their processes to stderr. Only findings go to stdout."""
+    """Redirect output from rewards and their processes to stderr; stdout gets only findings."""
     if sys.stdout is None:  # stdout was closed before the program started
         yield
         return
@@ -213,7 +215,7 @@ def _print_line(text: str, console: Console) -> None:
 
 
 def _refuse_absent(analysis: Analysis, options: AnalyzeOptions) -> None:
-    """Raise a ConfigError if `recorded` is named and no file contains advantages."""
+    """Raise a ConfigError if `recorded` is listed but no file contains advantages."""
     if RECORDED in (options.estimators or ()) and not any(run.recorded for run in analysis.runs):
         raise ConfigError(
             f"--estimators {RECORDED}: these files contain no advantages. Remove {RECORDED}; the "

@@ -1,7 +1,7 @@
 """Defines the exit codes of the commands."""
 
 FAILED = 1
-"""A check failed, `gdpo analyze --fail-on` found a lasting finding, or a training run failed."""
+"""A check failed, a finding met `gdpo analyze --fail-on`, or a training run failed."""
 
 MISTAKE = 2
 """The command line, a recipe or a file is invalid. A message on stderr explains the error."""

@@ -58,7 +58,7 @@ def compare_recipe(
 ) -> int:
     """Train the remaining runs, write the report and return the exit code.
 
-    With `dry_run`, only print the runs and the smallest p-value that is possible with the seeds.
+    With `dry_run`, only print the runs and the smallest p-value attainable with the seeds.
 
     Raises:
         ConfigError: If an argument is invalid. Arguments are checked before training starts.
@@ -126,13 +126,13 @@ def make_report(
     """Write the HTML report of the runs in a folder, and print the summary.
 
     Args:
-        folder: A run directory, a folder of run directories, or a folder of a comparison.
+        folder: A run directory, a folder of run directories, or a comparison's folder.
         output: Path of the HTML file. None: `report.html` in the folder.
         console: Console for the summary.
         export: Folder for figures and tables. None: nothing is exported.
 
     Raises:
-        DataError: If the folder contains no run, or if a file of a run cannot be read.
+        DataError: If the folder contains no run, or if a run's file cannot be read.
         ConfigError: If the page or the export cannot be written.
     """
     file = output or folder / "report.html"
@@ -204,12 +204,12 @@ def _seeds(text: str) -> list[int]:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise ConfigError(
-            f"--seeds {text}: give a number of seeds (5), or comma-separated seeds (1,2,3)"
+            f"--seeds {text}: pass the number of seeds (5), or comma-separated seeds (1,2,3)"
         ) from error
     if "," in text:
         return numbers
     if not numbers or numbers[0] < 1:
-        raise ConfigError(f"--seeds {text}: give at least 1 seed")
+        raise ConfigError(f"--seeds {text}: use at least 1 seed")
     return list(range(1, numbers[0] + 1))
 
 
@@ -226,7 +226,7 @@ def _cores() -> int:
 
 
 def _total_steps(resolved: Resolved) -> int:
-    """Check the data, rewards, trainer and model. Return the number of training steps of a run."""
+    """Check the data, rewards, trainer and model. Return the number of training steps in a run."""
     return prepare(resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
 
 

@@ -22,7 +22,7 @@ from gdpo.runs.directory import RunDirectory
 
 
 def files_of(given: Sequence[str]) -> Mapping[str, str]:
-    """Return the files of `NAME=FILE` options, by name.
+    """Return the `NAME=FILE` options as a dict from name to file.
 
     Raises:
         ConfigError: If an option does not have the form NAME=FILE.
@@ -37,12 +37,12 @@ def files_of(given: Sequence[str]) -> Mapping[str, str]:
 
 
 def names_of(given: str) -> list[str]:
-    """Return comma-separated names without duplicates."""
+    """Return a list of the comma-separated names, without duplicates."""
     return list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
 
 
 def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
-    """Return the benchmarks that a command line names.
+    """Return the benchmarks that the options list.
 
     Raises:
         ConfigError: If a benchmark is unknown, or if a file belongs to no listed benchmark.
@@ -53,11 +53,11 @@ def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
 def _found(names: Sequence[str], files: Mapping[str, str]) -> list[Benchmark]:
     names = [each for name in names for each in GROUPS.get(name, (name,))]
     if not names:
-        raise ConfigError("--benchmarks is empty: give at least one, for example gsm8k")
+        raise ConfigError("--benchmarks is empty: list at least one, for example gsm8k")
     if stray := set(files) - set(names):
         raise ConfigError(
             f"--data gives rows for {', '.join(sorted(stray))}, which --benchmarks does not list: "
-            "add it there, or correct the name"
+            "add the name to --benchmarks, or correct it in --data"
         )
     return [find_benchmark(name, files.get(name)) for name in names]
 
@@ -88,7 +88,7 @@ _STOPPED = "stopped. Finished responses are saved; rerun the same command to res
 
 @contextmanager
 def progress_shown() -> Generator[Callable[[Progress, str], None]]:
-    """Show progress on stderr: bars on a terminal, otherwise one line for each part.
+    """Show progress on stderr: progress bars on a terminal, otherwise one line per part.
 
     Yields:
         A function that takes the progress and the label to show.
@@ -140,7 +140,7 @@ def _vllm_options(settings: Settings, folder: Path, *, enforce_eager: bool) -> V
         return VllmOptions(folder / "vllm.log", length, enforce_eager)
     if enforce_eager or settings.max_model_len is not None:
         raise ConfigError(
-            "--max-model-len and --enforce-eager are options of vLLM: add --engine vllm, or omit "
+            "--max-model-len and --enforce-eager apply only to vLLM: add --engine vllm, or omit "
             "them"
         )
     return None
@@ -168,7 +168,7 @@ def run_evaluation(
     folder = output or folder_of(settings.model)
     compared = read_results(baseline) if baseline else None
     if deadline is not None and server is None:
-        raise ConfigError("--deadline applies to a server: add --server URL, or omit --deadline")
+        raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
     vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
     asked = server and Server(
         server,

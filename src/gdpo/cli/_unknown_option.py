@@ -37,7 +37,7 @@ def _near(name: str, options: list[str], likeness: float) -> str:
 def _set(name: str, options: list[str]) -> str:
     """Return the --set option for the recipe key with this name.
 
-    The result is empty if the verb has no --set option or the recipe has no such key.
+    The result is empty if the verb has no --set option or recipes have no key with this name.
     """
     if "set" not in options:
         return ""

@@ -30,7 +30,7 @@ def analyze(
 ) -> int:
     """Show how much each reward influenced a training run, from the run's rollout files.
 
-    Reads rollout files of TRL, verl, NeMo-RL, ms-swift, prime-rl, verifiers, slime, SkyRL,
+    Reads rollout files from TRL, verl, NeMo-RL, ms-swift, prime-rl, verifiers, slime, SkyRL,
     tinker-cookbook, ART and open-instruct, and any parquet, JSONL or CSV file with one row per
     rollout. Detects and prints the format, prints a summary, and writes an HTML page.
 
@@ -65,8 +65,8 @@ def analyze(
             the file. Default: analysis.html in the current directory, or no page if the current
             directory is part of the run.
         report: Write the HTML page (the default).
-        follow: Repeat the analysis whenever a file is added or grows. Stops on Ctrl-C or when
-            --fail-on finds a lasting finding.
+        follow: Repeat the analysis whenever a file is added or grows. Stops on Ctrl-C, or as soon
+            as a finding meets --fail-on.
     """
     if example:
         from gdpo.analysis.example import EXAMPLE
@@ -77,7 +77,7 @@ def analyze(
     if not paths:
         taken = f" (--estimators took {', '.join(estimators)} as names)" if estimators else ""
         raise ConfigError(
-            f"PATH is missing: give a file or folder with rollouts before the options, as in gdpo "
+            f"PATH is missing: pass a file or folder with rollouts before the options, as in gdpo "
             f"analyze PATH{taken}, or run gdpo analyze --example"
         )
     names = ", ".join(map(_printable, paths)) if len(paths) <= 3 else f"{len(paths):,} paths"

@@ -30,7 +30,7 @@ def check(
     sizes, and the model and its tokenizer. Scores each reward on the reference answers and on a bad
     response. The rewards of the task must reach their maximum on at least 95 % of the reference
     answers, and at least one reward must score the bad response below its maximum. Checks that no
-    training row repeats a problem of the benchmarks in --benchmarks. Without --benchmarks, checks
+    training row repeats a problem from the benchmarks in --benchmarks. Without --benchmarks, checks
     the benchmarks that installed packages contain (BFCL, HumanEval). Exits with 0 if `gdpo train`
     can start, otherwise with 1.
 
@@ -50,7 +50,7 @@ def check(
         return _check_benchmarks(benchmarks, data or (), rows)
     if recipe is None or (data and benchmarks is None):
         raise ConfigError(
-            "gdpo check needs a recipe, or --benchmarks (--data goes with it), or both. Example: "
+            "gdpo check needs a recipe, --benchmarks (optionally with --data), or both. Example: "
             "gdpo check recipe.yaml"
         )
     from rich.console import Console

@@ -32,7 +32,8 @@ def compare(
     `report.html` that compares each reward separately.
 
     Rerun the same command to resume: finished runs are kept, interrupted runs are resumed, and
-    failed runs count as results. You can add estimators and seeds to an existing comparison.
+    failed runs stay in the results (use --retry-failed to train them again). You can add estimators
+    and seeds to an existing comparison.
 
     With fewer than 5 seeds, the result is exploratory. For example, with 3 seeds, no p-value can be
     below 0.10.
@@ -51,17 +52,17 @@ def compare(
         suite: Compare on seven small problems instead of a recipe. The only suite is `toys`. Needs
             no GPU.
         set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
-        jobs: Number of runs to train in parallel. Default: one for each device in
-            CUDA_VISIBLE_DEVICES, or without a GPU one for each CPU core.
-        output: Folder of the comparison. Default: `<task>-compare` in the recipe's `runs_dir`. With
-            --suite, pages are written only if this option is set.
+        jobs: Number of runs to train in parallel. Default: one per device in CUDA_VISIBLE_DEVICES,
+            or one per CPU core if there is no GPU.
+        output: Folder to write the comparison to. Default: `<task>-compare` in the recipe's
+            `runs_dir`. With --suite, pages are written only if this option is set.
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
         price: Price of one run for one hour, in any currency. Prints the cost of the remaining
             runs. Default: print no cost.
         retry_failed: Train failed runs again.
-        dry_run: Print the runs and the smallest p-value that is possible with these seeds, then
-            exit. Needs no GPU, data or network.
+        dry_run: Print the runs and the smallest p-value attainable with these seeds, then exit.
+            Needs no GPU, data or network.
     """
     from rich.console import Console
 
@@ -71,7 +72,7 @@ def compare(
     console = Console(highlight=False)
     if arms is not None:
         if estimators is not None:
-            raise ConfigError("--arms is the former name of --estimators: give only --estimators")
+            raise ConfigError("--arms is the former name of --estimators: use only --estimators")
         print(
             "gdpo: --arms will be removed in the next version. Use --estimators instead",
             file=sys.stderr,
@@ -81,13 +82,13 @@ def compare(
         raise ConfigError(f"--suite {suite}: the only suite is toys. Use --suite toys")
     if (recipe is None) == (suite is None):
         raise ConfigError(
-            "give a recipe, or --suite toys" + ("" if recipe is None else ", not both")
+            "pass a recipe, or --suite toys" + ("" if recipe is None else ", not both")
         )
     if recipe is None:
         if set or vary or price or retry_failed or dry_run or reach is not None:
             raise ConfigError(
                 "--suite toys does not take --set, --vary, --price, --reach, --retry-failed or "
-                "--dry-run: remove them, or give a recipe"
+                "--dry-run: remove them, or pass a recipe"
             )
         compare_toys(estimators or "all", seeds or "20", output, console, jobs=jobs)
         return 0

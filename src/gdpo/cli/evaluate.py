@@ -38,8 +38,9 @@ def evaluate(
 
     Args:
         model: A run directory, a model folder, a model name on the Hub, or `smollm2-135m`. With
-            --server: the name of the model on that server. Two names test the scoring: `gold`
-            returns the reference answers and must score 1, and `empty` returns empty responses.
+            --server: the name of the model on that server. Two special names test the scoring:
+            `gold` returns the reference answers and must score 1, and `empty` returns empty
+            responses.
         benchmarks: Comma-separated benchmarks: gsm8k, math500, aime24, amc23, amc22_23, minerva,
             olympiad, humaneval, humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests,
             codeforces, taco, tool_calling. For BFCL with gdpo's prompt, use bfcl (all categories)
@@ -57,16 +58,17 @@ def evaluate(
         rows: Use only the first N problems of each benchmark.
         seed: Random seed for sampling.
         server: URL of an OpenAI-compatible server, as in http://host:8000/v1 for `vllm serve`.
-        deadline: Stop if the server sends nothing for this many seconds. Default: 600, or more if
-            the maximum response length takes longer at 10 tokens/s.
+        deadline: Stop if the server sends nothing for this many seconds. Default: 600, or more if a
+            response of the maximum length would take longer at 10 tokens/s.
         engine: Library that runs a local model: `transformers`, or `vllm` if it is installed.
-        max_model_len: With --engine vllm: maximum length of prompt and response in tokens, for
-            which vLLM reserves memory. Default: the model's.
-        enforce_eager: With --engine vllm: do not compile. vLLM starts sooner and generates more
-            slowly.
-        at_once: Number of responses to generate together, or of concurrent requests to the server.
-        output: Folder of the evaluation. Default: `evaluation` in the run directory, otherwise
-            evaluations/MODEL.
+        max_model_len: With --engine vllm: maximum length of a prompt plus its response, in tokens.
+            vLLM reserves memory for this length. Default: the model's.
+        enforce_eager: With --engine vllm: do not compile the model. vLLM starts sooner and
+            generates more slowly.
+        at_once: Number of responses to generate in one batch, or number of concurrent requests to
+            the server.
+        output: Folder to write the evaluation to. Default: `evaluation` in the run directory if
+            MODEL is a run, otherwise evaluations/MODEL.
         baseline: Folder of another evaluation to compare with. Also prints the difference of each
             score, paired by problem.
         push: Upload the run to this Hub repository (OWNER/NAME) afterwards, as `gdpo push` does.

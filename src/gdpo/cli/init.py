@@ -14,7 +14,8 @@ def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> 
     rewards with your own. Existing files are never overwritten.
 
     Args:
-        folder: Folder for the project. A missing folder is created. Default: the current folder.
+        folder: Folder for the project. The folder is created if it does not exist. Default: the
+            current folder.
     """
     import shlex
 

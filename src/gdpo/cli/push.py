@@ -24,7 +24,7 @@ def push(
 
     Args:
         run: A run directory.
-        name: Repository on the Hub, as OWNER/NAME. A missing repository is created.
+        name: Repository on the Hub, as OWNER/NAME. The repository is created if it does not exist.
         public: Make a new repository public. An existing repository keeps its visibility.
         rollouts: Also upload the rollouts: prompts, responses and rewards of the training run.
         dry_run: List the files without uploading.

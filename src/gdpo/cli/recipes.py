@@ -58,7 +58,7 @@ def copy(name: str, folder: Path | None = None, /) -> int:
 
     Args:
         name: Name of the recipe, as in `gdpo recipes ls`.
-        folder: Destination folder. It must not exist. Default: the recipe's name.
+        folder: Destination folder, which must not exist. Default: the recipe's name.
     """
     from rich.console import Console
 

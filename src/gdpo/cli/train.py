@@ -33,7 +33,7 @@ def train(
         resume: Resume an interrupted run from its newest intact checkpoint. In the recipe, only the
             number of steps and the checkpoint settings may have changed.
         from_scratch: With --resume, start over at the first step if no checkpoint is intact. The
-            existing files move to `dropped-<time>` in the run directory.
+            existing files are moved to `dropped-<time>` in the run directory.
         report: Write `report.html` at the end (the default). `gdpo report` can also write this
             report later.
     """

@@ -148,7 +148,7 @@ def _rewards(task: str | None, entries: Sequence[Any] | None, place: str) -> lis
         entries = list(of_task)
     if not entries:
         raise ConfigError(
-            f"{place} names no task and no rewards: set one of them, for example task: gsm8k"
+            f"{place} sets neither a task nor rewards: set one of them, for example task: gsm8k"
         )
     return [_reward(entry, of_task) for entry in entries]
 

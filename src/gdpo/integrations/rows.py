@@ -32,7 +32,7 @@ def estimator_names() -> list[str]:
 
 
 def is_ours(estimator: Any) -> bool:
-    """Return whether a name (text or enum member) refers to an estimator of gdpo."""
+    """Return whether a name (text or enum member) refers to a gdpo estimator."""
     name = as_text(estimator)
     return name == NAME or name.startswith(PREFIX)
 
@@ -89,7 +89,7 @@ def reward_columns(
     Args:
         columns: Maps each reward name to a number or None for each row.
         names: Names of the rewards, in the order of the returned columns.
-        asked_by: Setting that names the rewards, used in error messages.
+        asked_by: Setting that lists the rewards, used in error messages.
         given_by: Function that must return the rewards, used in error messages.
 
     Raises:
@@ -100,7 +100,7 @@ def reward_columns(
         if name not in columns:
             scores = [key for key, column in columns.items() if _holds_numbers(column)]
             raise ConfigError(
-                f"{asked_by} names {name!r}, but no rollout of this batch has this reward: "
+                f"{asked_by} lists {name!r}, but no rollout in this batch has this reward: "
                 f"{did_you_mean(name, scores)}. Correct the name, or return the reward from "
                 f"{given_by}"
             )
@@ -119,7 +119,7 @@ def as_groups(
 
     Args:
         rewards: Rewards of each row.
-        prompt_ids: Prompt id of each row. Rows with the same prompt have equal ids.
+        prompt_ids: Prompt id of each row. Rows with the same prompt have the same id.
         token_counts: Number of trained tokens of each row.
         outputs: For each row, the index of the row that represents its rollout. None: every row is
             a separate rollout.
@@ -141,7 +141,7 @@ def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prom
     """Return the advantages of a batch, and update the estimator's state if it has one.
 
     Raises:
-        DataError: If a reward is infinite. The message names the reward.
+        DataError: If a reward is infinite. The message identifies the reward.
     """
     check_finite(groups.rewards, settings.names)
     rule = settings.rule

@@ -1,6 +1,6 @@
 """Computes advantages for slime and miles (`--custom-reward-post-process-path`).
 
-`load_dump` reads the rollout files of slime and miles. `gdpo.rollouts` itself never imports torch.
+`load_dump` reads rollout files from slime and miles. `gdpo.rollouts` itself never imports torch.
 """
 
 import json
@@ -19,11 +19,11 @@ from gdpo.integrations.rows import advantages_of, as_groups, by_name, reward_col
 
 _DEFAULTS = {"estimator": "gdpo", "reward_keys": None, "reward_weights": None, "options": None}
 _BROADCAST = ("grpo", "gspo", "cispo")
-"""Values of `--advantage-estimator` with which slime copies the advantages to every token."""
+"""Values of `--advantage-estimator` for which slime copies the advantages to every token."""
 
 
 _UNPACKED = 2**27
-"""Compressed `.pt` files are accepted up to this unpacked size, in bytes."""
+"""Maximum size, in bytes after decompression, of a compressed `.pt` file."""
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -43,8 +43,7 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
         The scalar rewards, and the advantages.
 
     Raises:
-        ConfigError: If a setting is invalid, or if an argument of slime would modify the
-            advantages.
+        ConfigError: If a setting is invalid, or if a slime argument would modify the advantages.
         DataError: If a sample's reward is not a dict, if a reward is infinite, or if samples with
             the same `rollout_id` have different rewards.
     """
@@ -100,7 +99,7 @@ def _settings_of(args: Any) -> Settings:
 
 @lru_cache
 def _settings(described: str) -> Settings:
-    """Return the settings that a JSON text describes. Equal texts return the same object."""
+    """Return the settings for a JSON string. Identical strings return the same object."""
     estimator, keys, weights, options = json.loads(described).values()
     return make_settings(estimator, keys, weights, options, place="gdpo_")
 
@@ -114,7 +113,7 @@ def load_dump(path: Path) -> Any:
     Raises:
         MissingExtraError: If torch is not installed.
         DataError: If the file contains anything except tensors, numbers and text, or if it is
-            compressed and its unpacked size is very large.
+            compressed and is very large when decompressed.
     """
     _refuse_packed(path)
     try:
@@ -132,9 +131,9 @@ def load_dump(path: Path) -> Any:
 
 
 def _refuse_packed(path: Path) -> None:
-    """Raise a DataError for a compressed file, which could unpack to an enormous size.
+    """Raise a DataError for a compressed file, which could decompress to an enormous size.
 
-    torch does not compress its files, so a valid file is as large on disk as unpacked.
+    torch does not compress its files, so a valid file takes up its full size on disk.
     """
     try:
         with ZipFile(path) as archive:

@@ -1,6 +1,6 @@
-"""Does one training step on several rewards through the Tinker API.
+"""Performs one training step on several rewards through the Tinker API.
 
-A server samples and updates the model. `examples/tinker_training.py` is a complete training.
+A server samples and updates the model. `examples/tinker_training.py` is a complete training run.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ class Step:
     rewards: Float[np.ndarray, "prompt sample reward"]
     advantages: Float[np.ndarray, "prompt sample"]
     logprob_difference: float
-    """Mean difference of a token's log-probability between sampler and trainer, in nats. It stays
-    small if the updates reach the sampler."""
+    """Mean difference of a token's log-probability between sampler and trainer, in nats. The
+    difference stays small if the updates reach the sampler."""
 
 
 def train_step(
@@ -47,14 +47,14 @@ def train_step(
     completion.
 
     Args:
-        client: Training client of the Tinker SDK.
+        client: Training client from the Tinker SDK.
         prompts: Prompts as tokens.
-        score: Function from the completions of each prompt to `rewards[prompt, sample, reward]`.
-            NaN: the reward does not apply.
+        score: Function that maps the completions of each prompt to
+            `rewards[prompt, sample, reward]`. NaN: the reward does not apply.
         rule: Estimator with its options.
         weights: One weight per reward.
         sampling: Arguments of Tinker's `sample`: `num_samples` and `sampling_params`.
-        learning_rate: Learning rate of Adam.
+        learning_rate: Learning rate for Adam.
 
     Raises:
         DataError: If a reward is infinite, or the rewards do not have three axes.
@@ -83,7 +83,10 @@ def train_step(
 
 
 def _datum(types: Any, prompt: Tokens, sampled: Any, advantage: float) -> Any:
-    """Return a completion in Tinker's form. Position i predicts token i + 1; prompts weigh 0."""
+    """Return a completion as Tinker's `Datum`.
+
+    Position i predicts token i + 1. Prompt tokens have weight 0.
+    """
     tokens, before = [*prompt, *sampled.tokens], len(prompt) - 1
     per_token = {
         "target_tokens": np.array(tokens[1:], dtype=np.int64),

@@ -62,7 +62,7 @@ def keeping_rewards(manager: type[Any], settings: Settings) -> type[Any]:
             for key in settings.names:
                 if names.count(key) != 1:
                     raise ConfigError(
-                        f"reward_keys names {key!r}, which is not the __name__ of exactly one "
+                        f"reward_keys lists {key!r}, which is not the __name__ of exactly one "
                         f"reward function: {did_you_mean(key, names)}"
                     )
 

@@ -29,7 +29,7 @@ def finish(resolved: Resolved, files: VerlFiles) -> str:
     """Write verl's last saved model, the metrics and a README into the run directory.
 
     Returns:
-        A text for the user that describes the result.
+        A message for the user that describes the result.
     """
     run = files.run
     rows = list(_rows(files.metrics))

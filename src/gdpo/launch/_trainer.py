@@ -85,12 +85,12 @@ def check_fields(recipe: Recipe) -> list[str]:
     for name, value in recipe.trainer.items():
         place = recipe.place("trainer", name)
         if name in ELSEWHERE:
-            raise ConfigError(f"{place}: trainer.{name} is set elsewhere: {ELSEWHERE[name]}")
+            raise ConfigError(f"{place}: trainer.{name} cannot be set here: {ELSEWHERE[name]}")
         if name not in known:
             raise ConfigError(
                 f"{place}: trainer.{name} has no known counterpart in verl: "
-                f"{did_you_mean(name, known)}. To set a field of verl, add the field after `--`, "
-                "for example `-- actor_rollout_ref.actor.strategy=fsdp2`"
+                f"{did_you_mean(name, known)}. To set a verl option directly, add it after "
+                "`--`, for example `-- actor_rollout_ref.actor.strategy=fsdp2`"
             )
         if name in _LIKE_TRL and value not in _LIKE_TRL[name]:
             allowed = " or ".join(str(each) for each in _LIKE_TRL[name])
@@ -148,8 +148,8 @@ def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
 
     Args:
         recipe: A recipe that passed `check_fields`.
-        batches: The batches of the recipe.
-        longest: Maximum number of tokens of a prompt and its response together.
+        batches: The recipe's batch sizes.
+        longest: Maximum length of a prompt plus its response, in tokens.
     """
     low, beta = field(recipe, "epsilon"), field(recipe, "beta")
     high = field(recipe, "epsilon_high")
@@ -199,8 +199,8 @@ def rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
 
     Args:
         recipe: A recipe that passed `check_fields`.
-        batches: The batches of the recipe.
-        longest: Maximum number of tokens of a prompt and its response together.
+        batches: The recipe's batch sizes.
+        longest: Maximum length of a prompt plus its response, in tokens.
     """
     return {
         "name": "vllm",
@@ -230,7 +230,7 @@ def length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
     if epochs != int(epochs):
         raise ConfigError(
             f"{recipe.place('trainer', 'num_train_epochs')}: verl trains only whole epochs, but "
-            f"trainer.num_train_epochs = {epochs}: set a whole number, or set trainer.max_steps"
+            f"trainer.num_train_epochs = {epochs}: set an integer, or set trainer.max_steps"
         )
     return {
         "total_epochs": int(epochs),

@@ -74,7 +74,7 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
 
     Args:
         resolved: The resolved recipe, which must have passed `check_fields`.
-        batches: The batches of the recipe on these machines.
+        batches: The recipe's batch sizes on these machines.
         machines: The machines to run on.
 
     Raises:
@@ -124,10 +124,10 @@ def with_fields(
     Args:
         config: The configuration.
         fields: Maps the dotted path of a field to its value.
-        place: Place of the fields in the recipe, used in error messages.
+        place: Location of the fields in the recipe, used in error messages.
 
     Raises:
-        ConfigError: If a path leads through a value that is not a mapping, or if a path names a
+        ConfigError: If a path leads through a value that is not a mapping, or if a path refers to a
             mapping instead of a field.
     """
     config = copy.deepcopy(dict(config))
@@ -137,7 +137,7 @@ def with_fields(
             inner = inside.setdefault(key, {})
             if not isinstance(inner, dict):
                 raise ConfigError(
-                    f"{place}: {path!r} is not a field of verl: {key!r} is {inner!r}, not a "
+                    f"{place}: {path!r} is not a verl field: {key!r} is {inner!r}, not a "
                     "mapping. Correct the path"
                 )
             inside = cast("dict[str, Any]", inner)
@@ -278,7 +278,7 @@ _EVALUATED_EVERY = 20
 
 
 def _modules(recipe: Recipe) -> dict[str, Any]:
-    """Return settings that pass `PYTHONPATH` to Ray's workers if the recipe names user modules."""
+    """Return settings that pass `PYTHONPATH` to Ray's workers if the recipe uses user modules."""
     named = (recipe.task, recipe.advantage, *(entry.name for entry in recipe.rewards))
     if not any(":" in name for name in named):
         return {}

@@ -1,4 +1,4 @@
-"""Converts the batches of a recipe to verl's units.
+"""Converts a recipe's batch sizes to verl's units.
 
 TRL counts rollouts and optimizer steps. verl counts prompts and generations.
 """
@@ -23,7 +23,7 @@ class Machines:
     def __post_init__(self) -> None:
         for option, count in (("--nodes", self.nodes), ("--gpus", self.gpus)):
             if count < 1:
-                raise ConfigError(f"{option}={count}: set a number of at least 1")
+                raise ConfigError(f"{option}={count}: must be 1 or more")
 
     @property
     def processes(self) -> int:
@@ -71,13 +71,13 @@ def plan(recipe: Recipe, machines: Machines) -> Batches:
 
     Raises:
         ConfigError: If the batch does not divide evenly over the machines' GPUs, or if an optimizer
-            step would use only a part of a group.
+            step would use only part of a group.
     """
     batch = recipe.batch
     if batch.per_step % batch.samples:
         raise ConfigError(
             f"{recipe.place('batch', 'rollouts_per_step')}: verl trains on whole groups, but "
-            f"{batch.per_step} rollouts per step is not a multiple of batch.samples: set a "
+            f"{batch.per_step} rollouts per step is not a multiple of batch.samples: use a "
             f"multiple of {batch.samples}"
         )
     return Batches(

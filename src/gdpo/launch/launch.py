@@ -172,11 +172,11 @@ def plan_verl(
 def launch_verl(
     launch: Launch, *, resume: bool = False, report: Callable[[str], None] = lambda _: None
 ) -> int:
-    """Write the configuration and the data, start verl, and wait until verl ends.
+    """Write the configuration and the data, start verl, and wait until verl exits.
 
     Args:
         launch: The planned run.
-        resume: Whether to resume the run of this recipe from verl's last checkpoint.
+        resume: Whether to resume this recipe's run from verl's last checkpoint.
         report: Function that receives each line of progress.
 
     Returns:
@@ -199,7 +199,7 @@ def launch_verl(
     if len(rows) < launch.batches.prompts:
         raise ConfigError(
             f"{recipe.place('data')}: the data has {len(rows)} rows, fewer than the "
-            f"{launch.batches.prompts} prompts of one generation: add rows, or lower batch.prompts"
+            f"{launch.batches.prompts} prompts in one generation: add rows, or lower batch.prompts"
         )
     try:
         run = _opened(launch, rows, resume=resume)

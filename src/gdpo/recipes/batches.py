@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
 _MOST_PROCESSES = 64
-"""Maximum number of processes that messages list."""
+"""Largest number of processes that messages suggest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Split:
 def split_batch(recipe: Recipe, processes: int) -> Split:
     """Split the batch of a recipe over processes. The total batch size stays the same.
 
-    The size of a forward pass is the largest divisor of the share of a process that
-    `batch.micro_batch` allows.
+    The size of a forward pass is the largest divisor of a process's share that `batch.micro_batch`
+    allows.
 
     Raises:
         ConfigError: If the processes cannot share the batch equally, if `trainer.filter_groups`

@@ -18,9 +18,10 @@ class Rows:
     places: tuple[str, ...]
     """Location of each problem, such as `row 3 of train.jsonl`."""
     read: dict[str, int]
-    """Number of rows read, by source."""
+    """Number of rows read from each source."""
     repeated: dict[str, int]
-    """Number of near-duplicates left out, by source. Empty if none were found or all were kept."""
+    """Number of near-duplicates left out of each source. Empty if none were found or all were
+    kept."""
     too_long: int = 0
     """Number of rows left out because their prompt exceeds `data.max_prompt_length`."""
 
@@ -63,7 +64,7 @@ def read_data(task: Task, data: DataConfig) -> Rows:
         data: The section `data:` of a recipe.
 
     Raises:
-        DataError: If a source cannot be read. The message names the source.
+        DataError: If a source cannot be read. The message identifies the source.
         MissingExtraError: If a source is on the Hub and `datasets` is not installed.
     """
     problems: list[Problem] = []

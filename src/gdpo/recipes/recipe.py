@@ -63,8 +63,8 @@ class DataConfig(Config):
     limit: Annotated[PositiveInt, Field(le=sys.maxsize)] | None = None
     """Use only the first N rows of each source. Default: all rows."""
     near_duplicates: Literal["drop", "keep"] | None = None
-    """`drop` or `keep` rows that nearly repeat an earlier row. Default: `drop` if there are several
-    sources, otherwise `keep`."""
+    """`drop` or `keep` rows that nearly repeat an earlier row. Default: `drop` for several sources,
+    `keep` for a single source."""
     max_prompt_length: PositiveInt | None = None
     """Maximum prompt length in tokens. Rows with longer prompts are dropped. Default: no limit."""
 
@@ -82,7 +82,7 @@ class DataConfig(Config):
 class BatchConfig(Config):
     """Defines the batch for all processes together. The processes share the batch equally.
 
-    Set the length of the training with `trainer.max_steps` or `trainer.num_train_epochs`.
+    Set the length of the run with `trainer.max_steps` or `trainer.num_train_epochs`.
     """
 
     prompts: PositiveInt = 8
@@ -93,8 +93,8 @@ class BatchConfig(Config):
     """Number of rollouts per optimizer step. Default: all rollouts of a generation."""
     micro_batch: PositiveInt = 8
     """Maximum number of rollouts in a forward pass on one device. Lower this value if memory runs
-    out. Results change only by rounding, except with `trainer.loss_type: bnpo`, where TRL averages
-    the loss over the tokens of a forward pass."""
+    out. Results change only by rounding errors, except with `trainer.loss_type: bnpo`, where TRL
+    averages the loss over the tokens of a forward pass."""
 
     @property
     def rollouts(self) -> int:
@@ -125,19 +125,20 @@ class GateConfig(Config):
     on: str
     """Name of the reward that the condition tests."""
     at_least: float
-    """Minimum value of the tested reward that meets the condition."""
+    """Minimum value that the tested reward must have."""
 
 
 class RewardConfig(Config):
     """Defines one reward and its weight."""
 
     name: str
-    """Name of a reward of the task, name of a built-in reward (such as `token_limit`), or
+    """Name of one of the task's rewards, name of a built-in reward (such as `token_limit`), or
     `module:attribute`. The attribute is a `gdpo.Reward` or a function that returns a
     `gdpo.Reward`."""
     weight: float = 1.0
     """Weight of the reward, a finite number. Most estimators apply the weight after they normalize
-    each reward. Sum-then-normalize estimators apply the weight before. Default: 1.
+    each reward. Sum-then-normalize estimators apply the weight before they normalize the sum.
+    Default: 1.
     """
 
     gate: GateConfig | None = None
@@ -170,7 +171,7 @@ class LoraSettings(Config):
 
 
 def _default_name(so_far: dict[str, Any]) -> str:
-    """Return a name made from task and estimator, such as `gsm8k-gdpo`.
+    """Return a name made from the task and the estimator, such as `gsm8k-gdpo`.
 
     From `module:attribute`, only the attribute is used.
     """
@@ -210,7 +211,7 @@ class Recipe(Config):
     trainer: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Fields of TRL's GRPOConfig that should differ from their defaults."""
     verl: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Fields of verl's configuration, by their dotted path, such as
+    """Fields of verl's configuration, keyed by dotted path, such as
     `{actor_rollout_ref.actor.kl_loss_type: mse}`. Only `gdpo launch verl` reads these fields."""
     save_minutes: Annotated[float, Field(gt=0)] = 10.0
     """Maximum time between two checkpoints, in minutes. Set `trainer.save_steps` to save more
@@ -265,7 +266,7 @@ def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def _flat(value: Any, path: KeyPath = ()) -> dict[str, Any]:
-    """Flatten a recipe to a mapping with dotted keys. Rewards are numbered by position."""
+    """Flatten a recipe into a mapping with dotted keys. Rewards are numbered by position."""
     if isinstance(value, dict) and (value or not path):
         inner = cast("dict[str, Any]", value).items()
     elif isinstance(value, list) and path == ("rewards",):

@@ -1,4 +1,4 @@
-"""Finds the task, estimator, rewards and gates that a recipe names, with their options."""
+"""Looks up the task, estimator, rewards and gates of a recipe, with their options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from gdpo.tasks import Task, resolve_task
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Stores a recipe and the objects that the recipe names.
+    """Stores a recipe and the objects that the recipe refers to.
 
     Each object is looked up only once, because a second lookup of a reward may create a new object.
     """
@@ -27,7 +27,7 @@ class Resolved:
     rewards: tuple[Reward, ...]
     """Rewards in the recipe's order."""
     gates: Mapping[str, Gate]
-    """Gates by the name of the gated reward."""
+    """Maps the name of each gated reward to its gate."""
     rule: AdvantageRule
     """The estimator with its options."""
 
@@ -47,7 +47,7 @@ class Resolved:
         return declared_ranges(self.rewards, gated=self.gates)
 
     def under(self, recipe: Recipe) -> "Resolved":
-        """Return a copy with a different recipe that names the same rewards.
+        """Return a copy with a different recipe that lists the same rewards.
 
         Raises:
             ConfigError: If an option of the recipe's estimator is invalid.
@@ -139,7 +139,7 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
 def _refuse_unlisted_gate(
     recipe: Recipe, task: Task, rewards: Sequence[Reward], gated: str, on: str
 ) -> None:
-    """Raise a ConfigError if a gate names a reward that the recipe does not list."""
+    """Raise a ConfigError if a gate refers to a reward that the recipe does not list."""
     names = [reward.name for reward in rewards]
     if on in names:
         return
@@ -168,7 +168,7 @@ def _refuse_constant_gate(gate: Gate, on: Reward) -> None:
 
 
 def find_task(recipe: Recipe) -> Task:
-    """Return the task that the recipe names."""
+    """Return the recipe's task."""
     try:
         return resolve_task(recipe.task)
     except ConfigError as error:
@@ -176,7 +176,7 @@ def find_task(recipe: Recipe) -> Task:
 
 
 def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
-    """Return the rewards that the recipe names, in the order of the recipe.
+    """Return the recipe's rewards, in the order of the recipe.
 
     Raises:
         ConfigError: If a reward does not exist or is not a `Reward`, or if two rewards have the

@@ -14,7 +14,7 @@ _FOLDERS = (_PACKAGE / "_recipes", _PACKAGE.parents[1] / "recipes")
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Return the folders of the shipped recipes by name.
+    """Return a dict from the name of each shipped recipe to its folder.
 
     Raises:
         ConfigError: If this installation has no recipes.
@@ -46,7 +46,7 @@ def copy_recipe(name: str, folder: Path) -> Path:
         folder: Destination folder, which must not exist.
 
     Raises:
-        ConfigError: If there is no such recipe, or if the folder exists.
+        ConfigError: If the recipe does not exist, or if the folder already exists.
     """
     source = shipped_recipe(name)
     if folder.exists() or folder.is_symlink():

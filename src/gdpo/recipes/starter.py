@@ -46,7 +46,7 @@ _SEED = 0
 
 
 def write_project(folder: Path) -> list[Path]:
-    """Write the project to a folder. A missing folder is created.
+    """Write the project to a folder. The folder is created if it does not exist.
 
     Args:
         folder: Folder for the project. The folder may contain files with different names.

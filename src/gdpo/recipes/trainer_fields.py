@@ -164,7 +164,7 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
         place = recipe.place("trainer", *culprits[:1])
         keys = " or ".join(f"trainer.{key}" for key in culprits) or "trainer"
         remedy = _DIVIDE if "divisible" in str(error) else ""
-        raise ConfigError(f"{place}: TRL refuses {keys}: {error}{remedy}") from error
+        raise ConfigError(f"{place}: TRL rejects {keys}: {error}{remedy}") from error
     _refuse_this_machine(recipe, config)
     if config.use_vllm and config.vllm_max_model_length is None:
         # By default, vLLM reserves memory for a sequence of the full context length.
@@ -217,8 +217,8 @@ def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
         )
     if config.world_size != processes():
         raise ConfigError(
-            f"this training has {config.world_size} processes, but WORLD_SIZE is {processes()}. "
-            "Start it with `accelerate launch -m gdpo train ...` or torchrun"
+            f"this training run has {config.world_size} processes, but WORLD_SIZE is "
+            f"{processes()}. Start it with `accelerate launch -m gdpo train ...` or torchrun"
         )
     if config.n_gpu > 1:
         raise ConfigError(
@@ -261,7 +261,7 @@ def _construct(resolved: Resolved, fields: Mapping[str, Any]) -> "GDPOConfig":
 
 
 def _builds_without(resolved: Resolved, key: str) -> bool:
-    """Return True if TRL accepts the fields without this key, so that this key causes the error."""
+    """Return True if TRL accepts the fields without this key, i.e. if this key causes the error."""
     try:
         fields = resolved.recipe.trainer
         _construct(resolved, {k: v for k, v in fields.items() if k != key})
@@ -306,7 +306,7 @@ def _defaults(recipe: Recipe, fields: Mapping[str, Any]) -> dict[str, Any]:
 def _evaluated_together(recipe: Recipe, fields: Mapping[str, Any]) -> int:
     """Return the evaluation batch size per process.
 
-    The size is about 8 rollouts, such that the processes together evaluate whole groups.
+    The size is about 8 rollouts, chosen so that the processes together evaluate whole groups.
     """
     samples = fields.get("num_generations_eval") or recipe.batch.samples
     least = samples // math.gcd(samples, processes())
@@ -386,7 +386,7 @@ def _fits(hint: Any, value: Any) -> bool:
 
 
 _WORDS: Mapping[Any, str] = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
     str: "text",

@@ -23,7 +23,7 @@ _SHOWN = 60
 """Maximum number of characters of an override that a message shows."""
 
 _DIGITS = 1000
-"""Maximum number of characters of a whole number. Python cannot convert much longer numbers."""
+"""Maximum number of characters in an integer. Python cannot convert much longer numbers."""
 
 _DEPTH = 100
 """Maximum nesting depth of lists and mappings."""
@@ -60,7 +60,7 @@ for _kind, _pattern, _first in (
 
 
 def _represent_text(dumper: _QuotingDumper, text: str) -> yaml.ScalarNode:
-    """Write unprintable text in double quotes, so that line separators are escaped."""
+    """Write non-printable text in double quotes, so that line separators are escaped."""
     style = None if text.isprintable() else '"'
     return dumper.represent_scalar(_TAG + "str", text, style=style)
 
@@ -80,13 +80,14 @@ _TOO_MANY = (
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Stores the content of a file after overrides, and the place where each value was set."""
+    """Stores the content of a file after overrides, and the location where each value was set."""
 
     source: str
     """Name of the file in messages."""
     data: dict[str, Any]
     places: Mapping[KeyPath, str]
-    """Location of each value by key path, such as `recipe.yaml:12` or `--set model=...`."""
+    """Maps each key path to the location of its value, such as `recipe.yaml:12` or
+    `--set model=...`."""
 
     def place(self, path: Sequence[str | int]) -> str:
         """Return where the value at this path, or its nearest container, was set."""
@@ -146,7 +147,7 @@ def override(document: Document, assignment: str, *, given: str | None = None) -
     Args:
         document: The original document, which is not modified.
         assignment: Text of the form `a.b=value`. The value is YAML, such as `1e-6`, `[1, 2]` or
-            `text`. An empty value means null. Refer to an entry of a list by its number, as in
+            `text`. An empty value means null. Refer to an entry of a list by its index, as in
             `rewards.0.weight=2`.
         given: Text that the user wrote, to show in messages. None: show the assignment.
 
@@ -183,8 +184,8 @@ def split_values(text: str, source: str) -> list[str]:
     """Split a comma-separated list of YAML values into the text of each value.
 
     Args:
-        text: YAML values, such as `1, 0.50, {a: b}`. Equal numbers are written in the same way:
-            both `0.5` and `0.50` become `0.5`.
+        text: YAML values, such as `1, 0.50, {a: b}`. Numbers of equal value are written in the same
+            way: both `0.5` and `0.50` become `0.5`.
         source: Name of the text in messages.
 
     Raises:
@@ -231,7 +232,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Converts YAML nodes to plain values and stores the location of each value."""
+    """Converts YAML nodes to Python values and stores the location of each value."""
 
     source: str
     places: dict[KeyPath, str]
@@ -282,14 +283,14 @@ class _Builder:
         if kind == "int":
             if len(text) > _DIGITS:
                 raise ConfigError(
-                    f"{self.place(node)}: a whole number has {len(text):,} characters. At most "
+                    f"{self.place(node)}: an integer has {len(text):,} characters. At most "
                     f"{_DIGITS:,} are allowed"
                 )
             return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
         if kind == "float":
             return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
         raise ConfigError(
-            f"{self.place(node)}: the tag {node.tag} is not allowed. Write a plain value"
+            f"{self.place(node)}: the tag {node.tag} is not allowed. Write the value without a tag"
         )
 
     def place(self, node: yaml.Node) -> str:
@@ -298,7 +299,7 @@ class _Builder:
 
 
 def _enter(container: Any, key: str, path: KeyPath, place: str) -> tuple[str | int, Any]:
-    """Return the key and the container at this key. A missing container becomes a mapping."""
+    """Return the key and the container at this key. Create a mapping if there is none."""
     step = _index(container, key, path, place)
     if isinstance(container, dict) and cast("dict[Any, Any]", container).get(step) is None:
         container[step] = {}

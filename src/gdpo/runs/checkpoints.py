@@ -165,13 +165,13 @@ def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < 2 * checkpoint:
         raise ConfigError(
-            f"the disk of {folder} has {megabytes(free)} free, but two checkpoints of this run "
-            f"need {megabytes(2 * checkpoint)}. Free some space, or {remedy}"
+            f"the disk that contains {folder} has {megabytes(free)} free, but two checkpoints of "
+            f"this run need {megabytes(2 * checkpoint)}. Free some space, or {remedy}"
         )
 
 
 def has_no_room(folder: Path, checkpoint: int) -> bool:
-    """Return whether the disk of a folder has less free space than a checkpoint needs."""
+    """Return whether a folder's disk has less free space than a checkpoint needs."""
     return shutil.disk_usage(folder).free < checkpoint
 
 

@@ -128,7 +128,7 @@ class RunDirectory:
     def read_ranges(self) -> dict[str, Range | None]:
         """Return the declared range of each reward, in the recipe's order. None: no range.
 
-        The result is empty for runs of earlier versions, which did not store ranges.
+        The result is empty for runs from earlier versions, which did not store ranges.
 
         Raises:
             DataError: If `environment.json` is missing or not a JSON object.
@@ -144,7 +144,7 @@ class RunDirectory:
         return next(iter(checkpoints(self.checkpoints)), None)
 
     def steps_saved(self) -> int:
-        """Return the step of the newest checkpoint, or the steps of a run without checkpoints."""
+        """Return the newest checkpoint's step, or the step count of a run without any."""
         last = self.last_checkpoint()
         return last.step if last else int(self.read_environment().get("steps", 0))
 
@@ -323,7 +323,7 @@ def _remove(path: Path) -> None:
 
 
 def free_name(path: Path) -> str:
-    """Return a similar name that does not exist in the same folder."""
+    """Return a similar name that is not yet used in the same folder."""
     number = 2
     while path.with_name(f"{path.name}-{number}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""Describes the environment of a run, to repeat the run or to explain different results."""
+"""Describes the environment of a run, so that users can repeat it or explain differences."""
 
 import platform
 import shlex

@@ -1,4 +1,4 @@
-"""Locks a folder for one process. The lock is released when the process ends or is killed."""
+"""Locks a folder for one process. The lock is released when the process exits or is killed."""
 
 import fcntl
 from collections.abc import Generator, Sequence
@@ -17,7 +17,7 @@ _held: dict[Path, IO[bytes]] = {}
 def alone(
     folder: Path, *, doing: str = "trains in", left_overs: Sequence[str] = ()
 ) -> Generator[None]:
-    """Lock a folder inside the `with` block, and remove unfinished files of a killed process.
+    """Lock a folder inside the `with` block, and remove unfinished files from a killed process.
 
     Args:
         folder: Folder to lock. The folder is created if it does not exist.
@@ -42,7 +42,7 @@ def alone(
 
 
 def lock(folder: Path, *, doing: str = "trains in") -> None:
-    """Lock a folder for this process until `unlock`.
+    """Lock a folder for this process until `unlock` is called.
 
     Raises:
         ConfigError: If another process has the lock, or if the folder is not writable.
@@ -57,7 +57,7 @@ def lock(folder: Path, *, doing: str = "trains in") -> None:
     except OSError as error:
         file.close()
         raise ConfigError(
-            f"another process {doing} {folder} at the moment. Wait until that process ends, or "
+            f"another process {doing} {folder} at the moment. Wait until that process exits, or "
             "stop it"
         ) from error
     _held[path] = file
@@ -71,7 +71,7 @@ def _unwritable(folder: Path, error: OSError) -> ConfigError:
 
 
 def lock_descriptor(folder: Path) -> int:
-    """Return the file descriptor of the lock. A process that inherits it shares the lock."""
+    """Return the lock's file descriptor. A process that inherits it shares the lock."""
     return _held[folder.absolute()].fileno()
 
 

@@ -37,7 +37,7 @@ _MUST_NOT_CHANGE: Mapping[str, tuple[str, str]] = {
     ),
     "seed": ("seed", "Resume it with the same seed"),
 }
-"""Facts of the environment that must not change, each with its name and a remedy."""
+"""Facts about the environment that must not change, each with its name and a remedy."""
 
 _MAY_MATTER = ("gdpo", "torch", "trl", "transformers")
 """Packages whose version can change the results."""
@@ -52,7 +52,7 @@ def find_run(recipe: Recipe) -> RunDirectory:
     """Return the directory of the run that this recipe can resume. Nothing is changed.
 
     Raises:
-        ConfigError: If there is no such run, or if the run was started with a different recipe.
+        ConfigError: If the run does not exist, or if the run was started with a different recipe.
     """
     run = RunDirectory(recipe.run_dir)
     if not run.exists:

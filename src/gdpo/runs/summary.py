@@ -186,7 +186,7 @@ def duration(seconds: float) -> str:
 
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Colours of Okabe and Ito, which people with any colour vision can distinguish."""
+"""The Okabe-Ito colours, which are distinguishable with any type of colour vision."""
 
 
 _LENGTH_COLOUR = "#555555"
@@ -273,7 +273,7 @@ def front_matter(recipe: Recipe, sources: Sequence[str], *, engine: str = "trl")
 
     Args:
         recipe: The recipe of the run.
-        sources: Files and datasets of the training data.
+        sources: Files and datasets that contain the training data.
         engine: The engine that trained the model, "trl" or "verl".
     """
     base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.model

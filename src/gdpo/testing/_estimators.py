@@ -86,7 +86,7 @@ def check_estimator(
     - The advantages agree with the oracle.
     - Missing values do not change other advantages. Padding and absent groups get 0.
     - Batches without signal, batches with only rounding noise, and groups of one get exactly 0.
-    - The order of prompts, samples and rewards has no effect. Rewards of weight 0 have no effect.
+    - The order of prompts, samples and rewards has no effect. Rewards with weight 0 have no effect.
     - Shifted, scaled and constant rewards have the claimed effect.
     - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
     - Arrays of every installed array library work.
@@ -105,7 +105,7 @@ def check_estimator(
         libraries: Names of the array libraries to test. NumPy arrays are always used.
 
     Raises:
-        AssertionError: If the contract is broken. The message names the broken property and shows
+        AssertionError: If the contract is broken. The message states the broken property and shows
             the rewards.
         ConfigError: If a library or a claim is unknown.
 
@@ -127,7 +127,7 @@ def check_estimator(
 
 
 def _check_fixed(subject: "_Subject", library: str) -> None:
-    """Run the checks on fixed batches with a library's arrays. Skip libraries not installed."""
+    """Run the checks on fixed batches with a library's arrays, if the library is installed."""
     if library not in LIBRARIES:
         raise ConfigError(f"unknown library {library!r}: {did_you_mean(library, LIBRARIES)}")
     if find_spec(library) is None:
@@ -175,7 +175,7 @@ class _Subject:
 
 
 def _same(got: Any, wanted: Any, *, of: Any, what: str, atol: float = _EXACT) -> None:
-    """Raise an AssertionError if advantages differ by more than `atol`, relative to the largest."""
+    """Raise an AssertionError if advantages differ by more than `atol * max(1, largest)`."""
     got, wanted = np.asarray(got, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
     size = max(1.0, float(np.abs(wanted).max(initial=0.0)))
     assert got.shape == wanted.shape, f"{what}: shape {got.shape} instead of {wanted.shape}"
@@ -235,7 +235,7 @@ def _search(subject: _Subject, oracle: Oracle | None, examples: int) -> None:
 
 
 def search(check: Callable[..., None], *strategies: Any, examples: int) -> None:
-    """Let hypothesis call a check on drawn values and search for the shortest failing example."""
+    """Let hypothesis call a check on drawn values and search for the smallest failing example."""
     from hypothesis import HealthCheck, given, settings
 
     quietly = settings(

@@ -1,4 +1,4 @@
-"""Checks that a reward satisfies its contract on its examples and on hostile texts."""
+"""Checks that a reward satisfies its contract on its examples and on adversarial texts."""
 
 import random
 import re
@@ -26,7 +26,7 @@ class TooLate(BaseException):
 
 
 def at_most(seconds: float, call: Callable[[], T]) -> T:
-    """Return the result of a call that does not raise exceptions itself.
+    """Return the result of `call`, which must not raise exceptions itself.
 
     In the main thread, an alarm interrupts the call, even within a regular expression. In any other
     thread, the call cannot be interrupted and continues in the background.
@@ -65,7 +65,7 @@ def _in_background(seconds: float, call: Callable[[], T]) -> T:
 
 
 _SHOWN = 300
-"""Maximum number of characters of a text that an error message shows."""
+"""Maximum number of characters of a text to show in an error message."""
 
 _PIECE = re.compile(r"</?\w+>|\w+|\s+|.", re.DOTALL)
 
@@ -195,7 +195,7 @@ def _search(reward: Reward, references: list[Reference], texts: int, seconds: fl
 def _score(
     reward: Reward, completion: str | int, reference: Reference, seconds: float
 ) -> float | None:
-    """Return the reward's value, or raise an error that names the broken part of the contract.
+    """Return the reward's value, or raise an error that identifies the broken part of the contract.
 
     Raises:
         RewardError: If the contract is broken.

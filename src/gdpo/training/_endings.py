@@ -1,4 +1,4 @@
-"""Ends a training run early: saves the last finished step and explains the error."""
+"""Stops a training run early: saves the last finished step and explains the error."""
 
 import logging
 import shutil
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PEER_ERRORS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL")
-"""Texts in the errors that a process raises when another process of the run has ended."""
+"""Texts in the errors that a process raises when another process of the run has exited."""
 
 
 def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
@@ -34,7 +34,7 @@ def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -
 def failed(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
 ) -> None:
-    """Save the last finished step, and raise the error that ended the training run.
+    """Save the last finished step, and raise the error that stopped the training run.
 
     Raises:
         GdpoError: If the cause is known. The message explains the cause.
@@ -66,13 +66,13 @@ def _raise_in_words(
             "this folder away; --resume then uses the previous checkpoint"
         ) from error
     if loop.job.batches.processes > 1 and any(sign in str(error) for sign in _PEER_ERRORS):
-        raise GdpoError(f"another process of this run has ended. {safe_step(run)}") from error
-    logger.error("the training ended with an error. %s", safe_step(run))
+        raise GdpoError(f"another process of this run has exited. {safe_step(run)}") from error
+    logger.error("the training run stopped with an error. %s", safe_step(run))
     raise error
 
 
 def disk_full(run: RunDirectory, checkpoint: int = 0) -> GdpoError:
-    """Return the error for a full disk. The message names the last saved step."""
+    """Return the error for a full disk. The message states the last saved step."""
     takes = f", and a checkpoint needs about {megabytes(checkpoint)}" if checkpoint else ""
     return GdpoError(f"the disk of {run.path} is full{takes}. Free some space. {safe_step(run)}")
 
@@ -88,7 +88,7 @@ def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
 
 
 def safe_step(run: RunDirectory) -> str:
-    """Return a text that names the last saved step and the command to resume."""
+    """Return a text that states the last saved step and the command to resume."""
     last = run.last_checkpoint()
     what = f"Step {last.step:,} is saved" if last else "No step was saved yet"
     return f"{what}. Resume with: {resume_command(run)}"

@@ -46,12 +46,12 @@ class StopRequest:
     """Time of the first signal, in seconds of the monotonic clock."""
 
     def allow(self) -> None:
-        """Allow a stop to drop the work in progress from now on."""
+        """Allow a stop request to drop the work in progress from now on."""
         self.may_give_up = True
         self._check()
 
     def forbid(self) -> None:
-        """Let a stop wait for the work in progress from now on."""
+        """Make a stop request wait for the work in progress from now on."""
         self._check()
         self.may_give_up = False
 
@@ -90,10 +90,10 @@ def stop_on_signal(request: StopRequest) -> Generator[None]:
     ignored SIGINT stays ignored. Signals can be handled only in the main thread, so in other
     threads this function does nothing.
 
-    A launcher sends SIGTERM to all processes as soon as one process has ended. If a process of a
-    distributed run ends before the last step, SIGTERM is therefore ignored after the block, so that
-    the main process can still report which step was saved. The launcher kills processes that do not
-    end.
+    A launcher sends SIGTERM to all processes as soon as one process has exited. If a process of a
+    distributed run exits before the last step, SIGTERM is therefore ignored after the block, so
+    that the main process can still report which step was saved. The launcher kills processes that
+    do not exit.
 
     Args:
         request: The stop request that receives the signals.
@@ -133,7 +133,7 @@ _POLL_S = 1.0
 
 
 _INIT = 1
-"""Id of the process that becomes the parent of processes whose own parent has ended."""
+"""Id of the process that becomes the parent of processes whose own parent has exited."""
 
 
 _GONE = "the launcher was killed before the training processes had connected. Start it again"

@@ -20,7 +20,7 @@ from gdpo.runs.summary import duration, number
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 24
 _RECENT = 20
-"""Number of latest steps from which the remaining time is estimated."""
+"""Number of most recent steps from which the remaining time is estimated."""
 
 STOPPING = "stopping and saving the last finished step. Press Ctrl-C again to stop without saving"
 
@@ -48,13 +48,12 @@ class RunView:
     def newest(self, key: str) -> float | None:
         """Return the latest logged value of a metric, or None if there is no finite value.
 
-        If several steps train on one generation, only the first of these steps has metrics of the
-        rollouts.
+        If several steps train on one generation, only the first of these steps has rollout metrics.
         """
         return next((number(row, key) for row in reversed(self.rows) if key in row), None)
 
     def seconds_left(self) -> float | None:
-        """Return the remaining time, estimated from the latest steps. None: no step is finished."""
+        """Return the remaining time, estimated from recent steps. None: no step is finished."""
         times = [
             time for row in self.rows[-_RECENT:] if (time := number(row, "step_time")) is not None
         ]
@@ -133,7 +132,7 @@ def one_line(view: RunView) -> str:
 
 
 def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
-    """Return a line of block characters that plots the values, with the newest at the right.
+    """Return a line of block characters that plots the values, with the newest on the right.
 
     >>> trend([0, 1, 2, 3], width=4)
     '▁▃▆█'

@@ -62,7 +62,7 @@ def _transformers_quiet() -> Generator[None]:
 
 
 def _show_downloads() -> None:
-    """Show the progress bars of downloads, which transformers hides with its own bars."""
+    """Show the progress bars of downloads, which transformers hides along with its own."""
     if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
         from huggingface_hub.utils import enable_progress_bars
 

@@ -14,7 +14,7 @@ from gdpo.tasks import Problem, Task
 logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
-"""Number of seconds after which a warning names a running reward that has no deadline."""
+"""Number of seconds after which a warning reports a running reward that has no deadline."""
 
 _ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
 """Unusual completions. Every reward must return a valid value for each of these completions."""
@@ -26,7 +26,8 @@ _ODD_ROWS = 8
 """Number of rows with which the unusual completions are combined."""
 
 _TOLERATED = 0.05
-"""Share of rows whose reference answer may score below the maximum. Published data has errors."""
+"""Share of rows whose reference answer may score below the maximum. Published datasets contain
+errors."""
 
 _NAMED = 5
 """Maximum number of rows that a message lists."""
@@ -54,7 +55,7 @@ def check_rewards(
     """Yield findings about the rewards' requirements, each reward, and the bad response.
 
     A reward of the task may score below its maximum on the reference answers of at most 5 % of the
-    rows. The finding names these rows. A user's own reward need not reach its maximum (for example,
+    rows. The finding lists these rows. A user's own reward need not reach its maximum (for example,
     if brevity is rewarded and the reference answer is long), but a reward that never reaches its
     maximum is reported. No reward may raise an error, return a value that is not a number in its
     range, or exceed its deadline.
@@ -86,7 +87,7 @@ def check_rewards(
 
 @contextmanager
 def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
-    """Warn if a reward takes long. The warning shows the progress or suggests a deadline."""
+    """Warn if a reward takes a long time. The warning shows the progress or suggests a deadline."""
     so_far = ""
     shown = scorer.progress
 

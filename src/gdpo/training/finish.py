@@ -31,11 +31,11 @@ _LAST = 10
 _WEIGHTS = (".safetensors", ".bin")
 _MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
 _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
-"""Checkpoint files that end like model files but do not belong to the model."""
+"""Checkpoint files with the extension of a model file that do not belong to the model."""
 
 
 def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
-    """Write the model, the curves and the README of a run, if its last step is done.
+    """Write the model, the curves and the README of a run, if its last step is finished.
 
     Returns:
         Notes for the user, for example about a missing extra.
@@ -161,7 +161,7 @@ def _best_or(last: Checkpoint, job: Job) -> Path:
 
 
 ADAPTER = ("adapter_model.safetensors", "adapter_model.bin", "adapter_config.json")
-"""Files of an adapter in a checkpoint."""
+"""Adapter files in a checkpoint."""
 
 
 _OF_TRAINING = ("device_map", "quantization_config")

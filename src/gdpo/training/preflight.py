@@ -95,7 +95,8 @@ def check(
         also: An additional check of the training rows. None: no additional check.
 
     Raises:
-        ConfigError: If the recipe names something that does not exist, or if an option is invalid.
+        ConfigError: If the recipe refers to something that does not exist, or if an option is
+            invalid.
         MissingExtraError: If the task needs a package that is not installed.
     """
     inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
@@ -122,7 +123,7 @@ def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
 
 
 class _Inspection:
-    """Runs the checks of one recipe, starting with the cheapest checks."""
+    """Runs the checks for one recipe, starting with the cheapest checks."""
 
     def __init__(
         self, resolved: Resolved, rows: int | None, also: RowCheck | None, *, stop_at_first: bool
@@ -308,7 +309,7 @@ class _Inspection:
             raise ConfigError(
                 f"{self.recipe.place('trainer', 'max_completion_length')}: {arithmetic}, but the "
                 f"model's context is {limit:,} tokens. Lower trainer.max_completion_length, "
-                "or leave out rows with long prompts: data.max_prompt_length"
+                "or set data.max_prompt_length to leave out rows with long prompts"
             )
         self._fine(
             f"prompts: {arithmetic}"

@@ -124,7 +124,7 @@ def train(
     Args:
         recipe: The recipe. `read_recipe` reads a recipe from a file. A `Resolved` recipe is not
             resolved again, so functions that create rewards are called only once.
-        resume: Whether to resume the run of this recipe from its newest intact checkpoint.
+        resume: Whether to resume this recipe's run from its newest intact checkpoint.
         from_scratch: What to do if `resume` is set and no checkpoint is intact. True: set aside the
             run's files and start over at the first step. False: raise a ConfigError.
         console: Console that shows the progress. None: no progress is shown.
@@ -135,8 +135,8 @@ def train(
         DataError: If the data is invalid.
         RewardError: If a reward breaks its contract.
         MissingExtraError: If a package of an extra is not installed.
-        GdpoError: If the disk is full, or if another process of this run has ended. The message
-            names the last saved step.
+        GdpoError: If the disk is full, or if another process of this run has exited. The message
+            states the last saved step.
         KeyboardInterrupt: If a stop is requested before training starts, or if a second stop is
             requested.
     """
@@ -413,9 +413,9 @@ def _result(
 def leave_processes(code: int) -> None:
     """Leave the process group of a distributed run before this process exits.
 
-    If threads of the process group still run at interpreter shutdown, they sometimes abort the
-    process. After a stop, the other processes may be at any point of their work, so this process
-    exits without waiting for them.
+    If threads of the process group are still running at interpreter shutdown, they sometimes abort
+    the process. After a stop, the other processes may be at any point of their work, so this
+    process exits without waiting for them.
 
     Args:
         code: The exit code. 0 means that training is finished.

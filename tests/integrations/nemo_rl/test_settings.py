@@ -122,9 +122,7 @@ def test_a_run_with_another_estimator_is_left_alone():
 
 def test_keys_that_our_environment_does_not_give_are_refused():
     check_run(master(NAMES_OF_GSM8K, env={"gdpo": GSM8K}), ["gdpo"])
-    run_refused(
-        "names 'correct', which the environment", env={"gdpo": GSM8K}, environments=["gdpo"]
-    )
+    run_refused("gdpo_reward_keys .*'correct'", env={"gdpo": GSM8K}, environments=["gdpo"])
     check_run(master(env={"gdpo": GSM8K}), ["math_multi_reward"])
 
 

@@ -66,7 +66,7 @@ def _references(name: str, column: str, columns: dict[str, Any]) -> list[dict[st
     if column not in columns:
         raise ConfigError(
             f"reward {name!r} needs the dataset column {column!r}, which does not exist: add this "
-            "column (one JSON object as text per row), or set register_rewards(column=...)"
+            "column (one JSON object as text per row), or pass column=... to register_rewards"
         )
     return [as_reference(row, place=f"column {column!r}") for row in columns[column]]
 
@@ -74,7 +74,7 @@ def _references(name: str, column: str, columns: dict[str, Any]) -> list[dict[st
 def _lengths(of_tokens: str, response_token_ids: Sequence[Any]) -> tuple[int, ...]:
     """Return the number of tokens of each response.
 
-    The token ids of a multi-turn conversation are a list of lists, one list per turn.
+    The token ids for a multi-turn conversation are a list of lists, one list per turn.
     """
     lengths = [
         sum(len(part) if isinstance(part, list) else 1 for part in ids or ())
@@ -82,18 +82,18 @@ def _lengths(of_tokens: str, response_token_ids: Sequence[Any]) -> tuple[int, ..
     ]
     if not lengths or not all(lengths):
         raise ConfigError(
-            f"reward {of_tokens!r} needs token counts, but this generation mode of ms-swift "
-            "returns no token ids: use a reward that reads the text"
+            f"reward {of_tokens!r} needs token counts, but ms-swift returns no token ids in this "
+            "generation mode: use a reward that reads the text"
         )
     return tuple(lengths)
 
 
 VERSIONS = ("4.6.",)
-"""Supported versions of ms-swift."""
+"""Supported ms-swift versions."""
 
 
 def use_estimator(name: str = "gdpo") -> None:
-    """Use an estimator of gdpo to compute advantages in runs with `--scale_rewards gdpo`.
+    """Use a gdpo estimator to compute advantages in runs with `--scale_rewards gdpo`.
 
     Args:
         name: The estimator's key in `gdpo.advantages.ESTIMATORS`, or `module:attribute`. The

@@ -1,6 +1,6 @@
 """Connects gdpo to NeMo-RL.
 
-After `install()`, `grpo.adv_estimator.name` accepts every estimator of gdpo, and the environment
+After `install()`, `grpo.adv_estimator.name` accepts every gdpo estimator, and the environment
 `gdpo` provides gdpo's rewards, tasks and gates.
 """
 

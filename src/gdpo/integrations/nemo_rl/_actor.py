@@ -14,7 +14,7 @@ PATH = f"{__name__}.{ACTOR}"
 """The import path of the actor class, for NeMo-RL's registry."""
 
 _AT_ONCE = 64
-"""Maximum number of concurrent calls of an actor. Each async rollout is scored in its own call."""
+"""Maximum number of concurrent calls to an actor. Each async rollout is scored in its own call."""
 
 
 def __getattr__(name: str) -> Any:
@@ -61,6 +61,6 @@ def environment_class(interface: Any, environment_return: Any) -> type[Any]:
             return batch, {}
 
         def shutdown(self) -> None:
-            """Do nothing, because the worker processes end with this process."""
+            """Do nothing, because the worker processes exit with this process."""
 
     return GdpoEnvironment

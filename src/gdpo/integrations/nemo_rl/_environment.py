@@ -19,9 +19,10 @@ class Rewarder:
     Args:
         env: The `env.gdpo` section of NeMo-RL's configuration. `task`, `rewards`, `gates` and the
             options of `gdpo.rewards.Scorer` have the same format as in
-            `gdpo.integrations.verl.compute_score`. `ground_truth` names the reference field that
-            receives a plain-text ground truth, for example `answer`. `tokenizer` names the
-            tokenizer that counts tokens, and is required if a reward depends on the length.
+            `gdpo.integrations.verl.compute_score`. `ground_truth` is the name of the reference
+            field that receives a plain-text ground truth, for example `answer`. `tokenizer` is the
+            name of the tokenizer that counts tokens, and is required if a reward depends on the
+            length.
 
     Raises:
         ConfigError: If an option is unknown or invalid.

@@ -9,15 +9,15 @@ from gdpo.integrations.nemo_rl._settings import PLACE, read_settings
 from gdpo.integrations.rows import advantages_of, as_groups, reward_columns
 
 COMPONENT = "reward/"
-"""Prefix of a reward's name in NeMo-RL's batches."""
+"""Prefix of reward names in NeMo-RL's batches."""
 
 
 class AdvantageEstimator:
-    """Computes advantages for NeMo-RL with an estimator of gdpo.
+    """Computes advantages for NeMo-RL with a gdpo estimator.
 
     NeMo-RL masks truncated rollouts (`overlong_filtering`), rollouts whose log-probabilities
     disagree, rollouts that an environment flags, and rollouts of prompts that are too long. NeMo-RL
-    keeps only four tokens of a prompt that is too long, so different prompts can look equal.
+    keeps only four tokens of a prompt that is too long, so different prompts can look identical.
     Therefore, unlike NeMo-RL's own estimators, this class leaves masked rollouts (`sample_mask` 0)
     out of every statistic and gives them an advantage of 0.
 
@@ -46,7 +46,7 @@ class AdvantageEstimator:
         """Return the advantage of each row, repeated for all of its tokens.
 
         Args:
-            prompt_ids: Prompt tokens `[row, token]`. Rows with equal tokens form a group.
+            prompt_ids: Prompt tokens `[row, token]`. Rows with identical tokens form a group.
             rewards: Only the dtype and device are used; the separate rewards come from
                 `repeated_batch`.
             mask: Array `[row, token]` with 1 for trained tokens.
@@ -58,7 +58,7 @@ class AdvantageEstimator:
             Advantages `[row, token]`. As with NeMo-RL's own estimators, the loss applies the mask.
 
         Raises:
-            ConfigError: If the configuration names a reward that is not in the batch.
+            ConfigError: If the configuration lists a reward that is not in the batch.
             DataError: If a reward is infinite.
         """
         columns = {
@@ -85,9 +85,9 @@ class AdvantageEstimator:
     def last_metrics(self) -> dict[str, float]:
         """Metrics of the latest batch, which NeMo-RL's async trainer logs.
 
-        The names are `gdpo/<reward>/...` for the metrics of a reward and `gdpo/...` for the metrics
-        of the batch, see `Diagnosis.metrics()`. The first access after a batch also logs each
-        warning that `gdpo.diagnostics.Watch` reports.
+        The names are `gdpo/<reward>/...` for reward metrics and `gdpo/...` for batch metrics; see
+        `Diagnosis.metrics()`. The first access after a batch also logs each warning that
+        `gdpo.diagnostics.Watch` reports.
         """
         if self._computed is not None:
             self._metrics = self._computed.metrics(self._watch)

@@ -31,7 +31,7 @@ def install() -> bool:
 
     Returns:
         False if the installed NeMo-RL differs from the code that gdpo supports. In that case
-        nothing is changed, and a warning names the difference.
+        nothing is changed, and a warning describes the difference.
 
     Raises:
         ImportError: If NeMo-RL cannot be imported, or if a required module is missing.
@@ -67,7 +67,7 @@ class Create:
     theirs: Function
     """NeMo-RL's function."""
     latest: AdvantageEstimator | None = None
-    """The estimator in use. None: an estimator of NeMo-RL is in use."""
+    """The estimator in use. None: one of NeMo-RL's own estimators is in use."""
 
     def __call__(self, master_config: Any) -> Any:
         config = master_config.grpo.adv_estimator
@@ -79,7 +79,7 @@ class Create:
 
 
 def with_metrics(log: Function, create: Create) -> Function:
-    """Wrap NeMo-RL's function that logs advantages to add the metrics of each reward.
+    """Wrap NeMo-RL's function that logs advantages so that it also logs each reward's metrics.
 
     Args:
         log: NeMo-RL's function.

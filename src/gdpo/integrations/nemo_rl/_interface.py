@@ -44,7 +44,7 @@ def difference(nemo_rl: Modules) -> str | None:
 
 
 def _found(nemo_rl: Modules) -> dict[str, tuple[Any, Any]]:
-    """Return the found and the expected value of each checked property of NeMo-RL's code."""
+    """Return the actual and the expected value of each checked property of NeMo-RL's code."""
     grpo, config = nemo_rl.grpo, nemo_rl.grpo.AdvEstimatorConfig
     fields = {"name", "normalize_rewards", "use_leave_one_out_baseline", "reward_weights"}
     settings = {"reward_scaling", "reward_shaping", "use_dynamic_sampling", "adv_estimator"}

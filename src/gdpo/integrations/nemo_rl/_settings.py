@@ -59,10 +59,10 @@ _ELSEWHERE = (
 
 
 def read_settings(adv_estimator: Any) -> Settings:
-    """Return the settings of a configuration. Equal configurations share one object and its state.
+    """Return a configuration's settings. Identical configurations share one object and its state.
 
     Args:
-        adv_estimator: The `grpo.adv_estimator` section, a pydantic model of NeMo-RL.
+        adv_estimator: The `grpo.adv_estimator` section, a NeMo-RL pydantic model.
 
     Raises:
         ConfigError: If the estimator, a field or an option is unknown, if the weights do not match
@@ -77,8 +77,8 @@ def read_settings(adv_estimator: Any) -> Settings:
     if adv_estimator.reward_weights is not None:
         raise ConfigError(
             f"{PLACE}.reward_weights applies only to NeMo-RL's own estimator (in alphabetical "
-            "order of the reward names): set gdpo_reward_weights instead, by name or in the order "
-            "of gdpo_reward_keys"
+            "order of the reward names): set gdpo_reward_weights instead, as a mapping from reward "
+            "name to weight or a list in the order of gdpo_reward_keys"
         )
     given = dict(adv_estimator.model_extra or {})
     for field in given:
@@ -95,7 +95,7 @@ def _settings(described: str) -> Settings:
 
 
 def check_run(config: Any, environments: Sequence[str]) -> None:
-    """Check a configuration that uses an estimator of gdpo. Other configurations are not checked.
+    """Check a configuration that uses a gdpo estimator. Other configurations are not checked.
 
     Args:
         config: NeMo-RL's `MasterConfig`.
@@ -129,7 +129,7 @@ def judge_of(env: Any) -> Judge:
         env: The `env.gdpo` section of NeMo-RL's configuration.
 
     Raises:
-        ConfigError: If `env` names neither a task nor rewards, if a name is unknown, or if a reward
+        ConfigError: If `env` sets neither a task nor rewards, if a name is unknown, or if a reward
             needs the number of tokens and `tokenizer` is not set.
     """
     place = f"env.{ENVIRONMENT}"
@@ -148,7 +148,7 @@ def _check_keys(asked: Sequence[str], given: Sequence[str]) -> None:
     for key in asked:
         if key not in given:
             raise ConfigError(
-                f"{PLACE}.gdpo_reward_keys names {key!r}, which the environment {ENVIRONMENT!r} "
+                f"{PLACE}.gdpo_reward_keys lists {key!r}, which the environment {ENVIRONMENT!r} "
                 f"does not return: {did_you_mean(key, given)}"
             )
 

@@ -62,7 +62,7 @@ class GDPOConfig(GRPOConfig):
             does not support the trainer, TRL generates, and the reason is logged (see
             `gdpo.integrations.trl.generation`).
         filter_groups (`str`, *optional*, defaults to `"off"`):
-            Replace groups without signal by groups of new prompts. A group has no signal if no
+            Replace groups without signal with groups of new prompts. A group has no signal if no
             reward with a nonzero weight varies (`"any_reward_varies"`), or if every advantage is 0
             (`"advantage_nonzero"`). `"off"`: keep all groups. See
             `gdpo.integrations.trl._filtering` for the details.
@@ -141,7 +141,7 @@ class GDPOConfig(GRPOConfig):
     filter_groups: str = field(
         default="off",
         metadata={
-            "help": "Replace groups without signal by groups of new prompts: "
+            "help": "Replace groups without signal with groups of new prompts: "
             "'any_reward_varies', 'advantage_nonzero' or 'off'."
         },
     )
@@ -183,6 +183,6 @@ def _check_switches(config: GDPOConfig) -> None:
     rounds: Any = config.max_filter_rounds
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise ConfigError(
-            f"max_filter_rounds={rounds!r}: set a whole number of at least 1. To keep all groups, "
+            f"max_filter_rounds={rounds!r}: set an integer of at least 1. To keep all groups, "
             "set filter_groups='off'"
         )

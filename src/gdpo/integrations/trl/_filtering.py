@@ -1,4 +1,4 @@
-"""Implements dynamic sampling, which replaces groups without signal by groups of new prompts.
+"""Implements dynamic sampling, which replaces groups without signal with groups of new prompts.
 
 With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies within the
 group. The weighted sum is not used for this test, because rewards can vary while their sum is

@@ -85,7 +85,7 @@ def replace_without_signal(
     ranks: Ranks,
     rounds: int,
 ) -> list[Groups]:
-    """Generate more groups until every group without signal is replaced, or no round is left.
+    """Generate more groups until every group without signal is replaced, or no rounds are left.
 
     Args:
         first: The groups of the first generation. New groups with signal replace groups without

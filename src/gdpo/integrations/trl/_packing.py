@@ -3,7 +3,7 @@
 TRL pads every rollout to the longest prompt and the longest completion of the generation batch, and
 also trains on rollouts whose advantage is exactly 0. `PackedMicroBatches` takes the micro-batches
 of one optimizer step, leaves out rollouts that cannot contribute, sorts the rest by length, and
-trims the padding of each new micro-batch. No rollout moves to another optimizer step.
+trims the padding of each new micro-batch. No rollout is moved to another optimizer step.
 
 Each loss type keeps the normalizer of the full batch:
 
@@ -20,13 +20,14 @@ on the sign of the advantage.
 - With a KL term (`beta`), every rollout contributes, so no rollout is left out.
 - Micro-batches are trimmed but not regrouped if a term is averaged within a micro-batch: bnpo with
   a KL term, the entropy bonus (`entropy_coef`, `use_adaptive_entropy`), the selection of
-  high-entropy tokens (`top_entropy_quantile`), or the load-balancing loss of experts.
+  high-entropy tokens (`top_entropy_quantile`), or the load-balancing loss of mixture-of-experts
+  models.
 - Micro-batches are unchanged for multimodal models, `torch_compile`, NEFTune noise, vespo with
   vLLM's importance sampling (which also sums over the padding), and a loss that is not TRL's.
 - Prompts are trimmed only if positions are relative (rotary). Absolute positions would shift, and
   so would the virtual tokens of prompt tuning, which come before the padding.
 
-With dropout, the gradient is equal only in distribution, because the dropout masks depend on the
+With dropout, the gradient is the same only in distribution, because the dropout masks depend on the
 shape of the micro-batch.
 
 The loss metrics `kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio` and `vespo/phi_seq_mean`

@@ -96,7 +96,8 @@ class RolloutLog(TrainerCallback):
             step: The optimizer step that the rollouts belong to.
             rewards: Rewards `[prompt, sample, reward]` of all processes.
             advantages: Advantages `[prompt, sample]` of all processes.
-            weights: Weights by reward name, in the order of the reward axis.
+            weights: Weights as a mapping from reward name to weight, in the order of the reward
+                axis.
             trained: For each prompt, whether its rollouts are in the training batch.
             is_main_process: Whether this process writes the file.
         """

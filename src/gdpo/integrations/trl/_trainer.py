@@ -1,4 +1,4 @@
-"""Defines `GDPOTrainer`, which is TRL's `GRPOTrainer` with an estimator of `gdpo.advantages`.
+"""Defines `GDPOTrainer`, which is TRL's `GRPOTrainer` with an estimator from `gdpo.advantages`.
 
 The class wraps two of TRL's methods and copies no code. One wrapper stores the gathered rewards.
 The other wrapper replaces TRL's advantages after TRL has computed them.
@@ -58,10 +58,10 @@ class Stateful(Protocol):
 
 
 class KeptState(TrainerCallback):
-    """Saves the states of objects (estimator, watch) in every checkpoint, and restores the states.
+    """Saves the states of objects (estimator, watch) in every checkpoint, and restores them.
 
     Args:
-        subjects: Maps a name to each object. Each state is saved under this name in the
+        subjects: Maps each name to an object. Each state is saved under this name in the
             checkpoint's `trainer_state.json`, alongside the states of callbacks.
     """
 
@@ -202,7 +202,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             Advantages `[prompt, sample]`.
 
         Raises:
-            DataError: If a reward is infinite. The message names the reward.
+            DataError: If a reward is infinite. The message identifies the reward.
             ConfigError: If a user-defined estimator returns an invalid result.
         """
         check_finite(rewards, self.reward_func_names)
@@ -336,13 +336,13 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
 
 def _checked(args: Any, model: Any) -> GDPOConfig:
-    """Return the configuration. If `args` is None, return a default like TRL's."""
+    """Return `args`, or a default configuration like TRL's if `args` is None."""
     if args is None:
         name = model if isinstance(model, str) else get_config_model_id(model.config)
         return GDPOConfig(f"{name.split('/')[-1]}-GDPO")
     if not isinstance(args, GDPOConfig):
         raise ConfigError(
-            f"args is a {type(args).__name__}, not a GDPOConfig: write GDPOConfig(...) with the "
+            f"args is a {type(args).__name__}, not a GDPOConfig: use GDPOConfig(...) with the "
             "same arguments"
         )
     if args.use_vllm:

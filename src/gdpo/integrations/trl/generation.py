@@ -1,8 +1,8 @@
-"""Provides a `rollout_func` for TRL that generates with transformers and computes no padding.
+"""Provides a `rollout_func` for TRL that generates with transformers and skips padding.
 
-A generation batch contains each prompt several times, and its rows end at different lengths. This
-module encodes each prompt once, and removes rows from the batch when they have ended. Transformers
-processes and samples the logits, and TRL tokenizes the prompts.
+A generation batch contains each prompt several times, and its rows finish at different lengths.
+This module encodes each prompt once, and removes rows from the batch when they have finished.
+Transformers processes and samples the logits, and TRL tokenizes the prompts.
 """
 
 import logging
@@ -110,7 +110,7 @@ def _cache_not_covered(model: Any) -> str | None:
 
 
 def _dropout_not_covered(model: Any) -> str | None:
-    """Return which dropout is active, or None. With dropout, rows of a prompt would share masks."""
+    """Return which dropout is active, or None. With dropout, a prompt's rows would share masks."""
     for name, value in _dropouts(model):
         if isinstance(value, float) and value > 0:
             return (
@@ -133,7 +133,7 @@ def _dropouts(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
-    """Return the first unsupported setting, or None. The model's settings are the defaults."""
+    """Return the first unsupported setting, or None. The model's settings serve as defaults."""
     settings: dict[str, Any] = of_model.to_dict()
     settings |= {k: v for k, v in chosen.to_dict().items() if v is not None}
     if settings.get("use_cache") is False:
@@ -209,7 +209,8 @@ class RoomyLayer(DynamicLayer):
 
 
 LEAVE_TOGETHER = 0.1
-"""Share of rows that must have ended before ended rows are removed. Removal copies the cache."""
+"""Share of rows that must have finished before finished rows are removed. Removal copies the
+cache."""
 
 
 def sample_rows(
@@ -231,7 +232,7 @@ def sample_rows(
         model: A decoder with a `DynamicCache`.
         input_ids: Prompts `[prompt, position]`, padded on the left.
         logits_processor: Processor for the float32 logits, as in `generate`.
-        stopping_criteria: Function that returns which rows have ended.
+        stopping_criteria: Function that returns which rows have finished.
         generation_config: Selects sampling or greedy decoding, and the padding id.
         prompt_of_row: Prompt index of each row, `[row]`.
         **model_kwargs: Attention mask, positions and cache.
@@ -286,11 +287,11 @@ class _Batch:
         self._place = torch.arange(len(self.ids), device=self.ids.device)
 
     def append(self, tokens: torch.Tensor, pad: torch.Tensor) -> None:
-        """Append one token to each row, or padding if the row has ended."""
+        """Append one token to each row, or padding if the row has finished."""
         self.ids = torch.cat([self.ids, tokens.where(self.is_open, pad)[:, None]], dim=-1)
 
     def leave(self, processors: Any) -> None:
-        """Remove the rows that have ended."""
+        """Remove the finished rows."""
         self._left.append((self._place[~self.is_open], self.ids[~self.is_open]))
         rows = self.is_open.nonzero().squeeze(1)
         self._model_kwargs["past_key_values"].batch_select_indices(rows)
@@ -340,14 +341,14 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     Completions have the same distribution as TRL's, because transformers processes and samples the
     same logits with TRL's generation configuration. Greedy completions have the same tokens. For
     the same seed, sampled completions differ from TRL's, because no random numbers are drawn for
-    rows that have ended.
+    finished rows.
 
     TRL itself generates in these cases:
 
     - vLLM, continuous batching, a user's own `rollout_func`, tools, environments;
     - DeepSpeed and FSDP;
-    - encoder-decoders, multimodal models, models on several devices, models with a cache other than
-      for full or sliding attention, models with their own generation code, prompt-learning
+    - encoder-decoders, multimodal models, models on several devices, models whose cache is not for
+      full or sliding-window attention, models with their own generation code, prompt-learning
       adapters;
     - dropout other than 0 (TRL samples with dropout on);
     - generation settings such as beams, contrastive search, `max_time`, `stop_strings`,
@@ -399,7 +400,7 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     """Return the token ids of each prompt's completion, including the end token.
 
     Args:
-        prompt_ids: Token ids of this process's prompts. Equal prompts are encoded once.
+        prompt_ids: Token ids of this process's prompts. Identical prompts are encoded once.
         trainer: The trainer, whose model, generation configuration and padding are used. As in
             TRL's own generation, the model is unwrapped and gradient checkpointing is off.
     """

@@ -7,7 +7,7 @@ overwrites them with their gradient.
 
 On other devices, TRL's own head is used. TRL's head is also used, with a warning in the log, for:
 
-- multimodal batches and the load-balancing loss of experts;
+- multimodal batches and the load-balancing loss of mixture-of-experts models;
 - `cast_lm_head_to_fp32`, capped logits, and heads that are not a plain `nn.Linear`;
 - models whose `forward` has no `logits_to_keep`;
 - DeepSpeed and FSDP;
@@ -38,7 +38,7 @@ The time per step was the same with 16, 64, 128 and 1,024 kernels.
 _CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables that set the capacity of the kernel caches of oneDNN and ideep.
 
-A kernel is freed when neither cache contains the kernel.
+A kernel is freed when neither cache contains it.
 """
 
 
@@ -89,7 +89,7 @@ class _GiveBack(TrainerCallback):
 logger = logging.getLogger(__name__)
 
 _BLOCK = 2**21
-"""Number of logits to process at a time, chosen to fit into the processor's cache."""
+"""Number of logits to process at a time, chosen to fit in the CPU's cache."""
 
 _TRL_TOKENS, _TRL_VOCABULARY = 4096, 32768
 """Block size of TRL's head, in tokens and in vocabulary entries."""

@@ -21,7 +21,7 @@ _EVALUATION_DUE = "gdpo.evaluation"
 """Key in the callbacks' states that marks a step whose evaluation has not run yet."""
 
 _OTHERS_S = 5.0
-"""Number of seconds that the main process waits for a file of another process."""
+"""Number of seconds that the main process waits for a file from another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Hooks:
 class ResumableTrainer(GDPOTrainer):
     """A `GDPOTrainer` that can be aborted within a step and still saves the last finished step.
 
-    Weights and optimizer change at the very end of a step. Until then, the main process can save
-    the last finished step (`save_finished_step`) without the other processes. A run that resumes
-    from this checkpoint gives the same result as an uninterrupted run.
+    The weights and the optimizer state change at the very end of a step. Until then, the main
+    process can save the last finished step (`save_finished_step`) without the other processes. A
+    run that resumes from this checkpoint gives the same result as an uninterrupted run.
     """
 
     hooks: Hooks
@@ -71,7 +71,7 @@ class ResumableTrainer(GDPOTrainer):
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def save_finished_step(self) -> None:
-        """Save a checkpoint of the last finished step. Call this only in the main process."""
+        """Save the last finished step as a checkpoint. Call this only in the main process."""
         assert self.finished is not None, "no finished step to save"
         self.state, self._alone = self.finished.state, True
         self._save_checkpoint(self.model, None)
@@ -200,7 +200,7 @@ def _wait_for(file: Path) -> dict[str, Any]:
         time.sleep(0.01)
     if not file.is_file():
         raise GdpoError(
-            f"{file} is missing, because another process of this training run ended before "
+            f"{file} is missing, because another process in this training run exited before "
             "writing its part of the checkpoint: resume from the previous checkpoint"
         )
     with safe_globals():

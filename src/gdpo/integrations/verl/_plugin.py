@@ -29,7 +29,7 @@ Change = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, change: Change) -> None:
-    """Call `change` on module `name` right after its import, or now if it is already imported."""
+    """Call `change` on module `name` once it is imported, or immediately if it already is."""
     if name in sys.modules:
         change(sys.modules[name])
     else:

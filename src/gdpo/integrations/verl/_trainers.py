@@ -15,7 +15,7 @@ Function = Callable[..., Any]
 
 
 def with_check(need_critic: Function) -> Function:
-    """Wrap `need_critic`, which every trainer calls at its start, to check the configuration."""
+    """Wrap `need_critic`, which every trainer calls at startup, to check the configuration."""
 
     @functools.wraps(need_critic)
     def checked(config: Any) -> Any:

@@ -36,7 +36,7 @@ def compute_score(
     reward_model_tokenizer: Any = None,  # noqa: ARG001
     **reward_kwargs: Any,
 ) -> dict[str, float]:
-    """Return a dict with every reward of one completion, and their weighted sum as `score`.
+    """Return a dict with every reward for one completion, and their weighted sum as `score`.
 
     In verl's configuration:
 
@@ -59,9 +59,10 @@ def compute_score(
             `module:attribute`. `rewards` is a list of rewards (default: all rewards of the task).
             Each reward is the name of one of the task's rewards, the name of a built-in reward,
             `module:attribute`, or `{name: ..., options: {...}}`. `gates` is a dict, for example
-            `{length: {on: correct, at_least: 1}}`. `weights` sets the weights of `score`, by name
-            or in order (default: all 1); gdpo's estimators do not use these weights. All other keys
-            (`on_error`, `workers`, ...) are options of `gdpo.rewards.Scorer`.
+            `{length: {on: correct, at_least: 1}}`. `weights` sets the weights of `score`, as a dict
+            from reward name to weight or a list in order (default: all 1); gdpo's estimators do not
+            use these weights. All other keys (`on_error`, `workers`, ...) are options of
+            `gdpo.rewards.Scorer`.
 
     Returns:
         A dict with the rewards and `score`. A reward that failed or does not apply is NaN and is
@@ -114,7 +115,7 @@ def check_keys(reward: Any, keys: Sequence[str]) -> None:
     for key in keys:
         if key not in scores.names:
             raise ConfigError(
-                f"algorithm.gdpo_reward_keys names {key!r}, which compute_score does not return "
+                f"algorithm.gdpo_reward_keys lists {key!r}, which compute_score does not return "
                 f"with these reward_kwargs: {did_you_mean(key, scores.names)}"
             )
 

@@ -11,7 +11,7 @@ from gdpo.integrations._settings import Settings, make_settings
 from gdpo.integrations.rows import PREFIX, as_text, is_ours, without_prefix
 
 KNOWN = ("0.9.0", "0.9.1")
-"""Supported versions of verl. The conformance tests were run with each version."""
+"""Supported verl versions. The conformance tests were run with each version."""
 
 FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
 """Fields of `algorithm` that gdpo reads. verl defines all of these except `gdpo_options`."""
@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = {
 
 
 def read_settings(algorithm: Any) -> Settings:
-    """Return the settings of a configuration. Equal configurations share one object and its state.
+    """Return a configuration's settings. Identical configurations share one object and its state.
 
     Args:
         algorithm: The `algorithm` section of verl's configuration, as an OmegaConf node or verl's
@@ -75,8 +75,8 @@ def check_record(config: Any) -> None:
     name = as_text(config.algorithm.get("adv_estimator"))
     if not is_ours(name):
         raise ConfigError(
-            f"algorithm.{ROLLOUTS} has no effect with algorithm.adv_estimator={name}: set an "
-            f"estimator of gdpo (for GRPO: {PREFIX}grpo), or set trainer.rollout_data_dir"
+            f"algorithm.{ROLLOUTS} has no effect with algorithm.adv_estimator={name}: set a "
+            f"gdpo estimator (for GRPO: {PREFIX}grpo), or set trainer.rollout_data_dir"
         )
     if not config.trainer.get("use_v1", True):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Defines a reward of recipe.yaml that does not depend on the task."""
+"""Defines a reward for recipe.yaml that does not depend on the task."""
 
 from gdpo.rewards import Example, Reference, Reward
 

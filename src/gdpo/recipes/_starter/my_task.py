@@ -1,4 +1,4 @@
-"""Defines the task of recipe.yaml: short questions, each with a number as the answer."""
+"""Defines the task for recipe.yaml: short questions, each with a number as the answer."""
 
 import re
 from collections.abc import Mapping
