@@ -224,7 +224,7 @@ def test_rewards_are_scored_anew(gdpo_says, tmp_path, here):
     code, out, _ = gdpo_says("analyze", path, "--rescore", "gsm8k")
     assert code == 0
     assert "integer" in out
-    assert f"! {path}:1: no reference answer" in out
+    assert f"! {path}:1: no reference" in out
     found, _ = machine(gdpo_says, path, "--rescore", "gsm8k")
     assert [r["name"] for r in found["runs"][0]["rewards"]] == ["correctness", "integer", "format"]
     assert found["files"][0]["rewards_from"] == "rescored"
