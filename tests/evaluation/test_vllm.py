@@ -187,10 +187,10 @@ def test_a_start_of_vllm_that_fails_is_one_message(
 
 def test_an_error_of_vllm_itself_is_shown(vllm, responder, monkeypatch, gsm8k_file):
     def fails(**_):
-        raise ValueError("max_model_len (9) is too small\nsecond line")
+        raise ValueError("max_model_len (9) is too small\n  second line")
 
     monkeypatch.setattr(vllm, "LLM", fails)
-    with pytest.raises(ConfigError, match=r"ValueError: max_model_len \(9\) is too small\. Its"):
+    with pytest.raises(ConfigError, match=r"len \(9\) is too small second line\. Its"):
         responder(Sampling())(find_benchmark("gsm8k", gsm8k_file))
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Protocol, TypeAlias
 
 from gdpo.errors import ConfigError, MissingExtraError
@@ -273,11 +274,11 @@ class VllmModel:
     def __init__(
         self, model: str, tokenizer: Any, sampling: Sampling, options: VllmOptions
     ) -> None:
-        # vLLM ships types that change from version to version.
-        from vllm import LLM, SamplingParams  # pyright: ignore
-
         try:
             with _output_in(options.log):
+                # vLLM ships types that change from version to version.
+                from vllm import LLM, SamplingParams  # pyright: ignore
+
                 self._model: Any = LLM(
                     model=model,
                     dtype="auto",
@@ -287,7 +288,7 @@ class VllmModel:
                 )
         except Exception as error:
             raise ConfigError(
-                f"vLLM cannot start with {model}: {_cause(error, options.log)[:_SHOWN]}. Its "
+                f"vLLM cannot start with {model}: {_cause(error, options.log)}. Its "
                 f"output is in {options.log}. Try --max-model-len 4096 or --enforce-eager, or "
                 "start `vllm serve` with the settings that the model needs and use --server"
             ) from error
@@ -340,12 +341,12 @@ _REFERS = "See root cause above"
 
 def _cause(error: Exception, log: Path) -> str:
     """Return vLLM's error in one line. If an engine process failed, the cause is in the log."""
-    raised = f"{type(error).__name__}: {error}".partition("\n")[0]
-    if _REFERS not in raised:
-        return raised
-    printed = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+    raised = f"{type(error).__name__}: {error}"
+    printed: list[str] = []
+    if _REFERS in raised:
+        printed = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
     causes = [line for line in printed if _REFERS not in line]
-    return causes[-1] if causes else raised
+    return shorten(causes[-1] if causes else raised, _SHOWN, placeholder=" …")
 
 
 @contextmanager
