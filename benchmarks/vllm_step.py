@@ -5,12 +5,79 @@
 Trains on 8 prompts x 8 samples of up to 256 tokens, on a CPU, in the environment that
 `make engines ENGINES=trl-vllm` creates. The variants take turns, each in a process of its own. The
 first step of a process is not counted. Completions differ between the variants, so the table also
-has their tokens. Needs the extra `smollm2`.
+shows their mean length. Needs the extra `smollm2`.
 """
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from tests.engines.__main__ import HERE, prepare
+from tests.environments import ROOT
+
+from gdpo.recipes.models import convert_smollm2
 
 SWITCHES = ("pack_micro_batches", "completion_only_head", "fast_generation")
 VARIANTS = {
     "TRL": {"use_vllm": False, **dict.fromkeys(SWITCHES, False)},
     "gdpo": {"use_vllm": False},
-    "gdpo with vLLM (bfloat16)": {"use_vllm": True},
+    "gdpo, vLLM in bfloat16": {"use_vllm": True},
 }
+FIELDS = {
+    "num_generations": 8,
+    "gradient_accumulation_steps": 8,
+    "max_completion_length": 256,
+    "vllm_max_model_length": 320,
+    "learning_rate": 1e-6,
+}
+VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "VLLM_USE_AOT_COMPILE": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "PYTHONPATH": str(ROOT),
+}
+
+
+def steps(python, model, variant, number):
+    """Return the log of each step after the first one."""
+    fields = FIELDS | VARIANTS[variant] | {"max_steps": number}
+    given = [f"{name}={json.dumps(value)}" for name, value in fields.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [python, HERE / "trl_vllm" / "training.py", folder, model, *given],
+            env=os.environ | VARIABLES,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        log = json.loads(Path(folder, "log.json").read_text())
+    return [each for each in log if "step_time" in each][1:]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="processes per variant. Default: 2")
+    parser.add_argument("--steps", type=int, default=3, help="steps per process. Default: 3")
+    options = parser.parse_args()
+    python, model = prepare("trl-vllm"), convert_smollm2()
+    logs = {variant: [] for variant in VARIANTS}
+    for _ in range(options.rounds):
+        for variant in VARIANTS:
+            logs[variant] += steps(python, model, variant, options.steps)
+    print("| generation | s per step: median (all) | tokens per completion |\n|---|---|---|")
+    for variant, log in logs.items():
+        seconds = [each["step_time"] for each in log]
+        shown = ", ".join(f"{each:.0f}" for each in seconds)
+        length = np.mean([each["completions/mean_length"] for each in log])
+        print(f"| {variant} | {np.median(seconds):.0f} ({shown}) | {length:.0f} |")
+
+
+if __name__ == "__main__":
+    main()

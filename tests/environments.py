@@ -24,7 +24,9 @@ def environment(folder, requirements, *, packages=()):
     Raises:
         NotRunError: If pip cannot install the requirements.
     """
-    stamp, digest = folder / "made-of", hashlib.sha256(requirements.read_bytes()).hexdigest()
+    made_of = (requirements, *(package / "pyproject.toml" for package in (ROOT, *packages)))
+    digest = hashlib.sha256(b"".join(each.read_bytes() for each in made_of)).hexdigest()
+    stamp = folder / "made-of"
     python = folder / "bin" / "python"
     if stamp.is_file() and stamp.read_text() == digest:
         return python

@@ -9,11 +9,11 @@ Exits with 1 if a run fails or an engine cannot be run.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -101,8 +101,17 @@ def prepare(name):
     engine = ENGINES[name]
     python = environment(ENVIRONMENTS / name, HERE / engine.requirements, packages=engine.packages)
     if engine.needs_vllm_metadata:
-        subprocess.run([python, HERE / "vllm_metadata.py"], check=True, capture_output=True)
+        printed_by(python, HERE / "vllm_metadata.py")
     return python
+
+
+def printed_by(*command):
+    """Return the output of a command that takes seconds."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise NotRunError(f"{command[1]} failed: {end(done.stderr)}")
+    return done.stdout
 
 
 def execute(python, name, run, policy):
@@ -131,27 +140,27 @@ def execute(python, name, run, policy):
         )
         costs = measure(process)
     printed = log.read_text(errors="replace")
-    if process.returncode:
-        raise NotRunError(
-            f"{run} exited with {process.returncode}; its log is {log}:\n{end(printed)}"
-        )
+    shown = [each for each in printed.splitlines() if each.startswith('{"run": ')]
+    if process.returncode or not shown:
+        why = f"exited with {process.returncode} after {costs.wall:.0f} s (limit: {LIMIT} s)"
+        raise NotRunError(f"{run} {why}; its log is {log}:\n{end(printed)}")
     shutil.rmtree(folder)
-    return json.loads(printed.strip().splitlines()[-1]), costs
+    return json.loads(shown[-1]), costs
 
 
 def measure(process):
-    """Wait for a process, and end its tree after LIMIT."""
+    """Wait for a process, at most LIMIT seconds. Kill what is left of its tree afterwards."""
     costs, seen = Costs(), {}
-    while process.poll() is None and costs.wall < LIMIT:
-        seen |= {each.pid: each for each in tree(process.pid)}
-        costs.read(process.pid)
-        time.sleep(SAMPLED_EVERY)
-    for left in seen.values():  # an engine's workers may outlive the process that started them
-        try:
-            left.send_signal(signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            continue
-    process.wait()
+    try:
+        while process.poll() is None and costs.wall < LIMIT:
+            seen |= {each.pid: each for each in tree(process.pid)}
+            costs.read(process.pid)
+            time.sleep(SAMPLED_EVERY)
+    finally:  # also after Ctrl-C: an engine's workers may outlive the process that started them
+        for left in (*seen.values(), *tree(process.pid)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
+        process.wait()
     return costs
 
 
@@ -198,18 +207,14 @@ def commit():
 def run_engine(name, runs, times):
     """Return rows of an engine, and the reasons of runs that failed."""
     python = prepare(name)
-    script = HERE / ENGINES[name].script
-    listed = subprocess.run(
-        [python, script, "--list"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    listed = printed_by(python, HERE / ENGINES[name].script, "--list").split()
+    chosen = [each for each in listed if not runs or each in runs]
+    if not chosen:
+        raise NotRunError(f"it has no run {' or '.join(runs)}. Its runs: {', '.join(listed)}")
     rows, failed = [], []
     with tempfile.TemporaryDirectory() as folder:
         policy = make_policy(Path(folder) / "policy")
-        for run in [each for each in listed.stdout.split() if not runs or each in runs]:
+        for run in chosen:
             sys.stderr.write(f"{name}: {run}\n")
             good = 0
             for _ in range(times):
@@ -243,6 +248,8 @@ def main():
     options = parser.parse_args()
     if unknown := sorted(set(options.engines) - set(ENGINES)):
         parser.error(f"unknown engine: {', '.join(unknown)}. Allowed: {', '.join(ENGINES)}")
+    if options.times < 1:
+        parser.error(f"--times must be 1 or more, got {options.times}")
     rows, failed = [], []
     for name in options.engines or ENGINES:
         try:

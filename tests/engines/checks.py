@@ -30,6 +30,7 @@ def advantage_difference(folder, estimator="gdpo", options=None):
         rule = rule or AdvantageRule(estimator, step.names, options)
         expected = rule(step.rewards, step.weights)
         rule.update(step.rewards)
+        assert np.isfinite(step.advantages).all(), f"{file} contains an advantage that is no number"
         largest = max(largest, float(np.abs(expected - step.advantages).max()))
     assert rule is not None, f"{folder} contains no step"
     assert largest < CLOSE, f"an advantage differs by {largest} from {estimator}"
@@ -53,6 +54,12 @@ def learned(folder, reward, by):
     first, *_, last = means(folder, reward)
     assert last >= first + by, f"{reward} went from {first:.3f} to {last:.3f}, not up by {by}"
     return [reward, first, last]
+
+
+def close(differences, limit):
+    """Return the first and the last difference of log-probabilities. Check every one."""
+    assert all(each < limit for each in differences), differences  # NaN is not below the limit
+    return [differences[0], differences[-1]]
 
 
 def analyzed(*arguments):

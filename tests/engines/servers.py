@@ -1,5 +1,6 @@
-"""Runs a server for the time of a test."""
+"""Runs a server while a test needs it."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -7,7 +8,6 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 
 
 def free_port():
@@ -16,7 +16,7 @@ def free_port():
         return free.getsockname()[1]
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(command, health, log, variables):
     """Start a server, wait until it is healthy, and end it afterwards.
 
@@ -40,8 +40,9 @@ def serving(command, health, log, variables):
             time.sleep(1)
         yield
     finally:
-        os.killpg(server.pid, signal.SIGTERM)  # a server starts processes of its own
-        server.wait()
+        with contextlib.suppress(ProcessLookupError):  # it may have failed at its start
+            os.killpg(server.pid, signal.SIGTERM)  # a server starts processes of its own
+        server.wait(timeout=60)
 
 
 def answers(address):

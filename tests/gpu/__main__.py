@@ -28,7 +28,7 @@ class Item:
 
 
 def items(model, data):
-    """Return the list, in the order of its worth."""
+    """Return the list, the most valuable item first."""
     gdpo = (sys.executable, "-m", "gdpo")
     recipe = ("--set", f"model={model}", "--set", f"data.source={data}")
     sixty_steps = ("--set", "trainer.max_steps=60")
@@ -64,7 +64,10 @@ def items(model, data):
         **after,
         "verl": Item(
             "a complete verl run of a recipe on one GPU",
-            (*gdpo, "launch", "verl", "recipes/gsm8k", "--gpus", "1", *sixty_steps),
+            (
+                *(*gdpo, "launch", "verl", "recipes/tool_calling", "--gpus", "1", *recipe),
+                *(*sixty_steps, "--set", f"runs_dir={FOLDER}/verl"),
+            ),
             60,
         ),
     }

@@ -79,7 +79,8 @@ class Client:
 
     completions: list = field(default_factory=lambda: COMPLETIONS)
     shift: float = 0.0
-    """The trainer's log-probabilities are larger than the sampler's by this number of nats."""
+    """Number of nats by which the trainer's log-probability of each completion's last token is
+    larger than the sampler's."""
     calls: list = field(default_factory=list)
     sampled: list = field(default_factory=list)
     data: list = field(default_factory=list)
@@ -102,9 +103,10 @@ class Client:
         self.calls.append("forward_backward")
         self.data, self.loss = data, loss_fn
         # A prompt's positions have other values, which the difference must not contain.
-        outputs = [each.loss_fn_inputs["logprobs"].array + self.shift for each in data]
+        outputs = [each.loss_fn_inputs["logprobs"].array.copy() for each in data]
         for output, prompt in zip(outputs, self.prompt_of_row(), strict=True):
             output[: len(prompt) - 1] = -50.0
+            output[-1] += self.shift
         return Future(
             SimpleNamespace(loss_fn_outputs=[{"logprobs": TensorData(each)} for each in outputs])
         )
@@ -207,7 +209,9 @@ def test_only_sampled_tokens_get_the_advantage_and_the_log_probabilities_of_the_
 
 @pytest.mark.parametrize("shift", [0.0, 0.5, -0.5])
 def test_the_log_probability_difference_is_the_mean_over_sampled_tokens(shift):
-    assert step(Client(shift=shift)).logprob_difference == pytest.approx(abs(shift), abs=1e-6)
+    completions, tokens = 6, 13
+    expected = abs(shift) * completions / tokens
+    assert step(Client(shift=shift)).logprob_difference == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_missing_reward_reaches_the_estimator_and_an_infinite_one_stops_before_the_update():
@@ -226,3 +230,25 @@ def test_the_state_of_the_estimator_is_updated_after_its_use():
     np.testing.assert_array_equal(done.advantages, untouched(np.array(REWARDS), WEIGHTS))
     untouched.update(np.array(REWARDS))
     assert rule.state() == untouched.state() != before
+
+
+@pytest.mark.parametrize("rewards", [REWARDS[:1], [[[1.0, 0.0]] * 4] * 2, REWARDS[0]])
+def test_rewards_of_another_shape_are_refused_before_the_update(rewards):
+    client = Client()
+    with pytest.raises(DataError, match="2 prompts with 6 completions"):
+        step(client, rewards)
+    assert "forward_backward" not in client.calls
+
+
+def test_an_empty_prompt_is_refused_before_anything_is_sampled():
+    client = Client()
+    with pytest.raises(DataError, match="prompt"):
+        train_step(
+            client, [[1], []], None, None, WEIGHTS, sampling={"num_samples": 1}, learning_rate=0.1
+        )
+    assert client.calls == []
+
+
+def test_an_empty_completion_counts_as_no_token():
+    completions = [[[1, 2, 3], [], [5, 6]], [[7, 8], [9, 1, 2, 3], [4]]]
+    assert step(Client(completions)).logprob_difference == pytest.approx(0.0, abs=1e-6)

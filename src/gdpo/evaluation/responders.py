@@ -356,8 +356,8 @@ def _output_in(file: Path) -> Generator[None]:
     streams = (sys.stdout, sys.stderr)
     for stream in streams:
         stream.flush()
-    kept = [(os.dup(number), number) for number in (1, 2)]
     with file.open("wb") as output:
+        kept = [(os.dup(number), number) for number in (1, 2)]
         for _, number in kept:
             os.dup2(output.fileno(), number)
     try:

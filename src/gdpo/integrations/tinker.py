@@ -1,7 +1,4 @@
-"""Performs one training step on several rewards through the Tinker API.
-
-A server samples and updates the model. `examples/tinker_training.py` is a complete training run.
-"""
+"""Does one training step on several rewards through the Tinker API: sample, score, update."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo.advantages import AdvantageRule
+from gdpo.errors import DataError
 
 Tokens: TypeAlias = list[int]
 
@@ -43,39 +41,42 @@ def train_step(
 ) -> Step:
     """Sample a group for each prompt, score it, compute the advantages and update the model.
 
-    The loss is Tinker's `importance_sampling`: a sum over tokens, each with the advantage of its
-    completion.
+    The loss is Tinker's `importance_sampling`, a sum over tokens.
 
     Args:
         client: Training client from the Tinker SDK.
         prompts: Prompts as tokens.
-        score: Function that maps the completions of each prompt to
-            `rewards[prompt, sample, reward]`. NaN: the reward does not apply.
+        score: Function that returns `rewards[prompt, sample, reward]`. NaN: does not apply.
         rule: Estimator with its options.
         weights: One weight per reward.
         sampling: Arguments of Tinker's `sample`: `num_samples` and `sampling_params`.
         learning_rate: Learning rate for Adam.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
+        DataError: If a prompt is empty, or the rewards are infinite or have another shape.
     """
+    if not all(prompts):
+        raise DataError("a prompt has no tokens. Pass at least one token per prompt")
     types = import_module("tinker").types
     sampler = client.save_weights_and_get_sampling_client()
     futures = [sampler.sample(types.ModelInput.from_ints(each), **sampling) for each in prompts]
     groups = [future.result().sequences for future in futures]
     completions = [[list(each.tokens) for each in group] for group in groups]
     rewards = np.asarray(score(completions), dtype=float)
+    rows = [(p, s) for p, group in enumerate(groups) for s in range(len(group))]
+    if rewards.ndim != 3 or rewards.shape[0] * rewards.shape[1] != len(rows):
+        raise DataError(
+            f"score returned the shape {rewards.shape} for {len(prompts)} prompts with "
+            f"{len(rows)} completions. Return rewards[prompt, sample, reward]"
+        )
     advantages = np.asarray(rule(rewards, weights))
     rule.update(rewards)
-    rows = [(p, s) for p, group in enumerate(groups) for s in range(len(group))]
     data = [_datum(types, prompts[p], groups[p][s], advantages[p, s]) for p, s in rows]
     loss = client.forward_backward(data, "importance_sampling")
-    done = client.optim_step(types.AdamParams(learning_rate=learning_rate))
-    outputs = loss.result().loss_fn_outputs
-    done.result()
+    client.optim_step(types.AdamParams(learning_rate=learning_rate)).result()
     differences = [
-        np.abs(np.array(output["logprobs"].data)[-len(sampled) :] - sampled)
-        for sampled, output in zip([groups[p][s].logprobs for p, s in rows], outputs, strict=True)
+        np.abs(np.array(output["logprobs"].data)[len(prompts[p]) - 1 :] - groups[p][s].logprobs)
+        for (p, s), output in zip(rows, loss.result().loss_fn_outputs, strict=True)
     ]
     reasons = [[str(each.stop_reason) for each in group] for group in groups]
     difference = float(np.concatenate(differences).mean())
@@ -83,10 +84,7 @@ def train_step(
 
 
 def _datum(types: Any, prompt: Tokens, sampled: Any, advantage: float) -> Any:
-    """Return a completion as Tinker's `Datum`.
-
-    Position i predicts token i + 1. Prompt tokens have weight 0.
-    """
+    """Return a completion as Tinker's `Datum`. Position i predicts token i + 1."""
     tokens, before = [*prompt, *sampled.tokens], len(prompt) - 1
     per_token = {
         "target_tokens": np.array(tokens[1:], dtype=np.int64),

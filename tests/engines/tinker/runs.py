@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-from tests.engines.checks import advantage_difference, analyzed, learned, main
+from tests.engines.checks import advantage_difference, analyzed, close, learned, main
 from tests.engines.servers import free_port, serving
 from tests.environments import ROOT
 
@@ -39,11 +39,10 @@ def gdpo(folder, policy, estimator="gdpo"):
         )
     differences = [float(each) for each in re.findall(r"differ by ([\d.]+)", done.stdout)]
     assert len(differences) == 20, done.stdout
-    assert max(differences) < CLOSE, differences
     assert analyzed(folder / "rollouts") == ["digits", "brevity"]
     return {
         "advantage_difference": advantage_difference(folder / "rollouts", estimator),
-        "logprob_difference": [differences[0], differences[-1]],
+        "logprob_difference": close(differences, CLOSE),
         "component": learned(folder / "rollouts", "digits", by=0.1),
     }
 
