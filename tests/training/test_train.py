@@ -451,7 +451,7 @@ def test_a_run_with_a_relative_folder_resumes_from_another_working_folder(
 
 def test_a_renamed_run_needs_a_name_that_a_run_can_have(begun):
     renamed = begun.path.rename(begun.path.with_name("tiny (copy)"))
-    with pytest.raises(ConfigError, match="Rename it"):
+    with pytest.raises(ConfigError, match="Rename the folder"):
         load_recipe(renamed, resume=True)
 
 

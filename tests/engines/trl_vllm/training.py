@@ -2,7 +2,7 @@
 
     python training.py FOLDER POLICY [FIELD=VALUE ...] [--resume] [--die-at STEP]
 
-The fields are those of `GDPOConfig`, in YAML. Writes what TRL logs to FOLDER/log.json, and a
+The fields are those of `GDPOConfig`, in JSON. Writes what TRL logs to FOLDER/log.json, and a
 rollout record to FOLDER/rollouts.
 """
 
@@ -12,7 +12,6 @@ import os
 import signal
 from pathlib import Path
 
-import yaml
 from cpu_trl import patch
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
@@ -77,7 +76,7 @@ def main():
     parser.add_argument("--die-at", type=int)
     options = parser.parse_args()
     pairs = (each.split("=", 1) for each in options.fields)
-    config = configuration(options.folder, {key: yaml.safe_load(value) for key, value in pairs})
+    config = configuration(options.folder, {key: json.loads(value) for key, value in pairs})
     if config.vllm_mode == "server":
         patch()
     rows = Dataset.from_list(
