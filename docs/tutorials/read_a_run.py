@@ -34,7 +34,7 @@
 # The HTML page `rewards.html` adds curves over the steps, and rollouts with their advantages. The
 # page starts like this:
 #
-# ![Top of the HTML page: brevity has 50 % of the weight and 2 % of the influence](../images/analyze_example.png)
+# ![HTML page: brevity has 50 % of the weight and 2 % of the influence](../images/analyze_example.png)
 #
 # ## Get the same numbers in Python
 #
