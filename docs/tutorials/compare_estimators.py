@@ -7,7 +7,7 @@
 # # Compare two estimators
 #
 # Two runs with different seeds differ even if the estimator is the same. This tutorial compares
-# GRPO and GDPO with ten seeds each. Some of the differences are certain, and some are not. The
+# GRPO and GDPO with ten seeds each. Some of the differences are clear, and others are not. The
 # tutorial needs no GPU and no torch, and takes 20 seconds.
 #
 # ## Small problems
@@ -27,7 +27,7 @@ print(table(experiments))
 # the ten seeds.
 #
 # - `opposed`: the two rewards are exact opposites. In every seed, GRPO learns the reward with the
-#   larger range, and GDPO learns the reward with the larger weight. This difference is certain.
+#   larger range, and GDPO learns the reward with the larger weight. This difference is clear.
 # - `ten_rewards`: one reward has a large range, and nine have a small one. GDPO learns the reward
 #   with the large range later. In the median, it learns the others earlier, but the ranges over the
 #   seeds overlap.

@@ -4,13 +4,13 @@
 # ---
 
 # %% [markdown]
-# # Find out which reward a run ignored
+# # Find out which reward was ignored
 #
 # This tutorial analyzes the rollouts of a finished training run: how much each reward influenced
 # the updates, and which reward was ignored. It needs no GPU and no torch, and takes one minute.
 #
 # The rollouts come with the package. A small policy was trained on tool calls with GRPO for 30 steps
-# of 16 prompts × 8 samples. It had two rewards with the same weight: `correctness` (−3 to 3) and
+# of 16 prompts × 8 samples, with two equally weighted rewards: `correctness` (−3 to 3) and
 # `brevity` (0 to 1).
 #
 # ## Run one command
@@ -29,12 +29,12 @@
 # larger standard deviation within a group dominates.
 #
 # Then read the findings. Each finding names the reward and the evidence. The text after the arrow
-# says what to do.
+# is the remedy.
 #
-# The page `rewards.html` adds curves over the steps, and rollouts with their advantages. It starts
-# like this:
+# The HTML page `rewards.html` adds curves over the steps, and rollouts with their advantages. The
+# page starts like this:
 #
-# ![The page: brevity has 50 % of the weight and 2 % of the influence](../images/analyze_example.png)
+# ![HTML page: brevity has 50 % of the weight and 2 % of the influence](../images/analyze_example.png)
 #
 # ## Get the same numbers in Python
 #
@@ -60,7 +60,7 @@ for reward in run["rewards"]:
 # ## Compute what another estimator would have changed
 #
 # `--estimators` computes the advantages of the same rollouts with other estimators. If nothing
-# changes, a new run with that estimator is not worth its price. The first estimator is the baseline;
+# changes, a new run with that estimator is not worth its cost. The first estimator is the baseline;
 # `recorded` means the advantages in the files.
 
 # %% language="bash"

@@ -7,7 +7,7 @@
 # # Switch a TRL script to GDPO
 #
 # In this tutorial, you train the same policy twice with TRL: first with GRPO, then with GDPO. You
-# need the extra `train`. The training takes a minute, without a GPU or network. The model is a
+# need the `train` extra. The training takes a minute, without a GPU or network. The model is a
 # transformer with two layers and random weights. It generates letters.
 #
 # ## A policy and two rewards
@@ -117,9 +117,10 @@ after.train()
 # %% [markdown]
 # ## What changed
 #
-# The output shows when the mean of five steps first reached a threshold. Both runs learn `vowels` at
-# about the same step. Within a group, the standard deviation of `starts_with_a` is at most 0.5, and
-# that of `vowels` is about 15. GRPO adds the rewards, so it learns `starts_with_a` later.
+# The output shows the step at which the mean of five steps first reached a threshold. Both runs
+# learn `vowels` at about the same step. Within a group, the standard deviation of `starts_with_a`
+# is at most 0.5, and that of `vowels` is about 15. GRPO adds the rewards, so it learns
+# `starts_with_a` later.
 
 
 # %%
