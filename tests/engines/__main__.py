@@ -194,14 +194,16 @@ def line(cells):
 
 
 def commit():
-    shown = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    return shown.stdout.strip() or "no checkout"
+    """Return the commit, marked if a file other than the page differs from it."""
+    described = git("describe", "--always")
+    changed = git("status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}")
+    return (described or "no checkout") + ("-dirty" if changed else "")
+
+
+def git(*arguments):
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def run_engine(name, runs, times):
