@@ -55,11 +55,11 @@ def compare(
         jobs: Number of runs to train in parallel. Default: one per device in CUDA_VISIBLE_DEVICES,
             or one per CPU core if there is no GPU.
         output: Folder to write the comparison to. Default: `<task>-compare` in the recipe's
-            `runs_dir`. With --suite, pages are written only if this option is set.
+            `runs_dir`. With --suite, HTML reports are written only if --output is set.
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
-        price: Price of one run for one hour, in any currency. Prints the cost of the remaining
-            runs. Default: print no cost.
+        price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
+            Default: print no cost.
         retry_failed: Train failed runs again.
         dry_run: Print the runs and the smallest p-value attainable with these seeds, then exit.
             Needs no GPU, data or network.

@@ -327,7 +327,7 @@ def run_demo(
     """Train a tiny policy on tool calling with GRPO and with GDPO, side by side on the CPU.
 
     Each estimator runs in its own `gdpo train` process with one thread. The rewards come from the
-    task `tool_calling`. The prompt is shorter than that task's prompt, which is too long for such a
+    `tool_calling` task. The prompt is shorter than that task's prompt, which is too long for such a
     small model.
 
     Args:

@@ -95,7 +95,7 @@ class FindingHistory:
         """Add the next step.
 
         Args:
-            influence: The sums of the step.
+            influence: Influence sums of the step.
             findings: The findings of the step. `ignored` and `reversed` are skipped, because they
                 are computed over the window instead.
 

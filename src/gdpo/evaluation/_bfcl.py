@@ -1,6 +1,6 @@
 """Defines the single-turn benchmarks of the Berkeley Function Calling Leaderboard (BFCL).
 
-The rows, answers and checker come from the package `bfcl-eval`. This package pins about fifty other
+The rows, answers and checker come from the `bfcl-eval` package. This package pins about fifty other
 packages. Therefore only its checker is imported, and the checker's table of models is replaced by a
 single entry. To install the package without its dependencies:
 
@@ -12,7 +12,7 @@ pip install tree_sitter==0.21.3 tree-sitter-java==0.21.0 tree-sitter-javascript=
 This version of the package contains the rows, tools and checker of V4. The paper used v3. The rows
 of v3 come with version 2025.6.8 of the package, and are used if that version is installed.
 
-The prompt is ToolRL's, as in the task `tool_calling`. The paper's models were trained on this
+The prompt is ToolRL's, as in the `tool_calling` task. The paper's models were trained on this
 prompt. A handler (`_bfcl_handlers`) writes a row into the prompt and reads the calls from a
 response. Calls are parsed as JSON and never executed: the checker compares them with the reference
 answers. As on the leaderboard, a row that expects no call is passed by any response without a

@@ -11,7 +11,7 @@ ToolRL's handler has a closing sentence for multi-turn rows, which BFCL never us
 `TOOLRL` does use this sentence. It is not known which commit of BFCL the authors used.
 
 `OURS` shows the whole schema of each tool, adds no sentences, and reads calls in the same way as
-the task `tool_calling`.
+the `tool_calling` task.
 """
 
 import copy

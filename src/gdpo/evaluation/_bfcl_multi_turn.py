@@ -8,7 +8,7 @@ tools must be in the same state in both executions, and the results of the model
 include the results of the reference calls.
 
 **Format** is the share of the model's messages that pass the format reward of the task. A message
-with a call must have the format for calls, and any other message the format for responses.
+with a call must follow the call format, and any other message the response format.
 
 References:
     Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".

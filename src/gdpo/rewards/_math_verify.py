@@ -1,7 +1,7 @@
 r"""Compares an extracted answer with the reference answer. Both are parsed by math-verify.
 
-This module needs the extra `math`. Importing sympy takes about a second. The reward's function is
-defined here so that a worker process finishes this import before its first deadline starts.
+This module requires the `math` extra. Importing sympy takes about a second. The reward's function
+is defined here so that a worker process finishes this import before its first deadline starts.
 """
 
 import logging

@@ -534,7 +534,8 @@ def without_label(answer: str) -> tuple[str | None, str]:
 
 
 def end_of_group(text: str, start: int) -> int:
-    """Return the index of the brace that closes the group open at `start`, or -1 without one."""
+    """Return the index of the brace that closes the group opened at `start`, or -1 if there is
+    none."""
     depth = 1
     for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)

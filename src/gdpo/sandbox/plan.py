@@ -218,7 +218,7 @@ def _names(
 
 
 def _subjects(texts: Sequence[str], trees: Sequence[ast.Module]) -> list[str]:
-    """Return the builtins that the tests take from the program.
+    """Return the names of the builtins that the tests expect the program to define.
 
     If the tests use only builtin names, the builtins that every test calls are the functions under
     test.

@@ -12,8 +12,8 @@ The answer is the text after the last `<answer>`, up to the next `</answer>` or 
 no `<answer>`, the whole completion is the answer, so that a correct number is rewarded before the
 policy has learned the format.
 
-The task `gsm8k` differs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
-NVlabs/GDPO) in the following points. The task `gsm8k_compatible` gives exactly the same scores as
+The `gsm8k` task differs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
+NVlabs/GDPO) in the following points. The `gsm8k_compatible` task gives exactly the same scores as
 the published code.
 
 1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125" and "2125."

@@ -428,7 +428,7 @@ def _refused(subject: _Subject, r: Any, weights: Any, error: type[Exception], wh
         subject(r, weights, like=np.where(np.isinf(r), 0.0, r))
     except error:
         return
-    raise AssertionError(f"{what} must raise a {error.__name__}, but was accepted")
+    raise AssertionError(f"expected a {error.__name__} for {what}, but the estimator accepted the input")
 
 
 _ON_FIXED_BATCHES = (

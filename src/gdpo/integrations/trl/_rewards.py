@@ -112,7 +112,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_references(given: Sequence[Any], *datasets: Any) -> None:
-    """Check that each dataset has the column `reference`, which `Reward` objects read.
+    """Check that each dataset has the `reference` column, which `Reward` objects read.
 
     Args:
         given: Rewards, in any format that `as_reward_functions` accepts.

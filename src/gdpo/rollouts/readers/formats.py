@@ -47,7 +47,7 @@ class Format:
     lists: bool | None = None
     """Whether `prompt`, `completion` and `step` must be lists. None if both forms are accepted."""
     numbers: tuple[str, ...] = ()
-    """Columns of a parquet file of records that are always read."""
+    """Columns that are always read from a parquet file of records."""
     texts: tuple[str, ...] = ()
     """Additional columns that are read if texts are needed."""
     wordless: bool = False

@@ -229,7 +229,7 @@ def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> 
 
 
 def _spelt(fields: Iterable[str]) -> dict[str, str]:
-    """Return the fields by their names in snake case, such as `global_step`."""
+    """Return the fields, keyed by their snake-case names, such as `global_step`."""
     fields = list(fields)
     return {"_".join(_words(name)): name for name in fields[::-1]} | {name: name for name in fields}
 

@@ -328,7 +328,7 @@ def read_texts(
 
     Args:
         file: One of the `files` of a table.
-        rows: Values of the column `row` of a table.
+        rows: Values of the `row` column of a table.
         format: The value that was passed to `read_rollout_files`.
         columns: The value that was passed to `read_rollout_files`.
         load_pt: The value that was passed to `read_rollout_files`.

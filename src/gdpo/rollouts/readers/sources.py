@@ -362,7 +362,7 @@ def _reader(source: Any, size: int, wrong: Callable[[Any], str], texts: list[str
 
 
 def open_parquet(path: Path, text: str | None) -> Any:
-    """Open a parquet file so that identical texts in the column `text` are read once.
+    """Open a parquet file so that identical texts in the `text` column are read once.
 
     Raises:
         DataError: If the file is also compressed with gzip, and too large to be kept in memory.

@@ -1,4 +1,4 @@
-"""Defines the format and correctness rewards of the task `tool_calling`."""
+"""Defines the format and correctness rewards of the `tool_calling` task."""
 
 from collections import Counter
 from collections.abc import Sequence
