@@ -30,11 +30,11 @@ from gdpo.rollouts.readers.report import without_rewards
 _PAUSE_S = 3.0
 _WIDTH = 100
 _AROUND = 2
-"""Number of lines printed around the summary: the input paths before, the page's path after."""
+"""Number of lines printed before the summary (input paths) and after it (path of the page)."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:
-    """Read the files, print the summary and write the page. Return the exit code.
+    """Read the files, print the summary and write the HTML page. Return the exit code.
 
     Raises:
         DataError: If there is nothing to analyze.

@@ -44,9 +44,9 @@ def compare(
             use your own estimator, write NAME=MODULE:FUNCTION, as in
             `mine=my_module:my_estimator`. Default: grpo,gdpo (with --suite: all).
         arms: Former name of --estimators.
-        vary: Recipe key and its comma-separated values, as in
-            `--vary rewards.length.weight=1,0.5`. Can be repeated. Every combination of values is
-            trained with each estimator.
+        vary: Recipe key with its comma-separated values, as in `--vary
+            rewards.length.weight=1,0.5`. Can be repeated. Every combination of values is trained
+            with each estimator.
         seeds: Number of seeds (5 means seeds 1 to 5), or comma-separated seeds. Default: 5 (with
             --suite: 20).
         suite: Compare on seven small problems instead of a recipe. The only suite is `toys`. Needs

@@ -194,4 +194,4 @@ CATALOGUE: tuple[Tool, ...] = (
     ),
     Tool("volume", "set volume to {level}", (Parameter("level", "number", _LEVEL),)),
 )
-"""All tools in the demo."""
+"""All tools of the demo."""

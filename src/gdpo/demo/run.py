@@ -46,7 +46,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 20
 
 _EVERY = 10
-"""Number of steps between two printed lines per estimator, if the output is not a terminal."""
+"""Number of steps between the printed lines of an estimator, if the output is not a terminal."""
 
 
 @dataclass(slots=True)

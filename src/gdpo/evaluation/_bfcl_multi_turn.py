@@ -1,7 +1,7 @@
 """Defines the multi-turn benchmarks of the Berkeley Function Calling Leaderboard.
 
 The user sends several requests, one per turn. In each turn, the model calls tools and reads their
-results, up to 20 times, until it writes a message without a parseable call. Then the next turn
+results, up to 20 times, until it writes a message without a parseable call. The next turn then
 starts. A handler writes every prompt, which is ToolRL's prompt with the dialogue so far. At the
 end, the checker executes the model's calls and the row's reference calls. After each turn, the
 tools must be in the same state in both executions, and the results of the model's calls must

@@ -181,7 +181,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
 
 
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
-    """Return a benchmark's rewards: the rewards of its task, additional ones, and the token limit.
+    """Return a benchmark's rewards: its task's rewards, additional rewards, and the token limit.
 
     Coding benchmarks also get `pass_all`.
 

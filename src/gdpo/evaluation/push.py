@@ -61,7 +61,7 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may writ
 _REFUSED = (401, 403)
 _RERUN = "then rerun the same command"
 _SHOWN = 300
-"""Maximum number of characters of the Hub's reply to include in a message."""
+"""Maximum number of characters of the Hub's reply that a message includes."""
 
 
 @dataclass(frozen=True, slots=True)

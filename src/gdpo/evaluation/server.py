@@ -99,7 +99,7 @@ STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""Possible prefixes of a line in a stream. JSON never starts with these prefixes."""
+"""Possible prefixes of a line in a stream. JSON text never starts with any of them."""
 
 
 class ServerError(GdpoError):

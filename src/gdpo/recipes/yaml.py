@@ -42,7 +42,7 @@ class _CoreLoader(yaml.SafeLoader):
 
 
 class _QuotingDumper(yaml.SafeDumper):
-    """Writes YAML like PyYAML, and also quotes text that would be a number in YAML 1.2."""
+    """Writes YAML like PyYAML, but also quotes text that would be a number in YAML 1.2."""
 
 
 for _kind, _pattern, _first in (

@@ -30,7 +30,7 @@ _READING = LatexExtractionConfig(
 )
 
 _SEARCHED = 100_000
-"""Only this many characters at the end of a completion are searched for the answer."""
+"""Number of characters at the end of a completion that are searched for the answer."""
 
 _LONGEST = 300
 """Maximum length of an answer, in characters. The longest answer in MATH has 159 characters."""

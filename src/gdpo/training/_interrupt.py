@@ -43,7 +43,7 @@ class StopRequest:
     announce: Callable[[], None] = lambda: None
     """Function that shows the stop request without a lock, because a signal handler calls it."""
     since: float = 0.0
-    """Time of the first signal, in seconds of the monotonic clock."""
+    """Monotonic time of the first signal, in seconds."""
 
     def allow(self) -> None:
         """Allow a stop request to drop the work in progress from now on."""
@@ -65,7 +65,7 @@ class StopRequest:
 
         Args:
             number: SIGINT or SIGTERM.
-            now: Current time of the monotonic clock, in seconds.
+            now: Current monotonic time, in seconds.
 
         Raises:
             Stopped: If the work in progress may be dropped.

@@ -109,8 +109,8 @@ def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
 def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
     """Write `model/` from a checkpoint, completely or not at all.
 
-    The files are hard links if the file system supports links, because a model may take up many
-    gigabytes. A LoRA adapter is merged into its base model.
+    The files are hard links if the file system supports links, because a model may be many
+    gigabytes in size. A LoRA adapter is merged into its base model.
 
     Returns:
         Whether the checkpoint has weights.

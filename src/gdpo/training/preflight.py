@@ -76,7 +76,7 @@ class Job:
 
     @property
     def recipe(self) -> Recipe:
-        """Return the recipe of `resolved`."""
+        """Return the recipe in `resolved`."""
         return self.resolved.recipe
 
 

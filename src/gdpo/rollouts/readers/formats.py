@@ -148,7 +148,7 @@ def format_of(
     numbers: Iterable[str],
     record: Record | None = None,
 ) -> tuple[Format, str]:
-    """Return the format of a file, and a phrase that says how the format was determined.
+    """Return the format of a file, and a phrase that describes how the format was determined.
 
     Args:
         kind: Kind of the file, such as `parquet` or `jsonl`.

@@ -99,7 +99,7 @@ def input_output_tests(row: Row) -> TestsOfRow:
     `input_output` contains `inputs` and `outputs`, as an object or as JSON text. With `fn_name`,
     each input is a list of arguments, and each output is the expected return value. The function
     may be a method of a `Solution` class, as in the starter code of these rows, or a plain
-    function. Three conventions in these rows are undone:
+    function. Three conventions of these rows are converted:
 
     - If every output of a row is a list with one item, this item is the expected value. The
       published evaluator accepts both the item and the list. In this package, a function that is
@@ -254,7 +254,7 @@ def _first_of_list(row: Row) -> str | None:
 
 
 def _first_in_python(row: Row) -> str | None:
-    """Return the first Python solution in a CodeContests row, or None without one."""
+    """Return the first Python solution in a CodeContests row, or None if there is none."""
     held = row.get("solutions")
     if not isinstance(held, Mapping):
         return None
