@@ -53,9 +53,9 @@ def corr_grpo(
     where $\hat\rho$ is the correlation matrix of the weighted rewards in the group. Constant
     rewards are excluded from the matrix. The double sum equals the variance of
     $\sum_k \mathrm{sign}(w_k) z_k$, which is how the code computes it. For a single reward, the
-    result equals `grpo_no_std`. If the same reward is listed several times, the result is `grpo_no_std`
-    divided by the number of copies. Within a group, the advantages are proportional to GRPO's
-    advantages, but they keep the unit of the rewards.
+    result equals `grpo_no_std`. If the same reward is listed several times, the result is
+    `grpo_no_std` divided by the number of copies. Within a group, the advantages are proportional
+    to GRPO's advantages, but they keep the unit of the rewards.
 
     If the rewards of a group oppose each other, the denominator approaches 0. If the rewards also
     differ in weight or standard deviation, advantages can reach several hundred, up to

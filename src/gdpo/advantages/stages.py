@@ -291,7 +291,7 @@ def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """Stores the count, mean and sum of squares of some values. All are 0 if there are no values."""
+    """Stores the count, mean and sum of squares of values. All are 0 if there are no values."""
 
     count: Any
     mean: Any

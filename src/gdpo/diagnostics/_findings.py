@@ -217,7 +217,7 @@ def _tiny_std(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findi
             f"{percent(reward.influence_share or 0)} of the influence. If this variation is noise, "
             "it is amplified",
             f"set noise_floor to the smallest difference in `{reward.name}` that matters, in the "
-            "unit of the reward; or declare the range that the reward really uses",
+            "unit of the reward; or declare the range that the reward actually covers",
             {
                 "part_of_range": part,
                 "varying_std": reward.varying_std,
@@ -333,7 +333,7 @@ def _reversed(reward: _Reward, dominating: _Reward | None, groups: int) -> Findi
     """
     direction, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
     cause, evidence = "", _evidence(reward, groups)
-    remedy = f"increase the size of the weight of `{reward.name}`"
+    remedy = f"increase the absolute weight of `{reward.name}`"
     if dominating is not None and (ratio := _std_ratio(reward, dominating)):
         cause = f". The standard deviation of `{dominating.name}` is {times(ratio)} as large"
         remedy = _SEPARATELY
@@ -356,7 +356,7 @@ def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Findin
     `dominating` is the other reward with the most influence per weight.
     """
     cause, evidence = "", _evidence(reward, groups)
-    remedy = f"increase the size of the weight of `{reward.name}`"
+    remedy = f"increase the absolute weight of `{reward.name}`"
     if dominating is not None and dominating.share > 0:
         share = interval(dominating.share, dominating.margin)
         cause = f". `{dominating.name}` has {share} of the influence"
@@ -401,7 +401,8 @@ def _no_signal(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     if d.zero_advantage_groups < thresholds.zero_advantage:
         return
     remedy = (
-        "add prompts of another difficulty, take more samples per prompt, or warm-start the policy"
+        "add prompts of a different difficulty, take more samples per prompt, or warm-start the "
+        "policy"
     )
     if all(reward.weight == 0 for reward in d.rewards):
         remedy = "give at least one reward a weight other than 0"
@@ -429,8 +430,7 @@ def _conflict(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
             (),
             f"different rewards pull {percent(d.conflict)} of the rollouts in opposite directions "
             f"({percent(d.chance_conflict)} expected by chance), so no policy can earn all of them",
-            "set the weights by which reward matters most, or gate the less important rewards on "
-            "the main one",
+            "set the weights by priority, or gate the less important rewards on the main one",
             {"conflict": d.conflict, "chance_conflict": d.chance_conflict},
         )
 
@@ -566,8 +566,8 @@ def _opposed(names: tuple[str, str], asked: float, evidence: Mapping[str, float]
         Severity.WARNING,
         names,
         f"`{a}` and `{b}` pull in opposite directions: {_correlated(asked, evidence)}",
-        "set the weights by which of the two matters more, or gate one on the other, so that it "
-        "counts only where the other is reached",
+        "set the weights by priority, or gate one reward on the other, so that it counts only "
+        "where the other is reached",
         evidence,
     )
 
@@ -580,7 +580,7 @@ def _redundant(names: tuple[str, str], asked: float, evidence: Mapping[str, floa
         names,
         f"`{a}` and `{b}` measure nearly the same thing, which counts twice: "
         f"{_correlated(asked, evidence)}",
-        "remove one of them, halve both weights, or use the estimator gdpo_decorrelated",
+        "remove one of them, halve both weights, or use the gdpo_decorrelated estimator",
         evidence,
     )
 

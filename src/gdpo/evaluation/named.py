@@ -77,7 +77,7 @@ def responder_of(
             tokenizer = load_tokenizer(located, recipe)
             with located.loading():
                 if engine == "vllm":
-                    assert vllm is not None, "the engine vllm needs its options"
+                    assert vllm is not None, "the vllm engine requires its options"
                     loaded.append(VllmModel(located.source, tokenizer, sampling, vllm))
                 else:
                     source = located.source

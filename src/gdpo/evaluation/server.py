@@ -115,7 +115,7 @@ class BrokenOffError(Exception):
     """
 
     def __init__(self, why: object, pieces: int) -> None:
-        super().__init__(f"the response broke off after {pieces:,} pieces: {why}")
+        super().__init__(f"the response ended early, after {pieces:,} pieces: {why}")
         self.pieces = pieces
 
 

@@ -121,7 +121,7 @@ def in_words(spans: Sequence[Span]) -> str:
     words = f"steps {first} to {last}"
     if len(spans) == 1:
         return words
-    return f"{words}, and on and off from {spans[0][0]} to {spans[-1][1]}"
+    return f"{words}, and intermittently from {spans[0][0]} to {spans[-1][1]}"
 
 
 def breakable(name: str) -> "Markup":

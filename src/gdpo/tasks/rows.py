@@ -348,7 +348,7 @@ def _nearby(path: Path) -> str:
         return f"the folder {path.parent} does not exist either"
     names = sorted(p.name for p in path.parent.iterdir() if _ends_readably(p))
     near = get_close_matches(path.name, names, n=_NAMED, cutoff=0.4) or names[:_NAMED]
-    return f"the folder {path.parent.absolute()} contains {', '.join(near) or 'no file of rows'}"
+    return f"the folder {path.parent.absolute()} contains {', '.join(near) or 'no data file'}"
 
 
 def _open_text(path: Path) -> TextIO:

@@ -221,7 +221,7 @@ class ReadReport:
             ),
             unequal: unequal != "",
             f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: check the "
-            "number, and that the rollouts of a prompt follow each other": self.mixed_blocks,
+            "number, and that the rollouts of each prompt are consecutive": self.mixed_blocks,
             f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain group "
             "ids: remove it, or name other files": self.size_unused,
             f"{unknown:,} rollouts have neither a group nor a prompt: give group_size if the "

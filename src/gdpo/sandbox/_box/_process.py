@@ -226,7 +226,7 @@ class Process:
     def cause(self, status: int, memory: int) -> Failure:
         """Return the reason why a process exited on its own or was killed by the kernel."""
         if not os.WIFSIGNALED(status):
-            return Failure("killed", "killed", f"ended itself with exit status {status >> 8}")
+            return Failure("killed", "killed", f"exited with status {status >> 8}")
         number = os.WTERMSIG(status)
         late = number == signal.SIGKILL and self.cpu > _MUCH * self.limits["cpu"]
         if late or number == signal.SIGXCPU:
