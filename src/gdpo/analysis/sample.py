@@ -43,7 +43,7 @@ class SampledGroup:
     samples: tuple[int, ...]
     """Indices of the samples within the group."""
     size: int
-    """Number of rollouts in the whole group."""
+    """Number of rollouts in the group."""
     names: tuple[str, ...]
     file: Path
     rows: tuple[int, ...]

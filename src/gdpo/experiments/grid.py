@@ -316,9 +316,9 @@ def run_grid(
     Interrupted runs resume from their last checkpoint. Failed runs are kept, with the reason, and
     are included in the statistics. If another process is already training a run, for example
     because an earlier comparison was killed, `run_grid` waits for that process and counts it in
-    `jobs`. If that process exits early, the run is resumed. Ctrl-C makes all runs save and exit,
-    and waits for them. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion` describes how
-    the runs ended.
+    `jobs`. If that process exits early, the run is resumed. After Ctrl-C, `run_grid` waits until
+    all runs have saved and exited. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion`
+    describes how the runs ended.
 
     Args:
         grid: The comparison.

@@ -73,8 +73,7 @@ _TOO_DEEP = f"lists and mappings are nested more than {_DEPTH} deep. Use fewer l
 
 _TOO_MANY = (
     f"the document has more than {_VALUES:,} values after its aliases (*name) are expanded. "
-    "Replace "
-    "aliases with their values, and remove repetitions"
+    "Replace aliases with their values, and remove repetitions"
 )
 
 

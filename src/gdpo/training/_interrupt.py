@@ -1,4 +1,4 @@
-"""Handles signals that stop training, and tracks when the work in progress may be dropped."""
+"""Handles signals that stop training, and tracks whether the work in progress may be dropped."""
 
 import os
 import signal
@@ -29,9 +29,9 @@ class Stopped(KeyboardInterrupt):
 class StopRequest:
     """Stores whether a stop was requested, and whether the work in progress may be dropped.
 
-    A signal raises `Stopped` if work may be dropped. An exception from a signal handler can get
-    lost (in a `__del__`, or in a bare `except` of a user's reward), so the request is checked again
-    at the end of each part of the work.
+    A signal raises `Stopped` if work may be dropped. An exception from a signal handler can be
+    swallowed (in a `__del__`, or by a bare `except` in a user's reward), so the request is checked
+    again at the end of each part of the work.
     """
 
     requested: bool = False

@@ -31,7 +31,7 @@ _LAST = 10
 _WEIGHTS = (".safetensors", ".bin")
 _MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
 _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
-"""Checkpoint files with the extension of a model file that do not belong to the model."""
+"""Checkpoint files that have the extension of a model file but do not belong to the model."""
 
 
 def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:

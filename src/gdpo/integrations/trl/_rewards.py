@@ -181,7 +181,7 @@ class _SharedScores:
     def of(
         self, completions: list[Any], completion_ids: list[Any], references: list[Any]
     ) -> Scores:
-        """Return the scores of a batch. TRL passes the same `completions` object to each reward."""
+        """Return the scores of a batch. TRL passes the same `completions` object to all rewards."""
         if self._scores is None or completions is not self._completions:
             self._scores = self.scorer.score(
                 [completion_text(completion) for completion in completions],

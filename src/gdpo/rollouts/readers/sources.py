@@ -35,7 +35,7 @@ _CHECKED = 4096
 the parsing time."""
 _NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
 _SKIPPED = 2**20
-"""Number of bytes per read while a line is skipped."""
+"""Number of bytes per read while skipping a line."""
 UNREADABLE = (
     OSError,
     EOFError,

@@ -69,7 +69,7 @@ class Failure:
 
 
 class Stub:
-    """Represents an object that stays in the program. Tests can call a stub or pass it back."""
+    """Represents an object that remains in the program. Tests can call a stub or pass it back."""
 
     __slots__ = ("_number", "_process")
 
