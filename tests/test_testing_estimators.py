@@ -81,7 +81,7 @@ def takes_everything(rewards, weights):
         (counts_absent_rewards, Claims(), "without a reward|weight 0"),
         (looks_at_other_groups, Claims(local=True), "another group"),
         (changes_its_weights, Claims(), "changes its arguments"),
-        (takes_everything, Claims(), "a reward of inf.*DataError"),
+        (takes_everything, Claims(), "DataError for a reward of inf"),
         (gdpo, Claims(local=True), "another group"),
         (grpo_no_std, Claims(unit="each"), "rewards of size|rewards times"),
         (grpo_no_std, Claims(unit="all"), "rewards of size|rewards times"),

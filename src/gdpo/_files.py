@@ -86,7 +86,7 @@ def _finite(value: Any) -> Any:
 
 
 def cache_folder() -> Path:
-    """Return the current user's cache folder for gdpo."""
+    """Return the current user's gdpo cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdpo"
 
 

@@ -30,7 +30,7 @@ def search_also(folder: Path) -> None:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name that was most likely meant, or None if no allowed name is similar.
+    """Return the allowed name that was probably meant, or None if no allowed name is similar.
 
     >>> nearest("gpdo", ["grpo", "gdpo"])
     'gdpo'

@@ -19,7 +19,7 @@ def paired_interval(
     Args:
         ours: One value per pair, in any unit.
         theirs: The other value of each pair, in the same order and unit. Pairs that contain NaN are
-            left out.
+            excluded.
         level: Confidence level, above 0 and below 1.
 
     Returns:

@@ -622,7 +622,7 @@ def test_what_is_followed_ends_with_the_first_warning_that_lasts(following, tmp_
     assert process.returncode == 1
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["failed"] for line in lines] == [False] * (len(lines) - 1) + [True]
-    assert "a warning held for 5 steps in a row: `quiet`" in " ".join(err.split())
+    assert "a warning lasted for 5 steps in a row: `quiet`" in " ".join(err.split())
 
 
 def test_what_is_followed_says_why_it_ended(gdpo_says, tmp_path, here):
@@ -631,7 +631,7 @@ def test_what_is_followed_says_why_it_ended(gdpo_says, tmp_path, here):
     )
     assert (code, err) == (1, "")
     last = out.splitlines()[-1]
-    assert "a warning held for 6 steps in a row: `quiet`" in last
+    assert "a warning lasted for 6 steps in a row: `quiet`" in last
     assert (here / "analysis.html").is_file()
 
 

@@ -417,7 +417,7 @@ GOOD = {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"ground_t
             r"prompt\[0\]\.role'",
         ),
         ({**GOOD, "prompt": [{"role": "user"}]}, r"prompt\[0\]\.content'"),
-        ({**GOOD, "reward_model": "x"}, r"column 'reward_model\.ground_truth'"),
+        ({**GOOD, "reward_model": "x"}, r"column 'reward_model'"),
         ({**GOOD, "reward_model": {}}, r"'reward_model\.ground_truth' .*got nothing"),
         (
             {"instruction": "a", "input": "b", "output": block("{")},

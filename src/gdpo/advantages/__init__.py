@@ -2,7 +2,7 @@
 
 All estimators share a contract:
 
-- NaN means that a reward does not apply to a rollout. Missing values are left out of every
+- NaN means that a reward does not apply to a rollout. Missing values are excluded from every
   statistic. A rollout without any reward gets the advantage 0.
 - A reward that does not vary within a group contributes exactly 0 to that group. If no reward
   varies in any group, all advantages are exactly 0.

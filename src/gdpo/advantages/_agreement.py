@@ -51,7 +51,7 @@ def corr_grpo(
     $$ A = \frac{\sum_k w_k (r_k - \bar r_k)}{\sqrt{\sum_{k,l} \hat\rho_{kl} + \epsilon}}, $$
 
     where $\hat\rho$ is the correlation matrix of the weighted rewards in the group. Constant
-    rewards are left out of the matrix. The double sum equals the variance of
+    rewards are excluded from the matrix. The double sum equals the variance of
     $\sum_k \mathrm{sign}(w_k) z_k$, which is how the code computes it. For a single reward, the
     result equals `grpo_no_std`. If the same reward is listed several times, the result is
     `grpo_no_std` divided by the number of copies. Within a group, the advantages are proportional
@@ -114,7 +114,7 @@ def gd2po_hard(
     r"""Compute GDPO without the rollouts whose rewards conflict (GD²PO, hard).
 
     A rollout is dropped if one of its values $\mathrm{sign}(w_k) z_k$ is above $\delta$ and another
-    is below $-\delta$. With $\delta = 0$, the sign of noise counts too, even below a noise floor.
+    is below $-\delta$. With $\delta = 0$, even noise below a noise floor can count as a conflict.
     The weighted sum of each kept rollout is multiplied by the share of its group that is kept. The
     results are then standardized over the batch:
 
@@ -302,7 +302,7 @@ def _standardized_kept(total: Rounded, keep: Any) -> Rounded:
 
 
 def _decorrelated(z: Rounded, weights: Any, *, power: Number, shrinkage: Number) -> Any:
-    """Return the corrected weights. Rewards with weight 0 are left out of the correction."""
+    """Return the corrected weights. Rewards with weight 0 are excluded from the correction."""
     xp = namespace(weights)
     used = weights != 0
     known = Rounded(xp.where(used, z.values, 0.0), z.error)

@@ -123,7 +123,7 @@ def gdpo_leave_one_out(
     The scores of a group need not sum to 0.
 
     Differences from NeMo-RL: this version does not add an ε of 1e-6. The standard deviation is free
-    of the rounding errors in NeMo-RL, which subtracts squares. A missing reward is left out instead
+    of the rounding errors in NeMo-RL, which subtracts squares. A missing reward is excluded instead
     of turning the whole batch into NaN.
 
     Args:

@@ -19,8 +19,8 @@ from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estim
 from gdpo.errors import ConfigError, GdpoError
 
 Options = Mapping[str, Any]
-"""Keyword options of an estimator in a configuration: numbers, lists in the order of the rewards,
-or mappings keyed by reward name."""
+"""Keyword options of an estimator in a configuration: numbers, lists in reward order, or mappings
+keyed by reward name."""
 
 _BY_BATCH = "token_counts"
 """Name of the option whose value is passed with each batch. In a configuration, the value `true`
@@ -34,7 +34,7 @@ _DUAL_OPTIONS = ("targets", "step_size", "start", "maximum")
 
 
 class AdvantageRule:
-    """Stores an estimator with its options and any state.
+    """Stores an estimator with its options and its state, if any.
 
     Args:
         name: A key in `ESTIMATORS`, or `module:attribute`.
@@ -94,8 +94,8 @@ class AdvantageRule:
             rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not
                 apply.
             weights: One weight per reward.
-            token_counts: Number of tokens in each response. Used only with the option
-                `token_counts: true`.
+            token_counts: Number of tokens in each response. Used only if the `token_counts` option
+                is true.
 
         Raises:
             DataError: If a reward is infinite.

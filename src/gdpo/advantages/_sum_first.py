@@ -1,4 +1,4 @@
-"""Defines estimators that add the rewards and then normalize the sum: GRPO and similar ones.
+"""Defines estimators that add the rewards and then normalize the sum: GRPO and its variants.
 
 The reward with the largest standard deviation dominates, and samples with different rewards but the
 same sum get the same advantage. Each reward is centered before the sum, so that a missing reward

@@ -1,6 +1,6 @@
 """Converts a caller's array to `Rounded`, and converts results back to the caller's array library.
 
-The caller's library can be NumPy, torch, JAX or any other that array-api-compat supports.
+The caller's library can be NumPy, torch, JAX or any other library that array-api-compat supports.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Rewards: TypeAlias = Real[Any, "prompt sample reward"]
 that the rollout is padding."""
 
 Weights: TypeAlias = Real[Any, " reward"] | Sequence[float | int]
-"""Importance of each reward (dimensionless). A reward with weight 0 is left out."""
+"""Importance of each reward (dimensionless). A reward with weight 0 is ignored."""
 
 PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
 """An option with one number per reward, in that reward's unit. NaN: no value for this reward.
@@ -189,7 +189,7 @@ def per_reward(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " r
 
 
 def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | None:
-    """Return the noise floor of each reward, or 0 for a reward without one. None: no floors.
+    """Return the noise floor of each reward, or 0 for a reward without a floor. None: no floors.
 
     Raises:
         ConfigError: If the number of values differs from the number of rewards, or a value is

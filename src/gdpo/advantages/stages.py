@@ -2,10 +2,10 @@
 
 A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
 A value within this bound is set to exactly 0, so a group without signal gives exactly 0 instead of
-amplified noise. NaN marks a missing value. Stages leave missing values out of every statistic and
+amplified noise. NaN marks a missing value. Stages exclude missing values from every statistic and
 return them as NaN.
 
-The module `arrays` converts between a caller's array and `Rounded`.
+The `arrays` module converts between a caller's array and `Rounded`.
 """
 
 from collections.abc import Callable
@@ -139,19 +139,19 @@ def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
 
 
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
-    r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$, or exactly 0 without a spread."""
+    r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$, or exactly 0 if $s = 0$."""
     centred, divisor = _centred(x, over, counts)
     return _over(centred, divisor, floor)
 
 
 def times(x: Rounded, factor: Any) -> Rounded:
-    """Multiply by an exact factor whose shape broadcasts."""
+    """Multiply by an exact factor of a broadcastable shape."""
     xp = x.xp
     return Rounded(x.values * factor, x.error * xp.abs(factor), x.complete)
 
 
 def divide(x: Rounded, divisor: Any) -> Rounded:
-    """Divide by an exact spread whose shape broadcasts. A spread of 0 gives exactly 0."""
+    """Divide by an exact spread of a broadcastable shape. A spread of 0 gives exactly 0."""
     xp = x.xp
     return _over(x, xp.where(divisor > 0, divisor, xp.inf))
 
@@ -165,7 +165,7 @@ def below(values: Any, bound: Any, *, size: Any) -> Any:
 def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
     r"""Return the sum over the rewards that apply: $\sum_k w_k x_k$.
 
-    A reward with weight 0 is left out. If no reward applies, the sum is missing.
+    A reward with weight 0 is ignored. If no reward applies, the sum is missing.
     """
     xp = x.xp
     applies = None if x.complete else ~xp.isnan(x.values) & (weights != 0)
@@ -291,7 +291,7 @@ def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """Stores the count, mean and sum of squares of some values. All three are 0 without values."""
+    """Stores the count, mean and sum of squares of values. All are 0 if there are no values."""
 
     count: Any
     mean: Any
@@ -299,7 +299,7 @@ class _Moments:
     """Sum of the squared distances from the mean."""
 
     def with_others(self, others: "_Moments") -> "_Moments":
-        """Return the combined moments (Chan et al. 1979), exact if all values are identical."""
+        """Return the combined moments (Chan et al. 1979). Exact if all values are identical."""
         xp = namespace(self.mean)
         count = self.count + others.count
         share = others.count / xp.where(count > 0, count, 1.0)

@@ -23,8 +23,8 @@ from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.inference import listed
 
 _VIEWED = ("grpo", "gdpo")
-"""Estimators whose advantages are shown alongside the recorded advantages, if the user requests no
-estimators. These estimators are stateless, so they are called only on the sampled steps."""
+"""Estimators whose advantages are shown alongside the recorded advantages by default. These
+estimators are stateless, so they are called only on the sampled steps."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Analysis:
 
     @property
     def weights_to_give(self) -> bool:
-        """Whether unknown weights may be why no estimator gives the recorded advantages."""
+        """Whether unknown weights may explain why no estimator gives the recorded advantages."""
         others = [r for r in self.replayed if r.estimator != RECORDED and r.steps]
         return (
             bool(others)

@@ -85,9 +85,9 @@ class Replayed:
     zero: float
     """Share of rollouts whose advantage is exactly 0."""
     signal_lost: int
-    """Number of groups with nonzero advantages for the baseline, but not for the estimator."""
+    """Number of groups in which the baseline has nonzero advantages but the estimator does not."""
     signal_gained: int
-    """Number of groups with nonzero advantages for the estimator, but not for the baseline."""
+    """Number of groups in which the estimator has nonzero advantages but the baseline does not."""
     groups: int
     scale: float
     """Ratio of the estimator's advantages to the baseline's advantages, as a median over the
@@ -133,7 +133,7 @@ class _Compared:
 def changes(
     a: Float[np.ndarray, " rollout"], b: Float[np.ndarray, " rollout"]
 ) -> tuple[float, float]:
-    r"""Return how far advantages $b$ are from a positive multiple of $a$, and the factor.
+    r"""Return the distance of the advantages $b$ from a positive multiple of $a$, and the factor.
 
     With the factor $c = \sum a b / \sum a^2$, the difference is $\max|b - c a| / \max|b|$. The
     difference is 1 if $c \le 0$, or if only one of $a$ and $b$ is 0 everywhere. The difference is 0

@@ -28,16 +28,16 @@ _Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, 
 
 @dataclass(frozen=True, slots=True)
 class RewardOverall:
-    """Stores the results for one reward over all steps with this reward. NaN means no data."""
+    """Stores the results for one reward over all steps that have this reward. NaN means no data."""
 
     name: str
     steps: int
     mean: float
     """Mean over the rollouts that the reward applies to."""
     first: float
-    """Mean over the first tenth of the steps with this reward, with a minimum of one step."""
+    """Mean over the first tenth of the steps that have this reward, and over at least one step."""
     last: float
-    """Mean over the last tenth of the steps with this reward, with a minimum of one step."""
+    """Mean over the last tenth of the steps that have this reward, and over at least one step."""
     missing: float
     """Share of the rollouts in the run that do not have this reward."""
     groups: int
@@ -130,7 +130,7 @@ class RunAnalysis:
         )
 
     def sort(self) -> None:
-        """Sort the steps by number, because each of several files may start at the first step."""
+        """Sort the steps by number, because each file may start at the first step."""
         ordered = sorted(self._steps, key=lambda step: step.number)
         if ordered != self._steps:
             self._steps = ordered
@@ -266,7 +266,7 @@ use."""
 
 
 class LengthBins:
-    """Accumulates rewards by length. If a length does not fit, the bins become twice as wide."""
+    """Accumulates rewards by length. If a length does not fit, the bin width is doubled."""
 
     def __init__(self) -> None:
         self.width = 1.0

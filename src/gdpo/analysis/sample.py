@@ -23,7 +23,7 @@ _SAMPLES = 8
 kept."""
 
 _ROWS = 200_000
-"""Groups after this row of their file are not chosen, because texts are read from the start of the
+"""Groups beyond this row of a file are not chosen, because texts are read from the start of the
 file."""
 
 GOLDEN = 0.6180339887498949
@@ -43,7 +43,7 @@ class SampledGroup:
     samples: tuple[int, ...]
     """Indices of the samples within the group."""
     size: int
-    """Number of rollouts in the whole group."""
+    """Number of rollouts in the group."""
     names: tuple[str, ...]
     file: Path
     rows: tuple[int, ...]
@@ -66,7 +66,7 @@ class Sample:
 
     def __init__(self, per_step: int = 2) -> None:
         self._kept: list[tuple[int, int, SampledGroup]] = []
-        """Groups, each preceded by the number of its step and by its rank within the step."""
+        """Groups, each with its step number and its rank within the step."""
         self._steps, self._stride, self._ranks = 0, 1, per_step
 
     @property

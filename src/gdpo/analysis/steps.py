@@ -188,7 +188,7 @@ def check_weights(
 ) -> None:
     """Raise a ConfigError if the keys of `weights` include an unknown reward.
 
-    `what` is the word for the values in the message.
+    `what` names the values in the message.
     """
     known = list(names)
     for name in weights or ():

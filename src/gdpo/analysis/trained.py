@@ -44,7 +44,7 @@ class TrainedAnalysis:
     """Comparison of every estimator with the first estimator."""
     off_record: dict[str, float] = field(default_factory=dict[str, float])
     """For each estimator, the largest difference from the recorded advantages of the runs that were
-    trained with it. Users' own estimators are never called, so they are not included."""
+    trained with it. User-defined estimators are never called, so they are not included."""
     sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
 
     @property

@@ -34,7 +34,7 @@ class AnalyzeOptions:
     fail_on: Severity | None
     page: Path | None
     no_page: str
-    """Reason to print if no page is written. Empty if there is nothing to explain."""
+    """Reason to print if no HTML page is written. Empty if there is nothing to explain."""
 
     @classmethod
     def of(
@@ -114,7 +114,7 @@ def _load_pt(path: Path) -> Any:
 def _page(
     paths: Sequence[Path], output: Path | None, *, report: bool, wanted: bool
 ) -> tuple[Path | None, str]:
-    """Return the path of the page (None: no page) and the reason to print if there is no page."""
+    """Return the path of the HTML page, or None and the reason to print."""
     if not report and output is not None:
         raise ConfigError("--output cannot be combined with --no-report: remove one of the two")
     if not report or not wanted:
@@ -189,7 +189,7 @@ def _numbers(given: str, option: str) -> dict[str, float]:
 
 
 def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the estimators to recompute with. None: do not recompute; empty: use all."""
+    """Return the estimators for recomputing advantages. None: do not recompute; empty: use all."""
     if given is None:
         return None
     names = tuple(dict.fromkeys(n.strip() for text in given for n in text.split(",") if n.strip()))

@@ -30,11 +30,11 @@ from gdpo.rollouts.readers.report import without_rewards
 _PAUSE_S = 3.0
 _WIDTH = 100
 _AROUND = 2
-"""Number of lines printed around the summary: the input paths before, the page's path after."""
+"""Number of lines printed before the summary (input paths) and after it (path of the page)."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:
-    """Read the files, print the summary and write the page. Return the exit code.
+    """Read the files, print the summary and write the HTML page. Return the exit code.
 
     Raises:
         DataError: If there is nothing to analyze.
@@ -107,7 +107,7 @@ def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
 def _print_end(held: HeldFinding, options: AnalyzeOptions, console: Console) -> None:
     finding = held.finding
     steps = f"{held.in_a_row:,} step{'s' * (held.in_a_row != 1)}"
-    why = f"--fail-on: stopping, because a {finding.severity.value} held for {steps} in a row: "
+    why = f"--fail-on: stopping, because a {finding.severity.value} lasted for {steps} in a row: "
     out = Console(stderr=True, highlight=False) if options.json else console
     _print_line(why + finding.message, out)
 
@@ -243,4 +243,4 @@ def _nothing(analysis: Analysis) -> str:
     if report.files or report.left_out:
         return "no rollout could be read from these files: see the notices above"
     endings = ", ".join(ENDINGS)
-    return f"no rollout files found: give a file or folder with {endings} (.gz may follow)"
+    return f"no rollout files found: pass a file or folder with {endings} (.gz may follow)"

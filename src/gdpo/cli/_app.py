@@ -31,10 +31,10 @@ from gdpo.cli.report import report
 from gdpo.cli.train import train
 from gdpo.errors import GdpoError
 
-_FULL_DISK = "the disk of {place} is full. Free some space, then rerun the same command"
+_FULL_DISK = "the disk that contains {place} is full. Free some space, then rerun the same command"
 
 _RESUMING = ("train", "launch")
-"""Verbs that need --resume to continue an interrupted run. Other verbs need no extra option."""
+"""Verbs that need --resume to resume an interrupted run. Other verbs need no additional option."""
 
 _HELP = """Train a language model on several rewards with GDPO, and measure what each reward does.
 

@@ -7,7 +7,7 @@ MISTAKE = 2
 """The command line, a recipe or a file is invalid. A message on stderr explains the error."""
 
 CRASHED = 70
-"""gdpo or the machine failed. The traceback or the reason is on stderr.
+"""A failure of gdpo or of the machine. The traceback or the reason is on stderr.
 
 Python's default exit code for a crash is 1, which scripts could not distinguish from FAILED.
 """

@@ -88,7 +88,7 @@ _STOPPED = "stopped. Finished responses are saved; rerun the same command to res
 
 @contextmanager
 def progress_shown() -> Generator[Callable[[Progress, str], None]]:
-    """Show progress on stderr: progress bars on a terminal, otherwise one line per part.
+    """Show progress on stderr: progress bars on a terminal, otherwise a line per batch.
 
     Yields:
         A function that takes the progress and the label to show.

@@ -44,9 +44,9 @@ def compare(
             use your own estimator, write NAME=MODULE:FUNCTION, as in
             `mine=my_module:my_estimator`. Default: grpo,gdpo (with --suite: all).
         arms: Former name of --estimators.
-        vary: Recipe key and its comma-separated values, as in
-            `--vary rewards.length.weight=1,0.5`. Can be repeated. Every combination of values is
-            trained with each estimator.
+        vary: Recipe key with its comma-separated values, as in `--vary
+            rewards.length.weight=1,0.5`. Can be repeated. Every combination of values is trained
+            with each estimator.
         seeds: Number of seeds (5 means seeds 1 to 5), or comma-separated seeds. Default: 5 (with
             --suite: 20).
         suite: Compare on seven small problems instead of a recipe. The only suite is `toys`. Needs
@@ -55,11 +55,11 @@ def compare(
         jobs: Number of runs to train in parallel. Default: one per device in CUDA_VISIBLE_DEVICES,
             or one per CPU core if there is no GPU.
         output: Folder to write the comparison to. Default: `<task>-compare` in the recipe's
-            `runs_dir`. With --suite, pages are written only if this option is set.
+            `runs_dir`. With --suite, HTML reports are written only if --output is set.
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
-        price: Price of one run for one hour, in any currency. Prints the cost of the remaining
-            runs. Default: print no cost.
+        price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
+            Default: print no cost.
         retry_failed: Train failed runs again.
         dry_run: Print the runs and the smallest p-value attainable with these seeds, then exit.
             Needs no GPU, data or network.

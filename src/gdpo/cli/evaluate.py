@@ -57,7 +57,7 @@ def evaluate(
         token_limit: Count a response with more tokens than this as too long.
         rows: Use only the first N problems of each benchmark.
         seed: Random seed for sampling.
-        server: URL of an OpenAI-compatible server, as in http://host:8000/v1 for `vllm serve`.
+        server: URL of an OpenAI-compatible server, such as http://host:8000/v1 for `vllm serve`.
         deadline: Stop if the server sends nothing for this many seconds. Default: 600, or more if a
             response of the maximum length would take longer at 10 tokens/s.
         engine: Library that runs a local model: `transformers`, or `vllm` if it is installed.

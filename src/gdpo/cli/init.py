@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 
 def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> int:
-    """Create a small starter project that trains on a laptop.
+    """Create a small starter project that can be trained on a laptop.
 
     Writes a recipe, a task, a reward, 40 problems and a tiny random model. `gdpo train recipe.yaml`
     trains the model offline in about a minute on a CPU. Replace the model, the problems and the

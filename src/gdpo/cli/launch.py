@@ -30,8 +30,8 @@ def verl(
 
     Args:
         recipe: A recipe (YAML), or a folder that contains a `recipe.yaml`.
-        overrides: Options for verl's own configuration, as key=value after `--`. Example:
-            `-- actor_rollout_ref.actor.strategy=fsdp2`.
+        overrides: Overrides of verl's own configuration, as key=value after `--`. Example: `--
+            actor_rollout_ref.actor.strategy=fsdp2`.
         nodes: Number of nodes in the Ray cluster.
         gpus: Number of GPUs per node. The recipe's batch must be divisible by the total number of
             GPUs.

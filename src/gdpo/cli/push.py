@@ -20,7 +20,7 @@ def push(
     Prints a list of the files, then uploads the model, the README with its curves, the recipe, the
     metrics of every step (`metrics.jsonl`) and the scores of `gdpo evaluate`. Checkpoints, the
     command line and the responses of an evaluation are not uploaded. A new repository is private.
-    Needs `hf auth login` or the environment variable HF_TOKEN.
+    Requires `hf auth login` or the HF_TOKEN environment variable.
 
     Args:
         run: A run directory.

@@ -20,9 +20,9 @@ def train(
     """Train a model from a recipe.
 
     Validates the recipe before loading the model. Writes the recipe, metrics, rollouts and
-    checkpoints to `runs/<name>`, and at the end also the model, a README with the curves, and
-    `report.html`. On Ctrl-C, discards the step in progress, saves the last finished step, and
-    prints the command to resume.
+    checkpoints to `runs/<name>`. When training ends, also writes the model, a README with the
+    training curves, and `report.html`. On Ctrl-C, discards the step in progress, saves the last
+    finished step, and prints the command to resume.
 
     To train on several GPUs, run `accelerate launch -m gdpo train RECIPE`.
 

@@ -45,7 +45,7 @@ class PolicySettings:
     """Standard deviation of the initial weights. With transformers' default of 0.02, such a narrow
     model takes twice as long to learn to copy from its prompt."""
     vocabulary: int = 640
-    """Maximum vocabulary size. The vocabulary is smaller if no pairs are left to merge."""
+    """Maximum vocabulary size. The vocabulary is smaller if there are no more pairs to merge."""
     context: int = 256
     """Maximum sequence length in tokens."""
     steps: int = 500
@@ -55,7 +55,7 @@ class PolicySettings:
     learning_rate: float = 6e-3
     """Peak learning rate of the supervised phase."""
     texts: Texts = field(default_factory=Carelessness)
-    """Texts of the supervised phase."""
+    """Training texts of the supervised phase."""
     seed: int = 0
 
     @property
@@ -217,7 +217,7 @@ def _padded(batch: Sequence[_Text], pad: int) -> dict[str, Any]:
 
 @contextmanager
 def _one_thread_seeded(seed: int) -> Generator[None]:
-    """Use a separate random state, and one torch thread to get the same sums on any machine."""
+    """Use a separate random state, and one torch thread for the same rounding everywhere."""
     import torch
 
     threads = torch.get_num_threads()

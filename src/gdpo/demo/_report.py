@@ -196,7 +196,7 @@ def _panel(axis: Any, curves: Sequence[Curve]) -> None:
 
 
 def _label_ends(axis: Any, curves: Sequence[Curve], *, least: float) -> None:
-    """Label each curve at its right end, with labels at least `least` apart."""
+    """Label each curve at its right end, with a distance of at least `least` between labels."""
     height = float("-inf")
     for curve in sorted(curves, key=lambda curve: curve.smooth[-1]):
         height = max(curve.smooth[-1], height + least)

@@ -55,8 +55,8 @@ class Carelessness:
     well_formed: float = 0.04
     """Probability that a text has the required format: thinking, then the calls."""
     bare: float = 0.7
-    """Probability that a text without the format has no thinking. Any other text without the format
-    has a thinking block that is not closed."""
+    """Probability that a text without the format has no thinking. All other texts without the
+    format have an unclosed thinking block."""
     right_value: float = 0.7
     """Probability that a parameter has the value from the request instead of a random value."""
     right_name: float = 0.75

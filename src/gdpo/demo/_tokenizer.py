@@ -8,9 +8,9 @@ from gdpo.demo._texts import Example
 PAD, END = "<|pad|>", "<|end|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-"""Tags that are one token each, as in the tokenizers of tool-calling models."""
+"""Tags that become one token each, as in the tokenizers of tool-calling models."""
 _GLUE = ('{"name": "', '", "parameters": {"')
-"""Parts of every call that are one token each, which makes responses a fifth shorter."""
+"""Parts of every call that become one token each, which shortens responses by a fifth."""
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}{% endfor %}"

@@ -1,6 +1,6 @@
 """Draws the demo's tool-calling problems from a small catalogue of tools.
 
-Rows have the columns of ToolRL's training file, so that the task `tool_calling` can read them. The
+Rows have the columns of ToolRL's training file, so that the `tool_calling` task can read them. The
 prompt is shorter than ToolRL's prompt: it contains the signatures of the offered tools, then the
 request.
 """
@@ -194,4 +194,4 @@ CATALOGUE: tuple[Tool, ...] = (
     ),
     Tool("volume", "set volume to {level}", (Parameter("level", "number", _LEVEL),)),
 )
-"""All tools in the demo."""
+"""All tools of the demo."""

@@ -46,7 +46,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 20
 
 _EVERY = 10
-"""Number of steps between two printed lines per estimator, if the output is not a terminal."""
+"""Number of steps between the printed lines of an estimator, if the output is not a terminal."""
 
 
 @dataclass(slots=True)
@@ -239,8 +239,8 @@ STARTS: Mapping[str, Start] = {
         ),
         known=(
             "In 6 of 6 seeds (0 to 5), GDPO learned the format (mean 0.87 to 0.96 at the end) and "
-            "GRPO did not (0.01 to 0.11). Correctness ended higher with GRPO, at 2.36 to 2.58; "
-            "with GDPO at 1.85 to 2.19."
+            "GRPO did not (0.01 to 0.11). Correctness ended higher with GRPO (2.36 to 2.58) than "
+            "with GDPO (1.85 to 2.19)."
         ),
         other="From a start where more responses have the format, both estimators learn it",
     ),
@@ -327,7 +327,7 @@ def run_demo(
     """Train a tiny policy on tool calling with GRPO and with GDPO, side by side on the CPU.
 
     Each estimator runs in its own `gdpo train` process with one thread. The rewards come from the
-    task `tool_calling`. The prompt is shorter than that task's prompt, which is too long for such a
+    `tool_calling` task. The prompt is shorter than that task's prompt, which is too long for such a
     small model.
 
     Args:
@@ -511,7 +511,7 @@ def _draw(
     picture = folder / "curves.png"
     millions = count_parameters(folder / "policy") / 1e6
     setup = (
-        f"Task {_TASK}; a Llama of {millions:.1f} M parameters whose warm-start texts had the "
+        f"Task {_TASK}; a Llama with {millions:.1f} M parameters whose warm-start texts had the "
         f"format in {100 * STARTS[settings.start].well_formed:g} %; learning rate "
         f"{settings.learning_rate:g};\n{settings.prompts} prompts × {settings.samples} samples per "
         f"step; seed {settings.seed}."

@@ -28,7 +28,7 @@ class Thresholds:
     """
 
     zero_variance: float = 0.9
-    """Minimum share of zero-variance groups for a reward to count as constant."""
+    """Minimum share of zero-variance groups at which a reward counts as constant."""
     few_groups: int = 7
     """Minimum number of groups for a finding about a share of groups to be a warning instead of a
     note. If a reward varies in half of all groups, it is constant by chance in all groups of 1.6 %
@@ -45,7 +45,7 @@ class Thresholds:
     """A constant reward counts as being at the bottom if its mean is at or below this fraction of
     the declared range."""
     missing: float = 0.9
-    """Minimum share of missing values for a reward to count as mostly missing."""
+    """Minimum share of missing values at which a reward counts as mostly missing."""
     window: int = 256
     """Number of groups over which a training run sums the influence. Shares over only a few groups
     are too noisy. With 256 groups of 8 samples, the standard error of a share is about 2 %."""
@@ -59,19 +59,19 @@ class Thresholds:
     correlation that the weights imply. Under GRPO, a reward is close to this limit if its standard
     deviation is a fifth of that of the other rewards."""
     reversed: float = 0.05
-    """Minimum magnitude of a negative influence share for a reward to count as reversed."""
+    """Minimum magnitude of a negative influence share at which a reward counts as reversed."""
     opposed: float = 0.5
-    """Minimum absolute value of a negative correlation for two rewards to count as opposed. At this
-    value and with equal weights, each reward loses half of its influence to the other."""
+    """Minimum absolute value of a negative correlation at which two rewards count as opposed. At
+    this value and with equal weights, each reward loses half of its influence to the other."""
     redundant: float = 0.95
-    """Minimum correlation for two rewards to count as redundant. At this value, the two rewards
+    """Minimum correlation at which two rewards count as redundant. At this value, the two rewards
     share 90 % of their variance."""
     agreement: float = 0.5
     """A batch counts as conflicting if its share of rollouts without conflict is at most this
     fraction of the share for unrelated rewards. The share itself is not enough: two unrelated
     rewards of 0 or 1, each earned by half of the rollouts, conflict in half of all rollouts."""
     zero_advantage: float = 0.9
-    """Minimum share of zero-advantage groups for a batch to count as having no signal."""
+    """Minimum share of zero-advantage groups at which a batch counts as having no signal."""
     signal_rms: float = 3.0
     """Batch normalization amplifies too much if the root mean square of the advantages in the
     groups with signal is at least this large. If a share s of the groups has signal, the root mean
@@ -84,7 +84,7 @@ class Thresholds:
     groups with signal. A multiple also works for estimators that do not normalize. Without any
     outlier, one failure among 16 samples gives 3.8, and one failure among 64 samples gives 7.9."""
     same: float = 0.999
-    """Minimum correlation for advantages to count as equal to GRPO's. At this value, 0.2 % of the
+    """Minimum correlation at which advantages count as equal to GRPO's. At this value, 0.2 % of the
     variance differs."""
     merged: float = 0.5
     """GRPO counts as merging rollouts if its number of distinct advantages per group is at most
@@ -217,7 +217,7 @@ def _tiny_std(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findi
             f"{percent(reward.influence_share or 0)} of the influence. If this variation is noise, "
             "it is amplified",
             f"set noise_floor to the smallest difference in `{reward.name}` that matters, in the "
-            "unit of the reward; or declare the range that the reward really uses",
+            "unit of the reward; or declare the range that the reward actually covers",
             {
                 "part_of_range": part,
                 "varying_std": reward.varying_std,
@@ -333,7 +333,7 @@ def _reversed(reward: _Reward, dominating: _Reward | None, groups: int) -> Findi
     """
     direction, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
     cause, evidence = "", _evidence(reward, groups)
-    remedy = f"increase the size of the weight of `{reward.name}`"
+    remedy = f"increase the absolute weight of `{reward.name}`"
     if dominating is not None and (ratio := _std_ratio(reward, dominating)):
         cause = f". The standard deviation of `{dominating.name}` is {times(ratio)} as large"
         remedy = _SEPARATELY
@@ -356,7 +356,7 @@ def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Findin
     `dominating` is the other reward with the most influence per weight.
     """
     cause, evidence = "", _evidence(reward, groups)
-    remedy = f"increase the size of the weight of `{reward.name}`"
+    remedy = f"increase the absolute weight of `{reward.name}`"
     if dominating is not None and dominating.share > 0:
         share = interval(dominating.share, dominating.margin)
         cause = f". `{dominating.name}` has {share} of the influence"
@@ -401,7 +401,8 @@ def _no_signal(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     if d.zero_advantage_groups < thresholds.zero_advantage:
         return
     remedy = (
-        "add prompts of another difficulty, take more samples per prompt, or warm-start the policy"
+        "add prompts of a different difficulty, take more samples per prompt, or warm-start the "
+        "policy"
     )
     if all(reward.weight == 0 for reward in d.rewards):
         remedy = "give at least one reward a weight other than 0"
@@ -429,8 +430,7 @@ def _conflict(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
             (),
             f"different rewards pull {percent(d.conflict)} of the rollouts in opposite directions "
             f"({percent(d.chance_conflict)} expected by chance), so no policy can earn all of them",
-            "set the weights by which reward matters most, or gate the less important rewards on "
-            "the main one",
+            "set the weights by priority, or gate the less important rewards on the main one",
             {"conflict": d.conflict, "chance_conflict": d.chance_conflict},
         )
 
@@ -566,8 +566,8 @@ def _opposed(names: tuple[str, str], asked: float, evidence: Mapping[str, float]
         Severity.WARNING,
         names,
         f"`{a}` and `{b}` pull in opposite directions: {_correlated(asked, evidence)}",
-        "set the weights by which of the two matters more, or gate one on the other, so that it "
-        "counts only where the other is reached",
+        "set the weights by priority, or gate one reward on the other, so that it counts only "
+        "where the other is reached",
         evidence,
     )
 
@@ -580,7 +580,7 @@ def _redundant(names: tuple[str, str], asked: float, evidence: Mapping[str, floa
         names,
         f"`{a}` and `{b}` measure nearly the same thing, which counts twice: "
         f"{_correlated(asked, evidence)}",
-        "remove one of them, halve both weights, or use the estimator gdpo_decorrelated",
+        "remove one of them, halve both weights, or use the gdpo_decorrelated estimator",
         evidence,
     )
 
@@ -595,8 +595,8 @@ def _correlated(asked: float, evidence: Mapping[str, float]) -> str:
 def findings_of(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, ...]:
     """Return the findings of a diagnosis, ordered by severity and then by kind.
 
-    If two rewards are opposed, that pair explains any conflict, so the conflict is left out. There
-    are no findings about rewards with weight 0.
+    If two rewards are opposed, that pair explains any conflict, so no separate conflict is
+    reported. There are no findings about rewards with weight 0.
 
     Args:
         diagnosis: The diagnosis of one batch.

@@ -38,7 +38,7 @@ reward does not apply."""
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the sample standard deviation of each reward within a group, averaged over groups.
 
-    Groups that a reward does not apply to are left out of its average.
+    Groups that a reward does not apply to are excluded from its average.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
@@ -77,7 +77,7 @@ def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
 def zero_advantage_groups(advantages: Advantages) -> float:
     """Return the share of groups in which every advantage is exactly 0.
 
-    A zero-advantage group does not train the policy.
+    A zero-advantage group does not contribute to training.
 
     Args:
         advantages: Advantages, `[prompt, sample]`.
@@ -118,7 +118,7 @@ def below_resolution(spreads: Spreads, rewards: Rewards) -> Float[Any, " reward"
 
 
 def where_it_applies(spreads: Spreads, rewards: Rewards) -> Spreads:
-    """Return the standard deviations, with NaN instead of 0 where a group lacks the reward."""
+    """Return the standard deviations, with NaN instead of 0 for groups without the reward."""
     xp = array_namespace(spreads)
     return xp.where(xp.any(~xp.isnan(rewards), axis=SAMPLES), spreads, xp.nan)
 

@@ -72,7 +72,7 @@ class Finding:
     """The rewards that the finding is about. Empty if the finding is about the whole batch. Across
     steps, a finding is identified by `kind` and `rewards`, because its numbers change."""
     message: str
-    """One or two sentences that describe the finding with numbers. The final period is left out."""
+    """One or two sentences that describe the finding with numbers. Without a final period."""
     remedy: str
     """What the user can do about the finding."""
     evidence: Mapping[str, float]
@@ -253,7 +253,7 @@ class Diagnosis:
 
         The keys are `diagnostics/<reward>/<number>` and `diagnostics/<number>`.
         `diagnostics/findings` is the number of all findings, and `diagnostics/warnings` is the
-        number of warnings. Unknown values are left out.
+        number of warnings. Unknown values are omitted.
         """
         of_rewards = {
             f"diagnostics/{reward.name}/{field}": getattr(reward, field)

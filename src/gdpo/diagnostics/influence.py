@@ -1,4 +1,4 @@
-r"""Measures how much each reward moves the policy, with sums that can be added over steps.
+r"""Measures the influence of each reward on the policy, with sums that can be added over steps.
 
 $A$ is the advantage of a sample, and $z_k$ is its reward $k$ standardized within the group (0 where
 the reward does not vary). Each group adds $u_k = \sum_i A_i z_{ik}$ to the influence of the reward,
@@ -261,7 +261,7 @@ def _with_rewards(step: Influence, names: Sequence[str]) -> Influence:
 
 
 def _unit(weights: Vector) -> Vector:
-    """Return w / Σ|w| without overflow."""
+    """Return w / Σ|w|, computed without overflow."""
     largest = np.max(np.abs(weights), initial=0.0)
     if largest == 0:
         return np.zeros_like(weights)

@@ -197,7 +197,7 @@ def _reward_diagnoses(
 
 
 def _varying_std(std: measures.PerGroup) -> Vector:
-    """Return each reward's median std over the groups in which it varies, or NaN if none."""
+    """Return each reward's median std over its varying groups, or NaN if there are none."""
     live = np.sort(np.where(std > 0, std, np.nan), axis=0)
     count = np.sum(std > 0, axis=0)
     middle = np.stack([(count - 1) // 2, count // 2])

@@ -26,7 +26,7 @@ OVER_WINDOW = (Kind.IGNORED, Kind.REVERSED)
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
 Span: TypeAlias = tuple[int, int]
-"""First and last step of a period."""
+"""First and last step of a period in which a finding occurred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class FindingHistory:
         """Add the next step.
 
         Args:
-            influence: The sums of the step.
+            influence: Influence sums of the step.
             findings: The findings of the step. `ignored` and `reversed` are skipped, because they
                 are computed over the window instead.
 
@@ -118,7 +118,7 @@ class FindingHistory:
         return window, in_order([*of_batch, *over_window])
 
     def held(self) -> list[HeldFinding]:
-        """Return all findings, ordered by severity and then by how many steps they occurred in.
+        """Return all findings, ordered by severity and then by the number of steps.
 
         `ignored` and `reversed` are also computed over all groups of the run, because the window
         can be too short to find them for a reward with a small weight.

@@ -1,17 +1,17 @@
-"""Defines two ways of turning BFCL's rows into prompts and reading calls: ours and ToolRL's.
+"""Defines two ways of turning BFCL's rows into prompts and of reading calls: gdpo's and ToolRL's.
 
 `TOOLRL` follows the handler in `benchmarks/BFCL/rlla_qwen.py` of
 https://github.com/qiancheng0/ToolRL (commit 8cee13e, Apache-2.0), to which the GDPO paper's authors
-refer for their evaluation. `TOOLRL` copies the sentences of that handler's prompts literally,
-because responses depend on them. Steps that this handler leaves to BFCL follow BFCL's code for
-models without native tool calls: `base_handler.py` and `utils.py` of
-https://github.com/ShishirPatil/gorilla at 58f96342, a commit of BFCL-v3 (24 May 2025).
+refer for their evaluation. `TOOLRL` copies the wording of that handler's prompts verbatim, because
+responses depend on it. Steps that this handler leaves to BFCL follow BFCL's code for models without
+native tool calls: `base_handler.py` and `utils.py` of https://github.com/ShishirPatil/gorilla at
+58f96342, a commit of BFCL-v3 (24 May 2025).
 
 ToolRL's handler has a closing sentence for multi-turn rows, which BFCL never uses at that commit.
 `TOOLRL` does use this sentence. It is not known which commit of BFCL the authors used.
 
 `OURS` shows the whole schema of each tool, adds no sentences, and reads calls in the same way as
-the task `tool_calling`.
+the `tool_calling` task.
 """
 
 import copy
@@ -63,7 +63,7 @@ _DIED = "Error during execution: the tool took too long"
 
 
 _UNKNOWN = "unknown_tool_{}()"
-"""Call to a nonexistent tool, which gives an error in BFCL."""
+"""Call to a nonexistent tool, which results in an error in BFCL."""
 
 
 _SHARED = ("CREDIT_CARD_EXTENSION", "BOOKING_RECORD_EXTENSION")
@@ -303,7 +303,7 @@ def _ask_toolrl(tools: Tools, dialogue: Messages, *, closing: str) -> list[dict[
 
 
 def _lines_toolrl(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in the last `<tool_call>`, closed or not. Skip other lines."""
+    """Return the JSON objects in the last `<tool_call>`, even an unclosed one. Skip other lines."""
     _, opening, block = text.rpartition("<tool_call>")
     lines = block.partition("</tool_call>")[0].strip().split("\n") if opening else []
     return [line for line in map(_json, lines) if line is not None]

@@ -1,14 +1,14 @@
 """Defines the multi-turn benchmarks of the Berkeley Function Calling Leaderboard.
 
 The user sends several requests, one per turn. In each turn, the model calls tools and reads their
-results, up to 20 times, until it writes a message without a parseable call. Then the next turn
+results, up to 20 times, until it writes a message without a parseable call. The next turn then
 starts. A handler writes every prompt, which is ToolRL's prompt with the dialogue so far. At the
 end, the checker executes the model's calls and the row's reference calls. After each turn, the
 tools must be in the same state in both executions, and the results of the model's calls must
 include the results of the reference calls.
 
 **Format** is the share of the model's messages that pass the format reward of the task. A message
-with a call must have the format for calls, and any other message the format for responses.
+with a call must follow the call format, and any other message the response format.
 
 References:
     Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".

@@ -167,7 +167,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
         known = BENCHMARKS[name]
         if file is not None and known.read is not None:
             raise ConfigError(
-                f"--data {name}={file}: the rows of {name} come with the package bfcl-eval; "
+                f"--data {name}={file}: the rows of {name} come with the bfcl-eval package; "
                 "omit --data"
             )
         return known if file is None else replace(known, source=Source(file), file=lambda: None)
@@ -181,7 +181,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
 
 
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
-    """Return a benchmark's rewards: the rewards of its task, additional ones, and the token limit.
+    """Return a benchmark's rewards: its task's rewards, additional rewards, and the token limit.
 
     Coding benchmarks also get `pass_all`.
 

@@ -70,11 +70,12 @@ class Settings:
     data: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files with the rows, keyed by benchmark."""
     weights: str = ""
-    """Digest of local weights, used to detect that a model was trained further."""
+    """Digest of local weights, used to detect whether a model has been trained further."""
     engine: str = "transformers"
     """Library that runs the model in this process."""
     max_model_len: int | None = None
-    """Maximum length of prompt and response that vLLM allows. None: the model's."""
+    """Maximum combined length of prompt and response for vLLM, in tokens. None: the model's
+    maximum."""
 
 
 @dataclass(frozen=True, slots=True)

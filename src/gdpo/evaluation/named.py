@@ -53,7 +53,7 @@ def responder_of(
         sampling: Sampling settings.
         server: Server that runs the model. Responses are saved in the benchmark's folder. None: run
             the model in this process.
-        at_once: Number of responses to generate together.
+        at_once: Number of responses to generate in one batch.
         engine: Library that runs a local model, one of `ENGINES`.
         vllm: How to start vLLM. Required if the engine is `vllm`.
 
@@ -77,7 +77,7 @@ def responder_of(
             tokenizer = load_tokenizer(located, recipe)
             with located.loading():
                 if engine == "vllm":
-                    assert vllm is not None, "the engine vllm needs its options"
+                    assert vllm is not None, "the vllm engine requires its options"
                     loaded.append(VllmModel(located.source, tokenizer, sampling, vllm))
                 else:
                     source = located.source

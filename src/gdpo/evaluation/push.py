@@ -57,11 +57,11 @@ def _number(value: float) -> str:
 
 _TEXTS = (".md", ".yaml", ".json", ".jsonl", ".txt", ".jinja")
 _SECRET = re.compile(r"\bhf_[A-Za-z0-9]{16,}|\b(?:hub_)?token:\s*(?!null\b|~|\s)\S", re.ASCII)
-_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
+_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with write access"
 _REFUSED = (401, 403)
 _RERUN = "then rerun the same command"
 _SHOWN = 300
-"""Maximum number of characters of the Hub's reply to include in a message."""
+"""Maximum number of characters of the Hub's reply that a message includes."""
 
 
 @dataclass(frozen=True, slots=True)

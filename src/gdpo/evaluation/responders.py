@@ -101,7 +101,7 @@ class RowAnswers:
 class LocalModel:
     """Runs a model with transformers, on the GPU if one is available.
 
-    If the model supports this and TRL is installed, each prompt is processed once for all of its
+    If TRL is installed and supports the model, each prompt is processed once for all of its
     samples, and finished rows are removed from the batch (`gdpo.integrations.trl`).
 
     Args:
@@ -192,9 +192,9 @@ class LocalModel:
 
 
 def _prepared(model: Any, device: str) -> bool:
-    """Bound the memory of kernels on a CPU. Return whether our generation covers the model.
+    """Limit the memory of kernels on a CPU. Return whether fast generation supports the model.
 
-    Both need TRL, which an environment of verl does not have.
+    Both require TRL, which is not installed in an environment for verl.
     """
     if find_spec("trl") is None:
         return False
@@ -253,7 +253,7 @@ class VllmOptions:
     log: Path
     """File for vLLM's output while it starts."""
     max_model_len: int | None = None
-    """Maximum length of prompt and response in tokens. None: the model's."""
+    """Maximum combined length of prompt and response, in tokens. None: the model's maximum."""
     enforce_eager: bool = False
     """Whether to run without compilation: vLLM starts sooner and generates more slowly."""
 

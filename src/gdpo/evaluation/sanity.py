@@ -17,14 +17,14 @@ from gdpo.rewards import Reward
 from gdpo.rollouts import Rollout, read_rollouts
 
 TOLERATED = 0.05
-"""Share of rows whose reference answer may fail, because published data contain mistakes."""
+"""Share of rows whose reference answer may fail, because published datasets contain errors."""
 
 _DECIDING = ("correctness", "flexible", "pass_all", "pass_rate")
 """Rewards that must have their lowest value for an empty response. Other rewards may be higher,
 such as the reward for code without bugs."""
 
 _SILENCE = "irrelevance"
-"""Part of the names of benchmarks in which the leaderboard accepts an empty response."""
+"""Substrings of the names of benchmarks in which the leaderboard accepts an empty response."""
 
 OnSanityProgress: TypeAlias = Callable[[str, Progress], None]
 """Function called with the responder (`gold` or `empty`) and its progress."""

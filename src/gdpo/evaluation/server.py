@@ -39,7 +39,7 @@ R = TypeVar("R")
 def side_by_side(
     work: Callable[[T], R], items: Sequence[T], *, at_once: int, done: Callable[[int], None]
 ) -> list[R]:
-    """Apply `work` to each item in threads, and return the results in the order of the items.
+    """Apply `work` to the items in parallel threads, and return the results in item order.
 
     After a failure, no more items are started, and the error is raised once the running items have
     finished. A KeyboardInterrupt is raised immediately, and each thread then exits after its
@@ -99,7 +99,7 @@ STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""Possible prefixes of a line in a stream. JSON never starts with these prefixes."""
+"""Possible prefixes of a line in a stream. JSON text never starts with any of them."""
 
 
 class ServerError(GdpoError):
@@ -115,7 +115,7 @@ class BrokenOffError(Exception):
     """
 
     def __init__(self, why: object, pieces: int) -> None:
-        super().__init__(f"the response broke off after {pieces:,} pieces: {why}")
+        super().__init__(f"the response ended early, after {pieces:,} pieces: {why}")
         self.pieces = pieces
 
 
@@ -286,9 +286,9 @@ def _read(file: Path) -> Iterator[tuple[str, Response]]:
 logger = logging.getLogger(__name__)
 
 SLOWEST = 10.0
-"""Slowest expected generation speed for one of many concurrent requests, in tokens/s. This speed
-sets the default deadline. If the server does not stream, `max_tokens` tokens must be generated
-before the deadline."""
+"""Lowest expected generation speed of one of many concurrent requests, in tokens/s. This speed sets
+the default deadline. If the server does not stream, `max_tokens` tokens must be generated before
+the deadline."""
 
 _SHORTEST_DEADLINE = 600.0
 

@@ -55,7 +55,7 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
     - The final and the best reward of an estimator are interquartile means over its seeds, with
       expanded percentile bootstrap intervals. With fewer than 5 seeds there is no interval, because
       bootstrap intervals of 3 values fall short of their nominal coverage.
-    - A reward is not compared if its gate or options differ from the baseline's.
+    - A reward is not compared if its gate or options differ from those of the baseline.
     - An estimator is compared with the baseline over the seeds for which both runs have ended. The
       mean difference gets a Student's t interval. Permutation tests compare the final rewards and
       the log-rank scores. Holm's correction is applied to the p-values of all estimators and

@@ -20,8 +20,8 @@ class Outcome:
     runs: int
     """Number of runs with at least one step."""
     failed: int
-    """Number of runs that failed after their first step and before their last. These runs are
-    included, with the reward that they had reached."""
+    """Number of runs that failed after their first step. These runs are included with the reward
+    that they had reached."""
     final: Interval
     """Final reward: the mean over the last tenth of a run's steps. The value is the interquartile
     mean over the seeds. With fewer than 5 seeds there is no interval."""

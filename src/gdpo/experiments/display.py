@@ -21,7 +21,7 @@ _RECENT = 5
 
 _MOST_ROWS = 30
 """Maximum number of runs in the table. If there are more runs, the table shows the runs in
-progress, and the runs that ended most recently in the remaining rows."""
+progress, and fills the remaining rows with the runs that ended most recently."""
 
 _HOUR = 3600.0
 

@@ -162,7 +162,7 @@ class Cell:
     ending: str = ""
     """How the run ended, if it was stopped early. Otherwise empty."""
     began: float = 0.0
-    """Time at which this call to `run_grid` started the run, in seconds of the monotonic clock."""
+    """Monotonic time at which this call to `run_grid` started the run, in seconds."""
     steps_before: int = 0
     """Number of steps that were finished before this call to `run_grid`."""
 
@@ -231,7 +231,7 @@ class Grid:
         return [cell for cell in self.cells if cell.training is not None]
 
     def conclusion(self) -> str:
-        """Return one line that lists the stopped runs and says how to resume them."""
+        """Return one line that lists the stopped runs and explains how to resume them."""
         done = sum(cell.finished for cell in self.cells)
         failed = sum(cell.failed for cell in self.cells)
         text = f"stopped with {done} of {len(self.cells)} runs done"
@@ -316,9 +316,9 @@ def run_grid(
     Interrupted runs resume from their last checkpoint. Failed runs are kept, with the reason, and
     are included in the statistics. If another process is already training a run, for example
     because an earlier comparison was killed, `run_grid` waits for that process and counts it in
-    `jobs`. If that process exits early, the run is resumed. Ctrl-C makes all runs save and exit,
-    and waits for them. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion` describes how
-    the runs ended.
+    `jobs`. If that process exits early, the run is resumed. After Ctrl-C, `run_grid` waits until
+    all runs have saved and exited. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion`
+    describes how the runs ended.
 
     Args:
         grid: The comparison.

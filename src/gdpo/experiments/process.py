@@ -269,7 +269,7 @@ def stop_trainings(
 
 
 def _print_if_possible(to_print: Callable[[], None]) -> None:
-    """Print, but ignore a closed terminal or pipe: the runs must be stopped in any case."""
+    """Print, but ignore a closed terminal or pipe, because the runs must be stopped in any case."""
     with suppress(OSError, SystemExit, KeyboardInterrupt):  # rich exits if a pipe is closed
         to_print()
 

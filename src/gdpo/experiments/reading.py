@@ -520,7 +520,7 @@ def may_differ(key: str) -> bool:
 
 
 def _refuse_different(folder: Path, recipes: Sequence[Recipe], varied: Sequence[str]) -> None:
-    """Raise DataError if runs differ in more than estimator, seed and logging settings."""
+    """Raise DataError if runs differ in anything but estimator, seed and logging settings."""
     first = recipes[0]
     for other in recipes[1:]:
         changed = {

@@ -70,7 +70,7 @@ def permutation_test(
     draws: int = 20_000,
     seed: int = 0,
 ) -> PValue:
-    r"""Test whether two means differ, with a two-sided permutation test.
+    r"""Test with a two-sided permutation test whether two means differ.
 
     The test considers all ways to label $n$ of the $n + m$ runs "ours". The p-value is the share of
     these labellings for which the means are at least as far apart as observed. The test makes no
@@ -339,8 +339,8 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
     threshold. The median is the first step at which S is at most one half. The bounds of the
     median's interval are the first steps at which the bounds of the band are at most one half.
 
-    At S = 0 the formula for the band is undefined. There, the lower bound is 0 and the upper bound
-    keeps its last value. (lifelines sets both to 0.)
+    At S = 0 the formula for the band is undefined. At S = 0, the lower bound is 0, and the upper
+    bound keeps its last value. (lifelines sets both to 0.)
 
     Args:
         times: For each run, the step at which it reached the threshold, or its last step.

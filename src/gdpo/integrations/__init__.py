@@ -1,4 +1,4 @@
 """Connects gdpo to training frameworks.
 
-Each adapter converts shapes and calls the estimators. No adapter computes statistics itself.
+Each adapter converts shapes and calls the estimators. Adapters do not compute statistics.
 """

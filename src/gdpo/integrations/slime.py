@@ -105,7 +105,7 @@ def _settings(described: str) -> Settings:
 
 
 def load_dump(path: Path) -> Any:
-    """Return the contents of a `.pt` file. Only tensors, numbers and text are ever unpickled.
+    """Return the contents of a `.pt` file. Only tensors, numbers and text are unpickled.
 
     Args:
         path: A file written by `--save-debug-rollout-data`.

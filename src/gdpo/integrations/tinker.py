@@ -26,7 +26,7 @@ class Step:
     advantages: Float[np.ndarray, "prompt sample"]
     logprob_difference: float
     """Mean difference of a token's log-probability between sampler and trainer, in nats. The
-    difference stays small if the updates reach the sampler."""
+    difference stays small if the updated weights are transferred to the sampler."""
 
 
 def train_step(

@@ -60,7 +60,8 @@ def _step(folder: Path) -> int:
 def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
     """Yield the metrics of each step under TRL's names, including the steps before a resume.
 
-    A resumed run repeats the steps after its checkpoint. Their last metrics count.
+    A resumed run repeats the steps after its checkpoint. In that case, the last metrics of a step
+    are used.
     """
     earlier = metrics.parent.glob(f"{metrics.stem}-*{metrics.suffix}")
     files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))

@@ -26,7 +26,7 @@ _SCHEDULERS = ("constant", "cosine")
 _UNBOUNDED = 1e9
 """Value of `clip_ratio_c` that disables verl's bound on the ratio for negative advantages.
 
-TRL has such a bound only if `delta` is set.
+TRL applies such a bound only if `delta` is set.
 """
 
 _LIKE_TRL: Mapping[str, tuple[Any, ...]] = {

@@ -1,4 +1,4 @@
-"""Stores TRL's defaults for the `trainer:` fields that a recipe does not set."""
+"""Stores TRL's defaults for `trainer:` fields that are not set in a recipe."""
 
 from collections.abc import Mapping
 from typing import Any

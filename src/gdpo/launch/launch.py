@@ -52,7 +52,7 @@ def write_rows(file: Path, problems: Sequence[Problem], task: str) -> None:
     Args:
         file: The file to write.
         problems: The problems of the recipe's data.
-        task: Name of the task, which verl reads from the column `data_source`.
+        task: Name of the task, which verl reads from the `data_source` column.
     """
     rows = [
         {

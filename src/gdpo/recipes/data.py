@@ -20,7 +20,7 @@ class Rows:
     read: dict[str, int]
     """Number of rows read from each source."""
     repeated: dict[str, int]
-    """Number of near-duplicates left out of each source. Empty if none were found or all were
+    """Number of near-duplicates excluded from each source. Empty if none were found or all were
     kept."""
     too_long: int = 0
     """Number of rows left out because their prompt exceeds `data.max_prompt_length`."""

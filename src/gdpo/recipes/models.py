@@ -37,7 +37,7 @@ class LocatedModel:
     source: str
     """Argument for `from_pretrained`. For `smollm2-135m`, the folder of the converted model."""
     description: str
-    """Name and location of the model, as text for messages."""
+    """Name and location of the model, for use in messages."""
     cached: bool = False
     """True if the model is read from the Hub's cache because the Hub cannot be reached."""
 

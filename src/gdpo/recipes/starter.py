@@ -34,7 +34,7 @@ _CHARACTERS = sorted(string.digits + string.ascii_lowercase + " .,:?=+-*/()\n")
 """Characters in the vocabulary of the tiny model. Each character is one token.
 
 The vocabulary is small, so that the random model often generates a digit or stops, and some
-responses get a reward from the first steps on.
+responses earn a reward within the first few steps.
 """
 
 _CHAT_TEMPLATE = (

@@ -28,23 +28,23 @@ _SHARED = (
 )
 
 ELSEWHERE: Mapping[str, str] = {
-    "advantage": "use `advantage:` of the recipe",
-    "advantage_options": "use `advantage_options:` of the recipe",
-    "scorer": "use `scorer:` of the recipe",
+    "advantage": "use `advantage:` in the recipe",
+    "advantage_options": "use `advantage_options:` in the recipe",
+    "scorer": "use `scorer:` in the recipe",
     "gates": "set `gate:` in entries of `rewards:`",
     "reward_weights": "set `weight:` in each entry of `rewards:`",
-    "multi_objective_aggregation": "choose `advantage:` of the recipe (gdpo, grpo, …)",
-    "scale_rewards": "choose `advantage:` of the recipe: grpo divides by the group's standard "
+    "multi_objective_aggregation": "set `advantage:` in the recipe (gdpo, grpo, …)",
+    "scale_rewards": "set `advantage:` in the recipe: grpo divides by the group's standard "
     "deviation, grpo_no_std does not",
-    "num_generations": "use `batch.samples` of the recipe",
-    "generation_batch_size": "use `batch.prompts` and `batch.samples` of the recipe",
-    "max_prompt_length": "use `data.max_prompt_length` of the recipe",
+    "num_generations": "use `batch.samples` in the recipe",
+    "generation_batch_size": "use `batch.prompts` and `batch.samples` in the recipe",
+    "max_prompt_length": "use `data.max_prompt_length` in the recipe",
     "per_device_train_batch_size": _SHARED,
     "gradient_accumulation_steps": _SHARED,
     "steps_per_generation": _SHARED,
-    "output_dir": "the run directory is `runs_dir`/`name` of the recipe",
+    "output_dir": "the run directory is `runs_dir`/`name`, as set in the recipe",
     "rollouts_dir": "rollouts go to the run directory, `runs_dir`/`name`",
-    "run_name": "use `name:` of the recipe",
+    "run_name": "use `name:` in the recipe",
     "resume_from_checkpoint": "resume with: gdpo train <recipe> --resume",
     "hub_token": _TOKEN,
     "push_to_hub_token": _TOKEN,

@@ -42,7 +42,7 @@ class _CoreLoader(yaml.SafeLoader):
 
 
 class _QuotingDumper(yaml.SafeDumper):
-    """Writes YAML like PyYAML, and also quotes text that would be a number in YAML 1.2."""
+    """Writes YAML like PyYAML, but also quotes text that would be a number in YAML 1.2."""
 
 
 for _kind, _pattern, _first in (
@@ -73,8 +73,7 @@ _TOO_DEEP = f"lists and mappings are nested more than {_DEPTH} deep. Use fewer l
 
 _TOO_MANY = (
     f"the document has more than {_VALUES:,} values after its aliases (*name) are expanded. "
-    "Replace "
-    "aliases by their values, and remove repetitions"
+    "Replace aliases with their values, and remove repetitions"
 )
 
 

@@ -79,7 +79,7 @@ class Chart:
 
     @property
     def axis_note(self) -> str:
-        """A sentence on which part of the range the axis shows. Empty: the whole range."""
+        """A sentence that states which part of the range the axis shows. Empty: the whole range."""
         if self.declared is None or (
             self.low <= self.declared[0] and self.high >= self.declared[1]
         ):

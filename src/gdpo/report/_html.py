@@ -79,7 +79,7 @@ def _environment() -> "Environment":
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """Return a text, shortened with `…` if it exceeds the limit.
+    """Return the text, shortened with `…` if it exceeds the limit.
 
     Args:
         text: A name, or a sentence that contains names.
@@ -121,7 +121,7 @@ def in_words(spans: Sequence[Span]) -> str:
     words = f"steps {first} to {last}"
     if len(spans) == 1:
         return words
-    return f"{words}, and on and off from {spans[0][0]} to {spans[-1][1]}"
+    return f"{words}, and intermittently from {spans[0][0]} to {spans[-1][1]}"
 
 
 def breakable(name: str) -> "Markup":
@@ -138,7 +138,7 @@ def breakable(name: str) -> "Markup":
 
 
 def _unbroken(text: str) -> "Markup":
-    """Return a text with non-breaking spaces, so that it stays on one line."""
+    """Return the text with non-breaking spaces, so that it stays on one line."""
     from markupsafe import Markup, escape
 
     return escape(visible(text)).replace(" ", Markup("&nbsp;"))

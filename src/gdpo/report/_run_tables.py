@@ -153,7 +153,7 @@ def _advantages(contents: Contents) -> Table:
         f"correlation with {baseline}",
         f"opposite sign to {baseline}, %",
         "advantage exactly 0, %",
-        "largest difference from the record",
+        "largest difference from the recorded advantages",
         "problem",
     ]
     rows = [

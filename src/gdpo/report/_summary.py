@@ -37,7 +37,7 @@ def summary(comparison: Comparison) -> RenderableType:
 
 
 def caution(comparison: Comparison) -> str:
-    """Return a sentence that warns about a comparison with few seeds."""
+    """Return a sentence that warns about the small number of seeds."""
     counts = [o.runs for o in comparison.outcomes] + [d.pairs for d in comparison.differences]
     count = min(counts, default=0)
     seeds = f"{count} seed{'s' * (count != 1)}"

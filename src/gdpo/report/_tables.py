@@ -105,7 +105,7 @@ def to_latex(table: Table) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Return a text on one line, with all Markdown characters escaped."""
+    """Return the text on one line, with all Markdown characters escaped."""
     return _markdown(text)
 
 

@@ -15,7 +15,7 @@ LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b05c8d", "#4d4d4d", "#b07900", "#7b4
 """Colours on a light background."""
 
 DARK = ("#56b4e9", "#e69f00", "#1fbf91", "#cc79a7", "#c9ced6", "#f0e442", "#b79cf0", "#e08e79")
-"""The same colours on a dark background, in the same order."""
+"""Counterparts of `LIGHT` for a dark background, in the same order."""
 
 Dashes: TypeAlias = tuple[float, ...]
 """Alternating lengths of dashes and gaps in pixels. An empty tuple means a solid line."""

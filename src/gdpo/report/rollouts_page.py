@@ -33,7 +33,7 @@ _FINDINGS, _NOTICES = 40, 50
 """Maximum number of findings per run, and of notices for all files."""
 
 _ROUNDING = 1e-12
-"""A curve that varies by less than this fraction of its size is drawn as constant."""
+"""A curve that varies by less than this fraction of its magnitude is drawn as constant."""
 
 
 def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> None:

@@ -47,7 +47,7 @@ _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 
 
 def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES) -> list[Text]:
-    """Return lines to print with rich: the data read, the rewards, and findings in order of rank.
+    """Return lines to print with rich: the data read, the rewards, and findings by severity.
 
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
@@ -332,7 +332,7 @@ def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
 
 
 def _without_middle(text: str, size: int) -> str:
-    """Shorten a text to `size` cells in the middle, because similar names often end differently."""
+    """Shorten a text in the middle to `size` cells, because similar names often end differently."""
     if cell_len(text) <= size:
         return text
     end, start = (size - 1) // 2, size - 1 - (size - 1) // 2

@@ -23,7 +23,7 @@ _LISTED = 10
 """Maximum number of seeds that are listed individually."""
 
 _LINES = 3
-"""Number of lines shown from the end of a failed run's output."""
+"""Number of last output lines to show for a failed run."""
 
 
 def write_report(comparison: Comparison, file: Path, *, export: Path | None = None) -> None:

@@ -11,8 +11,8 @@ _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 """Matches characters that could end a script element or that are not valid text."""
 
 _KEPT = frozenset("\n\t\u200c\u200d")
-"""Non-printable characters that ordinary text contains: newline, tab, and the joiners that Persian
-text and emoji use."""
+"""Non-printable characters that occur in ordinary text: newline, tab, and the joiners in Persian
+text and emoji."""
 
 _MESSAGES = 10
 """Number of messages shown at the start of a long chat, and again at its end."""

@@ -17,7 +17,7 @@ from gdpo.errors import RewardError
 T = TypeVar("T")
 
 _ANSWERS_S = 1.0
-"""Number of seconds without a response after which a loop counts as blocked."""
+"""Number of seconds after which an unresponsive loop counts as blocked."""
 
 
 class _Shared:

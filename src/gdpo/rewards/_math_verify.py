@@ -1,7 +1,7 @@
 r"""Compares an extracted answer with the reference answer. Both are parsed by math-verify.
 
-This module needs the extra `math`. Importing sympy takes about a second. The reward's function is
-defined here so that a worker process finishes this import before its first deadline starts.
+This module requires the `math` extra. Importing sympy takes about a second. The reward's function
+is defined here so that a worker process finishes this import before its first deadline starts.
 """
 
 import logging
@@ -30,7 +30,7 @@ _READING = LatexExtractionConfig(
 )
 
 _SEARCHED = 100_000
-"""Only this many characters at the end of a completion are searched for the answer."""
+"""Number of characters at the end of a completion that are searched for the answer."""
 
 _LONGEST = 300
 """Maximum length of an answer, in characters. The longest answer in MATH has 159 characters."""

@@ -149,7 +149,7 @@ _FAULTS = (
 """Exceptions that sympy raises when it cannot evaluate an expression."""
 
 _WORKING = 50
-"""Precision to which numbers are evaluated, in digits."""
+"""Precision with which numbers are evaluated, in digits."""
 
 
 class Either(sp.Tuple):
@@ -236,7 +236,7 @@ def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -
 
 
 def _has_solutions(equation: Any) -> bool:
-    """Return whether an equation has a solution. To math-verify, all others are equal."""
+    """Return whether an equation has a solution. math-verify treats all others as equal."""
     try:
         return bool(sp.solve(equation, _symbols(equation)))
     except _FAULTS:
@@ -534,7 +534,7 @@ def without_label(answer: str) -> tuple[str | None, str]:
 
 
 def end_of_group(text: str, start: int) -> int:
-    """Return the index of the brace that closes the group open at `start`, or -1 without one."""
+    """Return the index of the brace that closes the group opened at `start`, or -1 if none."""
     depth = 1
     for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)

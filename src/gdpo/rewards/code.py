@@ -58,7 +58,7 @@ _KEPT = 4096
 """Number of cached verdicts: enough for a batch whose rewards are scored one after another."""
 
 _SEARCHED = 100_000
-"""Only this many characters at the end of a response are searched for the program."""
+"""Number of characters at the end of a response that are searched for the program."""
 
 _TRIES = 8
 """Maximum number of attempts to parse a shortened version of an unfinished program. Each attempt

@@ -48,10 +48,10 @@ def apply_gates(
 
     *Closed gates give 0.* This 0 enters the mean and the standard deviation of the group like any
     other value. A rollout with an open gate is therefore compared with rollouts whose gate is
-    closed, so meeting the condition is itself rewarded. If rollouts with a closed gate were left
-    out (NaN) instead, rollouts with an open gate would be compared only with each other, and the
-    priority would be lost. If the lowest value of a reward is not 0, a closed gate does not give
-    the lowest value. Shift the range of such a reward first.
+    closed, so that meeting the condition is rewarded in itself. If rollouts with a closed gate were
+    left out (NaN) instead, rollouts with an open gate would be compared only with each other, and
+    the priority would be lost. If the lowest value of a reward is not 0, a closed gate does not
+    give the lowest value. Shift the range of such a reward first.
 
     A gate uses the raw score of the reward `on`, even if that reward is gated as well. If the raw
     score is missing (NaN), the gated reward becomes missing too. A gated reward that does not apply
@@ -96,7 +96,7 @@ def closed_gates(
 ) -> dict[str, float]:
     """Return the share of rollouts with a closed gate, keyed by the name of the gated reward.
 
-    Rollouts whose condition is missing (NaN) are not counted.
+    Rollouts for which the tested reward is missing (NaN) are not counted.
 
     Args:
         rewards: Raw rewards, before `apply_gates`.

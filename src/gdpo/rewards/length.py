@@ -4,8 +4,8 @@ These rewards use the trainer's token count, including the end-of-sequence token
 one. Words and characters are never counted. Three rewards are available: a hard limit, a limit with
 a linear ramp (DAPO), and a target range.
 
-A short completion is easier to write than a correct completion. To give the length reward only for
-correct answers (the paper's Eq. 8), add a gate in the recipe:
+A short completion is easier to generate than a correct completion. To give the length reward only
+for correct answers (the paper's Eq. 8), add a gate in the recipe:
 
 ```yaml
 rewards:

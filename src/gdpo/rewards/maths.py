@@ -141,7 +141,7 @@ def maths_answer(
 
 
 def boxed(text: str) -> str | None:
-    r"""Return the content of the last closed `\boxed{...}` or `\fbox{...}`, or None without a box.
+    r"""Return the content of the last closed `\boxed{...}` or `\fbox{...}`, or None if none.
 
     Nested braces are matched. If a box contains another box, the content of the inner box is
     returned.

@@ -49,8 +49,8 @@ class Scorer:
         rewards: Rewards with distinct names.
         workers: Number of processes for rewards with a deadline. The processes start on first use.
         on_error: How to handle a failure. `missing` stores NaN, which estimators leave out of every
-            statistic. `worst` stores the reward's lowest value, and suits failures that only a bad
-            completion causes. `raise` raises a RewardError.
+            statistic. `worst` stores the reward's lowest value. Use it for failures that only a bad
+            completion can cause. `raise` raises a RewardError.
         concurrency: Maximum number of coroutine calls in flight at the same time.
         retries: Maximum number of retries of a coroutine call after an exception or a timeout. The
             pauses before the retries are 1, 2, 4, ... seconds.

@@ -114,7 +114,7 @@ class StepWriter:
         if not self._lost:
             logger.warning(
                 "ROLLOUTS ARE BEING LOST: cannot write %s: %s. Free disk space. The run continues "
-                "and tries again at every step; a message follows when a step was written",
+                "and tries again at every step; a message is logged once a step has been written",
                 file,
                 error,
             )

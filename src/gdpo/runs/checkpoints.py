@@ -171,7 +171,7 @@ def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
 
 
 def has_no_room(folder: Path, checkpoint: int) -> bool:
-    """Return whether a folder's disk has less free space than a checkpoint needs."""
+    """Return whether the disk of a folder has less free space than a checkpoint needs."""
     return shutil.disk_usage(folder).free < checkpoint
 
 

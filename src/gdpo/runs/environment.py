@@ -1,4 +1,4 @@
-"""Describes the environment of a run, so that users can repeat it or explain differences."""
+"""Describes the environment of a run, to help reproduce the run or explain differences."""
 
 import platform
 import shlex

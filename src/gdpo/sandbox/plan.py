@@ -171,7 +171,7 @@ def _check_expression(text: str, place: str) -> None:
         ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
-            f"{place} must be a Python expression over the program's names, such as 'add' or "
+            f"{place} must be a Python expression that uses the program's names, such as 'add' or "
             f"'Solution().add', got {text!r:.80}: {error}"
         ) from error
 
@@ -218,7 +218,7 @@ def _names(
 
 
 def _subjects(texts: Sequence[str], trees: Sequence[ast.Module]) -> list[str]:
-    """Return the builtins that the tests take from the program.
+    """Return the names of the builtins that the tests expect the program to define.
 
     If the tests use only builtin names, the builtins that every test calls are the functions under
     test.

@@ -164,7 +164,7 @@ def _invalid_tests(fault: str) -> str:
         return f"{words}. Correct the tests"
     others = ", ".join(PACKAGES)
     return (
-        f"{words}. Available in the sandbox: Python's standard library, and with the extra 'code' "
+        f"{words}. Available in the sandbox: Python's standard library and, with the 'code' extra, "
         f"{others}"
     )
 

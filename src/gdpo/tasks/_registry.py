@@ -37,7 +37,7 @@ def _imported(module: str, attribute: str) -> Task:
 
 
 TASKS: Mapping[str, Task] = _Tasks()
-"""Built-in tasks by name. `math_length` needs the extra `math`."""
+"""Built-in tasks by name. `math_length` needs the `math` extra."""
 
 
 def resolve_task(name: str) -> Task:

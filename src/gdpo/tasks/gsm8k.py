@@ -12,8 +12,8 @@ The answer is the text after the last `<answer>`, up to the next `</answer>` or 
 no `<answer>`, the whole completion is the answer, so that a correct number is rewarded before the
 policy has learned the format.
 
-The task `gsm8k` differs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
-NVlabs/GDPO) in the following points. The task `gsm8k_compatible` gives exactly the same scores as
+The `gsm8k` task differs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
+NVlabs/GDPO) in the following points. The `gsm8k_compatible` task gives exactly the same scores as
 the published code.
 
 1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125" and "2125."
@@ -94,7 +94,7 @@ _NUMBER_IN_TEXT = re.compile(
 )
 _THIN_SPACE = re.compile(r"\\[,!;]")
 _SEARCHED = 100_000
-"""The flexible metric searches only this many characters at the end of a completion."""
+"""Number of characters at the end of a completion that the flexible metric searches."""
 
 _ANSWER_TAG = re.compile(r"</?(?:think|answer)>")
 
@@ -165,7 +165,7 @@ def _flexible(completion: str, reference: Reference) -> float:
 
 
 def _last_number(text: str) -> Decimal | None:
-    """Return the last number in a text, in plain or LaTeX notation, or None without a number."""
+    """Return the last number in a text, in plain or LaTeX notation, or None if none."""
     found = None
     for match in _NUMBER_IN_TEXT.finditer(_THIN_SPACE.sub("", text.replace("{,}", ","))):
         found = match
@@ -259,7 +259,7 @@ flexible_reward = binary(
 This metric is for the benchmark and is not a reward for recipes. The last number is searched for in
 the last `<answer>`. If the tag contains no number, the last box is searched, and then the text
 after the thinking. For 144/2 the last number is 2. This metric also accepts every answer that the
-correctness reward accepts. In contrast, lm-eval's filter flexible-extract for `gsm8k` always uses
+correctness reward accepts. In contrast, lm-eval's flexible-extract filter for `gsm8k` always uses
 the last number in the text."""
 
 TASK = Task(

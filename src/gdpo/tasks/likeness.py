@@ -120,7 +120,7 @@ class _Index:
         return next((j for j in sorted(near) if self._alike(own, j)), None)
 
     def add(self, i: int) -> None:
-        """Add text i to the texts that later texts are compared with."""
+        """Add text i to the texts with which later texts are compared."""
         kind = self._kinds[i]
         self._same.setdefault((kind, self._bytes(i)), i)
         for gram in self._rare(i):

@@ -32,7 +32,7 @@ The prompt consists of the problem and DeepSeek-R1's instruction to put the answ
 a system message. DeepSeek-R1's usage recommendations suggest this form and apply to the models in
 the paper's runs.
 
-The task needs the extra `math`.
+The task needs the `math` extra.
 
 References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2.

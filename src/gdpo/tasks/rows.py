@@ -63,8 +63,8 @@ def text_at(row: Mapping[str, Any], *path: str) -> str:
 def value_at(row: Mapping[str, Any], *path: str) -> Any:
     """Return the value in a column or at a key inside it, or None if the last key is missing."""
     value: Any = row
-    for key in path:
-        value = mapping_of(value, ".".join(path)).get(key)
+    for depth, key in enumerate(path):
+        value = mapping_of(value, ".".join(path[:depth])).get(key)
     return value
 
 
@@ -111,7 +111,7 @@ def _message(value: Any, place: str) -> dict[str, str]:
 def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
     """Return the value if it is an object, or raise a DataError with the column's name."""
     if not isinstance(value, Mapping):
-        raise DataError(f"column {place!r} must be inside an object, got {describe(value)}")
+        raise DataError(f"column {place!r} must contain an object, got {describe(value)}")
     return value
 
 
@@ -348,7 +348,7 @@ def _nearby(path: Path) -> str:
         return f"the folder {path.parent} does not exist either"
     names = sorted(p.name for p in path.parent.iterdir() if _ends_readably(p))
     near = get_close_matches(path.name, names, n=_NAMED, cutoff=0.4) or names[:_NAMED]
-    return f"the folder {path.parent.absolute()} contains {', '.join(near) or 'no file of rows'}"
+    return f"the folder {path.parent.absolute()} contains {', '.join(near) or 'no data file'}"
 
 
 def _open_text(path: Path) -> TextIO:

@@ -87,7 +87,7 @@ def check_estimator(
     - Missing values do not change other advantages. Padding and absent groups get 0.
     - Batches without signal, batches with only rounding noise, and groups of one get exactly 0.
     - The order of prompts, samples and rewards has no effect. Rewards with weight 0 have no effect.
-    - Shifted, scaled and constant rewards have the claimed effect.
+    - Shifting and scaling rewards and adding constant rewards have the claimed effect.
     - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
     - Arrays of every installed array library work.
     - Infinite rewards, empty arrays and invalid weights raise an error.
@@ -297,7 +297,7 @@ def _weight_zero(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
 
 
 def _constant_reward(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
-    """Check that a constant reward changes nothing, if every rollout already has a reward."""
+    """Check that a constant reward has no effect if every rollout already has a reward."""
     if not subject.claims.constant_rewards or np.any(np.all(np.isnan(r) | (w == 0), axis=-1)):
         return
     constant = np.full((*r.shape[:2], 1), rng.choice([1.0, 1e9, 1e16]))
@@ -428,7 +428,9 @@ def _refused(subject: _Subject, r: Any, weights: Any, error: type[Exception], wh
         subject(r, weights, like=np.where(np.isinf(r), 0.0, r))
     except error:
         return
-    raise AssertionError(f"{what} must raise a {error.__name__}, but was accepted")
+    raise AssertionError(
+        f"expected a {error.__name__} for {what}, but the estimator accepted the input"
+    )
 
 
 _ON_FIXED_BATCHES = (

@@ -74,7 +74,9 @@ def _raise_in_words(
 def disk_full(run: RunDirectory, checkpoint: int = 0) -> GdpoError:
     """Return the error for a full disk. The message states the last saved step."""
     takes = f", and a checkpoint needs about {megabytes(checkpoint)}" if checkpoint else ""
-    return GdpoError(f"the disk of {run.path} is full{takes}. Free some space. {safe_step(run)}")
+    return GdpoError(
+        f"the disk that contains {run.path} is full{takes}. Free some space. {safe_step(run)}"
+    )
 
 
 def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
@@ -90,7 +92,7 @@ def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
 def safe_step(run: RunDirectory) -> str:
     """Return a text that states the last saved step and the command to resume."""
     last = run.last_checkpoint()
-    what = f"Step {last.step:,} is saved" if last else "No step was saved yet"
+    what = f"Step {last.step:,} is saved" if last else "No step has been saved yet"
     return f"{what}. Resume with: {resume_command(run)}"
 
 

@@ -1,4 +1,4 @@
-"""Handles signals that stop training, and tracks when the work in progress may be dropped."""
+"""Handles signals that stop training, and tracks whether the work in progress may be dropped."""
 
 import os
 import signal
@@ -29,9 +29,9 @@ class Stopped(KeyboardInterrupt):
 class StopRequest:
     """Stores whether a stop was requested, and whether the work in progress may be dropped.
 
-    A signal raises `Stopped` if work may be dropped. An exception from a signal handler can get
-    lost (in a `__del__`, or in a bare `except` of a user's reward), so the request is checked again
-    at the end of each part of the work.
+    A signal raises `Stopped` if work may be dropped. An exception from a signal handler can be
+    swallowed (in a `__del__`, or by a bare `except` in a user's reward), so the request is checked
+    again at the end of each part of the work.
     """
 
     requested: bool = False
@@ -43,7 +43,7 @@ class StopRequest:
     announce: Callable[[], None] = lambda: None
     """Function that shows the stop request without a lock, because a signal handler calls it."""
     since: float = 0.0
-    """Time of the first signal, in seconds of the monotonic clock."""
+    """Monotonic time of the first signal, in seconds."""
 
     def allow(self) -> None:
         """Allow a stop request to drop the work in progress from now on."""
@@ -65,7 +65,7 @@ class StopRequest:
 
         Args:
             number: SIGINT or SIGTERM.
-            now: Current time of the monotonic clock, in seconds.
+            now: Current monotonic time, in seconds.
 
         Raises:
             Stopped: If the work in progress may be dropped.

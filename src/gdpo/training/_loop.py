@@ -33,7 +33,7 @@ class Loop:
     stop: StopRequest
     display: Display | None = None
     saved_at: float = field(default_factory=time.monotonic)
-    """Time of the newest checkpoint or of the start, in seconds of the monotonic clock."""
+    """Monotonic time of the newest checkpoint or of the start, in seconds."""
 
     checkpoint_bytes: int = 0
     """Estimated size of a checkpoint in bytes. 0: unknown."""
@@ -65,7 +65,7 @@ class Loop:
         Every process must call this method. All processes get the same result.
 
         Args:
-            now: Current time of the monotonic clock, in seconds.
+            now: Current monotonic time, in seconds.
         """
         late = now - self.saved_at >= 60 * self.job.recipe.save_minutes
         mine = (self.stop.requested, late)

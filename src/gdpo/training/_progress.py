@@ -62,7 +62,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Stores the two functions that update what the user sees."""
+    """Stores the two functions that update the display."""
 
     update: Callable[[], None]
     """Function that shows the step that was added to the view."""

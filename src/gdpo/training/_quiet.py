@@ -1,4 +1,4 @@
-"""Silences the libraries that gdpo uses, except for errors and the progress of downloads."""
+"""Silences the libraries that gdpo uses, except for errors and download progress."""
 
 import logging
 import os
@@ -13,8 +13,8 @@ _LIBRARIES = r"(trl|transformers|torch|accelerate|datasets|huggingface_hub)\b"
 def quiet() -> Generator[None]:
     """Make transformers, TRL, datasets and tokenizers report only errors, and hide progress bars.
 
-    Progress bars of downloads stay visible. The settings are restored at the end of the `with`
-    block. Environment variables that the user has set are kept.
+    Download progress bars stay visible. The settings are restored at the end of the `with` block.
+    Environment variables that the user has set are kept.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -62,7 +62,7 @@ def _transformers_quiet() -> Generator[None]:
 
 
 def _show_downloads() -> None:
-    """Show the progress bars of downloads, which transformers hides along with its own."""
+    """Show download progress bars, which transformers hides along with its own."""
     if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
         from huggingface_hub.utils import enable_progress_bars
 

@@ -23,7 +23,7 @@ _ODD_COUNTS = (0, 1, 7, 512, 1_000_000)
 """Token counts for checking rewards that score the number of tokens."""
 
 _ODD_ROWS = 8
-"""Number of rows with which the unusual completions are combined."""
+"""Number of rows that each unusual completion is combined with."""
 
 _TOLERATED = 0.05
 """Share of rows whose reference answer may score below the maximum. Published datasets contain

@@ -31,7 +31,7 @@ _LAST = 10
 _WEIGHTS = (".safetensors", ".bin")
 _MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
 _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
-"""Checkpoint files with the extension of a model file that do not belong to the model."""
+"""Checkpoint files that have the extension of a model file but do not belong to the model."""
 
 
 def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
@@ -109,8 +109,8 @@ def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
 def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
     """Write `model/` from a checkpoint, completely or not at all.
 
-    The files are hard links if the file system supports links, because a model may take up many
-    gigabytes. A LoRA adapter is merged into its base model.
+    The files are hard links if the file system supports links, because a model may be many
+    gigabytes in size. A LoRA adapter is merged into its base model.
 
     Returns:
         Whether the checkpoint has weights.

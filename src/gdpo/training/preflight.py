@@ -76,7 +76,7 @@ class Job:
 
     @property
     def recipe(self) -> Recipe:
-        """Return the recipe of `resolved`."""
+        """Return the recipe in `resolved`."""
         return self.resolved.recipe
 
 
@@ -303,7 +303,7 @@ class _Inspection:
         arithmetic = (
             f"the longest of {len(problems):,} prompts"
             f"{measured if len(problems) > PROMPTS_MEASURED else ''} has {longest:,} tokens; with "
-            f"{completion:,} tokens of completion that makes {needed:,}"
+            f"{completion:,} tokens of completion, the total is {needed:,}"
         )
         if limit is not None and needed > limit:
             raise ConfigError(

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CLEAR_ERRORS = (OSError, ValueError, NotImplementedError, ImportError, RuntimeError)
-"""Error types whose text is clear without the name of the type."""
+"""Error types whose message is clear without the name of the type."""
 
 _TOO_EARLY = "stopped before training started: nothing was saved. Rerun the same command"
 

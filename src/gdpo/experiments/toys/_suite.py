@@ -37,7 +37,7 @@ def toy_experiment(
         estimators: Estimators to run. The first is the baseline.
         seeds: Seeds. Each estimator runs once per seed.
         processes: Number of processes. 1: run in this process.
-        folder: Folder to use in the paths of the runs. Nothing is written to the folder.
+        folder: Folder used in the paths of the runs. Nothing is written to this folder.
 
     Raises:
         ConfigError: If an estimator does not exist. If an estimator raises an error while it runs,
@@ -64,7 +64,7 @@ def suite(
         progress: Function called when an estimator has finished on a toy.
         toys: Toys to run.
         processes: Number of processes. 1: run in this process.
-        folder: Folder to use in the paths of the runs. Nothing is written to the folder.
+        folder: Folder used in the paths of the runs. Nothing is written to this folder.
 
     Raises:
         ConfigError: If an estimator does not exist or is listed twice.

@@ -64,7 +64,7 @@ class Toy:
     source: str
     """Source of the expected result."""
     failure: str
-    """How a failure shows up in the results."""
+    """How a failure appears in the results."""
     choices: tuple[Choice, ...]
     rewards: tuple[Reward, ...]
     steps: int = 100

@@ -15,11 +15,11 @@ COMPONENT = "reward/"
 class AdvantageEstimator:
     """Computes advantages for NeMo-RL with a gdpo estimator.
 
-    NeMo-RL masks truncated rollouts (`overlong_filtering`), rollouts whose log-probabilities
-    disagree, rollouts that an environment flags, and rollouts of prompts that are too long. NeMo-RL
-    keeps only four tokens of a prompt that is too long, so different prompts can look identical.
-    Therefore, unlike NeMo-RL's own estimators, this class leaves masked rollouts (`sample_mask` 0)
-    out of every statistic and gives them an advantage of 0.
+    NeMo-RL masks truncated rollouts (`overlong_filtering`), rollouts whose log-probabilities differ
+    between generation and training, rollouts that an environment flags, and rollouts of prompts
+    that are too long. NeMo-RL keeps only four tokens of a prompt that is too long, so different
+    prompts can look identical. Therefore, unlike NeMo-RL's own estimators, this class leaves masked
+    rollouts (`sample_mask` 0) out of every statistic and gives them an advantage of 0.
 
     Args:
         estimator_config: The `grpo.adv_estimator` section of NeMo-RL's configuration.

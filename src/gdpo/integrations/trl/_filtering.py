@@ -10,10 +10,10 @@ random from the training data. The random seed combines the run's seed and progr
 resumed run draws the same prompts. Each rank replaces its own groups. All ranks generate as many
 groups as the rank with the most groups to replace. Surplus groups are not trained on.
 
-TRL's metrics of rewards and completions describe the first generation, that is, the policy on the
-unfiltered prompts. `GDPOTrainer`'s metrics of groups, advantages and the diagnosis describe the
-groups that are trained on. The rollout record contains all rollouts; rollouts that are not trained
-on have the advantage 0. The trainer logs these additional metrics:
+TRL's reward and completion metrics describe the first generation, that is, the policy on the
+unfiltered prompts. `GDPOTrainer`'s group, advantage and diagnosis metrics describe the groups that
+are trained on. The rollout record contains all rollouts; rollouts that are not trained on have the
+advantage 0. The trainer logs these additional metrics:
 
 - `filter/rounds`: number of additional generation rounds.
 - `filter/replaced`: share of the batch's groups that were replaced.

@@ -112,7 +112,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_references(given: Sequence[Any], *datasets: Any) -> None:
-    """Check that each dataset has the column `reference`, which `Reward` objects read.
+    """Check that each dataset has the `reference` column, which `Reward` objects read.
 
     Args:
         given: Rewards, in any format that `as_reward_functions` accepts.
@@ -181,7 +181,7 @@ class _SharedScores:
     def of(
         self, completions: list[Any], completion_ids: list[Any], references: list[Any]
     ) -> Scores:
-        """Return the scores of a batch. TRL passes the same `completions` object to each reward."""
+        """Return the scores of a batch. TRL passes the same `completions` object to all rewards."""
         if self._scores is None or completions is not self._completions:
             self._scores = self.scorer.score(
                 [completion_text(completion) for completion in completions],

@@ -107,7 +107,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
     - `rewards/<name>/gate_closed`: share of rollouts in which the gate set a gated reward to 0.
-      (All other metrics of this reward are computed on the gated values.)
+      (All other metrics of this reward are computed from the gated values.)
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
     - `filter/rounds`, `filter/replaced`, `filter/generated`: logged if `filter_groups` is set.
     - `diagnostics/<name>/...`, `diagnostics/...`: the metrics of `gdpo.diagnostics.diagnose`, for

@@ -1,7 +1,7 @@
 """Provides a `rollout_func` for TRL that generates with transformers and skips padding.
 
-A generation batch contains each prompt several times, and its rows finish at different lengths.
-This module encodes each prompt once, and removes rows from the batch when they have finished.
+A generation batch contains each prompt several times, and its rows end at different lengths. This
+module encodes each prompt once, and removes rows from the batch when they have finished.
 Transformers processes and samples the logits, and TRL tokenizes the prompts.
 """
 
@@ -350,7 +350,7 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     - encoder-decoders, multimodal models, models on several devices, models whose cache is not for
       full or sliding-window attention, models with their own generation code, prompt-learning
       adapters;
-    - dropout other than 0 (TRL samples with dropout on);
+    - nonzero dropout (TRL keeps dropout active during sampling);
     - generation settings such as beams, contrastive search, `max_time`, `stop_strings`,
       `use_cache=False` or a static cache.
 

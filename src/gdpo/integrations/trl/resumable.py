@@ -33,7 +33,7 @@ class FinishedStep:
     random: dict[str, Any]
     """States of the random number generators, in the format of the Trainer's checkpoints."""
     generation: Any
-    """Rollouts that the next step still trains on. None: the next step generates new rollouts."""
+    """Rollouts that are reused in the next step. None: the next step generates new rollouts."""
 
 
 @dataclass(frozen=True, slots=True)

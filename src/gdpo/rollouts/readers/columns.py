@@ -96,7 +96,7 @@ def column_of(given: Sequence[Any]) -> Column:
 
 
 def column_in(column: Any) -> Column:
-    """Return an Arrow array as a column. Texts such as `n/a` count as missing values."""
+    """Return an Arrow array as a column. Strings such as `n/a` count as missing values."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     none = np.zeros(len(column), np.bool_)
@@ -453,7 +453,7 @@ def numeric(batch: Any) -> Any:
 
 
 def holds_numbers(column: Column) -> bool:
-    """Return whether most texts of a column are numbers."""
+    """Return whether most of the texts in a column are numbers."""
     return int(np.sum(~np.isnan(column.values))) > int(np.sum(column.wrong))
 
 
@@ -487,7 +487,7 @@ def paths_in(schema: Any, above: str = "") -> dict[str, Kind]:
 
 
 def key_of(value: Any) -> int:
-    """Return a 64-bit key for a JSON-like value: an integer itself, or a hash of other values."""
+    """Return a 64-bit key for a JSON-like value: the integer itself, or a hash of other values."""
     if isinstance(value, int) and NO_KEY < value < 2**63:
         return int(value)
     if not isinstance(value, str):
@@ -497,7 +497,7 @@ def key_of(value: Any) -> int:
 
 
 def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
-    """Return one key per row of an Arrow array of ids: an integer itself, or a hash."""
+    """Return one key per row of an Arrow array of ids: the integer itself, or else a hash."""
     kind = column.type
     if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
         column = column.dictionary_decode()

@@ -32,7 +32,7 @@ _DROPPED = re.compile(r"dropped-\d{4}-\d\d-\d\dT[-\d]+")
 _OF_A_RUN = frozenset({"recipe.yaml", "environment.json"})
 _OF_A_STEP = re.compile(r"completions_\d+\.parquet")
 """Name pattern of TRL's files, each of which contains one step."""
-_SET_ASIDE = "set aside when this run began or was resumed: name the folder to read it"
+_SET_ASIDE = "set aside when this run began or was resumed: pass the folder to read it"
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
@@ -85,7 +85,7 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
     for path in paths:
         left_out.pop(path, None)  # the user named this file, so it is read
     if any(not file.evaluation for file in found.values()):
-        why = "rollouts of an evaluation: name the folder to read them"
+        why = "rollouts of an evaluation: pass the folder to read them"
         left_out |= {file.path: why for file in found.values() if file.evaluation}
     kept = [file for file in found.values() if file.path not in left_out]
     return sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
@@ -140,7 +140,7 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
         folders[:] = sorted(n for n in folders if n not in aside and not _CHECKPOINT.match(n))
         for linked in (Path(folder, name) for name in folders):
             if linked.is_symlink() and not linked.resolve().is_relative_to(root):
-                left_out[linked] = "a link to a folder elsewhere: name that folder too to read it"
+                left_out[linked] = "a link to a folder elsewhere: to read it, pass that folder too"
         for file in (Path(folder, name) for name in sorted(names)):
             why = "" if file.name.startswith(".") else _why_not(file)
             if why is None:

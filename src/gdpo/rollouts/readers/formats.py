@@ -47,7 +47,7 @@ class Format:
     lists: bool | None = None
     """Whether `prompt`, `completion` and `step` must be lists. None if both forms are accepted."""
     numbers: tuple[str, ...] = ()
-    """Columns of a parquet file of records that are always read."""
+    """Columns that are always read from a parquet file of records."""
     texts: tuple[str, ...] = ()
     """Additional columns that are read if texts are needed."""
     wordless: bool = False
@@ -148,7 +148,7 @@ def format_of(
     numbers: Iterable[str],
     record: Record | None = None,
 ) -> tuple[Format, str]:
-    """Return the format of a file, and a phrase that says how the format was determined.
+    """Return the format of a file, and a phrase that describes how the format was determined.
 
     Args:
         kind: Kind of the file, such as `parquet` or `jsonl`.

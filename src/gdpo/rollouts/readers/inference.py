@@ -76,7 +76,7 @@ def passed_over(names: Sequence[str]) -> str:
 LOOKED_AT = 4096
 """Number of rollouts at the start of a file whose values are used to infer rewards."""
 _COMPARED = 512
-"""Number of rollouts to examine when looking for a total by its values."""
+"""Number of rollouts to examine when searching for a total by its values."""
 _ADDED_UP = 24
 """Maximum number of numeric fields in the search for a total by its values. With more fields, a
 total is found only by its name."""
@@ -164,8 +164,8 @@ _CONTAINERS = (
 )
 """Patterns for names of objects whose numbers are rewards, most certain first."""
 _MEASURES = re.compile(r"metrics|.*[_\-]metrics")
-"""Pattern for names of objects that contain rewards among other numbers. Such objects are used only
-if no other field contains rewards."""
+"""Pattern for names of objects that contain other numbers in addition to rewards. Such objects are
+used only if no other field contains rewards."""
 
 
 NEVER = 3
@@ -229,7 +229,7 @@ def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> 
 
 
 def _spelt(fields: Iterable[str]) -> dict[str, str]:
-    """Return the fields by their names in snake case, such as `global_step`."""
+    """Return the fields, keyed by their snake-case names, such as `global_step`."""
     fields = list(fields)
     return {"_".join(_words(name)): name for name in fields[::-1]} | {name: name for name in fields}
 
@@ -268,7 +268,7 @@ class Inferred:
     """Stores which numeric fields of a file are rewards, and why."""
 
     how: str
-    """Phrase that says how the rewards were inferred. Empty if no rewards were inferred."""
+    """Phrase that describes how the rewards were inferred. Empty if no rewards were inferred."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     """Path of each reward, by name."""
     group: Literal["object", "named", "other", "total", "none"] = "none"

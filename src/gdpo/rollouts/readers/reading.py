@@ -39,7 +39,7 @@ new."""
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
-"""Phrase that says how the rewards of a file were determined, if they were rescored."""
+"""Phrase that describes how the rewards of a file were determined, if they were rescored."""
 WEIGHTS_DIFFER = "weights differ from an earlier rollout of the step: the earlier weights are used"
 
 
@@ -72,7 +72,7 @@ class RolloutReading(Iterator[RolloutTable]):
             yield replace(table, groups=groups)
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
-        """Return the file's group ids, else blocks of `group_size` rows, else groups by prompt."""
+        """Group by the file's group ids, else into blocks of `group_size` rows, else by prompt."""
         groups, size = table.groups, self._group_size
         if table.grouped_by == BY_IDS:
             self.report.size_unused += len(groups) if size is not None else 0
@@ -328,7 +328,7 @@ def read_texts(
 
     Args:
         file: One of the `files` of a table.
-        rows: Values of the column `row` of a table.
+        rows: Values of the `row` column of a table.
         format: The value that was passed to `read_rollout_files`.
         columns: The value that was passed to `read_rollout_files`.
         load_pt: The value that was passed to `read_rollout_files`.

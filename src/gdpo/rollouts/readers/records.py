@@ -158,7 +158,9 @@ def verl(record: Record) -> Iterator[Row]:
 
 
 def nemo_rl(record: Record) -> Iterator[Row]:
-    """Yield the rollout in a line, with a scalar reward. The prompt is the part that has no loss.
+    """Yield the rollout in a line, with a scalar reward.
+
+    The prompt is the part that is excluded from the loss.
 
     With dynamic sampling, `rewards` contains the rewards of all samples, and only
     `filtered_rewards` belongs to the tokens of the same line. The logger writes all values except

@@ -54,7 +54,7 @@ class FileReport:
     """Report on all files, which receives the notices."""
     format: str = ""
     format_from: str = ""
-    """Phrase that says how the format was determined."""
+    """Phrase that describes how the format was determined."""
     rows: int = 0
     """Number of rollouts or lines in the file, valid or not, counted before they are parsed."""
     read: int = 0
@@ -68,7 +68,7 @@ class FileReport:
     """Size of the lines read so far, in decompressed bytes."""
     rewards: tuple[str, ...] = ()
     rewards_from: str = ""
-    """Phrase that says how the rewards were determined."""
+    """Phrase that describes how the rewards were determined."""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
     step: str | None = None
@@ -148,7 +148,7 @@ class ReadReport:
     sought: dict[str, bool] = field(default_factory=dict[str, bool])
     """Rewards that were requested by name, and whether any file has them."""
     offered: dict[str, None] = field(default_factory=dict[str, None])
-    """Numeric fields of the files that lack a requested reward."""
+    """Numeric fields in the files that lack a requested reward."""
     fields: dict[str, None] = field(default_factory=dict[str, None])
     """Names of fields in the files, up to the number that a message lists."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
@@ -161,7 +161,7 @@ class ReadReport:
     size_unused: int = 0
     """Number of rollouts for which `group_size` was ignored because their file has group ids."""
     mixed_blocks: int = 0
-    """Number of groups formed by `group_size` that contain several prompts."""
+    """Number of groups formed by `group_size` that contain more than one prompt."""
     torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     """Number of separate pieces of each step. Separate pieces of a step are not joined."""
 
@@ -221,7 +221,7 @@ class ReadReport:
             ),
             unequal: unequal != "",
             f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: check the "
-            "number, and that the rollouts of a prompt follow each other": self.mixed_blocks,
+            "number, and that the rollouts of each prompt are consecutive": self.mixed_blocks,
             f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain group "
             "ids: remove it, or name other files": self.size_unused,
             f"{unknown:,} rollouts have neither a group nor a prompt: give group_size if the "

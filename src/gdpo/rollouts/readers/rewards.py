@@ -142,7 +142,7 @@ class RecordRewards:
             row.rewards = {name: value for name, value in named if name is not None}
 
     def of(self, batch: Batch, rows: Rows) -> tuple[dict[str, str], str]:
-        """Return the rewards of some rollouts, and a phrase that says how they were determined.
+        """Return the rewards of some rollouts, and a phrase about how they were determined.
 
         The rewards are the requested rewards, else all fields in which a number has occurred in
         these or earlier rollouts, else the scalar reward. Calls must follow the order of the file.
@@ -297,7 +297,7 @@ class TableRewards:
         return self.paths, self.how
 
     def _infer(self) -> tuple[dict[str, str], str]:
-        """Infer the rewards from names and values, and return them with a phrase that says how."""
+        """Infer the rewards from names and values. Return them and a phrase about the method."""
         some = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
         total = self.known.total
         some += [total] if total is not None and total not in some else []

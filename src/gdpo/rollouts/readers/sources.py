@@ -35,7 +35,7 @@ _CHECKED = 4096
 the parsing time."""
 _NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
 _SKIPPED = 2**20
-"""Number of bytes per read while a line is skipped."""
+"""Number of bytes per read while skipping a line."""
 UNREADABLE = (
     OSError,
     EOFError,
@@ -362,7 +362,7 @@ def _reader(source: Any, size: int, wrong: Callable[[Any], str], texts: list[str
 
 
 def open_parquet(path: Path, text: str | None) -> Any:
-    """Open a parquet file so that identical texts in the column `text` are read once.
+    """Open a parquet file so that identical texts in the `text` column are read once.
 
     Raises:
         DataError: If the file is also compressed with gzip, and too large to be kept in memory.

@@ -47,7 +47,7 @@ class RolloutTable:
     file: Int[np.ndarray, " rollout"]
     """Index into `files`."""
     row: Int[np.ndarray, " rollout"]
-    """Number of the rollout within its file, counted from 0, as `read_texts` expects."""
+    """Index of the rollout within its file, counted from 0, as `read_texts` expects."""
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
     """Declared ranges by reward name, for rewards whose range is declared in a file."""
     grouped_by: str = BY_IDS

@@ -19,8 +19,8 @@ _TRUSTED = frozenset(
     | {"heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string"}
     | {"sys", "typing"}
 )
-"""Modules that tests may use as `module.name` without an import. The grader imports these modules,
-so that the modules never come from the program."""
+"""Modules that tests may use as `module.name` without an import. The grader imports these modules
+itself, so that the program cannot replace them."""
 
 _Plan = Mapping[str, Any]
 _Namespace = dict[str, Any]

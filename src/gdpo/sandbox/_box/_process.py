@@ -69,7 +69,7 @@ class Failure:
 
 
 class Stub:
-    """Represents an object that stays in the program. Tests can call a stub or pass it back."""
+    """Represents an object that remains in the program. Tests can call a stub or pass it back."""
 
     __slots__ = ("_number", "_process")
 
@@ -177,7 +177,7 @@ class Process:
     def settle(self) -> None:
         """Apply the changes that functions without a return value made to their arguments.
 
-        If a function returns a value, only this value is judged, and changes to the function's
+        If a function returns a value, only this value is tested, and changes to the function's
         arguments are ignored. Changes are applied only between statements. Otherwise the program
         could manipulate an expected value that the test computes from the same arguments.
         """
@@ -192,7 +192,7 @@ class Process:
         raise Ended
 
     def is_judgement(self, name: str) -> bool:
-        """Return True if tests could use an attribute such as `startswith` to judge a value.
+        """Return True if tests could use an attribute such as `startswith` to check a value.
 
         Such attributes belong to builtin values or to the tests' own classes. Objects from the
         program must not provide such attributes. Otherwise `assert f(x).startswith("a")` would
@@ -226,7 +226,7 @@ class Process:
     def cause(self, status: int, memory: int) -> Failure:
         """Return the reason why a process exited on its own or was killed by the kernel."""
         if not os.WIFSIGNALED(status):
-            return Failure("killed", "killed", f"ended itself with exit status {status >> 8}")
+            return Failure("killed", "killed", f"exited with status {status >> 8}")
         number = os.WTERMSIG(status)
         late = number == signal.SIGKILL and self.cpu > _MUCH * self.limits["cpu"]
         if late or number == signal.SIGXCPU:

@@ -87,7 +87,7 @@ def _flush() -> None:
 
 
 def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
-    """Run the trusted setup and the program. Return the program's failure, or None without one."""
+    """Run the trusted setup and the program. Return the program's failure, or None."""
     if content["setup"] is not None:
         # If the setup needs names of the program, the grader runs the setup later.
         with suppress(NameError):

@@ -1,4 +1,4 @@
-"""Records the outcome of each test while the tests run.
+"""Records the outcome of each test during the run.
 
 The host rewrites the tests' code. Every assert is wrapped in `with record.one():`. Every loop body
 and the whole function `check` are wrapped in `with record.block(n):`. Before every statement,

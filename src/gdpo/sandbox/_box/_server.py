@@ -119,7 +119,7 @@ class Server:
         return status
 
     def _obey(self, job: bytearray, limits: dict[str, Any]) -> bool:
-        """Carry out the grader's orders until the job is graded. False: the grader died first."""
+        """Execute the grader's orders until the job is graded. False: the grader died first."""
         try:
             while True:
                 order, fds, _, _ = socket.recv_fds(self._control, 16, 4)

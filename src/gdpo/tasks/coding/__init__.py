@@ -24,7 +24,7 @@ Python, `gdpo check` runs the solution and reports an error if any test fails.
 The prompts are our own, because the paper's prompts are not published. For Eurus-2-RL, the prompts
 in the rows are used.
 
-The task needs the extra `code`.
+The task needs the `code` extra.
 
 References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.3.

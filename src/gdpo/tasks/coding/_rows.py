@@ -55,7 +55,7 @@ def mbpp_tests(row: Row) -> TestsOfRow:
     """Return the tests in an MBPP row. Every assert in `test_list` counts as a test.
 
     `test_imports` (in the sanitized edition) and `test_setup_code` become the setup. In rows 367
-    and 927, the setup needs a class `Node` that only the reference solution defines, so all other
+    and 927, the setup needs a `Node` class that only the reference solution defines, so all other
     programs fail.
     """
     statements = texts_in(row.get("test_list"), "test_list")
@@ -98,8 +98,8 @@ def input_output_tests(row: Row) -> TestsOfRow:
 
     `input_output` contains `inputs` and `outputs`, as an object or as JSON text. With `fn_name`,
     each input is a list of arguments, and each output is the expected return value. The function
-    may be a method of a class `Solution`, as in the starter code of these rows, or a plain
-    function. Three conventions in these rows are undone:
+    may be a method of a `Solution` class, as in the starter code of these rows, or a plain
+    function. Three conventions of these rows are converted:
 
     - If every output of a row is a list with one item, this item is the expected value. The
       published evaluator accepts both the item and the list. In this package, a function that is
@@ -254,7 +254,7 @@ def _first_of_list(row: Row) -> str | None:
 
 
 def _first_in_python(row: Row) -> str | None:
-    """Return the first Python solution in a CodeContests row, or None without one."""
+    """Return the first Python solution in a CodeContests row, or None if there is none."""
     held = row.get("solutions")
     if not isinstance(held, Mapping):
         return None
@@ -269,7 +269,7 @@ class _Shape:
     columns: tuple[str, ...]
     tests: Callable[[Row], TestsOfRow]
     problem: Callable[[Row], str] | None
-    """Function that returns the problem text. None: the column `prompt` contains chat messages."""
+    """Function that returns the problem text. None: the `prompt` column contains chat messages."""
     solution: Callable[[Row], str | None]
 
 

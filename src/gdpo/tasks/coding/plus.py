@@ -1,6 +1,6 @@
 """Reads the tests of EvalPlus rows (HumanEval+ and MBPP+) as published on the Hub.
 
-The column `test` contains a program that compares the results of the function with hundreds of
+The `test` column contains a program that compares the results of the function with hundreds of
 expected values. This program imports numpy to compare floats with a tolerance. The sandbox has no
 numpy, so a few lines of plain Python replace the numpy functions that the programs use. In
 addition, each comparison counts as a separate test. Otherwise the tests are unchanged, including
@@ -53,7 +53,7 @@ _ALL_INPUTS = "zip(inputs, results)"
 
 
 def is_plus(row: Row) -> bool:
-    """Return whether the column `test` of a row is an EvalPlus program that imports numpy.
+    """Return whether the `test` column of a row is an EvalPlus program that imports numpy.
 
     Raises:
         DataError: If the row is from an EvalPlus release file without such a program.
@@ -89,7 +89,7 @@ def plus_check(code: str) -> str:
     """Return HumanEval+'s `check(candidate)` without numpy and with each comparison as a test.
 
     Args:
-        code: Content of the column `test`, which must be valid Python.
+        code: Content of the `test` column, which must be valid Python.
     """
     lines = code.split("\n")
     for call in _comparisons(ast.parse(code)):

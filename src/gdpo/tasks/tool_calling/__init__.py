@@ -9,7 +9,7 @@ or both are required. The rewards, in order:
 - **correctness** in [-3, 3]: how well the tool names, parameter names and parameter values agree
   with the calls in the reference answer.
 
-The task `tool_calling` differs from the published code (ToolRL's `rlla.py`) in the points below.
+The `tool_calling` task differs from the published code (ToolRL's `rlla.py`) in the points below.
 `tool_calling_compatible` gives exactly the same scores as the published code, and `None` if that
 code raises an exception.
 

@@ -1,4 +1,4 @@
-"""Defines the format and correctness rewards of the task `tool_calling`."""
+"""Defines the format and correctness rewards of the `tool_calling` task."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ lowest score. No task needs so many calls, and matching many calls is slow."""
 
 
 def gold_calls(output: str) -> tuple[Call, ...]:
-    """Return the calls in a reference answer, or an empty tuple without a `<tool_call>` field.
+    """Return the calls in a reference answer. Empty if there is no `<tool_call>` field.
 
     Raises:
         DataError: If there is a `<tool_call>` field whose calls cannot be parsed.
@@ -94,7 +94,7 @@ def gold_calls(output: str) -> tuple[Call, ...]:
 
 
 def _correctness(completion: str, reference: Reference) -> float | None:
-    """Return the agreement with the reference calls, in [-3, 3], or None without such calls."""
+    """Return the agreement with the reference calls, in [-3, 3]. None: no reference calls."""
     gold = gold_calls(reference["output"])
     if not gold:
         return None

@@ -284,7 +284,7 @@ def _calls(value: Any, column: str, parameters: str, name: str = "name") -> list
 
 
 def _turns(row: Row, speakers: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return the speaker and text of each turn in the column `conversations`."""
+    """Return the speaker and text of each turn in the `conversations` column."""
     turns: list[tuple[str, str]] = []
     for i, turn in enumerate(_objects(row["conversations"], "conversations")):
         who, value = turn.get("from"), turn.get("value")

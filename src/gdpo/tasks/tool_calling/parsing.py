@@ -29,7 +29,7 @@ class Parsed:
 @dataclass(frozen=True, slots=True)
 class _Field:
     calls: tuple[Call, ...] | None
-    """The calls of the field (empty for a response). None: the calls cannot be parsed."""
+    """Calls in this field (empty if the field is a response). None: the calls cannot be parsed."""
     end: int
     """Index after the closing tag, or -1 if this tag is missing."""
     clean: bool
