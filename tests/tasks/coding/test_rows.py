@@ -155,7 +155,7 @@ def test_what_is_read_are_tests_and_survives_json(tests):
         (input_output_tests, apps({**CALLS, "inputs": [1, 2]}), r"arguments, got int 1"),
         (input_output_tests, apps({**CALLS, "fn_name": "f()"}), r"function's name"),
         (input_output_tests, apps({**CALLS, "fn_name": 1}), r"'fn_name'"),
-        (ground_truth_tests, {"reward_model": "x"}, r"'reward_model.ground_truth'"),
+        (ground_truth_tests, {"reward_model": "x"}, r"'reward_model'"),
         (ground_truth_tests, eurus("{"), r"'reward_model.ground_truth'"),
         (code_contests_tests, {}, r"public_tests"),
         (code_contests_tests, {"public_tests": {"input": ["1"]}}, r"'public_tests': .*outputs"),
