@@ -25,10 +25,10 @@ BACKEND = {"max_lora_adapters": 3, "max_lora_rank": 8}
 os.environ |= {"TINKER_API_KEY": "tml-dummy", "TINKER_TELEMETRY": "0"}
 
 
-def gdpo(folder, policy, estimator="gdpo"):
+def gdpo(folder, policy):
     url = f"http://127.0.0.1:{(port := free_port())}"
     options = ["--model", policy, "--url", url, "--rollouts", folder / "rollouts"]
-    options += ["--estimator", estimator, "--steps", "20"]
+    options += ["--steps", "20"]
     command, variables = server(folder, policy, port)
     with serving(command, f"{url}/api/v1/healthz", folder / "server.log", variables):
         done = subprocess.run(
@@ -41,14 +41,10 @@ def gdpo(folder, policy, estimator="gdpo"):
     assert len(differences) == 20, done.stdout
     assert analyzed(folder / "rollouts") == ["digits", "brevity"]
     return {
-        "advantage_difference": advantage_difference(folder / "rollouts", estimator),
+        "advantage_difference": advantage_difference(folder / "rollouts"),
         "logprob_difference": close(differences, CLOSE),
         "component": learned(folder / "rollouts", "digits", by=0.1),
     }
-
-
-def mo_grpo(folder, policy):
-    return gdpo(folder, policy, "mo_grpo")
 
 
 def server(folder, policy, port):
@@ -71,4 +67,4 @@ def server(folder, policy, port):
 
 
 if __name__ == "__main__":
-    main({"gdpo": gdpo, "mo_grpo": mo_grpo}, ["skyrl", "tinker", "jax"])
+    main({"gdpo": gdpo}, ["skyrl", "tinker", "jax"])
