@@ -329,7 +329,7 @@ def _std_ratio(reward: _Reward, dominating: _Reward | None) -> float | None:
 def _reversed(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
     """Return the finding that a reward is pushed against its weight.
 
-    `dominating` is the other reward with the most influence per weight.
+    `dominating` is the other reward with the most influence per unit of weight.
     """
     direction, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
     cause, evidence = "", _evidence(reward, groups)
@@ -353,7 +353,7 @@ def _reversed(reward: _Reward, dominating: _Reward | None, groups: int) -> Findi
 def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
     """Return the finding that a reward is ignored.
 
-    `dominating` is the other reward with the most influence per weight.
+    `dominating` is the other reward with the most influence per unit of weight.
     """
     cause, evidence = "", _evidence(reward, groups)
     remedy = f"increase the absolute weight of `{reward.name}`"

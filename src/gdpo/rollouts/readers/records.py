@@ -163,7 +163,7 @@ def nemo_rl(record: Record) -> Iterator[Row]:
     The prompt is the part that is excluded from the loss.
 
     With dynamic sampling, `rewards` contains the rewards of all samples, and only
-    `filtered_rewards` belongs to the tokens of the same line. The logger writes all values except
+    `filtered_rewards` corresponds to the tokens on that line. The logger writes all values except
     `idx` as one-element lists.
     """
     record = {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in record.items()}
