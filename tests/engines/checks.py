@@ -30,7 +30,9 @@ def advantage_difference(folder, estimator="gdpo", options=None):
         rule = rule or AdvantageRule(estimator, step.names, options)
         expected = rule(step.rewards, step.weights)
         rule.update(step.rewards)
-        assert np.isfinite(step.advantages).all(), f"{file} contains an advantage that is not a number"
+        assert np.isfinite(step.advantages).all(), (
+            f"{file} contains an advantage that is not a number"
+        )
         largest = max(largest, float(np.abs(expected - step.advantages).max()))
     assert rule is not None, f"{folder} contains no step"
     assert largest < CLOSE, f"an advantage differs by {largest} from {estimator}"
