@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def main():
     logs = {variant: [] for variant in VARIANTS}
     for _ in range(options.rounds):
         for variant in VARIANTS:
-            logs[variant] += steps(python, model, variant, options.steps)
+            logs[variant] += (timed := steps(python, model, variant, options.steps))
+            sys.stderr.write(f"{variant}: {[round(each['step_time'], 1) for each in timed]}\n")
     print("| generation | s per step: median (all) | tokens per completion |\n|---|---|---|")
     for variant, log in logs.items():
         seconds = [each["step_time"] for each in log]

@@ -1,4 +1,7 @@
-"""Measures the CPU seconds of variants in alternation, and the peak memory of each."""
+"""Measures the seconds of variants in alternation, and the peak memory of each.
+
+On a CPU: CPU seconds and resident memory. On a GPU: wall-clock seconds and allocated GPU memory.
+"""
 
 import contextlib
 import io
@@ -20,6 +23,8 @@ from transformers.utils import logging
 
 THEIRS = "TRL"
 
+ON_GPU = torch.cuda.is_available()
+
 
 @dataclass(frozen=True)
 class Part:
@@ -31,7 +36,7 @@ class Part:
         settings: The settings, by their names in the table.
         variants: TRL, then the other variants. Without --every-variant, only TRL and the last one.
         prepare: Prepares a variant in a folder: `(variant, setting, folder) -> work`. The work
-            returns its CPU seconds.
+            returns its seconds.
     """
 
     title: str
@@ -41,17 +46,25 @@ class Part:
     prepare: Callable[[str, Any, str], Callable[[], float]]
 
 
+def now():
+    """Return CPU seconds, or on a GPU wall-clock seconds after its queue is empty."""
+    if not ON_GPU:
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 class Clock(TrainerCallback):
-    """Records the CPU seconds of each optimizer step, generation included."""
+    """Records the seconds of each optimizer step, generation included."""
 
     def __init__(self):
         self.seconds = []
 
     def on_step_begin(self, *_, **__):
-        self.start = time.process_time()
+        self.start = now()
 
     def on_step_end(self, *_, **__):
-        self.seconds.append(time.process_time() - self.start)
+        self.seconds.append(now() - self.start)
 
 
 def quiet():
@@ -77,7 +90,7 @@ def compare(part, name, variants, rounds):
         yield {
             "setting": name,
             "variant": variant,
-            "CPU s": f"{np.median(seconds[variant]):.3g}",
+            "wall s" if ON_GPU else "CPU s": f"{np.median(seconds[variant]):.3g}",
             "TRL / it": f"{np.median(ratios):.2f}",
             "95 % interval": ""
             if variant == THEIRS
@@ -98,9 +111,14 @@ def resident(field):
 
 
 def peak(part, variant, name):
-    """Return how much the work adds to this process's resident memory at its peak, in MB."""
+    """Return the memory that the work adds at its peak, in MB: resident, or on the GPU."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         work = part.prepare(variant, part.settings[name], folder)
+        if ON_GPU:
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            work()
+            return (torch.cuda.max_memory_allocated() - before) / 2**20
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         work()

@@ -10,6 +10,8 @@ from transformers import (
     LlamaForCausalLM,
     LogitsProcessor,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
 )
 
 BYTES = 256
@@ -27,6 +29,25 @@ def small_llama(vocabulary):
             num_hidden_layers=4,
             num_attention_heads=4,
             max_position_embeddings=1024,
+            eos_token_id=END,
+            pad_token_id=END,
+            bos_token_id=None,
+            tie_word_embeddings=True,
+        )
+    )
+
+
+def qwen_1_5b(vocabulary):
+    """Return a random model with the shape of Qwen2.5-1.5B."""
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=vocabulary,
+            hidden_size=1536,
+            intermediate_size=8960,
+            num_hidden_layers=28,
+            num_attention_heads=12,
+            num_key_value_heads=2,
             eos_token_id=END,
             pad_token_id=END,
             bos_token_id=None,

@@ -1,23 +1,24 @@
 """Measures only the training phase: a rollout function returns prepared completions."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.against_trl._measure import THEIRS, Clock, Part
+from benchmarks.against_trl._measure import ON_GPU, THEIRS, Clock, Part
 from benchmarks.against_trl._policies import (
     BYTES,
     END,
     byte_tokenizer,
     log_normal,
+    qwen_1_5b,
     small_llama,
 )
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-
-MEAN, LONGEST = 126, 513
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,14 @@ class Setting:
     vocabulary: int = BYTES + 1
     iterations: int = 1
     beta: float = 0.0
+    mean: int = 126
+    longest: int = 513
+    prompt: int | None = None
+    """Length of the prompts. None: 5 to 20 tokens."""
+    model: Callable[[int], Any] = small_llama
+    """Makes a model with a vocabulary of this size."""
+    bf16: bool = False
+    checkpointing: bool = False
 
 
 SETTINGS = {
@@ -45,6 +54,22 @@ SETTINGS = {
     "one group in one micro-batch": Setting(rollouts=8, micro_batches=1, samples=8),
     "one group, equal lengths": Setting(8, 1, 8, equal_lengths=True),
 }
+LARGE = Setting(
+    rollouts=128,
+    micro_batches=16,
+    samples=8,
+    mean=300,
+    longest=1024,
+    prompt=512,
+    vocabulary=151_936,
+    model=qwen_1_5b,
+    bf16=True,
+)
+if ON_GPU:
+    SETTINGS = {
+        "shape of Qwen2.5-1.5B": LARGE,
+        "shape of Qwen2.5-1.5B, gradient checkpointing": replace(LARGE, checkpointing=True),
+    }
 
 OFF = {"advantage": "grpo_no_std", "pack_micro_batches": False, "completion_only_head": False}
 OURS = {
@@ -57,8 +82,8 @@ OURS = {
 
 def lengths(setting):
     if setting.equal_lengths:
-        return [MEAN] * setting.rollouts
-    return log_normal(MEAN, LONGEST, setting.rollouts)
+        return [setting.mean] * setting.rollouts
+    return log_normal(setting.mean, setting.longest, setting.rollouts)
 
 
 def rollouts_of(setting):
@@ -84,6 +109,10 @@ def rewards_of(setting):
     return reward
 
 
+def prompts_of(setting):
+    return ["?" * (setting.prompt or 5 + 3 * i % 16) for i in range(64)]
+
+
 def prepare(variant, setting, folder):
     clock = Clock()
     config_class = GRPOConfig if variant == THEIRS else GDPOConfig
@@ -92,29 +121,29 @@ def prepare(variant, setting, folder):
         per_device_train_batch_size=setting.rollouts // setting.micro_batches,
         gradient_accumulation_steps=setting.micro_batches,
         num_generations=setting.samples,
-        max_completion_length=LONGEST,
+        max_completion_length=setting.longest,
         max_steps=setting.iterations,
         num_iterations=setting.iterations,
         beta=setting.beta,
         seed=1,
         report_to=[],
         save_strategy="no",
-        use_cpu=True,
-        bf16=False,
+        use_cpu=not ON_GPU,
+        bf16=setting.bf16,
         disable_tqdm=True,
-        gradient_checkpointing=False,
+        gradient_checkpointing=setting.checkpointing,
         activation_checkpointing=False,
         logging_strategy="no",
         **({"scale_rewards": "none"} if variant == THEIRS else OURS[variant]),
     )
-    model, tokenizer = small_llama(setting.vocabulary), byte_tokenizer()
+    model, tokenizer = setting.model(setting.vocabulary), byte_tokenizer()
     model.save_pretrained(folder)  # for a KL term, TRL loads the reference model from a folder
     tokenizer.save_pretrained(folder)
     trainer = (GRPOTrainer if variant == THEIRS else GDPOTrainer)(
         type(model).from_pretrained(folder),
         [rewards_of(setting)],
         config,
-        train_dataset=Dataset.from_dict({"prompt": ["?" * (5 + 3 * i % 16) for i in range(64)]}),
+        train_dataset=Dataset.from_dict({"prompt": prompts_of(setting)}),
         processing_class=tokenizer,
         rollout_func=rollouts_of(setting),
         callbacks=[clock],

@@ -62,6 +62,11 @@ def items(model, data):
             120,
         ),
         **after,
+        "speed": Item(
+            "training phase against TRL's: seconds and peak memory, random Qwen2.5-1.5B, bfloat16",
+            (sys.executable, "-m", "benchmarks.against_trl", "training", "--rounds", "3"),
+            40,
+        ),
         "verl": Item(
             "a complete verl run of a recipe on one GPU",
             (
