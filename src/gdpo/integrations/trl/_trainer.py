@@ -88,9 +88,6 @@ ONE_GROUP = (
     "recipe: batch.prompts)"
 )
 
-_LOGGED_BY_TRL = ("/mean", "/zero_advantage_groups")
-"""Suffixes of diagnosis metrics that are already logged under TRL's names."""
-
 
 class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     """Extends TRL's `GRPOTrainer` with multi-reward estimators and metrics for each reward.
@@ -286,9 +283,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             metrics[f"rewards/{name}/gate_closed"].append(share)
         for key, value in self._rule.metrics(self.reward_func_names).items():
             metrics[key].append(value)
-        for key, value in diagnosis.metrics(detail=self.args.diagnostics).items():
-            if not key.endswith(_LOGGED_BY_TRL):
-                metrics[key].append(value)
+        for key, value in trl_metrics(diagnosis, self.args.diagnostics).items():
+            metrics[key].append(value)
         metrics["frac_reward_zero_std"][-1] = diagnosis.zero_advantage_groups
 
     def _warn(self) -> None:
@@ -308,14 +304,17 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         if self._rollout_log is None or groups.rollouts is None:
             return
         self._rollout_log.collect(*groups.rollouts, self._ends_of_text())
+        facts = self._rollout_log.gathered()
+        if not self.accelerator.is_main_process:
+            return
         self._rollout_log.write(
+            facts,
             mode=mode,
             step=self.state.global_step + (mode == "train"),
             rewards=groups.rewards,
             advantages=advantages,
             trained=[place is not None for place in groups.places],
             weights=dict(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True)),
-            is_main_process=self.accelerator.is_main_process,
         )
 
     def _ends_of_text(self) -> set[int]:
@@ -328,6 +327,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             if self._rule.estimator is gdpo and self.accelerator.is_main_process:
                 logger.warning(ONE_GROUP)
             self._warned_of_one_group = True
+
+
+def trl_metrics(diagnosis: Diagnosis, detail: str) -> dict[str, float]:
+    """Return the metrics of a diagnosis that TRL does not log under names of its own."""
+    by_trl = {f"diagnostics/{reward.name}/mean" for reward in diagnosis.rewards}
+    by_trl.add("diagnostics/zero_advantage_groups")  # TRL: frac_reward_zero_std
+    metrics = diagnosis.metrics(detail=detail)
+    return {key: value for key, value in metrics.items() if key not in by_trl}
 
 
 def _checked(args: Any, model: Any) -> GDPOConfig:
