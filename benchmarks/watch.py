@@ -3,9 +3,10 @@
     python -m benchmarks.watch equal --steps 50     # gradients and metrics with and without watch
     python -m benchmarks.watch cost --steps 20      # time of the watch per step
     python -m benchmarks.watch found --seeds 20     # step in which an ignored reward is reported
+    python -m benchmarks.watch shown                # what appears on the screen
 
-In `found`, a `rollout_func` makes up the completions, and TRL's trainer does the rest. The policy is
-trained, but the completions do not depend on it, because generation would take most of the time.
+In `found`, a `rollout_func` makes up the completions, and TRL's trainer does the rest. The policy
+is trained, but the completions do not depend on it, because generation would take too long.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from tests.integrations.watched import TRAINERS, differences, train
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
@@ -29,15 +30,13 @@ TINY = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=30
 SMALL = PolicySettings(layers=8, width=384, heads=6, inner_width=1024, vocabulary=300, steps=3)
 """A step with this policy takes about a second or more."""
 
-SAMPLES = 8
 
-
-def large(completion_ids, **columns):
+def large(completion_ids, **_columns):
     """Return a reward from 0 to 96."""
     return [float(sum(ids) % 97) for ids in completion_ids]
 
 
-def small(completion_ids, **columns):
+def small(completion_ids, **_columns):
     """Return a reward of 0 or 1, unrelated to the other."""
     return [float(ids[0] % 2) for ids in completion_ids]
 
@@ -58,12 +57,12 @@ class MadeUp:
         }
 
 
-def make(policy, folder, *, groups, steps, rollout_func=None, **changed):
+def make(policy, folder, *, groups, samples, steps, rollout_func=None, **changed):
     """Return TRL's GRPOTrainer with an ignored reward."""
     config = GRPOConfig(
         output_dir=str(folder),
-        per_device_train_batch_size=groups * SAMPLES,
-        num_generations=SAMPLES,
+        per_device_train_batch_size=groups * samples,
+        num_generations=samples,
         max_steps=steps,
         learning_rate=1e-3,
         logging_steps=1,
@@ -74,7 +73,7 @@ def make(policy, folder, *, groups, steps, rollout_func=None, **changed):
         disable_tqdm=True,
         **changed,
     )
-    return GRPOTrainer(
+    trainer = GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(policy),
         [large, small],
         config,
@@ -82,12 +81,14 @@ def make(policy, folder, *, groups, steps, rollout_func=None, **changed):
         processing_class=AutoTokenizer.from_pretrained(policy),
         rollout_func=rollout_func,
     )
+    trainer.remove_callback(PrinterCallback)  # it prints all metrics of every step
+    return trainer
 
 
 def equal(options, folder):
     """Print what differs between a training and the same training with `watch`."""
     evaluated = {"eval_strategy": "steps", "eval_steps": 10, "num_generations_eval": 2}
-    policy = make_policy(TINY, lambda step: None)
+    policy = make_policy(TINY, lambda _: None)
     for name in TRAINERS:
         runs = [
             train(
@@ -115,7 +116,6 @@ class Clock(TrainerCallback):
 
     def __init__(self):
         self.steps, self.watch = [], [0.0]
-        self.real = []
         safely = _watching._Watched._safely
 
         def timed(watched, *args, **kwargs):
@@ -125,13 +125,12 @@ class Clock(TrainerCallback):
 
         _watching._Watched._safely = timed
 
-    def on_step_begin(self, *args, **kwargs):
-        self._started = time.process_time(), time.perf_counter()
+    def on_step_begin(self, *_args, **_kwargs):
+        self._started = time.process_time()
 
-    def on_log(self, *args, **kwargs):  # after on_step_end, in which the watch saves its state
-        if len(self.steps) < len(self.watch):
-            self.steps.append(time.process_time() - self._started[0])
-            self.real.append(time.perf_counter() - self._started[1])
+    def on_log(self, *_args, logs, **_kwargs):  # after on_step_end, where the watch saves its state
+        if "loss" in logs:
+            self.steps.append(time.process_time() - self._started)
             self.watch.append(0.0)
 
 
@@ -140,15 +139,16 @@ def cost(options, folder):
     clock = Clock()
     cases = [("toy", TINY, 4, 3), ("toy", TINY, 8, 8), ("small", SMALL, 8, 24)]
     for name, settings, groups, tokens in cases:
-        policy = make_policy(settings, lambda step: None)
+        policy = make_policy(settings, lambda _: None)
         trainer = make(
             policy,
             folder / f"{name}-{groups}",
             groups=groups,
+            samples=8,
             steps=options.steps,
             max_completion_length=tokens,
         )
-        clock.steps, clock.watch, clock.real = [], [0.0], []
+        clock.steps, clock.watch = [], [0.0]
         watch(trainer)
         trainer.add_callback(clock)
         trainer.train()
@@ -157,7 +157,7 @@ def cost(options, folder):
         drawn = np.random.default_rng(0).choice(shares, (2000, len(shares)))
         low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
         print(
-            f"{name} policy, {groups} groups of {SAMPLES}: processor time of a step "
+            f"{name} policy, {groups} groups of 8: processor time of a step "
             f"{np.median(steps):.3f} s, of the watch {1000 * np.median(ours):.1f} ms; share "
             f"{np.median(shares):.2f} % [{low:.2f}, {high:.2f}], {len(steps)} steps",
             flush=True,
@@ -167,51 +167,65 @@ def cost(options, folder):
 class Reported(logging.Handler):
     """Stores the step in which the watch reports the ignored reward."""
 
-    def __init__(self):
+    def __init__(self, trainer):
         super().__init__()
-        self.trainer, self.steps = None, []
+        self._trainer = trainer
+        self.steps = []
 
     def emit(self, record):
         if "`small` is ignored" in record.getMessage():
-            self.steps.append(self.trainer.state.global_step + 1)
+            self.steps.append(self._trainer.state.global_step + 1)
 
 
 def found(options, folder):
     """Print in how many seeds an ignored reward is reported, and in which step."""
-    policy = make_policy(TINY, lambda step: None)
-    for groups, steps, seeds in ((8, 20, options.seeds), (2, 50, max(options.seeds // 2, 1))):
+    policy = make_policy(TINY, lambda _: None)
+    for groups, samples, steps in ((8, 8, 20), (8, 16, 20), (2, 8, 60)):
         firsts = []
-        for seed in range(seeds):
+        for seed in range(options.seeds):
             trainer = make(
-                policy, folder / f"{groups}-{seed}", groups=groups, steps=steps,
+                policy, folder, groups=groups, samples=samples, steps=steps,
                 rollout_func=MadeUp(seed), seed=seed, max_completion_length=8,
             )  # fmt: skip
             watch(trainer)
-            handler = Reported()
-            handler.trainer = trainer
-            logging.getLogger(_watching.__name__).addHandler(handler)
+            reported = Reported(trainer)
+            logging.getLogger(_watching.__name__).addHandler(reported)
             trainer.train()
-            logging.getLogger(_watching.__name__).removeHandler(handler)
-            firsts += handler.steps[:1]
+            logging.getLogger(_watching.__name__).removeHandler(reported)
+            firsts += reported.steps[:1]
         by_ten = sum(first <= 10 for first in firsts)
         print(
-            f"{groups} groups of {SAMPLES}: reported in {len(firsts)} of {seeds} seeds within "
-            f"{steps} steps, in {by_ten} by step 10; steps {sorted(firsts)}",
+            f"{groups} groups of {samples}: reported in {len(firsts)} of {options.seeds} seeds "
+            f"within {steps} steps, in {by_ten} by step 10; steps {sorted(firsts)}",
             flush=True,
         )
+
+
+def shown(_options, folder):
+    """Print what the watch shows while an ignored reward is trained."""
+    logging.basicConfig(format="%(message)s")
+    policy = make_policy(TINY, lambda _: None)
+    trainer = make(
+        policy, folder, groups=8, samples=16, steps=10,
+        rollout_func=MadeUp(0), max_completion_length=8,
+    )  # fmt: skip
+    watch(trainer)
+    trainer.train()
+    print({key: value for key, value in trainer.state.log_history[-2].items() if "share" in key})
 
 
 def main() -> None:
     """Read the options and run a measurement."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["equal", "cost", "found"])
+    parser.add_argument("what", nargs="+", choices=["equal", "cost", "found", "shown"])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
     disable_progress_bar()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        globals()[options.what](options, Path(folder))
+    for what in options.what:
+        with tempfile.TemporaryDirectory() as folder:
+            globals()[what](options, Path(folder))
 
 
 if __name__ == "__main__":

@@ -139,6 +139,34 @@ def test_an_error_in_the_watch_does_not_end_the_training(tiny_policy, tmp_path, 
     assert not logged(trainer, "diagnostics/warnings")
 
 
+def test_a_result_without_advantages_does_not_end_the_training(tiny_policy, tmp_path, caplog):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
+    generate = trainer._generate_and_score_completions
+    kept = []
+
+    def without(inputs):
+        output = generate(inputs)
+        kept.append(output.pop("advantages"))
+        return output
+
+    trainer._generate_and_score_completions = without
+    watch(trainer)
+    watched = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: {
+        **watched(inputs),
+        "advantages": kept[-1],
+    }
+    trainer.train()
+    (message,) = [m for m in caplog.messages if "watch is switched off" in m]
+    assert "KeyError: 'advantages'" in message
+
+
+def test_two_rewards_of_one_name_are_an_error(tiny_policy, tmp_path):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, rewards=[constant, constant])
+    with pytest.raises(ConfigError, match="constant"):
+        watch(trainer)
+
+
 def test_a_state_that_cannot_be_restored_does_not_end_the_training(tiny_policy, tmp_path, caplog):
     saved = {"save_strategy": "steps", "save_steps": 1}
     make("grpo", tiny_policy, tmp_path, max_steps=1, **saved)[0].train()

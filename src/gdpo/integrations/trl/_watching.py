@@ -21,6 +21,7 @@ from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._trainer import GDPOTrainer, KeptState, trl_metrics
+from gdpo.rewards.scorer import check_distinct
 
 logger = logging.getLogger(__name__)
 
@@ -61,14 +62,15 @@ def watch(
 
     Raises:
         ConfigError: If the trainer is a `GDPOTrainer`, which logs all of this itself, if it is
-            already watched, if it does not calculate rewards like TRL's trainers, if an argument is
-            invalid, or if the folder is not writable.
+            already watched, if it does not calculate rewards like TRL's trainers, if two rewards
+            have the same name, if an argument is invalid, or if the folder is not writable.
     """
     _check(trainer)
     check_detail(diagnostics, "diagnostics")
     names: list[str] = trainer.reward_func_names
-    log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
+    check_distinct(names)
     rules = [AdvantageRule(name, names) for name in estimators]
+    log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
     watched = _Watched(trainer, log, rules, detail=diagnostics)
     trainer.add_callback(watched)
     # Wrap the methods of this instance only, because other trainers may use the same class.
@@ -161,12 +163,16 @@ class _Watched(TrainerCallback):
             self._scored.clear()
             output = generate(inputs)
             # Every process takes part in gathering, also if its own watch is switched off.
-            advantages = self._trainer.accelerator.gather(output["advantages"].detach()).cpu()
-            facts = self._log.gathered() if self._log is not None else []
-            self._safely(self._observe, advantages, facts)
+            gathered = self._attempt(self._gathered, output)
+            self._safely(self._observe, gathered)
             return output
 
         return generated
+
+    def _gathered(self, output: Any) -> tuple[torch.Tensor, Sequence[Mapping[str, Any]]]:
+        """Return the advantages of all processes, and the rollouts for the record."""
+        advantages = self._trainer.accelerator.gather(output["advantages"].detach()).cpu()
+        return advantages, self._log.gathered() if self._log is not None else []
 
     def _keep(
         self,
@@ -184,8 +190,8 @@ class _Watched(TrainerCallback):
             ends = {*ends, tokenizer.pad_token_id}
             self._log.collect(inputs, prompts, completions, completion_ids_list, ends)
 
-    def _observe(self, advantages: torch.Tensor, facts: Sequence[Mapping[str, Any]]) -> None:
-        trainer, times = self._trainer, len(self._scored)
+    def _observe(self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]]) -> None:
+        (advantages, facts), trainer, times = gathered, self._trainer, len(self._scored)
         if times != 1:
             raise ConfigError(
                 f"{type(trainer).__name__} called {_REWARDS} {times} times for one batch, so its "
@@ -232,19 +238,23 @@ class _Watched(TrainerCallback):
                 logger.warning("%s: %s", finding.message, finding.remedy)
 
     def _safely(self, observe: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Call a function, unless the watch is switched off. An exception switches it off."""
-        if self._off:
-            return
+        """Call a function, unless the watch is switched off."""
+        if not self._off:
+            self._attempt(observe, *args, **kwargs)
+
+    def _attempt(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the result of a function. An exception switches the watch off."""
         try:
-            observe(*args, **kwargs)
+            return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 (an error here must not end the training)
-            self._off = True
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            logger.warning(
-                "watch is switched off because of an error, and the training goes on: %s: %s "
-                "(%s, line %s)",
-                *(type(error).__name__, error, frame.filename, frame.lineno),
-            )
+            if not self._off:
+                logger.warning(
+                    "watch is switched off because of an error, and the training goes on: %s: %s "
+                    "(%s, line %s)",
+                    *(type(error).__name__, error, frame.filename, frame.lineno),
+                )
+            self._off = True
 
 
 def _mode(trainer: Any) -> str:
