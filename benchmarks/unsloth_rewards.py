@@ -6,7 +6,7 @@
 The rewards have the ranges of the notebook and the tags of the study's stories: the whole format (0
 or 3), three of its tags (-3 to 1.5), the answer (-4.5 to 5) and the number in it (-2.5 to 3.5). The
 policy is the study's, with 0.4 M parameters. The trainer is TRL's GRPOTrainer as in the notebook,
-plus one line: `record_rollouts`. 16 prompts x 4 samples per step, on the CPU.
+plus one line: `watch`. 16 prompts x 4 samples per step, on the CPU.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.demo._policy import PolicySettings, make_policy
-from gdpo.integrations.trl import record_rollouts
+from gdpo.integrations.trl import watch
 
 TAGS = ("</think>", "<answer>", "</answer>")
 WHOLE = re.compile(r"^\s*<think>[^<]*</think>\s*<answer>([^<]*)</answer>\s*$")
@@ -129,7 +129,7 @@ def main():
         train_dataset=rows(),
         processing_class=AutoTokenizer.from_pretrained(policy, padding_side="left"),
     )
-    record_rollouts(trainer, options.output / "rollouts")
+    watch(trainer, rollouts_dir=options.output / "rollouts")
     trainer.train()
 
 

@@ -13,7 +13,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, record_rollouts
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, watch
 from gdpo.rollouts import read_rollouts
 
 letters = Tokenizer(models.WordLevel({t: i for i, t in enumerate("_$abcdefgh")}, unk_token="_"))
@@ -69,7 +69,7 @@ def advantages(trainer_class, config_class, folder, **flags):
     )
     trainer.remove_callback(PrinterCallback)
     if trainer_class is GRPOTrainer:
-        record_rollouts(trainer, folder)
+        watch(trainer, rollouts_dir=folder)
     trainer.train()
     file = Path(folder) / "step_000001.parquet"
     return [rollout.advantage for rollout in read_rollouts(file)]

@@ -480,6 +480,15 @@ def test_large_advantages_in_the_unit_of_the_rewards_are_no_gain():
     assert Kind.GAIN not in {finding.kind for finding in diagnosis.findings}
 
 
+@pytest.mark.parametrize("estimator", ["rloo", "grpo_no_std"])
+def test_without_batch_normalization_there_is_no_gain_however_few_groups_have_signal(estimator):
+    batch = stacked(varies_in(6, 100 * uniform(1), otherwise=0.5))
+    diagnosis = diagnose(batch, None, A, estimator=estimator)
+    assert diagnosis.signal_rms > 3
+    assert diagnosis.zero_advantage_groups > 0.5
+    assert Kind.GAIN not in {finding.kind for finding in diagnosis.findings}
+
+
 @pytest.mark.parametrize(("samples", "extreme"), [(64, False), (128, True)])
 def test_one_failure_among_very_many_samples_is_extreme(samples, extreme):
     """(n - 1) / √n: 7.9 for 64 samples, and 11.2 for 128."""

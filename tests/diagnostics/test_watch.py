@@ -138,6 +138,63 @@ def test_other_findings_must_hold_for_five_steps_in_a_row():
     assert reported == [[]] * 7 + [[Kind.CONSTANT]] + [[]]
 
 
+def of_few_groups(case, step, groups):
+    """A step whose second reward does not vary, or in which nothing varies."""
+    rewards = np.random.default_rng(step).random((groups, 8, 2))
+    rewards[:, :, 1] = {"constant": 0.5, "out_of_reach": 0.0, "saturated": 1.0}.get(case, 0.0)
+    if case == "below_resolution":
+        rewards[:, :, 1] = 1e9 * (1 + 1e-16 * rewards[:, :, 0])
+        rewards[:, 0, 1] = np.nextafter(1e9, 2e9)
+    if case == "no_signal":
+        rewards[:] = 0.5
+    bounds = {} if case == "below_resolution" else {"low": [0, 0], "high": [1, 1]}
+    return diagnose(rewards, None, ["a", "b"], **bounds)
+
+
+@pytest.mark.parametrize(("groups", "due"), [(1, 20), (2, 10), (3, 7), (6, 5), (8, 5)])
+@pytest.mark.parametrize("case", ["constant", "out_of_reach", "below_resolution", "no_signal"])
+def test_a_share_of_few_groups_is_a_warning_once_the_last_groups_confirm_it(case, groups, due):
+    watch, reported = Watch(), []
+    for step in range(1, 31):
+        watch.update(of_few_groups(case, step, groups))
+        reported += [(step, f.kind, f.message) for f in watch.due if f.kind == case]
+    ((step, _, message),) = reported
+    assert step == due
+    assert ("Over the last" in message) == (groups < 7)
+
+
+def test_a_reward_at_the_top_of_its_range_stays_a_note_however_many_groups_confirm_it():
+    watch = Watch()
+    for step in range(1, 41):
+        watch.update(of_few_groups("saturated", step, 1))
+        assert not [finding for finding in watch.due if finding.rewards]
+
+
+def test_a_reward_that_varied_before_is_constant_once_nearly_all_of_the_last_groups_are():
+    watch, steps_of = Watch(), []
+    for step in range(1, 301):
+        case = "saturated" if step % 2 and step <= 100 else "constant"
+        varying = diagnose(np.random.default_rng(step).random((3, 8, 2)), None, ["a", "b"])
+        watch.update(varying if case == "saturated" else of_few_groups(case, step, 3))
+        steps_of += [step for finding in watch.due if finding.kind is Kind.CONSTANT]
+    # Of the last 86 steps (256 groups), the 8 odd ones from 85 to 99 vary: less than 10 %.
+    assert steps_of == [169]
+
+
+def test_a_state_without_the_numbers_of_groups_confirms_nothing():
+    before = Watch()
+    for step in range(1, 19):
+        before.update(of_few_groups("constant", step, 1))
+    state = json.loads(json.dumps(before.state()))
+    for each in (*state["history"]["window"], state["history"]["last"], state["history"]["all"]):
+        each["table"] = each["table"][:9]
+    after = Watch()
+    after.restore(state)
+    for step in range(19, 39):
+        after.update(of_few_groups("constant", step, 1))
+        assert bool(after.due) == (step == 38)
+
+
 def test_a_short_run_has_to_show_a_finding_throughout():
     history = history_of([constant()] * 3)
     assert history.held()[0].finding.kind is Kind.CONSTANT

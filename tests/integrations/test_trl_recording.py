@@ -8,7 +8,7 @@ from tests.integrations.variants import SAMPLES, WEIGHTS, make
 from transformers import TrainerCallback
 
 from gdpo.errors import ConfigError
-from gdpo.integrations.trl import record_rollouts
+from gdpo.integrations.trl import watch
 from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def trained(folder, policy, variant="theirs", **changed):
     trainer = make(variant, policy, folder / "run", **changed)
-    record_rollouts(trainer, folder / "rollouts")
+    watch(trainer, rollouts_dir=folder / "rollouts")
     trainer.train()
     return trainer.record
 
@@ -55,7 +55,7 @@ def test_training_is_what_it_is_without_it(tiny_policy, tmp_path):
 def test_evaluations_are_kept_apart(tiny_policy, tmp_path):
     options = {"num_generations_eval": 2, "per_device_eval_batch_size": 4}
     trainer = make("theirs", tiny_policy, tmp_path / "run", **options)
-    record_rollouts(trainer, tmp_path / "rollouts")
+    watch(trainer, rollouts_dir=tmp_path / "rollouts")
     trainer.evaluate()
     (file,) = (tmp_path / "rollouts" / "eval").glob("*.parquet")
     assert {rollout.sample_id for rollout in read_rollouts(file)} == {0, 1}
@@ -65,7 +65,7 @@ def test_evaluations_are_kept_apart(tiny_policy, tmp_path):
 def test_an_evaluation_batch_may_be_larger_than_a_generation(tiny_policy, tmp_path):
     options = {"num_generations_eval": 2, "per_device_eval_batch_size": 24}
     trainer = make("theirs", tiny_policy, tmp_path / "run", **options)
-    record_rollouts(trainer, tmp_path / "rollouts")
+    watch(trainer, rollouts_dir=tmp_path / "rollouts")
     trainer.evaluate()
     assert (tmp_path / "rollouts" / "eval").is_dir()
 
@@ -77,7 +77,7 @@ def test_the_advantages_are_those_that_a_subclass_makes(tiny_policy, tmp_path):
         **(output := generate(inputs)),
         "advantages": torch.full_like(output["advantages"], 7.0),
     }
-    record_rollouts(trainer, tmp_path / "rollouts")
+    watch(trainer, rollouts_dir=tmp_path / "rollouts")
     trainer.train()
     file = next((tmp_path / "rollouts").glob("*.parquet"))
     assert {rollout.advantage for rollout in read_rollouts(file)} == {7.0}
@@ -88,7 +88,7 @@ def recording(variant, policy, folder, **changed):
     into = {"rollouts_dir": str(folder / "rollouts")} if variant == "ours" else {}
     trainer = make(variant, policy, folder / "run", **into, **changed)
     if variant == "theirs":
-        record_rollouts(trainer, folder / "rollouts")
+        watch(trainer, rollouts_dir=folder / "rollouts")
     return trainer
 
 
@@ -167,7 +167,7 @@ class InTheWay(TrainerCallback):
 
 def test_a_step_that_cannot_be_written_does_not_end_the_training(tiny_policy, tmp_path, caplog):
     trainer = make("theirs", tiny_policy, tmp_path / "run", eval_on_start=True)
-    record_rollouts(trainer, tmp_path / "rollouts")
+    watch(trainer, rollouts_dir=tmp_path / "rollouts")
     (tmp_path / "rollouts" / "eval").write_text("")  # so that evaluations cannot be written either
     trainer.add_callback(InTheWay(tmp_path / "rollouts"))
     trainer.train()
@@ -185,7 +185,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tiny_pol
     folder = tmp_path / "file" / "rollouts"
     theirs = make("theirs", tiny_policy, tmp_path / "run")
     with pytest.raises(ConfigError, match="cannot write"):
-        record_rollouts(theirs, folder)
+        watch(theirs, rollouts_dir=folder)
     with pytest.raises(ConfigError, match="cannot write"):
         make("ours", tiny_policy, tmp_path / "run", rollouts_dir=str(folder))
 
@@ -209,4 +209,4 @@ def test_of_two_processes_one_writes_the_rollouts_of_both(tiny_policy, tmp_path)
 
 def test_ours_records_by_itself(tiny_policy, tmp_path):
     with pytest.raises(ConfigError, match="rollouts_dir in its GDPOConfig"):
-        record_rollouts(make("ours", tiny_policy, tmp_path), tmp_path / "rollouts")
+        watch(make("ours", tiny_policy, tmp_path), rollouts_dir=tmp_path / "rollouts")

@@ -263,7 +263,9 @@ class RangesSoFar:
         low, high = self._values[run, reward.name]
         if reward.mean is None or reward.weight < 0 or low >= high:
             return finding
-        if (reward.mean - low) / (high - low) < Thresholds().top:
+        saturation = (reward.mean - low) / (high - low)
+        if saturation < Thresholds().top:
             return finding
         message = f"{finding.message}. It was never higher in this run, so it is probably learned"
-        return replace(finding, severity=Severity.NOTE, message=message)
+        evidence = {**finding.evidence, "saturation": saturation}
+        return replace(finding, severity=Severity.NOTE, message=message, evidence=evidence)

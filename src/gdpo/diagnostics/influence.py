@@ -50,6 +50,10 @@ class Sums(NamedTuple):
     weights imply."""
     asked_squares: Vector
     """Sum of A*² in the varying groups, with A* centered in the same way as A."""
+    applies: Vector
+    """Number of groups that the reward applies to."""
+    zero_advantage: Vector
+    """Number of groups whose advantages are all exactly 0. The same for every reward."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +111,17 @@ class Influence:
             variance = np.einsum("kl,lm,km->k", slopes, covariance, slopes)
             known = np.where(np.isfinite(variance), np.maximum(variance, 0.0), np.nan)
             return _NORMAL_95 * np.sqrt(known)
+
+    @property
+    def zero_advantage_groups(self) -> float:
+        """Return the share of groups whose advantages are all exactly 0."""
+        return float(np.max(self.sums.zero_advantage)) / self.groups
+
+    def zero_variance_groups(self, name: str) -> tuple[int, float]:
+        """Return the number of groups that a reward applies to, and the share without variance."""
+        column = self.names.index(name)
+        groups, live = (float(row[column]) for row in (self.sums.applies, self.sums.live))
+        return int(groups), 1 - live / groups if groups else np.nan
 
     @property
     def correlations(self) -> Vector:
@@ -235,6 +250,10 @@ def group_sums(
             z_squares=np.where(live, np.sum(scores * scores, axis=1), 0.0),
             asked=np.where(live, np.sum(asked * scores, axis=1), 0.0),
             asked_squares=np.where(live, np.sum(asked * asked, axis=1), 0.0),
+            applies=np.any(applies, axis=1).astype(np.float64),
+            zero_advantage=np.broadcast_to(
+                np.all(advantages == 0, axis=1)[:, None].astype(np.float64), live.shape
+            ),
         )
     return np.stack(sums)
 

@@ -3,7 +3,8 @@
 Trainers, `gdpo analyze` and reports use the same rule. `ignored` and `reversed` are computed over
 the last 256 groups, so they are reported as soon as they are found. All other findings are computed
 from a single batch. A finding in one batch can be due to chance, but this is unlikely for several
-batches in a row.
+batches in a row. A finding about a share of fewer than seven groups is a note. It becomes a warning
+after five batches in a row, if the share over the last 256 groups (at least 20) confirms it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,9 +14,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._findings import Thresholds, in_order, influence_findings
+from gdpo.diagnostics._findings import Thresholds, confirmed, in_order, influence_findings
 from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Severity
-from gdpo.diagnostics.influence import Influence, Window, pooled
+from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
@@ -111,8 +112,7 @@ class FindingHistory:
         window = self._window.add(step)
         over_window = list(influence_findings(window, self._thresholds))
         of_batch = [finding for finding in findings if finding.kind not in OVER_WINDOW]
-        for finding in of_batch:
-            self._hold(finding, self.steps)
+        of_batch = [self._hold_of_batch(finding, window) for finding in of_batch]
         for finding in over_window:
             self._hold(finding, self.steps - len(self._window) + 1)
         return window, in_order([*of_batch, *over_window])
@@ -168,6 +168,15 @@ class FindingHistory:
             )
             spans = [(first, last) for first, last in held["spans"]]
             self._held[_key(finding)] = _Held(finding, spans)
+
+    def _hold_of_batch(self, finding: Finding, window: Influence) -> Finding:
+        """Hold a finding of the current batch and return it, possibly as a warning."""
+        self._hold(finding, self.steps)
+        held = self._held[_key(finding)]
+        first, last = held.spans[-1]
+        if last - first + 1 >= LASTING:
+            held.finding = confirmed(finding, window, self._thresholds)
+        return held.finding
 
     def _hold(self, finding: Finding, first: int) -> None:
         held = self._held.setdefault(_key(finding), _Held(finding))
@@ -250,11 +259,13 @@ def _plain(step: Influence) -> dict[str, Any]:
 
 
 def _influence(plain: Mapping[str, Any]) -> Influence:
-    alone = plain["alone"]
+    alone, table = plain["alone"], np.array(plain["table"], np.float64)
+    # Older checkpoints lack the last rows. With 0, their groups confirm no finding.
+    rows = np.zeros((len(Sums._fields) - len(table), table.shape[1]))
     return Influence(
         names=tuple(plain["names"]),
         groups=plain["groups"],
-        table=np.array(plain["table"], np.float64),
+        table=np.vstack([table, rows]),
         products=np.array(plain["products"], np.float64),
         sampled=plain["sampled"],
         alone=None if alone is None else np.array(alone, np.float64),

@@ -76,8 +76,13 @@ class RolloutLog(TrainerCallback):
             )
         ]
 
+    def gathered(self) -> list[dict[str, Any]]:
+        """Return the collected rollouts of all processes. Every process must call this method."""
+        return gather_object(self._local)
+
     def write(
         self,
+        facts: Sequence[Mapping[str, Any]],
         *,
         mode: str,
         step: int,
@@ -85,13 +90,11 @@ class RolloutLog(TrainerCallback):
         advantages: torch.Tensor,
         weights: Mapping[str, float],
         trained: Sequence[bool],
-        is_main_process: bool,
     ) -> None:
-        """Gather the rollouts of a generation batch and write the file of its step.
-
-        Every process must call this method.
+        """Write the rollouts of a generation batch to the file of its step, in the main process.
 
         Args:
+            facts: The result of `gathered`.
             mode: `train` or `eval`.
             step: The optimizer step that the rollouts belong to.
             rewards: Rewards `[prompt, sample, reward]` of all processes.
@@ -99,11 +102,7 @@ class RolloutLog(TrainerCallback):
             weights: Weights as a mapping from reward name to weight, in the order of the reward
                 axis.
             trained: For each prompt, whether its rollouts are in the training batch.
-            is_main_process: Whether this process writes the file.
         """
-        facts: list[dict[str, Any]] = gather_object(self._local)
-        if not is_main_process:
-            return
         samples = rewards.shape[1]
         scored = zip(
             facts, rewards.flatten(0, 1).tolist(), advantages.flatten().tolist(), strict=True

@@ -1,0 +1,261 @@
+"""Watches TRL's own trainers: metrics, findings and the rollout record.
+
+Two methods of the trainer are wrapped. The wrappers only read what TRL computed, so the training
+does not change.
+"""
+
+import functools
+import logging
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from gdpo.advantages import AdvantageRule
+from gdpo.analysis.replay import Tally
+from gdpo.diagnostics import Watch, diagnose
+from gdpo.diagnostics.diagnosis import check_detail
+from gdpo.errors import ConfigError
+from gdpo.integrations.trl._rollouts import RolloutLog
+from gdpo.integrations.trl._trainer import GDPOTrainer, KeptState, trl_metrics
+from gdpo.rewards.scorer import check_distinct
+
+logger = logging.getLogger(__name__)
+
+_REWARDS, _ADVANTAGES = "_calculate_rewards", "_generate_and_score_completions"
+"""TRL's methods that calculate the rewards of a batch, and its advantages."""
+
+
+def watch(
+    trainer: Any,
+    *,
+    rollouts_dir: str | Path | None = None,
+    diagnostics: str = "brief",
+    estimators: Sequence[str] = (),
+) -> None:
+    """Show what each reward does while TRL's `GRPOTrainer` or `RLOOTrainer` trains.
+
+    Call this function once before `trainer.train()`. The training does not change:
+
+        watch(trainer)
+
+    The trainer then logs `rewards/<name>/zero_variance_groups`, `rewards/<name>/influence_share`
+    (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
+    is ignored, is logged once with a remedy. If an error occurs in the watch, the watch is switched
+    off with one warning, and the training goes on. In a run with several processes, every process
+    must call this function.
+
+    Args:
+        trainer: TRL's `GRPOTrainer` or `RLOOTrainer`, or a subclass, which may compute its own
+            advantages.
+        rollouts_dir: Folder for the rollout record, one parquet file per step, which `gdpo analyze`
+            reads. Evaluations are written to its subfolder `eval`. When training begins, files of
+            an earlier run in this folder are moved to `earlier-1` (or the next free number). A
+            resumed run keeps writing to the same folder. None: no record is written.
+        diagnostics: `"full"` logs all metrics of the diagnosis.
+        estimators: Names of estimators to compare with. For each name, the trainer logs
+            `estimators/<name>/sign_flips`, the share of rollouts whose advantage would have the
+            opposite sign, and `estimators/<name>/<reward>/influence_share`.
+
+    Raises:
+        ConfigError: If the trainer is a `GDPOTrainer`, which logs all of this itself, if it is
+            already watched, if it does not calculate rewards like TRL's trainers, if two rewards
+            have the same name, if an argument is invalid, or if the folder is not writable.
+    """
+    _check(trainer)
+    check_detail(diagnostics, "diagnostics")
+    names: list[str] = trainer.reward_func_names
+    check_distinct(names)
+    rules = [AdvantageRule(name, names) for name in estimators]
+    log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
+    watched = _Watched(trainer, log, rules, detail=diagnostics)
+    trainer.add_callback(watched)
+    # Wrap the methods of this instance only, because other trainers may use the same class.
+    for name, wrapped in ((_REWARDS, watched.rewards), (_ADVANTAGES, watched.advantages)):
+        setattr(trainer, name, wrapped(getattr(trainer, name)))
+
+
+def _check(trainer: Any) -> None:
+    if isinstance(trainer, GDPOTrainer):
+        raise ConfigError(
+            "GDPOTrainer already logs what watch would log: remove watch, and set rollouts_dir and "
+            "diagnostics in its GDPOConfig"
+        )
+    if not all(callable(getattr(trainer, name, None)) for name in (_REWARDS, _ADVANTAGES)):
+        raise ConfigError(
+            f"watch does not support {type(trainer).__name__}, because it does not calculate "
+            f"rewards with TRL's methods {_REWARDS} and {_ADVANTAGES}: pass a GRPOTrainer or an "
+            "RLOOTrainer"
+        )
+    if any(isinstance(each, _Watched) for each in trainer.callback_handler.callbacks):
+        raise ConfigError("the trainer is already watched: call watch once")
+
+
+class _Other:
+    """Compares the advantages of training with those of another estimator."""
+
+    def __init__(self, rule: AdvantageRule) -> None:
+        self.name = rule.name
+        self.watch = Watch()
+        self._rule = rule
+
+    def metrics(
+        self, rewards: torch.Tensor, advantages: torch.Tensor, weights: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Return the sign flips in a batch, and the influence shares over the last groups."""
+        theirs = self._rule(rewards, torch.tensor(list(weights.values())).to(rewards))
+        self._rule.update(rewards)
+        diagnosis = self.watch.update(
+            diagnose(rewards, weights, list(weights), estimator=self.name, advantages=theirs)
+        )
+        tally = Tally()
+        tally.add(advantages.flatten().double().numpy(), theirs.flatten().double().numpy())
+        shares = {f"{r.name}/influence_share": r.influence_share for r in diagnosis.rewards}
+        metrics = {"sign_flips": tally.sign_flips, **shares}
+        return {f"estimators/{self.name}/{k}": v for k, v in metrics.items() if v is not None}
+
+
+class _Watched(TrainerCallback):
+    """Observes the batches of a trainer. An exception ends the observation, not the training."""
+
+    def __init__(
+        self, trainer: Any, log: RolloutLog | None, rules: Sequence[AdvantageRule], *, detail: str
+    ) -> None:
+        self._trainer = trainer
+        self._log = log
+        self._detail = detail
+        self._others = [_Other(rule) for rule in rules]
+        self._watch = Watch()
+        others = {f"gdpo.Watch.{other.name}": other.watch for other in self._others}
+        self._kept = KeptState({"gdpo.Watch": self._watch, **others})
+        self._scored: list[torch.Tensor] = []
+        self._off = False
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Restore the state of the watch from the checkpoint, and prepare the rollout record."""
+        self._safely(self._kept.on_train_begin, *args, **kwargs)
+        if self._log is not None:
+            self._safely(self._log.on_train_begin, *args, **kwargs)
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Copy the state of the watch into the trainer's state."""
+        self._safely(self._kept.on_step_end, *args, **kwargs)
+
+    def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """Wrap TRL's method to store its result and, for the record, its arguments."""
+
+        @functools.wraps(calculate)
+        def calculated(*args: Any, **kwargs: Any) -> torch.Tensor:
+            rewards = calculate(*args, **kwargs)
+            self._safely(self._keep, rewards, *args, **kwargs)
+            return rewards
+
+        return calculated
+
+    def advantages(self, generate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap TRL's method to observe each batch after its advantages have been computed."""
+
+        @functools.wraps(generate)
+        def generated(inputs: Any) -> Any:
+            self._scored.clear()
+            output = generate(inputs)
+            # Every process takes part in gathering, also if its own watch is switched off.
+            gathered = self._attempt(self._gathered, output)
+            self._safely(self._observe, gathered)
+            return output
+
+        return generated
+
+    def _gathered(self, output: Any) -> tuple[torch.Tensor, Sequence[Mapping[str, Any]]]:
+        """Return the advantages of all processes, and the rollouts for the record."""
+        advantages = self._trainer.accelerator.gather(output["advantages"].detach()).cpu()
+        return advantages, self._log.gathered() if self._log is not None else []
+
+    def _keep(
+        self,
+        rewards: torch.Tensor,
+        inputs: Any,
+        prompts: Any,
+        completions: Any,
+        completion_ids_list: Any,
+    ) -> None:
+        self._scored.append(rewards.detach().clone().cpu())
+        if self._log is not None:
+            tokenizer = self._trainer.processing_class
+            tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+            ends = getattr(self._trainer, "eos_token_ids", [tokenizer.eos_token_id])
+            ends = {*ends, tokenizer.pad_token_id}
+            self._log.collect(inputs, prompts, completions, completion_ids_list, ends)
+
+    def _observe(self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]]) -> None:
+        (advantages, facts), trainer, times = gathered, self._trainer, len(self._scored)
+        if times != 1:
+            raise ConfigError(
+                f"{type(trainer).__name__} called {_REWARDS} {times} times for one batch, so its "
+                "rewards and advantages cannot be matched"
+            )
+        training = trainer.model.training
+        samples = trainer.num_generations if training else trainer.num_generations_eval
+        rewards = self._scored[0].view(-1, samples, self._scored[0].shape[-1])
+        advantages = advantages.view(rewards.shape[:2])
+        names, values = trainer.reward_func_names, trainer.reward_weights.tolist()
+        weights = dict(zip(names, values, strict=True))
+        self._diagnose(rewards, advantages, weights)
+        if self._log is not None and trainer.accelerator.is_main_process:
+            self._log.write(
+                facts,
+                mode=_mode(trainer),
+                step=trainer.state.global_step + training,
+                rewards=rewards,
+                advantages=advantages,
+                weights=weights,
+                trained=[True] * len(rewards),
+            )
+
+    def _diagnose(
+        self, rewards: torch.Tensor, advantages: torch.Tensor, weights: Mapping[str, float]
+    ) -> None:
+        trainer, others = self._trainer, dict[str, float]()
+        diagnosis = diagnose(rewards, weights, list(weights), estimator=None, advantages=advantages)
+        if trainer.model.training:
+            diagnosis = self._watch.update(diagnosis)
+            self._warn()
+            for other in self._others:
+                others |= other.metrics(rewards, advantages, weights)
+        self._append({**trl_metrics(diagnosis, self._detail), **others})
+
+    def _append(self, metrics: Mapping[str, float]) -> None:
+        of_mode = self._trainer._metrics[_mode(self._trainer)]
+        for key, value in metrics.items():
+            of_mode[key].append(value)
+
+    def _warn(self) -> None:
+        if self._trainer.accelerator.is_main_process:
+            for finding in self._watch.due:
+                logger.warning("%s: %s", finding.message, finding.remedy)
+
+    def _safely(self, observe: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Call a function, unless the watch is switched off."""
+        if not self._off:
+            self._attempt(observe, *args, **kwargs)
+
+    def _attempt(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the result of a function. An exception switches the watch off."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 (an error here must not end the training)
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            if not self._off:
+                logger.warning(
+                    "watch is switched off because of an error, and the training goes on: %s: %s "
+                    "(%s, line %s)",
+                    *(type(error).__name__, error, frame.filename, frame.lineno),
+                )
+            self._off = True
+
+
+def _mode(trainer: Any) -> str:
+    return "train" if trainer.model.training else "eval"

@@ -1,0 +1,226 @@
+"""Tests `watch` on TRL's own trainers."""
+
+import json
+
+import pytest
+from tests.integrations.variants import bytes_written
+from tests.integrations.variants import make as make_variant
+from tests.integrations.watched import TRAINERS, differences, make, train
+from transformers import TrainerCallback
+
+from gdpo.errors import ConfigError
+from gdpo.integrations.trl import watch
+
+NAMES = ("bytes_written", "digits", "sometimes_vowels")
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 3, "num_generations_eval": 2}
+
+
+def logged(trainer, key):
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def constant(completions, **columns):
+    return [0.5] * len(completions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_watched_training_is_the_same_bit_for_bit(name, tiny_policy, tmp_path):
+    runs = [
+        train(
+            name,
+            tiny_policy,
+            tmp_path / str(watched),
+            watched=watched,
+            estimators=["gdpo"],
+            **EVALUATED,
+        )
+        for watched in (False, True)
+    ]
+    assert any(gradient.any() for gradient in runs[0].gradients)
+    assert list(differences(*runs)) == []
+    assert len(list((tmp_path / "True" / "rollouts").glob("*.parquet"))) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINERS)
+def test_two_metrics_for_each_reward_and_the_warnings_are_logged(name, tiny_policy, tmp_path):
+    keys = []
+    for watched in (False, True):
+        run = train(name, tiny_policy, tmp_path / str(watched), watched=watched, max_steps=2)
+        keys.append({key for row in run.trainer.state.log_history[:-1] for key in row})
+    numbers = ("zero_variance_groups", "influence_share")
+    wanted = {f"rewards/{name}/{number}" for name in NAMES for number in numbers}
+    assert keys[1] - keys[0] == {*wanted, "diagnostics/warnings"}
+    assert len(keys[1]) <= 36
+
+
+def test_evaluations_are_measured_too(tiny_policy, tmp_path):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, num_generations_eval=2)
+    watch(trainer, diagnostics="full")
+    metrics = trainer.evaluate()
+    assert 0 <= metrics["eval_rewards/digits/zero_variance_groups"] <= 1
+    assert "eval_diagnostics/digits/missing" in metrics
+    assert "eval_diagnostics/digits/mean" not in metrics  # TRL's eval_rewards/digits/mean
+
+
+@pytest.mark.slow
+def test_what_would_change_under_another_estimator_is_logged_on_demand(tiny_policy, tmp_path):
+    for name in ("grpo", "gdpo"):
+        trainer, _ = make(name, tiny_policy, tmp_path / name, per_device_train_batch_size=12)
+        watch(trainer, estimators=["gdpo"])
+        trainer.train()
+        flips = logged(trainer, "estimators/gdpo/sign_flips")
+        assert len(flips) == 6
+        assert (max(flips) > 0.1) == (name == "grpo")
+        shares = [logged(trainer, f"estimators/gdpo/{each}/influence_share")[-1] for each in NAMES]
+        assert sum(map(abs, shares)) == pytest.approx(1)
+        own = [logged(trainer, f"rewards/{each}/influence_share")[-1] for each in NAMES]
+        assert (own == pytest.approx(shares, abs=1e-3)) == (name == "gdpo")
+
+
+class Steps(TrainerCallback):
+    """Stores how many messages had been logged at the end of each step."""
+
+    def __init__(self, caplog):
+        self.caplog = caplog
+        self.messages = []
+
+    def on_step_end(self, *args, **kwargs):
+        self.messages.append(len(self.caplog.messages))
+
+
+@pytest.mark.slow
+def test_a_constant_reward_is_told_once(tiny_policy, tmp_path, caplog):
+    trainer, _ = make(
+        "grpo",
+        tiny_policy,
+        tmp_path,
+        rewards=[bytes_written, constant],
+        per_device_train_batch_size=12,
+        gradient_accumulation_steps=1,
+        max_steps=9,
+    )
+    steps = Steps(caplog)
+    trainer.add_callback(steps)
+    watch(trainer)
+    trainer.train()
+    (message,) = [m for m in caplog.messages if "`constant` is constant" in m]
+    assert "remove it" in message
+    assert steps.messages == [0] * 6 + [1] * 3  # with 3 groups in a batch, in step 7
+
+
+@pytest.mark.slow
+def test_the_findings_go_on_where_the_checkpoint_ended(tiny_policy, tmp_path, caplog):
+    options = {
+        "rewards": [bytes_written, constant],
+        "per_device_train_batch_size": 12,
+        "gradient_accumulation_steps": 1,
+    }
+    for steps, resumed in ((4, None), (7, True), (9, True)):
+        saved = {"save_strategy": "steps", "save_steps": steps, "max_steps": steps}
+        trainer, _ = make("grpo", tiny_policy, tmp_path, **options, **saved)
+        watch(trainer)
+        trainer.train(resume_from_checkpoint=resumed)
+        assert sum("is constant" in m for m in caplog.messages) == (steps >= 7)
+
+
+def breaks(rewards, weights):
+    raise RuntimeError("broken on purpose")
+
+
+def test_an_error_in_the_watch_does_not_end_the_training(tiny_policy, tmp_path, caplog):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
+    watch(trainer, estimators=["tests.integrations.test_trl_watching:breaks"])
+    trainer.train()
+    assert trainer.state.global_step == 2
+    (message,) = [m for m in caplog.messages if "watch is switched off" in m]
+    assert "RuntimeError: broken on purpose" in message
+    assert not logged(trainer, "diagnostics/warnings")
+
+
+def test_a_result_without_advantages_does_not_end_the_training(tiny_policy, tmp_path, caplog):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
+    generate = trainer._generate_and_score_completions
+    kept = []
+
+    def without(inputs):
+        output = generate(inputs)
+        kept.append(output.pop("advantages"))
+        return output
+
+    trainer._generate_and_score_completions = without
+    watch(trainer)
+    watched = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: {
+        **watched(inputs),
+        "advantages": kept[-1],
+    }
+    trainer.train()
+    (message,) = [m for m in caplog.messages if "watch is switched off" in m]
+    assert "KeyError: 'advantages'" in message
+
+
+def test_two_rewards_of_one_name_are_an_error(tiny_policy, tmp_path):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, rewards=[constant, constant])
+    with pytest.raises(ConfigError, match="constant"):
+        watch(trainer)
+
+
+def test_a_state_that_cannot_be_restored_does_not_end_the_training(tiny_policy, tmp_path, caplog):
+    saved = {"save_strategy": "steps", "save_steps": 1}
+    make("grpo", tiny_policy, tmp_path, max_steps=1, **saved)[0].train()
+    file = tmp_path / "checkpoint-1" / "trainer_state.json"
+    state = json.loads(file.read_text())
+    state["stateful_callbacks"]["gdpo.Watch"] = {"history": "lost"}
+    file.write_text(json.dumps(state))
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
+    watch(trainer)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 2
+    assert sum("watch is switched off" in m for m in caplog.messages) == 1
+
+
+def test_a_trainer_that_scores_a_batch_twice_is_not_watched(tiny_policy, tmp_path, caplog):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
+    generate = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: (generate(inputs), generate(inputs))[1]
+    watch(trainer)
+    trainer.train()
+    (message,) = [m for m in caplog.messages if "watch is switched off" in m]
+    assert "called _calculate_rewards 2 times for one batch" in message
+
+
+def test_a_gdpo_trainer_needs_no_watch(tiny_policy, tmp_path):
+    with pytest.raises(ConfigError, match="rollouts_dir and diagnostics in its GDPOConfig"):
+        watch(make_variant("ours", tiny_policy, tmp_path))
+
+
+def test_a_trainer_is_watched_once(tiny_policy, tmp_path):
+    trainer, _ = make("rloo", tiny_policy, tmp_path)
+    watch(trainer)
+    with pytest.raises(ConfigError, match="already watched"):
+        watch(trainer)
+
+
+def test_a_trainer_that_scores_elsewhere_is_refused_in_a_sentence():
+    class AsyncGRPOTrainer:
+        pass
+
+    with pytest.raises(ConfigError, match="watch does not support AsyncGRPOTrainer"):
+        watch(AsyncGRPOTrainer())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"diagnostics": "all"}, "diagnostics='all'"),
+        ({"estimators": ["gpdo"]}, "gdpo"),
+        ({"estimators": ["constrained_grpo"]}, "targets"),
+    ],
+)
+def test_wrong_arguments_are_errors_before_the_training(options, message, tiny_policy, tmp_path):
+    trainer, _ = make("grpo", tiny_policy, tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        watch(trainer, **options)
+    watch(trainer)  # and nothing was left behind

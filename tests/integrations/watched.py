@@ -1,0 +1,101 @@
+"""Short trainings with TRL's own trainers, with and without `watch`, on a tiny policy."""
+
+from dataclasses import dataclass, field
+
+import torch
+from tests.integrations.variants import (
+    PROMPTS,
+    bytes_written,
+    dataset,
+    digits,
+    settings,
+    sometimes_vowels,
+)
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+from gdpo.integrations.trl import watch
+
+TRAINERS = {
+    "grpo": (GRPOTrainer, GRPOConfig, {}),
+    "gdpo": (GRPOTrainer, GRPOConfig, {"multi_objective_aggregation": "normalize_then_sum"}),
+    "rloo": (RLOOTrainer, RLOOConfig, {}),
+}
+"""TRL's trainers: GRPO with two aggregations, and RLOO."""
+
+TIMES = ("_runtime", "_per_second", "step_time")
+"""Parts of the names of TRL's metrics that are times."""
+
+
+@dataclass
+class Trained(TrainerCallback):
+    """Stores what a training did: every gradient, the parameters and TRL's logged numbers."""
+
+    gradients: list = field(default_factory=list)
+
+    def on_pre_optimizer_step(self, *args, model, **kwargs):
+        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        self.gradients.append(torch.cat(gradients).clone())
+
+    def finish(self, trainer):
+        self.trainer = trainer
+        self.parameters = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+        return self
+
+    @property
+    def logged(self):
+        """Return the logged numbers without the times."""
+        return [
+            {key: value for key, value in row.items() if not any(t in key for t in TIMES)}
+            for row in self.trainer.state.log_history
+        ]
+
+
+def make(name, policy, folder, **changed):
+    """Return one of `TRAINERS`. It accumulates gradients over two batches of 4 rollouts."""
+    trainer_class, config_class, own = TRAINERS[name]
+    torch.manual_seed(0)
+    run = Trained()
+    rewards = changed.pop("rewards", [bytes_written, digits, sometimes_vowels])
+    wanted = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-2,
+        "max_steps": 6,
+    }
+    config = settings(folder, **{**wanted, **own, **changed})
+    config["reward_weights"] = config["reward_weights"][: len(rewards)]
+    config.pop("activation_checkpointing")
+    trainer = trainer_class(
+        AutoModelForCausalLM.from_pretrained(policy),
+        rewards,
+        config_class(**config),
+        train_dataset=dataset(48),
+        eval_dataset=dataset(len(PROMPTS)),
+        processing_class=AutoTokenizer.from_pretrained(policy),
+        callbacks=[run],
+    )
+    return trainer, run
+
+
+def train(name, policy, folder, *, watched, estimators=(), **changed):
+    """Train and return what happened."""
+    trainer, run = make(name, policy, folder, **changed)
+    if watched:
+        watch(trainer, rollouts_dir=folder / "rollouts", estimators=estimators)
+    trainer.train()
+    return run.finish(trainer)
+
+
+def differences(alone, watched):
+    """Return what differs between a training and the same training with `watch`."""
+    assert len(alone.gradients) == len(watched.gradients) == alone.trainer.args.max_steps
+    if any(not torch.equal(a, b) for a, b in zip(alone.gradients, watched.gradients, strict=True)):
+        yield "gradients"
+    if not torch.equal(alone.parameters, watched.parameters):
+        yield "parameters"
+    assert len(alone.logged) == len(watched.logged)
+    for theirs, both in zip(alone.logged, watched.logged, strict=True):
+        for key, value in theirs.items():
+            if both[key] != value:
+                yield f"step {theirs['step']}: {key}"
