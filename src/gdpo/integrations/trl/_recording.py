@@ -9,6 +9,7 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from gdpo.errors import ConfigError
+from gdpo.integrations.trl._adapter import end_token_ids
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._trainer import GDPOTrainer
 
@@ -59,7 +60,7 @@ class _Recorded:
         """Wrap TRL's method to store its arguments and its result."""
         trainer = self._trainer
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-        ends = {*trainer.eos_token_ids, tokenizer.pad_token_id}
+        ends = {*end_token_ids(trainer), tokenizer.pad_token_id}
 
         @functools.wraps(calculate)
         def calculated(
