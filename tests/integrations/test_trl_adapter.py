@@ -5,22 +5,23 @@ import inspect
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from tests.conformance.__main__ import FRAMEWORKS
+from tests.environments import ROOT
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import bytes_written, dataset, digits, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from gdpo import ConfigError
-from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _adapter
 from gdpo.integrations.trl._probe import rule_of
-
-OF_GRPO = {"num_iterations": 1, "beta": 0.0}
 
 
 def trainer_of(trainer_class, config_class, policy, folder, **options):
@@ -234,19 +235,23 @@ def test_a_moved_part_of_an_optional_capability_switches_it_off(
     assert np.isfinite(trainer.state.log_history[0]["loss"])
 
 
-def test_a_missing_attribute_switches_packing_off(tiny_policy, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(
-        "gdpo.integrations.trl._adapter._ATTRIBUTES", {"pack_micro_batches": ("_left_in_trl",)}
-    )
-    from gdpo.integrations.trl import _adapter
-
+def test_a_missing_attribute_is_a_reason(tiny_policy, tmp_path):
     trainer = trainer_of(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path)
-    assert _adapter.lacks("pack_micro_batches", trainer).endswith("has no GRPOTrainer._left_in_trl")
+    assert _adapter.lacks("pack_micro_batches", trainer) is None
+    del trainer._entropy_bonus_enabled
+    reason = _adapter.lacks("pack_micro_batches", trainer)
+    assert reason.endswith("has no GRPOTrainer._entropy_bonus_enabled")
 
 
-def test_an_undeclared_package_of_old_trls_is_named(tmp_path):
-    """TRL up to 1.13 imports requests; here, its trainer's module is one that does so."""
-    (tmp_path / "requests.py").write_text("raise ModuleNotFoundError(name='requests')")
+def test_errors_name_the_versions_of_the_conformance():
+    pinned = re.search(r"^trl==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    oldest = FRAMEWORKS["trl"].versions[-1].rpartition(".")[0]
+    assert f"{oldest} to {pinned[1]}" == _adapter.TESTED
+    assert f'"trl>={oldest}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_an_undeclared_package_of_old_trls_is_named():
+    """TRL up to 1.13 imports requests. Here, the import of its trainer fails in this way."""
     code = (
         "import sys, importlib.abc\n"
         "class Old(importlib.abc.MetaPathFinder):\n"
