@@ -28,8 +28,9 @@ test-all: $(VENV)/.installed  ## Run all tests, with more examples of each prope
 	$(BIN)/pytest -q -n 2
 
 FRAMEWORKS ?=
-conformance: $(VENV)/.installed  ## Our advantages on the frameworks' own code paths (FRAMEWORKS="trl verl": these)
-	$(BIN)/python -m tests.conformance $(FRAMEWORKS)
+TESTS ?=
+conformance: $(VENV)/.installed  ## Our advantages on the frameworks' own code paths (FRAMEWORKS="verl trl@newest", TESTS=1)
+	$(BIN)/python -m tests.conformance $(FRAMEWORKS) $(if $(TESTS),--tests)
 
 ENGINES ?=
 RUNS ?=

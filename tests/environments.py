@@ -1,6 +1,8 @@
 """Creates environments of pinned requirements, for frameworks that do not fit into `.venv`."""
 
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -42,6 +44,41 @@ def environment(folder, requirements, *, packages=()):
         raise NotRunError(f"creating its environment failed: {last_line(done.stderr)}")
     stamp.write_text(digest)
     return python
+
+
+def overlaid(folder, python, requirement):
+    """Return the variables with which an environment uses another version of one distribution.
+
+    Args:
+        folder: Folder for the distribution. It is reused if it was made for the same requirement.
+        python: The environment's Python.
+        requirement: The distribution with its version. Without a version: the newest one on the
+            index, installed anew each time.
+
+    Raises:
+        NotRunError: If pip cannot install the distribution.
+    """
+    stamp = folder / "made-of"
+    is_pinned = "==" in requirement
+    if not (is_pinned and stamp.is_file() and stamp.read_text() == requirement):
+        shutil.rmtree(folder, ignore_errors=True)
+        pip = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
+        done = subprocess.run(
+            [*pip, "--target", folder, requirement], check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise NotRunError(f"installing {requirement} failed: {last_line(done.stderr)}")
+        stamp.write_text(requirement)
+    own = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), *([own] if own else [])])}
 
 
 def last_line(text):

@@ -1,11 +1,13 @@
 """Measures how far each framework's advantages are from gdpo, with and without our plugin.
 
-    python -m tests.conformance [framework ...] [--own]
+    python -m tests.conformance [framework[@version] ...] [--own] [--tests]
 
 Creates an environment `.conformance/<framework>` per framework, runs the framework's script there,
-and prints the figures of docs/reference/conformance.md. `--own` also runs the frameworks without
-gdpo. Exits with 1 if one of our paths is further than 1e-5 from gdpo, or if a framework that was
-named could not be run.
+and prints the figures of docs/reference/conformance.md. `trl@1.12.0` replaces the pinned version,
+and `trl@newest` uses the newest version on the package index; all other packages stay as they are.
+`--own` also runs the frameworks without gdpo. `--tests` also runs gdpo's own tests of a framework.
+Exits with 1 if one of our paths is further than 1e-5 from gdpo, if a test fails, or if a framework
+that was named could not be run.
 """
 
 import argparse
@@ -17,12 +19,15 @@ from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
 
-from tests.environments import ROOT, NotRunError, environment, last_line
+from tests.environments import ROOT, NotRunError, environment, last_line, overlaid
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / ".conformance"
 WITHOUT = "without gdpo"
 """Suffix of the name of a path that runs without gdpo."""
+
+NEWEST = "newest"
+"""The version that stands for the newest one on the package index."""
 
 CLOSE = 1e-5
 REFUSED = "ConfigError"
@@ -41,13 +46,31 @@ class Framework:
     """Whether it has no package, so that `<FRAMEWORK>_SOURCE` must name a checkout."""
     without: str = "--own"
     """The argument, or the variable, for a run without gdpo."""
+    distribution: str | None = None
+    """Its name on the package index, for other versions. None: only the pinned version runs."""
+    versions: tuple[str, ...] = ()
+    """The versions that are tested in addition to the pinned one."""
+    tests: tuple[str, ...] = ()
+    """gdpo's own tests that use the framework."""
 
 
+TRL_TESTS = (
+    *("trl_adapter", "trl_conformance", "trl_environments", "trl_recording", "trl_references"),
+    *("trl_trainer", "filtering", "generation_trl", "logprobs", "packing", "vllm_versions"),
+)
 SLIME = "others/requirements-slime.txt"
 FRAMEWORKS = {
-    "trl": Framework("others/trl_paths.py"),
+    "trl": Framework(
+        "others/trl_paths.py",
+        distribution="trl",
+        versions=("1.15.0", "1.14.2", "1.13.0", "1.12.0"),
+        tests=tuple(f"tests/integrations/test_{name}.py" for name in TRL_TESTS),
+    ),
     "verl": Framework(
-        "verl/paths.py", "verl/requirements.txt", without="VERL_USE_EXTERNAL_PLUGINS=none"
+        "verl/paths.py",
+        "verl/requirements.txt",
+        without="VERL_USE_EXTERNAL_PLUGINS=none",
+        distribution="verl",
     ),
     "nemo_rl": Framework(
         "nemo_rl/paths.py",
@@ -55,7 +78,11 @@ FRAMEWORKS = {
         checkout=True,
         without="NEMO_RL_WITHOUT_GDPO=1",
     ),
-    "ms_swift": Framework("others/ms_swift_paths.py", "others/requirements-ms_swift.txt"),
+    "ms_swift": Framework(
+        "others/ms_swift_paths.py",
+        "others/requirements-ms_swift.txt",
+        distribution="ms-swift",
+    ),
     "slime": Framework("others/slime_paths.py slime", SLIME, checkout=True),
     "miles": Framework("others/slime_paths.py miles", SLIME, checkout=True),
     "rllm": Framework("others/rllm_paths.py", "others/requirements-rllm.txt", checkout=True),
@@ -63,11 +90,22 @@ FRAMEWORKS = {
 }
 
 
-def lines_of(name, *, own):
-    """Return the lines of the framework's script: a dict per path and number of rewards."""
+def prepared(asked):
+    """Return a framework, the Python of its environment, and the environment's variables."""
+    name, _, version = asked.partition("@")
     framework = FRAMEWORKS[name]
-    variables = source_of(name) if framework.checkout else {}
-    python, command = interpreter(name, framework), framework.script.split()
+    python = interpreter(name, framework)
+    if not version:
+        return framework, python, source_of(name) if framework.checkout else {}
+    exactly = "" if version == NEWEST else f"=={version}"
+    requirement = f"{framework.distribution}{exactly}"
+    return framework, python, overlaid(ENVIRONMENTS / asked, python, requirement)
+
+
+def lines_of(asked, *, own):
+    """Return the lines of the framework's script: a dict per path and number of rewards."""
+    framework, python, variables = prepared(asked)
+    command = framework.script.split()
     lines = run(python, command, variables)
     if own:
         given, equals, value = framework.without.partition("=")
@@ -106,6 +144,32 @@ def run(python, command, variables):
     if done.returncode:
         raise NotRunError(f"{script} failed: {last_line(done.stderr)}")
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def tests_of(asked):
+    """Run gdpo's own tests of a framework. Return pytest's last line, and whether all passed."""
+    framework, python, variables = prepared(asked)
+    done = subprocess.run(
+        [
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "not slow",
+            "-p",
+            "no:cacheprovider",
+            *framework.tests,
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        cwd=ROOT,
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        sys.stderr.write(done.stdout)
+    return last_line(done.stdout).strip("= "), done.returncode == 0
 
 
 def rows_of(lines):
@@ -163,22 +227,46 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "frameworks", nargs="*", help=f"frameworks to run: {', '.join(FRAMEWORKS)}. Default: all"
+        "frameworks",
+        nargs="*",
+        help=f"frameworks to run: {', '.join(FRAMEWORKS)}, or framework@version. Default: all",
     )
     parser.add_argument("--own", action="store_true", help="also run the frameworks without gdpo")
+    parser.add_argument("--tests", action="store_true", help="also run gdpo's tests of them")
     options = parser.parse_args()
-    if unknown := sorted(set(options.frameworks) - set(FRAMEWORKS)):
-        parser.error(f"unknown framework: {', '.join(unknown)}. Allowed: {', '.join(FRAMEWORKS)}")
-    rows, missing = [], {}
-    for name in options.frameworks or FRAMEWORKS:
+    check_names(parser, options.frameworks)
+    rows, missing, tests = [], {}, {}
+    for asked in options.frameworks or every_version():
         try:
-            rows += rows_of(lines_of(name, own=options.own))
+            rows += rows_of(lines_of(asked, own=options.own))
+            if options.tests and FRAMEWORKS[asked.partition("@")[0]].tests:
+                tests[asked] = tests_of(asked)
         except NotRunError as why:
-            missing[name] = str(why)
+            missing[asked] = str(why)
     sys.stdout.write(table(rows, missing) + "\n")
+    sys.stdout.write("".join(f"{asked}: {line}\n" for asked, (line, _) in tests.items()))
     ours = [row for row in rows if not row[2].endswith(WITHOUT)]
     asked_for = set(options.frameworks) & set(missing)
-    sys.exit(bool(asked_for) or not all(is_right(row) for row in ours))
+    is_good = all(is_right(row) for row in ours) and all(passed for _, passed in tests.values())
+    sys.exit(bool(asked_for) or not is_good)
+
+
+def every_version():
+    """Return every framework, followed by its other tested versions."""
+    return [
+        asked
+        for name, framework in FRAMEWORKS.items()
+        for asked in (name, *(f"{name}@{version}" for version in framework.versions))
+    ]
+
+
+def check_names(parser, asked):
+    names = {each: each.partition("@")[0] for each in asked}
+    if unknown := sorted(set(names.values()) - set(FRAMEWORKS)):
+        parser.error(f"unknown framework: {', '.join(unknown)}. Allowed: {', '.join(FRAMEWORKS)}")
+    for each, name in names.items():
+        if each != name and FRAMEWORKS[name].distribution is None:
+            parser.error(f"{each}: {name} is not installed from a package index. Use {name}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tests.integrations.generating import GPT2, SHAPE, TOKENS, model_of, parting, ragged
+from tests.integrations.needs import since
 from tests.integrations.variants import bytes_written, digits, settings
 from transformers import (
     AutoModelForCausalLM,
@@ -50,6 +51,7 @@ def policy(tiny_policy, **changed):
     return AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float64, **changed)
 
 
+@since("1.14", "ends a completion at every end token of the model")
 def test_completions_are_those_of_trl_in_the_order_of_the_prompts(tiny_policy, tmp_path):
     greedy = {"generation_kwargs": {"do_sample": False}, "max_completion_length": 20}
     trainer = trainer_of(model_of("qwen2"), tiny_policy, tmp_path, **greedy)
@@ -115,6 +117,7 @@ def trained(tiny_policy, folder, *, fast, **changed):
     return trainer
 
 
+@since("1.14", "ends a completion at every end token of the model")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -164,6 +167,7 @@ def test_sampled_training_takes_steps_and_evaluates(tiny_policy, tmp_path):
     assert 1 <= metrics["eval_completions/mean_length"] <= 12
 
 
+@since("1.16", "keeps the arguments of gradient checkpointing")
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was(tiny_policy, tmp_path, training):
     """The mode is TRL's, and gradient checkpointing is off only during generation."""

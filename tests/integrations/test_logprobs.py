@@ -3,6 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
+from tests.integrations.needs import since
 from tests.integrations.prepared import constant, gap, options, ours, theirs
 from tests.integrations.test_packing import accumulated
 from transformers import (
@@ -120,6 +121,7 @@ OURS = GDPOTrainer._get_per_token_logps_and_entropies
 TRLS = GRPOTrainer._get_per_token_logps_and_entropies
 
 
+@since("1.15", "zeroes the scores of padding and has gradients of entropies")
 @pytest.mark.parametrize("loss", ["both", "logps", "entropies"])
 @pytest.mark.parametrize("block", [1, 260 * 3, 2**21])
 def test_scores_and_gradients_are_trls(loss, block, tiny_policy, tmp_path, monkeypatch):
@@ -143,6 +145,7 @@ def test_chunks_of_a_batch_and_what_is_not_asked_for(tiny_policy, tmp_path):
     assert others == [None, None]
 
 
+@since("1.15", "zeroes the scores of padding and has gradients of entropies")
 def test_in_bfloat16_it_is_as_near_to_float32_as_trls(tiny_policy, tmp_path):
     exact = scores(TRLS, trainer_with(llama(), tiny_policy, tmp_path))
     rounded = trainer_with(llama(), tiny_policy, tmp_path, bf16=True)

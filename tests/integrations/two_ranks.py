@@ -20,7 +20,8 @@ from pathlib import Path
 def launched(function, policy, folder, *, nodes=1):
     """Return the function's results on rank 0 and on rank 1."""
     module = ["-m", "tests.integrations.two_ranks", function, str(policy), str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+    path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     launchers = [
         subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", *where, *module],

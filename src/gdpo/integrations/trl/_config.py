@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trl.trainer.grpo_config import GRPOConfig
-
 from gdpo._naming import did_you_mean
 from gdpo.advantages import resolve_estimator
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
+from gdpo.integrations.trl._adapter import GRPOConfig
 
 FILTERS = ("off", "any_reward_varies", "advantage_nonzero")
 """Allowed values of `filter_groups`."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from trl.trainer.utils import is_async_callable
 
+from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.integrations.trl._groups import Ranks
 
 

@@ -46,7 +46,8 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
-from trl.trainer.grpo_trainer import GRPOTrainer
+
+from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks
 
 MicroBatch = dict[str, Any]
 """Maps TRL's names to tensors with one row per rollout, and to `num_items_in_batch`."""
@@ -271,6 +272,8 @@ class PackedMicroBatches(GRPOTrainer):
         super().__init__(*args, **kwargs)
         config: Any = self.args
         self._packing = packing_of(self) if config.pack_micro_batches else None
+        if lacks("pack_micro_batches", self):
+            hand_back("pack_micro_batches", self)
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
 
@@ -357,7 +360,9 @@ class PackedMicroBatches(GRPOTrainer):
         score = functools.partial(super()._get_per_token_logps_and_entropies, model)
         has_more = any(option is not None for option in options.values())
         if self._packing is None or batch_size is None or has_more or not self._training():
-            return score(input_ids, attention_mask, logits_to_keep, batch_size, **options)
+            return score(
+                input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
+            )
         start = input_ids.shape[1] - logits_to_keep
         prompts = attention_mask[:, :start].sum(1).tolist()
         lengths = last_places(attention_mask[:, start:]).tolist()
@@ -408,6 +413,8 @@ def _say(trainer: GRPOTrainer, message: str) -> None:
 
 
 def _untouched_because(trainer: GRPOTrainer) -> str | None:
+    if reason := lacks("pack_micro_batches", trainer):
+        return reason
     own = type(trainer)._compute_loss is not PackedMicroBatches._compute_loss  # pyright: ignore[reportPrivateUsage]
     parts = ("compute_loss", *_OF_THE_LOSS)
     own = own or any(getattr(type(trainer), n) is not getattr(GRPOTrainer, n) for n in parts)

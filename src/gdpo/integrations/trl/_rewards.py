@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from transformers import set_seed
-from trl.trainer.utils import get_callable_name, get_config_model_id, is_async_callable
+from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError, RewardError
+from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.rewards import Reward, Scorer, Scores
 from gdpo.rewards.scorer import check_distinct
 

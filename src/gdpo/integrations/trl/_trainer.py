@@ -13,18 +13,19 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from transformers import TrainerCallback
-from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
 from gdpo.advantages import AdvantageRule, gdpo
 from gdpo.advantages.arrays import check_finite
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
+from gdpo.integrations.trl._adapter import GRPOTrainer, check_trainer, end_token_ids
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._exact import ExactRewards
 from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._groups import Groups
 from gdpo.integrations.trl._packing import PackedMicroBatches
+from gdpo.integrations.trl._probe import check_batch
 from gdpo.integrations.trl._rewards import (
     all_weights,
     as_reward_functions,
@@ -89,6 +90,10 @@ ONE_GROUP = (
 )
 
 
+_CHECKED = ("_generate", "_calculate_rewards", "_generate_groups", "compute_advantages")
+"""Methods that the check of TRL calls. It is left out for a subclass that overrides one."""
+
+
 class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     """Extends TRL's `GRPOTrainer` with multi-reward estimators and metrics for each reward.
 
@@ -126,6 +131,9 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
     _tag_names: ClassVar[list[str]] = ["trl", "gdpo"]
     _name = "GDPO"
+    _scored: Groups | None = None
+    _is_checked = False
+    _warned_of_one_group = False
     _paper: ClassVar[dict[str, str]] = {
         "title": "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward "
         "RL Optimization",
@@ -167,8 +175,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         bound_memory(self)
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
-        self._warned_of_one_group = False
-        self._scored: Groups | None = None
         self._rollout_log = _rollout_log(args, self._declared)
         if self._rollout_log is not None:
             self.add_callback(self._rollout_log)
@@ -235,17 +241,16 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
     def _generate_groups(self, inputs: Any) -> Groups:
         output = super()._generate_and_score_completions(inputs)
-        assert self._scored is not None, "TRL computed advantages without scoring rewards"
+        assert self._scored is not None, "TRL did not call _calculate_rewards"
         self._scored.output = output
         return self._scored
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         mode = "train" if self.model and self.model.training else "eval"
+        self._check_trl()
         generated = self._generate_with_signal(inputs)
         batch = self._trained(generated)
-        advantages = self.compute_advantages(batch.rewards, batch.token_counts)
-        advantages = advantages.to(batch.output["advantages"].dtype)  # the record matches training
-        batch.output["advantages"] = self._local_part(advantages, batch.output["advantages"])
+        advantages = self._replace_advantages(batch)
         self._warn_of_one_group(mode, batch.rewards)
         self._log_advantages(generated[0].their_own(advantages))
         diagnosis = self._diagnose(batch.rewards, advantages)
@@ -257,6 +262,27 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             self._record(mode, groups, groups.their_own(advantages))
         if mode == "train":
             self._rule.update(generated[0].rewards)
+        return batch.output
+
+    def _replace_advantages(self, batch: Groups) -> torch.Tensor:
+        """Put our advantages into TRL's batch. Return those of all processes."""
+        theirs = batch.output["advantages"]
+        advantages = self.compute_advantages(batch.rewards, batch.token_counts)
+        advantages = advantages.to(theirs.dtype)  # the record matches training
+        batch.output["advantages"] = self._local_part(advantages, theirs)
+        return advantages
+
+    def _check_trl(self) -> None:
+        """Check once, before anything is generated, that TRL trains on our advantages."""
+        if not self._is_checked:
+            self._is_checked = True
+            if all(getattr(type(self), name) is getattr(GDPOTrainer, name) for name in _CHECKED):
+                check_batch(self, self._made_up_batch)
+
+    def _made_up_batch(self, inputs: Any) -> Any:
+        self._rule, self._gates = AdvantageRule("gdpo", self.reward_func_names), {}
+        batch = self._generate_groups(inputs)
+        self._replace_advantages(batch)
         return batch.output
 
     def _local_part(self, advantages: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
@@ -319,7 +345,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
     def _ends_of_text(self) -> set[int]:
         tokenizer: Any = self._tokenizer
-        ends: list[Any] = [*self.eos_token_ids, tokenizer.pad_token_id]
+        ends: list[Any] = [*end_token_ids(self), tokenizer.pad_token_id]
         return set(ends)
 
     def _warn_of_one_group(self, mode: str, rewards: torch.Tensor) -> None:
@@ -339,6 +365,7 @@ def trl_metrics(diagnosis: Diagnosis, detail: str) -> dict[str, float]:
 
 def _checked(args: Any, model: Any) -> GDPOConfig:
     """Return `args`, or a default configuration like TRL's if `args` is None."""
+    check_trainer()
     if args is None:
         name = model if isinstance(model, str) else get_config_model_id(model.config)
         return GDPOConfig(f"{name.split('/')[-1]}-GDPO")

@@ -14,10 +14,14 @@ from accelerate.utils import is_peft_model
 from torch import nn
 from transformers import GenerationMixin
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
-from trl.extras.profiling import profiling_context
-from trl.models.utils import unwrap_model_for_generation
-from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad
+
+from gdpo.integrations.trl._adapter import (
+    GRPOTrainer,
+    end_token_ids,
+    lacks,
+    unwrapped_model,
+)
 
 ROW_BY_ROW = (DynamicLayer, DynamicSlidingWindowLayer)
 """Cache layers whose rows can be repeated and removed without affecting the other rows."""
@@ -366,10 +370,12 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     on_cpu = trainer.accelerator.device.type == "cpu"
     if wanted is False or (wanted is None and not on_cpu):
         return None
-    other = generated_by_other(trainer)
-    if other is not None and wanted is None:
-        return None  # no warning, because the user has chosen a different way to generate
-    reason = other or not_covered(trainer)
+    reason = lacks("fast_generation", trainer)
+    if reason is None:
+        other = generated_by_other(trainer)
+        if other is not None and wanted is None:
+            return None  # no warning, because the user has chosen a different way to generate
+        reason = other or not_covered(trainer)
     if reason is None:
         return rollouts
     if trainer.accelerator.is_main_process:
@@ -409,14 +415,7 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     prompts = [torch.tensor(ids) for ids in places]
     input_ids = _left_padded(prompts, trainer._tokenizer.pad_token_id, trainer)
     attention_mask = _left_padded([torch.ones_like(ids) for ids in prompts], 0, trainer)
-    with (
-        profiling_context(trainer, "transformers.generate"),
-        unwrap_model_for_generation(
-            trainer.model_wrapped,
-            trainer.accelerator,
-            gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
-        ) as model,
-    ):
+    with unwrapped_model(trainer) as model:
         sequences = model.generate(
             input_ids=input_ids.to(device),
             attention_mask=attention_mask.to(device),
@@ -425,7 +424,7 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
             prompt_of_row=torch.tensor([places[tuple(ids)] for ids in prompt_ids], device=device),
         )
     completions = sequences[:, input_ids.shape[1] :]
-    return [_until_end(ids, set(trainer.eos_token_ids)) for ids in completions.tolist()]
+    return [_until_end(ids, set(end_token_ids(trainer))) for ids in completions.tolist()]
 
 
 def _left_padded(rows: list[torch.Tensor], value: int, trainer: Any) -> torch.Tensor:

@@ -26,7 +26,8 @@ import torch
 from accelerate.utils import is_peft_model
 from torch import nn
 from transformers import TrainerCallback
-from trl.trainer.grpo_trainer import GRPOTrainer
+
+from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks
 
 KERNELS = 64
 """Capacity of each kernel cache. A micro-batch uses about 20 kernels; decoding steps use more.
@@ -107,6 +108,9 @@ class CompletionOnlyHead(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._said_of_head: set[str] = set()
+        if reason := lacks("completion_only_head", self):
+            hand_back("completion_only_head", self)
+            self._say(reason)
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -120,12 +124,12 @@ class CompletionOnlyHead(GRPOTrainer):
         config: Any = self.args
         trl = functools.partial(super()._get_per_token_logps_and_entropies, model)
         if not config.completion_only_head or input_ids.device.type != "cpu":
-            return trl(input_ids, attention_mask, logits_to_keep, batch_size, **options)
+            return trl(input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options)
         size = batch_size or len(input_ids)
         shape = (min(size, len(input_ids)), input_ids.shape[1], logits_to_keep)
         if reason := self._not_here_because(model, shape, options):
             self._say(reason)
-            return trl(input_ids, attention_mask, logits_to_keep, batch_size, **options)
+            return trl(input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options)
         parts = [
             self._score(model, ids, mask, logits_to_keep)
             for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True)

