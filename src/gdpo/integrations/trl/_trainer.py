@@ -32,6 +32,7 @@ from gdpo.integrations.trl._rewards import (
     as_sequence,
     check_names,
     check_references,
+    environment_range,
     environment_rewards,
     reward_names,
 )
@@ -153,15 +154,16 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         scorer: Any = args.scorer
         functions, self.scorer = as_reward_functions(given, scorer)
         own, factory = environment_rewards(arguments.get("environment_factory"), args.seed)
-        names = [*reward_names(functions), *own]
+        names = [*reward_names(functions), *(environment.__name__ for environment in own)]
         check_names(names)
-        self._make_rule(args, names, [*given, *own])
-        weights = all_weights(names, own, args.reward_weights)
+        self._make_rule(args, names, [*given, *map(environment_range, own)])
+        weights = all_weights(names, len(own), args.reward_weights)
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
         changed = {"reward_funcs": functions, "args": args, "environment_factory": factory}
         super().__init__(**{**arguments, **changed})
-        assert self.reward_func_names[len(given) :] == own, "TRL names environments differently"
+        owned = slice(len(given), None)
+        assert self.reward_func_names[owned] == names[owned], "TRL names environments differently"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
         self._exact = ExactRewards()
         self.reward_funcs = self._exact.watched(self.reward_funcs)

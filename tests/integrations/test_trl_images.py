@@ -1,0 +1,168 @@
+"""Trains a tiny LLaVA, which is built here, on prompts with images: our trainer and TRL's."""
+
+import logging
+
+import pytest
+import torch
+from datasets import Dataset
+from PIL import Image
+from tests.integrations.variants import settings
+from transformers import (
+    AutoTokenizer,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    TrainerCallback,
+)
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from trl import GRPOConfig, GRPOTrainer
+
+from gdpo import ConfigError
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+
+pytestmark = pytest.mark.slow
+
+SAMPLES = 4
+SIDE, PATCH = 4, 2
+COLOURS = ["red", "green", "blue", "white"]
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{% for part in m.content %}"
+    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}"
+    "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def processor_of(policy):
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    size = {"height": SIDE, "width": SIDE}
+    return LlavaProcessor(
+        LlavaImageProcessorPil(size=size, crop_size=size),
+        tokenizer,
+        patch_size=PATCH,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,  # the token of the class, which "default" removes
+        chat_template=TEMPLATE,
+    )
+
+
+def llava(tokenizer):
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(
+            **shape, num_attention_heads=2, image_size=SIDE, patch_size=PATCH
+        ),
+        text_config=LlamaConfig(
+            **shape,
+            num_attention_heads=2,
+            vocab_size=len(tokenizer),
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        ),
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+    )
+    model = LlavaForConditionalGeneration(config)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model
+
+
+def data():
+    return Dataset.from_dict(
+        {
+            "prompt": [[{"role": "user", "content": f"colour {i}?"}] for i in range(4)],
+            "image": [Image.new("RGB", (SIDE, SIDE), colour) for colour in COLOURS],
+        }
+    )
+
+
+def upper(completions, **columns):
+    return [sum(c.isupper() for c in text_of(each)) / 8 for each in completions]
+
+
+def even(completion_ids, **columns):
+    return [float(sum(ids) % 2) for ids in completion_ids]
+
+
+def text_of(completion):
+    return completion[0]["content"]
+
+
+class Gradients(TrainerCallback):
+    """Stores the gradient of every optimizer step, and that of the image part by itself."""
+
+    def __init__(self):
+        self.all, self.of_images = [], []
+
+    def on_pre_optimizer_step(self, *args, model, **kwargs):
+        named = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+        self.all.append(torch.cat([grad.flatten() for _, grad in named]))
+        seen = [grad.flatten() for name, grad in named if "vision" in name or "projector" in name]
+        self.of_images.append(torch.cat(seen))
+
+
+def trained(trainer_class, config_class, policy, folder, **changed):
+    processor = processor_of(policy)
+    gradients = Gradients()
+    wanted = {
+        "per_device_train_batch_size": SAMPLES,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 0.05,
+        "optim": "sgd",
+        "reward_weights": None,
+        **changed,
+    }
+    trainer = trainer_class(
+        llava(processor.tokenizer),
+        [upper, even],
+        config_class(**settings(folder, **wanted)),
+        train_dataset=data(),
+        processing_class=processor,
+        callbacks=[gradients],
+    )
+    trainer.train()
+    return trainer, gradients
+
+
+def trl_formula(rewards, weights):
+    """Return TRL's sum-then-normalize advantages, with its ε."""
+    total = (rewards.float() * weights).sum(-1)
+    return (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "tolerance"),
+    [("grpo", 1e-3), ("tests.integrations.test_trl_images:trl_formula", 1e-6)],
+)
+def test_gradients_on_images_are_trls(advantage, tolerance, tiny_policy, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        _, ours = trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, advantage=advantage)
+    _, theirs = trained(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path)
+    assert len(ours.all) == 3
+    assert all(gradient.norm() > 0 for gradient in theirs.of_images)
+    differences = [
+        float((a - b).norm() / b.norm()) for a, b in zip(ours.all, theirs.all, strict=True)
+    ]
+    print("differences", differences)
+    assert max(differences) < tolerance
+    assert "pack_micro_batches: micro-batches stay TRL's, because the model is multimodal" in (
+        caplog.text
+    )
+    assert "prompts may contain images" in caplog.text
+    assert "XX" in caplog.text
+
+
+def test_gdpo_trains_on_images_and_reports_each_reward(tiny_policy, tmp_path):
+    trainer, gradients = trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path)
+    assert all(gradient.norm() > 0 for gradient in gradients.of_images)
+    for name in ("upper", "even"):
+        assert f"diagnostics/{name}/influence_share" in trainer.state.log_history[0]
+
+
+def test_filter_groups_is_refused_with_the_reason(tiny_policy, tmp_path):
+    with pytest.raises(ConfigError, match="rows per image, not per rollout"):
+        trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, filter_groups="any_reward_varies")
