@@ -229,7 +229,7 @@ def test_a_class_declares_the_range_of_its_reward(advantage, tiny_policy, tmp_pa
 
 def test_the_record_has_the_range_with_the_0_of_a_closed_gate(tiny_policy, tmp_path):
     class FromOne(Counting):
-        reward_range = [1.0, 3.0]
+        reward_range = (1.0, 3.0)
 
     trainer = ours(
         tiny_policy,
@@ -337,7 +337,7 @@ class LaterPaying(Paying):
 
 
 class Batches(GDPOTrainer):
-    """Records every training batch before it is shuffled: text, tokens of tools, advantage."""
+    """Records the latest batch before it is shuffled: text, tokens of tools, advantage."""
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
@@ -421,6 +421,22 @@ def test_wrong_names_are_errors_before_a_model_is_loaded(changed, message, tmp_p
         missing_everything(
             tmp_path, reward_funcs=[digits], environment_factory=Counting, changed=changed
         )
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ((3, 0), "low < high"),
+        ((0, float("inf")), "finite"),
+        ((0, "3"), "high must be a number"),
+        (3, r"reward_range must be \(low, high\), got 3"),
+        (property(lambda self: (0, 3)), "reward_range must be"),
+    ],
+)
+def test_a_wrong_range_is_an_error_before_a_model_is_loaded(declared, message, tmp_path):
+    environment = type("Counting", (Counting,), {"reward_range": declared})
+    with pytest.raises(ConfigError, match=f"'Counting'.*{message}"):
+        missing_everything(tmp_path, environment_factory=environment)
 
 
 def counting(completions, **columns):

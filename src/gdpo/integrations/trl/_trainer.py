@@ -100,7 +100,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
     The arguments are those of `trl.GRPOTrainer`. `reward_funcs` may mix `gdpo.Reward` objects and
     functions written for TRL, which work unchanged. Environments can also define rewards, in
-    addition to `reward_funcs` or instead of them. In addition to TRL's metrics, the trainer logs:
+    addition to `reward_funcs` or instead of them, and declare the range in the class attribute
+    `reward_range`, as `(low, high)`. In addition to TRL's metrics, the trainer logs:
 
     - `rewards/<name>/group_std`: standard deviation within a group, averaged over groups.
     - `rewards/<name>/zero_variance_groups`: share of groups in which all samples have the same
@@ -162,8 +163,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         args.reward_weights = weights[: len(given)]
         changed = {"reward_funcs": functions, "args": args, "environment_factory": factory}
         super().__init__(**{**arguments, **changed})
-        owned = slice(len(given), None)
-        assert self.reward_func_names[owned] == names[owned], "TRL names environments differently"
+        assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
         self._exact = ExactRewards()
         self.reward_funcs = self._exact.watched(self.reward_funcs)
