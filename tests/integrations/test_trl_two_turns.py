@@ -5,7 +5,6 @@ environment rewards it. The policy first learns the two turns from texts with ra
 """
 
 import functools
-import random
 
 import pytest
 import torch
@@ -52,11 +51,11 @@ class Box:
 
 def honest(completions, **columns):
     """Return 1 if the last message is what the tool returned."""
-    return [float(len(c) == 3 and c[1]["content"] == c[2]["content"]) for c in completions]
+    return [float(len(c) == 3 and c[1]["content"] == c[2].get("content")) for c in completions]
 
 
 def rendered(tokenizer, number, conclusion):
-    """Return a whole conversation as text. The part before the tool call comes first."""
+    """Return a conversation as text in four parts: prompt, tool call, result, conclusion."""
     call = {"name": "guess", "arguments": {"number": number}}
     turns = [
         {
@@ -75,8 +74,8 @@ def rendered(tokenizer, number, conclusion):
     )
     before, whole = render(PROMPT), render(PROMPT + turns)
     written = f'<tool_call>\n{{"name": "guess", "arguments": {{"number": {number}}}}}\n</tool_call>'
-    result = whole[whole.index("</tool_call>" + END) + len("</tool_call>") :]
-    return before, f"{written}{result}{conclusion}{END}"
+    result = whole[whole.rindex("</tool_call>" + END) + len("</tool_call>" + END) :]
+    return before, written + END, result, conclusion + END
 
 
 def conversations(tokenizer):
@@ -116,9 +115,9 @@ def tokenizer():
         show_progress=False,
     )
     vocabulary.train_from_iterator([], trainer)
-    texts = [part for pair in conversations(tokenizer_of(vocabulary)) for part in pair]
+    texts = [part for parts in conversations(tokenizer_of(vocabulary)) for part in parts]
     pieces = [piece for text in texts for part in text.split(END) for piece in part.split(START)]
-    vocabulary.train_from_iterator([*pieces, "right", "wrong"], trainer)
+    vocabulary.train_from_iterator(pieces, trainer)
     return tokenizer_of(vocabulary)
 
 
@@ -139,12 +138,10 @@ def warm_start(tokenizer, tmp_path_factory):
             pad_token_id=tokenizer.pad_token_id,
         )
     )
-    texts = [tokenizer(before + after)["input_ids"] for before, after in conversations(tokenizer)]
-    start = len(tokenizer(conversations(tokenizer)[0][0])["input_ids"])
-    assert len(set(map(len, texts))) == 1, "the conversations have different lengths"
-    ids = torch.tensor(texts)
+    parts = [tokenizer(list(texts))["input_ids"] for texts in conversations(tokenizer)]
+    ids = torch.tensor([sum(of_one, []) for of_one in parts])  # all have the same length
     labels = ids.clone()
-    labels[:, :start] = -100
+    labels[:, : len(parts[0][0])] = -100  # the prompt
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(120):
         model(input_ids=ids, labels=labels).loss.backward()
@@ -177,7 +174,6 @@ class Turns(GDPOTrainer):
 
 
 def trained(warm_start, tokenizer, folder, **changed):
-    random.seed(0)
     torch.manual_seed(0)
     config = GDPOConfig(
         **settings(
