@@ -5,6 +5,7 @@ environment rewards it. The policy first learns the two turns from texts with ra
 """
 
 import functools
+import itertools
 
 import pytest
 import torch
@@ -139,7 +140,7 @@ def warm_start(tokenizer, tmp_path_factory):
         )
     )
     parts = [tokenizer(list(texts))["input_ids"] for texts in conversations(tokenizer)]
-    ids = torch.tensor([sum(of_one, []) for of_one in parts])  # all have the same length
+    ids = torch.tensor([list(itertools.chain(*each)) for each in parts])  # equal lengths
     labels = ids.clone()
     labels[:, : len(parts[0][0])] = -100  # the prompt
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
