@@ -3,6 +3,7 @@
 import functools
 import random
 
+import pyarrow.parquet
 import pytest
 import torch
 from datasets import Dataset
@@ -13,6 +14,8 @@ from trl.chat_template_utils import qwen3_chat_template
 
 from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.rollouts import read_rollouts, rollout_file
+from gdpo.rollouts.record import read_declared
 
 pytestmark = pytest.mark.usefixtures("_quiet")
 
@@ -55,6 +58,12 @@ class Later(Counting):
         return float(self.total)
 
 
+class Bounded(Counting):
+    """Declares the range of its reward."""
+
+    reward_range = (0, 3)
+
+
 class Unpaid:
     """Has no reward."""
 
@@ -95,11 +104,12 @@ def make(trainer_class, policy, config, **arguments):
 
     def generate(input_ids, **kwargs):
         """Return samples that call the tool with 1, call it with 3, and stop."""
-        texts = [call_of(1), call_of(3), "no"] if len(input_ids) % SAMPLES == 0 else ["done"]
-        written = [tokenizer(text)["input_ids"] for text in texts]
+        prompts = tokenizer.batch_decode(input_ids)
+        second_turn = "<tool_response>" in prompts[0]
+        texts = ["done"] * SAMPLES if second_turn else [call_of(1), call_of(3), "no"]
+        written = [tokenizer(texts[i % SAMPLES])["input_ids"] for i in range(len(input_ids))]
         longest = 1 + max(map(len, written))
-        padded = [ids + [END] * (longest - len(ids)) for ids in written]
-        added = torch.tensor(padded).repeat(len(input_ids) // len(texts), 1)
+        added = torch.tensor([ids + [END] * (longest - len(ids)) for ids in written])
         return torch.cat([input_ids, added], dim=1)
 
     trainer.model.generate = generate
@@ -110,7 +120,7 @@ def options(folder, **changed):
     wanted = {
         "per_device_train_batch_size": 2 * SAMPLES,
         "num_generations": SAMPLES,
-        "max_completion_length": 150,
+        "max_completion_length": 250,
         "max_steps": 2,
         "learning_rate": 0.1,
         "optim": "sgd",
@@ -197,6 +207,48 @@ def test_options_by_name_reach_it(advantage, advantage_options, tiny_policy, tmp
     assert trainer.state.global_step == 1
 
 
+@pytest.mark.parametrize("advantage", ["sa_mrpo", "saw"])
+def test_a_class_declares_the_range_of_its_reward(advantage, tiny_policy, tmp_path):
+    of_digits, of_both = {"low": {"digits": 0}}, {"low": {"digits": 0, "Counting": 0}}
+    if advantage == "sa_mrpo":
+        of_digits["high"], of_both["high"] = {"digits": 1}, {"digits": 1, "Counting": 3}
+    rewards = torch.rand(4, SAMPLES, 2, generator=torch.Generator().manual_seed(0)).double()
+    told = [
+        ours(
+            tiny_policy,
+            tmp_path,
+            reward_funcs=[digits],
+            how={"environment_factory": environment},
+            advantage=advantage,
+            advantage_options=options,
+        ).compute_advantages(rewards)
+        for environment, options in ((functools.partial(Bounded), of_digits), (Counting, of_both))
+    ]
+    assert torch.equal(*told)
+
+
+def test_the_record_has_the_range_with_the_0_of_a_closed_gate(tiny_policy, tmp_path):
+    class FromOne(Counting):
+        reward_range = (1.0, 3.0)
+
+    trainer = ours(
+        tiny_policy,
+        tmp_path,
+        reward_funcs=[digits],
+        how={"environment_factory": FromOne},
+        gates={"FromOne": {"on": "digits", "at_least": 1}},
+        rollouts_dir=str(tmp_path / "rollouts"),
+        max_steps=1,
+    )
+    trainer.train()
+    file = rollout_file(tmp_path / "rollouts", 1)
+    described = read_declared(pyarrow.parquet.read_schema(file))
+    assert described == {
+        "digits": {},
+        "FromOne": {"low": 0.0, "high": 3.0, "gate": {"on": "digits", "at_least": 1.0}},
+    }
+
+
 def test_weights_in_trls_order_leave_it_at_1_or_name_it_last(tiny_policy, tmp_path):
     for weights, wanted in (([0.5], [0.5, 1.0]), ([0.5, 0.25], [0.5, 0.25])):
         trainer = ours(tiny_policy, tmp_path, reward_funcs=[digits], reward_weights=weights)
@@ -267,6 +319,87 @@ def test_several_environments_have_a_reward_each_and_one_class_has_one(tiny_poli
         assert logged(trainer, f"rewards/{reward}/mean") == pytest.approx([4 / 3])
 
 
+class Paying(Counting):
+    """Pays only on rows that say so, and only for calls with 3."""
+
+    def reset(self, pays, **kwargs):
+        self.total, self.pays = 0, pays
+
+    def get_reward(self) -> float:
+        return float(self.total == 3 and self.pays)
+
+
+class LaterPaying(Paying):
+    """Has an async reward."""
+
+    async def get_reward(self) -> float:
+        return float(self.total == 3 and self.pays)
+
+
+class Batches(GDPOTrainer):
+    """Records the latest batch before it is shuffled: text, tokens of tools, advantage."""
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.batch = []
+        for row in range(len(output["advantages"])):
+            mask = output["completion_mask"][row].bool()
+            ids, written = output["completion_ids"][row][mask], output["tool_mask"][row][mask]
+            self.batch.append(
+                {
+                    "completion": self.processing_class.decode(ids),
+                    "from_tool": self.processing_class.decode(ids[written == 0]),
+                    "advantage": float(output["advantages"][row]),
+                }
+            )
+        self.tokens = int(output["num_items_in_batch"])
+        self.written = int((output["completion_mask"] * output["tool_mask"]).sum())
+        return output
+
+
+@pytest.mark.parametrize("rule", ["any_reward_varies", "advantage_nonzero"])
+def test_groups_without_signal_are_replaced_in_their_environments(rule, tiny_policy, tmp_path):
+    """Half the rows of each environment never pay, so their groups have to be replaced."""
+    prompts = [[{"role": "user", "content": f"count {i}"}] for i in range(16)]
+    data = Dataset.from_dict(
+        {
+            "prompt": prompts,
+            "pays": [i % 4 < 2 for i in range(16)],
+            "environment": ["a", "b"] * 8,
+        }
+    )
+    config = options(
+        tmp_path,
+        filter_groups=rule,
+        max_filter_rounds=6,
+        per_device_train_batch_size=4 * SAMPLES,
+        advantage="grpo_no_std",
+        rollouts_dir=str(tmp_path / "rollouts"),
+    )
+    trainer = make(
+        Batches,
+        tiny_policy,
+        GDPOConfig(**config),
+        environment_factory={"a": Paying, "b": LaterPaying},
+        train_dataset=data,
+    )
+    trainer.train()
+    assert min(logged(trainer, "filter/replaced")) > 0
+    assert [row["advantage"] > 0 for row in trainer.batch] == [False, True, False] * 4
+    for row in trainer.batch:
+        assert ('"step": 3' in row["completion"]) == (row["advantage"] > 0)
+        called = "step" in row["completion"]
+        assert ("<tool_response>" in row["from_tool"]) == called
+        assert "step" not in row["from_tool"]
+    assert trainer.tokens == trainer.written
+    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    assert {r.extra["environment"] for r in rollouts if r.trained} == {"a", "b"}
+    for rollout in rollouts:
+        paid = {"a": "Paying", "b": "LaterPaying"}[rollout.extra["environment"]]
+        assert {name for name, value in rollout.rewards.items() if value is not None} == {paid}
+        assert rollout.extra["pays"] or not rollout.trained
+
+
 def missing_everything(folder, **how):
     config = GDPOConfig(**options(folder, **how.pop("changed", {})))
     return GDPOTrainer("no/such-model", args=config, **how)
@@ -288,6 +421,22 @@ def test_wrong_names_are_errors_before_a_model_is_loaded(changed, message, tmp_p
         missing_everything(
             tmp_path, reward_funcs=[digits], environment_factory=Counting, changed=changed
         )
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ((3, 0), "low < high"),
+        ((0, float("inf")), "finite"),
+        ((0, "3"), "high must be a number"),
+        (3, r"reward_range must be \(low, high\), got 3"),
+        (property(lambda self: (0, 3)), "reward_range must be"),
+    ],
+)
+def test_a_wrong_range_is_an_error_before_a_model_is_loaded(declared, message, tmp_path):
+    environment = type("Counting", (Counting,), {"reward_range": declared})
+    with pytest.raises(ConfigError, match=f"'Counting'.*{message}"):
+        missing_everything(tmp_path, environment_factory=environment)
 
 
 def counting(completions, **columns):

@@ -154,9 +154,9 @@ class AdvantageRule:
             if lacking:
                 raise ConfigError(
                     f"estimator {self.name!r} needs {key!r} for every reward, but has no value "
-                    f"for {', '.join(lacking)}: declare the range (low and high of gdpo.Reward), "
-                    f"or set the option {key!r} to a mapping from reward name to "
-                    "value"
+                    f"for {', '.join(lacking)}: declare the range (low and high of gdpo.Reward, "
+                    f"reward_range of an environment), or set the option {key!r} to a mapping from "
+                    "reward name to value"
                 )
 
     def _try_out(self, count: int) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.rewards.reward import Reward
+from gdpo.rewards.reward import DeclaredRange, Reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +130,10 @@ def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
 def declared_ranges(
     rewards: Sequence[Any], gated: Container[str] = ()
 ) -> tuple[list[float], list[float]]:
-    """Return the lowest and the highest values of the rewards, with NaN for plain functions.
+    """Return the lowest and the highest values of the rewards. NaN: no range is declared.
 
     Args:
-        rewards: `Reward` objects, or plain functions, which declare no range.
+        rewards: `Reward` and `DeclaredRange` objects. Anything else declares no range.
         gated: Names of the gated rewards. The range of a gated reward includes 0, because a closed
             gate gives 0.
     """
@@ -142,7 +142,7 @@ def declared_ranges(
 
 
 def _range(reward: Any, gated: Container[str]) -> tuple[float, float]:
-    if not isinstance(reward, Reward):
+    if not isinstance(reward, Reward | DeclaredRange):
         return nan, nan
     if reward.name in gated:
         return min(0.0, reward.low), max(0.0, reward.high)

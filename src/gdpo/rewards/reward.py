@@ -96,6 +96,27 @@ class Reward:
         return iscoroutinefunction(self.function) or iscoroutinefunction(call)
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredRange:
+    """Stores the declared range of a reward that is not a `Reward` object.
+
+    Args:
+        name: Name of the reward.
+        low: Lowest value of the reward.
+        high: Highest value of the reward.
+
+    Raises:
+        ConfigError: If the range is empty, not finite, or does not consist of numbers.
+    """
+
+    name: str
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_range(self.name, self.low, self.high)
+
+
 def binary(
     name: str, function: Callable[[Any, Reference], float | None], *examples: Example
 ) -> Reward:

@@ -43,8 +43,8 @@ class FilteredGroups(GRPOTrainer):
     """Extends TRL's GRPO trainer with `filter_groups`, which replaces groups without signal.
 
     Raises:
-        ConfigError: If `filter_groups` is set for a streamed dataset, an environment, a multimodal
-            model, or groups that are split over two processes.
+        ConfigError: If `filter_groups` is set for a streamed dataset, a multimodal model, or groups
+            that are split over two processes.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -119,10 +119,12 @@ class FilteredGroups(GRPOTrainer):
                 "prompts are drawn by row number, but train_dataset is an IterableDataset. Use a "
                 "Dataset, or set filter_groups='off'"
             )
-        if self.environment_factories is not None:
-            return "the prompts come from an environment. Set filter_groups='off'"
         if self._is_vlm:
-            return "the model is multimodal. Set filter_groups='off'"
+            return (
+                "the model reads images, and a batch of images cannot be put together from several "
+                "generations, because their tensors have rows per image, not per rollout. Set "
+                "filter_groups='off'"
+            )
         config: Any = self.args
         rows = config.per_device_train_batch_size * config.steps_per_generation
         if rows % self.num_generations:

@@ -17,12 +17,14 @@ from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError, RewardError
 from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.rewards import Reward, Scorer, Scores
+from gdpo.rewards.reward import DeclaredRange
 from gdpo.rewards.scorer import check_distinct
 
 
-def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[str], Any]:
-    """Return the names of the rewards that environments define, and the factory to pass to TRL.
+def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[type], Any]:
+    """Return the environment classes that define a reward, and the factory to pass to TRL.
 
+    As in TRL, the reward of a class has the name of the class, and the classes are in TRL's order.
     If a factory is a class, the class is inspected without being called. Any other factory is
     called once, and TRL receives the result as its first environment, so the total number of calls
     is unchanged.
@@ -38,21 +40,43 @@ def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[str],
     if not all(isinstance(factory, type) for factory in factories.values()):
         set_seed(seed)
     known = {name: _probed(factory) for name, factory in factories.items()}
-    owners = dict.fromkeys(made for made, _ in known.values() if _owns_reward(made))
+    owners = list(dict.fromkeys(made for made, _ in known.values() if _owns_reward(made)))
     given = {name: factory for name, (_, factory) in known.items()}
-    return [owner.__name__ for owner in owners], given if several else given[None]
+    return owners, given if several else given[None]
 
 
-def all_weights(names: Sequence[str], own: Sequence[str], given: Any) -> list[float]:
-    """Return one weight per reward. The rewards of environments come last.
+def environment_range(environment: type) -> DeclaredRange | None:
+    """Return the range that an environment class declares for its reward, or None.
 
-    As in TRL, a list may leave out the rewards of environments, which then have the weight 1.
+    The class declares the range in the attribute `reward_range`, as `(low, high)`.
+
+    Raises:
+        ConfigError: If `reward_range` is not a pair of finite numbers with low < high.
+    """
+    name, declared = environment.__name__, getattr(environment, "reward_range", None)
+    if declared is None:
+        return None
+    if not isinstance(declared, tuple | list) or len(declared) != 2:
+        raise ConfigError(
+            f"environment {name!r}: reward_range must be (low, high), got {declared!r:.80}"
+        )
+    return DeclaredRange(name, *declared)
+
+
+def all_weights(names: Sequence[str], owned: int, given: Any) -> list[float]:
+    """Return one weight per reward.
+
+    Args:
+        names: Names of the rewards. The rewards of environments come last.
+        owned: Number of rewards that environments define.
+        given: Weights by name, or a list. As in TRL, a list may leave out the rewards of
+            environments, which then have the weight 1.
 
     Raises:
         ConfigError: If a name is not the name of a reward, or if the number of weights is wrong.
     """
-    if isinstance(given, list | tuple) and len(given) == len(names) - len(own):
-        given = [*given, *[1.0] * len(own)]
+    if isinstance(given, list | tuple) and len(given) == len(names) - owned:
+        given = [*given, *[1.0] * owned]
     return weights_by_name(names, given)
 
 

@@ -65,8 +65,8 @@ class RolloutLog(TrainerCallback):
         """Store this process's rollouts until their advantages are computed."""
         self._local = [
             {
-                "prompt": prompt,
-                "completion": completion,
+                "prompt": _without_images(prompt),
+                "completion": _without_images(completion),
                 "num_tokens": len(ids),
                 "finish_reason": "stop" if ids and int(ids[-1]) in ends_of_text else "length",
                 "extra": {k: v for k, v in row.items() if k not in ("prompt", "image", "images")},
@@ -125,3 +125,16 @@ class RolloutLog(TrainerCallback):
             for i, (fact, values, advantage) in enumerate(scored)
         ]
         self._writers[mode].write(step, rollouts)
+
+
+def _without_images(text: Any) -> Any:
+    """Return plain text or messages, with `{"type": "image"}` in place of each image."""
+    return text if isinstance(text, str) else [_without_image(message) for message in text]
+
+
+def _without_image(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    parts: Any = message.get("content")
+    if not isinstance(parts, list):
+        return message
+    kept = [{"type": "image"} if part.get("type") == "image" else part for part in parts]
+    return {**message, "content": kept}

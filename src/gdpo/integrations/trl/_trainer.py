@@ -32,6 +32,7 @@ from gdpo.integrations.trl._rewards import (
     as_sequence,
     check_names,
     check_references,
+    environment_range,
     environment_rewards,
     reward_names,
 )
@@ -99,7 +100,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
     The arguments are those of `trl.GRPOTrainer`. `reward_funcs` may mix `gdpo.Reward` objects and
     functions written for TRL, which work unchanged. Environments can also define rewards, in
-    addition to `reward_funcs` or instead of them. In addition to TRL's metrics, the trainer logs:
+    addition to `reward_funcs` or instead of them, and declare the range in the class attribute
+    `reward_range`, as `(low, high)`. In addition to TRL's metrics, the trainer logs:
 
     - `rewards/<name>/zero_variance_groups`: share of groups in which all samples have the same
       value of this reward, so that the reward has no effect in these groups.
@@ -158,15 +160,15 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         scorer: Any = args.scorer
         functions, self.scorer = as_reward_functions(given, scorer)
         own, factory = environment_rewards(arguments.get("environment_factory"), args.seed)
-        names = [*reward_names(functions), *own]
+        names = [*reward_names(functions), *(environment.__name__ for environment in own)]
         check_names(names)
-        self._make_rule(args, names, [*given, *own])
-        weights = all_weights(names, own, args.reward_weights)
+        self._make_rule(args, names, [*given, *map(environment_range, own)])
+        weights = all_weights(names, len(own), args.reward_weights)
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
         changed = {"reward_funcs": functions, "args": args, "environment_factory": factory}
         super().__init__(**{**arguments, **changed})
-        assert self.reward_func_names[len(given) :] == own, "TRL names environments differently"
+        assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
         self._exact = ExactRewards()
         self.reward_funcs = self._exact.watched(self.reward_funcs)

@@ -1,0 +1,63 @@
+"""Tests models with image inputs: our trainer and TRL's train a tiny LLaVA."""
+
+import json
+import logging
+
+import pytest
+from tests.integrations.images import trained
+from trl import GRPOConfig, GRPOTrainer
+
+from gdpo import ConfigError
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.rollouts import read_rollouts, rollout_file
+
+pytestmark = pytest.mark.slow
+
+
+def trl_formula(rewards, weights):
+    """Return TRL's sum-then-normalize advantages, with its ε."""
+    total = (rewards.float() * weights).sum(-1)
+    return (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "tolerance"),
+    [("grpo", 1e-3), ("tests.integrations.test_trl_images:trl_formula", 1e-6)],
+)
+def test_gradients_on_images_are_trls(advantage, tolerance, tiny_policy, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        _, ours = trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, advantage=advantage)
+    _, theirs = trained(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path)
+    assert len(ours.all) == 3
+    assert all(gradient.norm() > 0 for gradient in theirs.of_images)
+    differences = [
+        float((a - b).norm() / b.norm()) for a, b in zip(ours.all, theirs.all, strict=True)
+    ]
+    assert max(differences) < tolerance
+    assert "pack_micro_batches: micro-batches stay TRL's, because the model is multimodal" in (
+        caplog.text
+    )
+    assert "prompts may contain images" in caplog.text
+    assert "the batch is multimodal" in caplog.text
+
+
+def test_gdpo_trains_on_images_and_records_each_reward(tiny_policy, tmp_path):
+    folder = tmp_path / "rollouts"
+    trainer, gradients = trained(
+        GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, rollouts_dir=str(folder)
+    )
+    assert all(gradient.norm() > 0 for gradient in gradients.of_images)
+    for name in ("upper", "even"):
+        assert f"rewards/{name}/zero_variance_groups" in trainer.state.log_history[0]
+    rollout = read_rollouts(rollout_file(folder, 1))[0]
+    (asked,) = rollout.prompt
+    image, question = json.loads(asked["content"])["content"]
+    assert image == {"type": "image"}
+    assert question["text"].startswith("colour")
+    assert set(rollout.rewards) == {"upper", "even"}
+    assert "image" not in rollout.extra
+
+
+def test_filter_groups_is_refused_with_the_reason(tiny_policy, tmp_path):
+    with pytest.raises(ConfigError, match="rows per image, not per rollout"):
+        trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, filter_groups="any_reward_varies")
