@@ -78,7 +78,7 @@ def test_constraints_learn_and_their_state_survives_json():
     options = {"targets": {"format": 1.0}, "step_size": 2.0}
     rule = AdvantageRule("constrained_grpo", NAMES, options)
     np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [0.0, 1.0]))
-    rule.update(torch.zeros(2, 4, 2))
+    rule.update(torch.zeros(2, 4, 2), WEIGHTS)
     assert rule.metrics(NAMES) == {"rewards/format/multiplier": 2.0}
     np.testing.assert_allclose(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [2.0, 1.0]))
     other = AdvantageRule("constrained_grpo", NAMES, options)
@@ -88,7 +88,7 @@ def test_constraints_learn_and_their_state_survives_json():
 
 def test_a_rule_without_state_has_none():
     rule = AdvantageRule("gdpo", NAMES)
-    rule.update(REWARDS)
+    rule.update(REWARDS, WEIGHTS)
     rule.restore({})
     assert rule.state() == rule.metrics(NAMES) == {}
 
@@ -148,5 +148,5 @@ def test_the_weight_in_force_of_a_constraint_is_its_multiplier_s():
         "constrained_grpo", ["a", "b"], options={"targets": {"b": 0.9}, "step_size": 0.5}
     )
     assert rule.weights_in_force([1.0, 2.0]) == [1.0, 0.0]
-    rule.update(np.zeros((2, 4, 2)))
+    rule.update(np.zeros((2, 4, 2)), [1.0, 2.0])
     assert rule.weights_in_force([1.0, 2.0]) == pytest.approx([1.0, 0.9])
