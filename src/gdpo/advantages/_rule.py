@@ -15,7 +15,7 @@ from jaxtyping import Real
 from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
-from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number
+from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number, positive
 from gdpo.advantages.contrib import DualAscent
 from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estimator
 from gdpo.errors import ConfigError, GdpoError
@@ -87,7 +87,7 @@ class AdvantageRule:
         half_life = given.pop(_SCALE_OPTION, None) if self.estimator is gdpo else None
         self._options = {key: _by_name(key, value, names) for key, value in given.items()}
         floor = self._options.get("noise_floor")
-        self.scale = None if half_life is None else _running_scale(name, half_life, floor)
+        self.scale = None if half_life is None else _running_scale(half_life, floor)
         for key, declared in (("low", low), ("high", high)):
             if key in parameters and declared is not None:
                 self._options[key] = _completed(self._options.get(key), declared)
@@ -246,11 +246,9 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
     return DualAscent(checked, **options)
 
 
-def _running_scale(name: str, half_life: Any, noise_floor: Any) -> RunningScale:
-    try:
-        return RunningScale(half_life, noise_floor)
-    except ConfigError as error:
-        raise ConfigError(f"options of estimator {name!r}: {_SCALE_OPTION}: {error}") from error
+def _running_scale(half_life: Any, noise_floor: Any) -> RunningScale:
+    positive(_SCALE_OPTION, number(_SCALE_OPTION, half_life))
+    return RunningScale(half_life, noise_floor)
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
