@@ -188,7 +188,12 @@ def main():
     )
     print("The first groups with an advantage, half-life 128\n")
     print_table(
-        ["rewards", "groups that count", *(f"error at {n}" for n in WARM_UP), "largest rms of a group"],
+        [
+            "rewards",
+            "groups that count",
+            *(f"error at {n}" for n in WARM_UP),
+            "largest rms of a group",
+        ],
         [
             [
                 name,

@@ -118,9 +118,7 @@ def gdpo(
     return finish(a, rewards, max_advantage=max_advantage)
 
 
-def normalized_sum(
-    rewards: Rewards, weights: Weights, *, noise_floor: PerReward = None
-) -> Rounded:
+def normalized_sum(rewards: Rewards, weights: Weights, *, noise_floor: PerReward = None) -> Rounded:
     r"""Return the sum $\sum_k w_k z_k$ that `gdpo` normalizes, `[prompt, sample]`.
 
     In each group, the sum adds up to 0.

@@ -88,7 +88,9 @@ class RunningScale:
             ConfigError: If the state was not saved by a running scale.
         """
         saved = [state.get(key) for key in self.state()]
-        if not all(isinstance(each, int | float) and isfinite(each) and each >= 0 for each in saved):
+        if not all(
+            isinstance(each, int | float) and isfinite(each) and each >= 0 for each in saved
+        ):
             raise ConfigError(
                 f"the saved state {dict(state)!r:.80} is not that of a running scale: resume with "
                 "the estimator and the options of the run"

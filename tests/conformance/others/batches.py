@@ -99,9 +99,7 @@ def print_lines(framework, paths, *, package=None, distribution=None, sizes=(1, 
                 "path": name,
                 "rewards": count,
                 "difference": result_of(compared, Batch(count, sizes=sizes), path),
-                "with_missing": result_of(
-                    compared, Batch(count, sizes=sizes, missing=True), path
-                ),
+                "with_missing": result_of(compared, Batch(count, sizes=sizes, missing=True), path),
                 "no_signal": result_of(lambda p=path, b=silent: float(np.abs(p(b)).max())),
             }
             sys.stdout.write(json.dumps(line) + "\n")

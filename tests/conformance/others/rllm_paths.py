@@ -66,9 +66,7 @@ def by_buffer(batch):
     """Use the buffer of asynchronous training, which computes advantages per finished task."""
     name = "grpo" if OWN else "gdpo"
     if not OWN:
-        register(
-            reward_keys=batch.names, reward_weights=batch.weights, options=HALF_LIFE
-        )
+        register(reward_keys=batch.names, reward_weights=batch.weights, options=HALF_LIFE)
     config = AlgorithmConfig(estimator_map={"solver": name})
     trajectories = trajectories_of(batch)
     asyncio.run(fill(batch, trajectories, config))

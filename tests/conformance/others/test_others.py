@@ -20,6 +20,7 @@ SCRIPTS = {
     "rllm": ("rllm", ["rllm_paths.py"]),
     "slime": ("slime", ["slime_paths.py", "slime"]),
     "miles": ("miles", ["slime_paths.py", "miles"]),
+    "prime_rl": ("prime_rl", ["prime_rl_paths.py"]),
 }
 PATHS = [
     ("ms_swift", "groups"),
@@ -27,6 +28,8 @@ PATHS = [
     ("tunix", "GRPOLearner"),
     ("rllm", "traj_group_adv_estimator_map"),
     ("rllm", "adv_estimator: gdpo"),
+    ("rllm", "async_training, one group at a time"),
+    ("prime_rl", "TrainSink, one group at a time"),
     ("slime", "samples"),
     ("slime", "several samples of one rollout"),
     ("miles", "samples"),

@@ -7,6 +7,8 @@ of words. In `agentic`, the learner is the agentic `GRPOLearner`, which passes o
 """
 
 import os
+from dataclasses import replace
+from itertools import count
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -79,11 +81,7 @@ def training(estimator):
 def one_group_at_a_time(folder, policy):
     rule = register("ours", reward_keys=list(WEIGHTS), reward_weights=WEIGHTS, options=HALF_LIFE)
     learner = agentic.GRPOLearner(
-        rl_cluster=cluster(
-            logps=1,
-            max_tokens_to_generate=LONGEST,
-            eos_tokens=ENDS,
-        ),
+        rl_cluster=seeded(cluster(logps=1, max_tokens_to_generate=LONGEST, eos_tokens=ENDS)),
         reward_fns=[yes, plain],
         chat_parser=Parser(),
         algo_config=agentic.GRPOConfig(
@@ -120,6 +118,21 @@ def one_group_at_a_time(folder, policy):
         "advantage_difference": advantage_difference(folder, "gdpo", HALF_LIFE),
         "component": ["yes", float(first), float(last)],
     }
+
+
+def seeded(made):
+    """Give each call of the rollout a seed of its own, and return the cluster.
+
+    The vanilla rollout uses seed 0 in every call. An agentic learner generates each sample in a
+    call of its own, so all samples of a prompt would be identical.
+    """
+    generate, seeds = made.rollout.generate, count(1)
+
+    def varied(prompts, rollout_config, **options):
+        return generate(prompts, replace(rollout_config, seed=next(seeds)), **options)
+
+    made.rollout.generate = varied
+    return made
 
 
 class Parser:
