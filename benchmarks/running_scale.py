@@ -33,6 +33,9 @@ EXPECTED_FROM = 200_000
 HALF_LIVES = (32, 128, 512)
 BATCHES = (16, 64, 512)
 WARM_UP = (1, 4, 16)
+CHECKED = 500
+"""Number of groups of each case for which the class itself is executed."""
+
 RATES = np.linspace(0.50, 0.99, 50)
 
 
@@ -86,22 +89,24 @@ def expected(name, count, counted):
     return np.interp(np.linspace(RATES[0], RATES[-1], count), RATES, found)
 
 
-def running(rewards, half_life):
-    """Return the value of the running scale at each group."""
+def running(squares, half_life, *, counted):
+    """Return the running scale at each group, as `RunningScale` computes it (see `check`)."""
+    keep, total, weight, values = 0.5 ** (1 / half_life), 0.0, 0.0, []
+    for square in squares:
+        if counted == "all" or square > 0:
+            total, weight = keep * total + square, keep * weight + 1
+        values.append(sqrt(total / weight) if weight else 0.0)
+    return np.array(values)
+
+
+def check(rewards, half_life):
+    """Check that `RunningScale` gives the values of `running`."""
     scale, values = RunningScale(half_life), []
     for group in rewards:
         scale.update(group[None], WEIGHTS)
         values.append(scale.value)
-    return np.array(values)
-
-
-def running_over_all(squares, half_life):
-    """Return the scale at each group if zero-advantage groups counted too."""
-    keep, total, weight, values = 0.5 ** (1 / half_life), 0.0, 0.0, []
-    for square in squares:
-        total, weight = keep * total + square, keep * weight + 1
-        values.append(sqrt(total / weight))
-    return np.array(values)
+    wanted = running(mean_squares(rewards), half_life, counted="own")
+    np.testing.assert_allclose(values, wanted, rtol=1e-9)
 
 
 def in_batches(squares, size):
@@ -131,7 +136,10 @@ def rows(name, seeds, count):
         warm = live & (np.arange(count) >= (0 if name == "drift" else count // 2))
         first = np.flatnonzero(live)[: max(WARM_UP)]
         for half_life in HALF_LIVES:
-            values, over_all = running(rewards, half_life), running_over_all(squares, half_life)
+            if seed == 0:
+                check(rewards[:CHECKED], half_life)
+            values = running(squares, half_life, counted="own")
+            over_all = running(squares, half_life, counted="all")
             found.setdefault(("own", half_life), []).append(error(values, own, warm))
             found.setdefault(("all", half_life), []).append(error(over_all, theirs, warm))
             if half_life == 128:

@@ -26,6 +26,7 @@ PATHS = [
     ("ms_swift", "groups"),
     ("ms_swift", "request-aware"),
     ("tunix", "GRPOLearner"),
+    ("tunix", "GRPOLearner, one group at a time"),
     ("rllm", "traj_group_adv_estimator_map"),
     ("rllm", "adv_estimator: gdpo"),
     ("rllm", "async_training, one group at a time"),
