@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import AdvantageRule, gdpo, sa_mrpo, saw
+from gdpo.advantages import AdvantageRule, RunningScale, gdpo, sa_mrpo, saw
 from gdpo.advantages.contrib import mo_grpo
 from gdpo.errors import ConfigError
 
@@ -78,7 +78,7 @@ def test_constraints_learn_and_their_state_survives_json():
     options = {"targets": {"format": 1.0}, "step_size": 2.0}
     rule = AdvantageRule("constrained_grpo", NAMES, options)
     np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [0.0, 1.0]))
-    rule.update(torch.zeros(2, 4, 2))
+    rule.update(torch.zeros(2, 4, 2), WEIGHTS)
     assert rule.metrics(NAMES) == {"rewards/format/multiplier": 2.0}
     np.testing.assert_allclose(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [2.0, 1.0]))
     other = AdvantageRule("constrained_grpo", NAMES, options)
@@ -88,9 +88,27 @@ def test_constraints_learn_and_their_state_survives_json():
 
 def test_a_rule_without_state_has_none():
     rule = AdvantageRule("gdpo", NAMES)
-    rule.update(REWARDS)
+    rule.update(REWARDS, WEIGHTS)
     rule.restore({})
     assert rule.state() == rule.metrics(NAMES) == {}
+
+
+def test_a_running_scale_includes_its_own_group_and_its_state_survives_json():
+    options = {"scale_half_life": 3, "noise_floor": {"format": 0.5}}
+    rule, scale = AdvantageRule("gdpo", NAMES, options), RunningScale(3, [0.5, 0.0])
+    for group in REWARDS[:3, None]:
+        scale.update(group, WEIGHTS)
+        wanted = gdpo(group, WEIGHTS, noise_floor=[0.5, 0.0], scale=scale.value)
+        for _ in range(2):  # without an update, a call changes nothing
+            np.testing.assert_array_equal(rule(group, WEIGHTS), wanted)
+        rule.update(group, WEIGHTS)
+    assert rule.state() == scale.state()
+    other = AdvantageRule("gdpo", NAMES, options)
+    other.restore(json.loads(json.dumps(rule.state())))
+    last = REWARDS[3:]
+    np.testing.assert_array_equal(other(last, WEIGHTS), rule(last, WEIGHTS))
+    with pytest.raises(ConfigError, match="running scale"):
+        other.restore({"multipliers": [1.0, None]})
 
 
 def test_an_estimator_of_ones_own_takes_its_own_options():
@@ -117,6 +135,11 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
         ("builtins:max", {}, "builtin.* max|max"),
         ("gdpo", {"max_advantage": -1}, "max_advantage"),
         ("gdpo", {"token_counts": [1]}, "token_counts"),
+        ("gdpo", {"scale": 2.0}, "'scale': .*scale_half_life"),
+        ("gdpo", {"scale_half_life": 0}, "scale_half_life"),
+        ("gdpo", {"scale_half_life": "long"}, "scale_half_life.*'long'"),
+        ("gdpo", {"scale_half_life": 128, "token_counts": True}, "token_counts"),
+        ("mo_grpo", {"scale_half_life": 128}, "'mo_grpo' .*'scale_half_life'"),
         ("gdpo_decorrelated", {"power": 3}, "power"),
         (
             "sa_mrpo",
@@ -148,5 +171,5 @@ def test_the_weight_in_force_of_a_constraint_is_its_multiplier_s():
         "constrained_grpo", ["a", "b"], options={"targets": {"b": 0.9}, "step_size": 0.5}
     )
     assert rule.weights_in_force([1.0, 2.0]) == [1.0, 0.0]
-    rule.update(np.zeros((2, 4, 2)))
+    rule.update(np.zeros((2, 4, 2)), [1.0, 2.0])
     assert rule.weights_in_force([1.0, 2.0]) == pytest.approx([1.0, 0.9])

@@ -42,8 +42,9 @@ class Framework:
     """The script, with its arguments."""
     requirements: str | None = None
     """Requirements of its environment. None: it runs in this environment."""
-    checkout: bool = False
-    """Whether it has no package, so that `<FRAMEWORK>_SOURCE` must name a checkout."""
+    checkout: str | None = None
+    """Folder of its package in a checkout, which `<FRAMEWORK>_SOURCE` must name. None: it is
+    installed."""
     without: str = "--own"
     """The argument, or the variable, for a run without gdpo."""
     distribution: str | None = None
@@ -75,7 +76,7 @@ FRAMEWORKS = {
     "nemo_rl": Framework(
         "nemo_rl/paths.py",
         "nemo_rl/requirements.txt",
-        checkout=True,
+        checkout=".",
         without="NEMO_RL_WITHOUT_GDPO=1",
     ),
     "ms_swift": Framework(
@@ -83,10 +84,13 @@ FRAMEWORKS = {
         "others/requirements-ms_swift.txt",
         distribution="ms-swift",
     ),
-    "slime": Framework("others/slime_paths.py slime", SLIME, checkout=True),
-    "miles": Framework("others/slime_paths.py miles", SLIME, checkout=True),
-    "rllm": Framework("others/rllm_paths.py", "others/requirements-rllm.txt", checkout=True),
+    "slime": Framework("others/slime_paths.py slime", SLIME, checkout="."),
+    "miles": Framework("others/slime_paths.py miles", SLIME, checkout="."),
+    "rllm": Framework("others/rllm_paths.py", "others/requirements-rllm.txt", checkout="."),
     "tunix": Framework("others/tunix_paths.py", "others/requirements-tunix.txt"),
+    "prime_rl": Framework(
+        "others/prime_rl_paths.py", "others/requirements-prime_rl.txt", checkout="src"
+    ),
 }
 
 
@@ -95,8 +99,9 @@ def prepared(asked):
     name, _, version = asked.partition("@")
     framework = FRAMEWORKS[name]
     python = interpreter(name, framework)
+    variables = {} if framework.checkout is None else source_of(name, framework.checkout)
     if not version:
-        return framework, python, source_of(name) if framework.checkout else {}
+        return framework, python, variables
     exactly = "" if version == NEWEST else f"=={version}"
     requirement = f"{framework.distribution}{exactly}"
     return framework, python, overlaid(ENVIRONMENTS / asked, python, requirement)
@@ -122,13 +127,13 @@ def interpreter(name, framework):
     return environment(ENVIRONMENTS / name, HERE / framework.requirements)
 
 
-def source_of(name):
+def source_of(name, inside):
     """Return the environment variables that name the user's checkout."""
     variable = f"{name.upper()}_SOURCE"
-    folder = os.environ.get(variable, "")
+    folder = Path(os.environ.get(variable, ""), inside)
     if not Path(folder, name).is_dir():
-        raise NotRunError(f"set {variable} to a checkout that contains {name}/")
-    return {"PYTHONPATH": folder}
+        raise NotRunError(f"set {variable} to a checkout that contains {Path(inside, name)}/")
+    return {"PYTHONPATH": str(folder)}
 
 
 def run(python, command, variables):

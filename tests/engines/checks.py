@@ -29,7 +29,7 @@ def advantage_difference(folder, estimator="gdpo", options=None):
         step = reward_arrays([each for each in read_rollouts(file) if each.trained])
         rule = rule or AdvantageRule(estimator, step.names, options)
         expected = rule(step.rewards, step.weights)
-        rule.update(step.rewards)
+        rule.update(step.rewards, step.weights)
         assert np.isfinite(step.advantages).all(), (
             f"{file} contains an advantage that is not a number"
         )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gdpo import ConfigError, gdpo
+from gdpo.advantages import RunningScale
 from gdpo.integrations.rllm import register
 
 NAMES = ["correct", "format"]
@@ -97,4 +98,18 @@ def test_batches_of_one_group_give_one_warning(registry, caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             called(registry["gdpo"], groups_of(scored())[:1])
-    assert caplog.text.count("async_training") == 1
+    assert caplog.text.count("scale_half_life") == 1
+
+
+def test_tasks_that_come_one_by_one_share_a_running_scale(registry, caplog):
+    rule = register(reward_keys=NAMES, options={"scale_half_life": 128})
+    scale, groups, ends = RunningScale(), groups_of(scored()), np.cumsum([0, *SIZES])
+    with caplog.at_level(logging.WARNING):
+        for i, group in enumerate(groups):
+            rewards = scored()[None, ends[i] : ends[i + 1]]
+            scale.update(rewards, [1.0, 1.0])
+            (advantages,), _ = called(registry["gdpo"], [group])
+            wanted = gdpo(rewards, [1.0, 1.0], scale=scale.value)[0]
+            np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)
+    assert rule.state() == scale.state()
+    assert "async_training" not in caplog.text

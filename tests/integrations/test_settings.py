@@ -43,8 +43,14 @@ def test_what_no_option_or_weight_can_be_is_refused():
     refused("repeated: a", ["a", "a"])
 
 
-def test_multipliers_missing_from_checkpoints_give_a_warning(caplog):
-    options = {"targets": {"a": 0.5}, "step_size": 0.1}
+@pytest.mark.parametrize(
+    ("estimator", "options", "state"),
+    [
+        ("constrained_grpo", {"targets": {"a": 0.5}, "step_size": 0.1}, "multipliers"),
+        ("gdpo", {"scale_half_life": 128}, "scale"),
+    ],
+)
+def test_a_state_missing_from_checkpoints_gives_a_warning(caplog, estimator, options, state):
     with caplog.at_level(logging.WARNING):
-        make_settings("constrained_grpo", ["a", "b"], None, options)
-    assert "multipliers of constrained_grpo" in caplog.text
+        make_settings(estimator, ["a", "b"], None, options)
+    assert f"{estimator} ({state}" in caplog.text

@@ -1,6 +1,7 @@
 """Tests the tunix integration against recorded interfaces of tunix."""
 
 import sys
+from threading import Thread
 from types import ModuleType
 
 import array_api_strict
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from gdpo import ConfigError, DataError, gdpo
+from gdpo.advantages import RunningScale
 from gdpo.integrations.tunix import register
 
 NAMES = ["correct", "format"]
@@ -20,7 +22,7 @@ class SequenceLevel:
         self.reward_fns, self.algo_config = reward_fns, algo_config
 
     def __call__(self, prompts, completions, **kwargs):
-        rewards = np.stack([f(prompts, completions) for f in self.reward_fns], axis=1)
+        rewards = np.stack([f(prompts, completions, **kwargs) for f in self.reward_fns], axis=1)
         logged = {
             f"rewards/{function.__name__}": (rewards[:, i], np.mean)
             for i, function in enumerate(self.reward_fns)
@@ -42,7 +44,7 @@ def registry(monkeypatch):
 
 
 def constant(name, values):
-    def function(prompts, completions):
+    def function(prompts, completions, **kwargs):
         return values
 
     function.__name__ = name
@@ -58,7 +60,7 @@ def test_rewards_reach_the_estimator_one_by_one_and_get_the_advantages_of_the_fo
     register(reward_keys=NAMES, reward_weights=[1.0, 0.5])
     others = [constant("third", [9.0] * 12)]
     functions = [constant(n, scored()[:, NAMES.index(n)]) for n in reversed(NAMES)]
-    info = managers["gdpo"](functions + others, None)(["p"] * 12, ["c"] * 12)
+    info = managers["gdpo"](functions + others, None)(["p"] * 12, ["c"] * 12, mode="train")
     np.testing.assert_array_equal(info["rewards"], scored())
     assert set(info["log_metrics"]) == {"rewards/correct", "rewards/format", "rewards/third"}
     advantages = estimators["gdpo"](rewards=info["rewards"], num_generations=4)
@@ -105,13 +107,55 @@ def test_an_infinite_reward_is_named(registry):
         registry[1]["gdpo"](rewards, 4)
 
 
+def test_token_counts_are_refused_because_tunix_gives_none(registry):
+    with pytest.raises(ConfigError, match="token_counts"):
+        register(reward_keys=NAMES, options={"token_counts": True})
+    assert "gdpo" not in registry[1]
+
+
+def test_groups_that_come_one_by_one_share_a_running_scale(registry):
+    rule = register(reward_keys=NAMES, options={"scale_half_life": 128})
+    scale = RunningScale()
+    for group in scored().reshape(3, 4, 2):
+        scale.update(group[None], [1.0, 1.0])
+        wanted = gdpo(group[None], [1.0, 1.0], scale=scale.value).reshape(-1)
+        np.testing.assert_array_equal(registry[1]["gdpo"](group, 4), wanted)
+    assert rule.state() == scale.state()
+
+
 @pytest.mark.parametrize(
     ("estimator", "options"),
     [
-        ("constrained_grpo", {"targets": {"correct": 0.5}, "step_size": 0.1}),
-        ("gdpo", {"token_counts": True}),
+        ("constrained_grpo", {"targets": {"correct": 0.9}, "step_size": 0.1}),
+        ("gdpo", {"scale_half_life": 128}),
     ],
 )
-def test_what_tunix_cannot_give_is_refused(registry, estimator, options):
-    with pytest.raises(ConfigError, match="token counts"):
-        register(reward_keys=NAMES, estimator=estimator, options=options)
+def test_an_evaluation_does_not_change_the_state(registry, estimator, options):
+    rule = register(reward_keys=NAMES, estimator=estimator, options=options)
+    functions = [constant(n, scored()[:, NAMES.index(n)]) for n in NAMES]
+    manager, before = registry[0]["gdpo"](functions, None), rule.state()
+
+    def run(mode):
+        info = manager(["p"] * 12, ["c"] * 12, mode=mode)
+        return registry[1]["gdpo"](info["rewards"], 4)
+
+    evaluated = run("eval")
+    assert rule.state() == before
+    np.testing.assert_array_equal(run("train"), evaluated)
+    assert rule.state() != before
+
+
+def test_the_mode_of_another_thread_has_no_effect(registry):
+    rule = register(reward_keys=NAMES, options={"scale_half_life": 128})
+    manager = registry[0]["gdpo"]([constant(n, [0.0] * 12) for n in NAMES], None)
+    evaluation = Thread(target=lambda: manager(["p"] * 12, ["c"] * 12, mode="eval"))
+    evaluation.start()
+    evaluation.join()
+    registry[1]["gdpo"](scored(), 4)
+    assert rule.state()["rollouts"] > 0
+
+
+def test_a_learner_without_reward_functions_names_what_is_missing(registry):
+    register(reward_keys=NAMES)
+    with pytest.raises(ConfigError, match="'correct'"):
+        registry[0]["gdpo"]([None], None)

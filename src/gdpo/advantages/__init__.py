@@ -17,6 +17,7 @@ from gdpo.advantages._agreement import corr_grpo, gd2po_hard, gd2po_snr, gdpo_de
 from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, per_reward_batch_std
 from gdpo.advantages._emphasis import sa_mrpo, saw
 from gdpo.advantages._rule import AdvantageRule
+from gdpo.advantages._running import RunningScale
 from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
 from gdpo.advantages.arrays import Advantages, Rewards, Weights
 from gdpo.advantages.registry import ESTIMATORS, Estimator, resolve_estimator
@@ -27,6 +28,7 @@ __all__ = [
     "Advantages",
     "Estimator",
     "Rewards",
+    "RunningScale",
     "Weights",
     "corr_grpo",
     "gd2po_hard",

@@ -5,8 +5,10 @@ deviation is below its noise floor is divided by the floor instead, so that nois
 to the size of a signal. `max_advantage` clips large advantages.
 """
 
+from math import inf
 from typing import Any
 
+from array_api_compat import device
 from jaxtyping import Real
 
 from gdpo.advantages.arrays import (
@@ -17,12 +19,14 @@ from gdpo.advantages.arrays import (
     Weights,
     finish,
     floors,
+    number,
     per_rollout,
     prepare,
 )
 from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,
+    Rounded,
     centre,
     divide,
     namespace,
@@ -33,6 +37,7 @@ from gdpo.advantages.stages import (
     times,
     weighted_sum,
 )
+from gdpo.errors import ConfigError
 
 
 def gdpo(
@@ -42,6 +47,7 @@ def gdpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
     token_counts: Real[Any, "prompt sample"] | None = None,
+    scale: Number | None = None,
 ) -> Advantages:
     r"""Normalize each reward per group, and the weighted sum over the batch (GDPO).
 
@@ -51,7 +57,7 @@ def gdpo(
 
     Batch normalization keeps the size of the advantages independent of the number of rewards. If
     each batch contains a single group, batch normalization removes the differences in scale between
-    groups.
+    groups. `scale` replaces batch normalization in that case (see `RunningScale`).
 
     With `token_counts`, the mean and standard deviation over the batch weight each rollout by its
     number of tokens, as in verl. The plain mean over rollouts is then generally not 0, and rollouts
@@ -74,14 +80,19 @@ def gdpo(
             clipping.
         token_counts: Number of tokens in each response, `[prompt, sample]`. Must be at least 0.
             None: each rollout counts once, as in the paper.
+        scale: Divide the weighted sum by this number instead of normalizing it over the batch. Must
+            be at least 0 (0: all advantages are 0), and excludes `token_counts`. None: normalize
+            over the batch.
 
     Returns:
         Dimensionless advantages, `[prompt, sample]`. Over the rollouts that have a reward, the mean
-        is 0 and the sample standard deviation is 1. Rollouts without a reward get 0.
+        is 0 and, without `scale`, the sample standard deviation is 1. Rollouts without a reward get
+        0.
 
     Raises:
         DataError: If a reward is infinite or the reward array does not have three axes.
-        ConfigError: If `weights` or an option has an invalid value or the wrong length.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length, or if both
+            `scale` and `token_counts` are given.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 4 to 7. The token weights
@@ -96,13 +107,40 @@ def gdpo(
         array([[-0.5477,  0.5477],
                [-1.0954,  1.0954]])
     """
-    r, w = prepare(rewards, weights)
-    total = weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values)), w)
-    tokens = (
-        None if token_counts is None else per_rollout(token_counts, r.values, name="token_counts")
-    )
-    a = standardize(total, over=BATCH, counts=tokens)
+    total = normalized_sum(rewards, weights, noise_floor=noise_floor)
+    if scale is not None:
+        a = _over_scale(total, scale, token_counts)
+    elif token_counts is not None:
+        counts = per_rollout(token_counts, total.values[..., None], name="token_counts")
+        a = standardize(total, over=BATCH, counts=counts)
+    else:
+        a = standardize(total, over=BATCH)
     return finish(a, rewards, max_advantage=max_advantage)
+
+
+def normalized_sum(rewards: Rewards, weights: Weights, *, noise_floor: PerReward = None) -> Rounded:
+    r"""Return the sum $\sum_k w_k z_k$ that `gdpo` normalizes, `[prompt, sample]`.
+
+    In each group, the sum adds up to 0.
+
+    Raises:
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or `noise_floor` has an invalid value or the wrong length.
+    """
+    r, w = prepare(rewards, weights)
+    return weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values)), w)
+
+
+def _over_scale(total: Rounded, scale: Number, token_counts: Any) -> Rounded:
+    if token_counts is not None:
+        raise ConfigError(
+            "scale and token_counts exclude each other: a mean weighted by tokens is not 0 in each "
+            "group, so one number cannot replace it. Remove one of them"
+        )
+    if not 0 <= number("scale", scale) < inf:
+        raise ConfigError(f"scale must be a finite number of at least 0, got {scale}")
+    values = total.values
+    return divide(total, total.xp.asarray(scale, dtype=values.dtype, device=device(values)))
 
 
 def gdpo_leave_one_out(

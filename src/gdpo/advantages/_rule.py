@@ -13,7 +13,9 @@ import numpy as np
 from jaxtyping import Real
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number
+from gdpo.advantages._decoupled import gdpo
+from gdpo.advantages._running import RunningScale
+from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number, positive
 from gdpo.advantages.contrib import DualAscent
 from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estimator
 from gdpo.errors import ConfigError, GdpoError
@@ -32,6 +34,12 @@ _DUALS = "multipliers"
 
 _DUAL_OPTIONS = ("targets", "step_size", "start", "maximum")
 
+_SCALE = "scale"
+"""Name of the option of `gdpo` whose value `RunningScale` computes. A configuration sets
+`scale_half_life` instead."""
+
+_SCALE_OPTION = "scale_half_life"
+
 
 class AdvantageRule:
     """Stores an estimator with its options and its state, if any.
@@ -43,7 +51,8 @@ class AdvantageRule:
             from reward name to number. Rewards that are not in the mapping get the estimator's
             default. `token_counts: true` weights batch normalization by tokens. `constrained_grpo`
             takes the options of `DualAscent`: `targets` (keyed by reward name), `step_size`,
-            `start` and `maximum`.
+            `start` and `maximum`. `gdpo` takes `scale_half_life`, the half-life of a `RunningScale`
+            that replaces batch normalization.
         low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
             this value. NaN: not declared.
         high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
@@ -70,10 +79,15 @@ class AdvantageRule:
         self.name = name
         self.estimator = resolve_estimator(name)
         given, parameters = dict(options or {}), _keywords(self.estimator)
+        if self.estimator is gdpo:
+            parameters[_SCALE_OPTION] = parameters.pop(_SCALE)
         _refuse_unknown(name, given, parameters)
         self.wants_token_counts = _switch(name, given)
         self.duals = _dual_ascent(names, given) if _DUALS in parameters else None
+        half_life = given.pop(_SCALE_OPTION, None) if self.estimator is gdpo else None
         self._options = {key: _by_name(key, value, names) for key, value in given.items()}
+        floor = self._options.get("noise_floor")
+        self.scale = None if half_life is None else _running_scale(half_life, floor)
         for key, declared in (("low", low), ("high", high)):
             if key in parameters and declared is not None:
                 self._options[key] = _completed(self._options.get(key), declared)
@@ -111,27 +125,40 @@ class AdvantageRule:
             options[_BY_BATCH] = token_counts
         if self.duals is not None:
             options[_DUALS] = self.duals.multipliers
+        if self.scale is not None:
+            options[_SCALE] = self.scale.including(rewards, weights)
         advantages = self.estimator(rewards, weights, **options)
         check_advantages(advantages, rewards, self.name)
         return advantages
 
-    def update(self, rewards: Rewards) -> None:
-        """Update the state with a batch that was trained on. Most estimators have no state."""
+    def update(self, rewards: Rewards, weights: Weights) -> None:
+        """Update the state with a batch that was trained on. Most estimators have no state.
+
+        Call this method after the advantages of the batch have been computed.
+
+        Args:
+            rewards: Raw rewards of the batch, `[prompt, sample, reward]`.
+            weights: The weights that the advantages were computed with.
+        """
         if self.duals is not None:
             self.duals.update(rewards)
+        if self.scale is not None:
+            self.scale.update(rewards, weights)
 
     def state(self) -> dict[str, Any]:
         """Return the state in JSON types for `restore`. Empty: the estimator has no state."""
-        return {} if self.duals is None else self.duals.state()
+        kept = self.duals or self.scale
+        return {} if kept is None else kept.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load a state that was returned by `state`.
 
         Raises:
-            ConfigError: If the state belongs to different constraints.
+            ConfigError: If the state belongs to a different estimator or to different constraints.
         """
-        if self.duals is not None and state:
-            self.duals.restore(state)
+        kept = self.duals or self.scale
+        if kept is not None and state:
+            kept.restore(state)
 
     def weights_in_force(self, weights: Sequence[float]) -> list[float]:
         r"""Return the current weights. Each constraint's weight is multiplied by $\lambda$."""
@@ -217,6 +244,11 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
         )
     checked = [number("targets", target) for target in cast("list[Any]", targets)]
     return DualAscent(checked, **options)
+
+
+def _running_scale(half_life: Any, noise_floor: Any) -> RunningScale:
+    positive(_SCALE_OPTION, number(_SCALE_OPTION, half_life))
+    return RunningScale(half_life, noise_floor)
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:

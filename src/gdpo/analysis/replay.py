@@ -251,7 +251,7 @@ class Replay:
             return missing
         try:
             found = rule(batch.rewards, np.array(batch.weights), token_counts=_token_counts(batch))
-            rule.update(batch.rewards)
+            rule.update(batch.rewards, np.array(batch.weights))
         except Exception as error:  # noqa: BLE001 (users' estimators; the error is reported)
             self.problems.setdefault(name, f"{type(error).__name__}: {error}")
             return missing

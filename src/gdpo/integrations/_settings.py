@@ -66,11 +66,12 @@ def make_settings(
             f"example {place}options.max_advantage=5"
         )
     rule = AdvantageRule(estimator, names, options)
-    if rule.duals is not None:
+    if state := rule.state():
         logger.warning(
-            "the multipliers of %s are not saved in checkpoints: a resumed run starts with the "
-            "initial multipliers",
+            "the state of %s (%s) is not saved in checkpoints: a resumed run starts with the "
+            "initial state",
             estimator,
+            ", ".join(state),
         )
     try:
         numbers = weights_by_name(names, _floats(weights))

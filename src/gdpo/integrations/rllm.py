@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gdpo.advantages import AdvantageRule
 from gdpo.integrations._settings import Settings, make_settings
 from gdpo.integrations.rows import advantages_of, as_groups, by_name, reward_columns
 
@@ -19,10 +20,12 @@ def register(
     reward_weights: dict[str, float] | list[float] | None = None,
     estimator: str = "gdpo",
     options: dict[str, Any] | None = None,
-) -> None:
+) -> AdvantageRule:
     """Register an estimator with rLLM.
 
-    Select the estimator with `traj_group_adv_estimator_map={"solver": "gdpo"}`.
+    Select the estimator with `traj_group_adv_estimator_map={"solver": "gdpo"}`. With
+    `async_training`, rLLM passes one task at a time: set `options={"scale_half_life": 128}` for
+    GDPO.
 
     Args:
         name: The estimator's name in the map. If a configuration file sets
@@ -36,6 +39,10 @@ def register(
         estimator: The estimator's key in `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
         options: The estimator's options, as a dict from name to value.
 
+    Returns:
+        The rule that computes the advantages. rLLM's checkpoints do not contain its state: save
+        `state()` and pass it to `restore()` to resume with the same running scale or multipliers.
+
     Raises:
         ConfigError: If the settings are invalid. This error is also raised at the first batch if no
             trajectory has a signal for one of the keys.
@@ -43,6 +50,7 @@ def register(
     settings = make_settings(estimator, reward_keys, reward_weights, options)
     advantage = import_module("rllm.trainer.algorithms.advantage")
     advantage.register_rllm_adv_estimator(name)(Estimator(settings))
+    return settings.rule
 
 
 class Estimator:
@@ -65,11 +73,13 @@ class Estimator:
             algorithm_config: Not used.
             traj_groups: Groups of trajectories, whose `signals` are the separate rewards.
         """
-        if len(traj_groups) == 1 and not self._warned:
+        normalizes = self._settings.rule.scale is None
+        if len(traj_groups) == 1 and normalizes and not self._warned:
             self._warned = True
             logger.warning(
                 "the batch contains only one group, so batch normalization uses only that group: "
-                "switch async_training off, or choose an estimator without batch normalization"
+                'for GDPO with async_training, set options={"scale_half_life": 128}. For other '
+                "estimators, switch async_training off or choose one without batch normalization"
             )
         rows = [t for group in traj_groups for t in group.trajectories]
         prompts = [i for i, group in enumerate(traj_groups) for _ in group.trajectories]

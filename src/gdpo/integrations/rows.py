@@ -146,7 +146,7 @@ def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prom
     check_finite(groups.rewards, settings.names)
     rule = settings.rule
     advantages = rule(groups.rewards, settings.weights, token_counts=groups.token_counts)
-    rule.update(groups.rewards)
+    rule.update(groups.rewards, settings.weights)
     return advantages
 
 

@@ -70,7 +70,7 @@ def train_step(
             f"{len(rows)} completions. Return rewards[prompt, sample, reward]"
         )
     advantages = np.asarray(rule(rewards, weights))
-    rule.update(rewards)
+    rule.update(rewards, weights)
     data = [_datum(types, prompts[p], groups[p][s], advantages[p, s]) for p, s in rows]
     loss = client.forward_backward(data, "importance_sampling")
     client.optim_step(types.AdamParams(learning_rate=learning_rate)).result()

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,8 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from gdpo import gdpo
+from gdpo.advantages import RunningScale
 
 PROMPTS = 12
+HALF_LIFE = {"scale_half_life": 128}
+"""Options of the paths that hand over one group at a time."""
+
+ONE_BY_ONE = "one group at a time"
+"""Paths with this in their name are compared with GDPO with a running scale."""
+
 SCALES = np.array([1.0, 0.1, 30.0, 7.0, 1e-3])
 
 
@@ -39,6 +47,15 @@ class Batch:
         grid[self.prompts, places] = self.values
         return gdpo(grid, self.weights)[self.prompts, places]
 
+    def expected_one_by_one(self):
+        """Return the expected advantage of each row if the groups arrive one at a time."""
+        scale, found = RunningScale(), []
+        for prompt in range(PROMPTS):
+            group = self.values[None, self.prompts == prompt]
+            scale.update(group, self.weights)
+            found.append(gdpo(group, self.weights, scale=scale.value)[0])
+        return np.concatenate(found)
+
     def rewards(self):
         """Return the rewards of each row by name; None for a missing one."""
         return [
@@ -47,9 +64,9 @@ class Batch:
         ]
 
 
-def difference(batch, path):
+def difference(batch, path, *, expected=Batch.expected):
     """Return the largest difference from the formula."""
-    return float(np.abs(np.asarray(path(batch), dtype=np.float64) - batch.expected()).max())
+    return float(np.abs(np.asarray(path(batch), dtype=np.float64) - expected(batch)).max())
 
 
 def result_of(function, *args):
@@ -70,6 +87,10 @@ def print_lines(framework, paths, *, package=None, distribution=None, sizes=(1, 
         sizes: Minimum and maximum size of the groups.
     """
     for name, path in paths.items():
+        one_by_one = ONE_BY_ONE in name
+        compared = partial(
+            difference, expected=Batch.expected_one_by_one if one_by_one else Batch.expected
+        )
         for count in (2, 3, 5):
             silent = Batch(count, sizes=sizes, silent=True)
             line = {
@@ -77,10 +98,8 @@ def print_lines(framework, paths, *, package=None, distribution=None, sizes=(1, 
                 "version": version_of(package or framework, distribution or framework),
                 "path": name,
                 "rewards": count,
-                "difference": result_of(difference, Batch(count, sizes=sizes), path),
-                "with_missing": result_of(
-                    difference, Batch(count, sizes=sizes, missing=True), path
-                ),
+                "difference": result_of(compared, Batch(count, sizes=sizes), path),
+                "with_missing": result_of(compared, Batch(count, sizes=sizes, missing=True), path),
                 "no_signal": result_of(lambda p=path, b=silent: float(np.abs(p(b)).max())),
             }
             sys.stdout.write(json.dumps(line) + "\n")

@@ -20,13 +20,17 @@ SCRIPTS = {
     "rllm": ("rllm", ["rllm_paths.py"]),
     "slime": ("slime", ["slime_paths.py", "slime"]),
     "miles": ("miles", ["slime_paths.py", "miles"]),
+    "prime_rl": ("prime_rl", ["prime_rl_paths.py"]),
 }
 PATHS = [
     ("ms_swift", "groups"),
     ("ms_swift", "request-aware"),
     ("tunix", "GRPOLearner"),
+    ("tunix", "GRPOLearner, one group at a time"),
     ("rllm", "traj_group_adv_estimator_map"),
     ("rllm", "adv_estimator: gdpo"),
+    ("rllm", "async_training, one group at a time"),
+    ("prime_rl", "TrainSink, one group at a time"),
     ("slime", "samples"),
     ("slime", "several samples of one rollout"),
     ("miles", "samples"),

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
-from batches import print_lines
+from batches import HALF_LIFE, ONE_BY_ONE, print_lines
 from tunix.rl import function_registry
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
+from tunix.rl.rl_cluster import Mode
 
 from gdpo.integrations.tunix import register
 
@@ -47,24 +48,24 @@ class Cluster:
 
     def generate(self, **kwargs):
         return SimpleNamespace(
-            tokens=[np.array([5, 1])] * self.rows,
-            left_padded_prompt_tokens=np.full((self.rows, 2), 7),
-            text=[str(row) for row in range(self.rows)],
+            tokens=[np.array([5, 1])] * len(self.rows),
+            left_padded_prompt_tokens=np.full((len(self.rows), 2), 7),
+            text=[str(row) for row in self.rows],
         )
 
     def buffer_metrics(self, metrics, mode):
         self.logged |= metrics
 
 
-def learner(batch):
+def learner(batch, options=None):
     names = {} if OWN else {"advantage_estimator": "gdpo", "reward_manager": "gdpo"}
     if not OWN:
-        register(reward_keys=batch.names, reward_weights=batch.weights)
+        register(reward_keys=batch.names, reward_weights=batch.weights, options=options)
     made = object.__new__(GRPOLearner)
     made.algo_config = GRPOConfig(num_generations=SAMPLES, beta=0.0, **names)
     manager = function_registry.get_reward_manager(made.algo_config.reward_manager)
     made.reward_manager = manager(reward_functions(batch), made.algo_config)
-    made.rl_cluster = Cluster(len(batch.values))
+    made.rl_cluster = Cluster(range(len(batch.values)))
     made._rollout_micro_batch_size, made.metric_fns = 1, []
     return made
 
@@ -75,6 +76,17 @@ def grpo_learner(batch):
     return example.advantages
 
 
+def one_by_one(batch):
+    """Generate one group at a time, each of them first in an evaluation."""
+    made, found = learner(batch, HALF_LIFE), []
+    for prompt in range(len(batch.sizes)):
+        made.rl_cluster.rows = np.flatnonzero(batch.prompts == prompt)
+        inputs = {"prompts": ["p"] * SAMPLES}
+        made._generate_and_compute_advantage(inputs, mode=Mode.EVAL)
+        found.append(made._generate_and_compute_advantage(inputs, mode=Mode.TRAIN).advantages)
+    return np.concatenate(found)
+
+
 if __name__ == "__main__":
-    paths = {"GRPOLearner": grpo_learner}
+    paths = {"GRPOLearner": grpo_learner, f"GRPOLearner, {ONE_BY_ONE}": one_by_one}
     print_lines("tunix", paths, distribution="google-tunix", sizes=(SAMPLES, SAMPLES))

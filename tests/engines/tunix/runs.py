@@ -3,10 +3,12 @@
     python -m tests.engines tunix
 
 tunix's own Llama with random weights, its vanilla rollout and its `GRPOLearner`, over a vocabulary
-of words.
+of words. In `agentic`, the learner is the agentic `GRPOLearner`, which passes one group at a time.
 """
 
 import os
+from dataclasses import replace
+from itertools import count
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -15,9 +17,10 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
-from tests.engines.checks import advantage_difference, analyzed, close, learned, main
+from tests.engines.checks import advantage_difference, analyzed, close, learned, main, means
 from tunix.models.llama3 import model as llama
 from tunix.rl import rl_cluster
+from tunix.rl.agentic import agentic_grpo_learner as agentic
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
 from tunix.rl.rollout import base_rollout
 from tunix.tests.test_common import MockVocab
@@ -29,6 +32,11 @@ STEPS, PROMPTS, SAMPLES = 20, 4, 8
 CLOSE = 0.02
 """Largest mean difference of a log-probability between sampler and trainer."""
 WEIGHTS = {"yes": 1.0, "plain": 0.25}
+HALF_LIFE = {"scale_half_life": 128}
+LONGEST = 32
+"""Limit of an agentic response, in tokens. tunix drops a response that reaches it."""
+ENDS = list(range(22, 32))
+"""Words that end an agentic response, because untrained weights rarely generate `</s>`."""
 WORDS = ["<pad>", "<s>", "</s>", "yes", "no", *(f"w{i}" for i in range(27))]
 
 
@@ -70,6 +78,76 @@ def training(estimator):
     return run
 
 
+def one_group_at_a_time(folder, policy):
+    rule = register("ours", reward_keys=list(WEIGHTS), reward_weights=WEIGHTS, options=HALF_LIFE)
+    learner = agentic.GRPOLearner(
+        rl_cluster=seeded(cluster(logps=1, max_tokens_to_generate=LONGEST, eos_tokens=ENDS)),
+        reward_fns=[yes, plain],
+        chat_parser=Parser(),
+        algo_config=agentic.GRPOConfig(
+            num_generations=SAMPLES,
+            beta=0.0,
+            advantage_estimator="ours",
+            reward_manager="ours",
+            max_response_length=LONGEST,
+            max_concurrency=SAMPLES,
+        ),
+    )
+    process, groups = learner._process_results, []
+
+    def recorded(trajectories, *arguments, **options):
+        (example,) = process(trajectories, *arguments, **options)
+        groups.append(len(trajectories))
+        texts = [spoken(each.traj["conversation_text"]) for each in trajectories]
+        lengths = [int(each.sum()) for each in example.completion_mask]
+        rows = rollout_rows(len(groups), texts, lengths, example.advantages)
+        write_rollouts(rollout_file(folder, len(groups)), rows)
+        return [example]
+
+    learner._process_results = recorded
+    rows = [{"prompts": f"w{i % 10} w{i % 5}"} for i in range(PROMPTS * STEPS)]
+    learner.train(grain.MapDataset.source(rows).batch(PROMPTS))
+    assert learner.rl_cluster.global_steps == STEPS
+    assert groups == [SAMPLES] * (PROMPTS * STEPS)  # the learner passed each group on its own
+    assert rule.state()["rollouts"] > 0
+    assert analyzed(folder) == ["yes", "plain"]
+    values = means(folder, "yes")
+    first, last = np.mean(values[: 4 * PROMPTS]), np.mean(values[-4 * PROMPTS :])
+    assert last >= first + 0.1, f"yes went from {first:.3f} to {last:.3f}"
+    return {
+        "advantage_difference": advantage_difference(folder, "gdpo", HALF_LIFE),
+        "component": ["yes", float(first), float(last)],
+    }
+
+
+def seeded(made):
+    """Give each call of the rollout a seed of its own, and return the cluster.
+
+    The vanilla rollout uses seed 0 in every call. An agentic learner generates each sample in a
+    call of its own, so all samples of a prompt would be identical.
+    """
+    generate, seeds = made.rollout.generate, count(1)
+
+    def varied(prompts, rollout_config, **options):
+        return generate(prompts, replace(rollout_config, seed=next(seeds)), **options)
+
+    made.rollout.generate = varied
+    return made
+
+
+class Parser:
+    """Writes a conversation as its words."""
+
+    def parse(self, messages, **_):
+        return " ".join(str(message["content"]) for message in messages)
+
+
+def spoken(conversation):
+    """Return what the model said; nothing if tunix dropped its response."""
+    said = [each["content"] for each in conversation if each["role"] == "assistant"]
+    return said[0] if said else ""
+
+
 def watch(learner, folder):
     """Record the rollouts that tunix trains on. Return a list for the log-probabilities.
 
@@ -95,7 +173,12 @@ def watch(learner, folder):
 
 
 def rollouts(step, output, example):
-    scores = {each.__name__: each(None, output.text) for each in (yes, plain)}
+    lengths = [len(each) for each in output.tokens]
+    return rollout_rows(step, output.text, lengths, example.advantages)
+
+
+def rollout_rows(step, texts, lengths, advantages):
+    scores = {each.__name__: each(None, texts) for each in (yes, plain)}
     return [
         Rollout(
             run="tunix",
@@ -106,11 +189,11 @@ def rollouts(step, output, example):
             completion=text,
             rewards={name: values[i] for name, values in scores.items()},
             weights=WEIGHTS,
-            advantage=float(example.advantages[i]),
-            num_tokens=len(output.tokens[i]),
+            advantage=float(advantages[i]),
+            num_tokens=lengths[i],
             finish_reason="length",
         )
-        for i, text in enumerate(output.text)
+        for i, text in enumerate(texts)
     ]
 
 
@@ -128,8 +211,13 @@ def difference(cluster, output, example):
     return float(np.abs(np.concatenate(tokens)).mean())
 
 
-def cluster():
-    """Return tunix's cluster: one process is actor, reference and rollout."""
+def cluster(*, logps=PROMPTS, **rollout):
+    """Return tunix's cluster: one process is actor, reference and rollout.
+
+    Args:
+        logps: Number of prompts whose log-probabilities are computed together.
+        rollout: Settings of the rollout that differ.
+    """
     roles = (rl_cluster.Role.ACTOR, rl_cluster.Role.REFERENCE, rl_cluster.Role.ROLLOUT)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     sizes = ("mini_batch_size", "train_micro_batch_size", "rollout_micro_batch_size")
@@ -142,17 +230,20 @@ def cluster():
                 actor_optimizer=optax.adam(3e-3),
                 eval_every_n_steps=10_000,
                 max_steps=STEPS,
-                compute_logps_micro_batch_size=PROMPTS,
+                compute_logps_micro_batch_size=logps,
                 **dict.fromkeys(sizes, PROMPTS),
             ),
             rollout_config=base_rollout.RolloutConfig(
-                max_tokens_to_generate=12,
-                max_prompt_length=8,
-                kv_cache_size=64,
-                temperature=1.0,
-                top_p=1.0,
-                top_k=None,
-                return_logprobs=True,
+                **{
+                    "max_tokens_to_generate": 12,
+                    "max_prompt_length": 8,
+                    "kv_cache_size": 64,
+                    "temperature": 1.0,
+                    "top_p": 1.0,
+                    "top_k": None,
+                    "return_logprobs": True,
+                    **rollout,
+                }
             ),
         ),
     )
@@ -177,4 +268,5 @@ def model():
 ESTIMATORS = ("gdpo", "mo_grpo", "per_reward_batch_std")
 
 if __name__ == "__main__":
-    main({each: training(each) for each in ESTIMATORS}, ["google-tunix", "jax"])
+    runs = {each: training(each) for each in ESTIMATORS} | {"agentic": one_group_at_a_time}
+    main(runs, ["google-tunix", "jax"])

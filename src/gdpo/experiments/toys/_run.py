@@ -124,7 +124,7 @@ def policy_gradient(
     chosen, rewards = toy.sample(eta, np.stack([rng.random(draws) for rng in rngs]))
     advantages = np.stack([rule(r, toy.weights) for rule, r in zip(rules, rewards, strict=True)])
     for rule, r in zip(rules, rewards, strict=True):
-        rule.update(r)
+        rule.update(r, toy.weights)
     # The gradient of a log-probability is the choice minus its expectation.
     score = chosen - moments(eta, toy.graded)[0][:, None, None]
     flat = advantages.reshape(len(rules), 1, -1)

@@ -87,7 +87,7 @@ ONE_GROUP = (
     "the generation batch contains only one group, so GDPO's batch normalization divides by the "
     "standard deviation of that group. Put more prompts into a generation batch: raise "
     "per_device_train_batch_size, gradient_accumulation_steps or steps_per_generation (in a "
-    "recipe: batch.prompts)"
+    "recipe: batch.prompts), or set the option scale_half_life of the estimator to 128"
 )
 
 
@@ -263,7 +263,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
         if mode == "train":
-            self._rule.update(generated[0].rewards)
+            self._rule.update(generated[0].rewards, self.reward_weights.tolist())
         return batch.output
 
     def _replace_advantages(self, batch: Groups) -> torch.Tensor:
@@ -352,7 +352,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
     def _warn_of_one_group(self, mode: str, rewards: torch.Tensor) -> None:
         if mode == "train" and len(rewards) == 1 and not self._warned_of_one_group:
-            if self._rule.estimator is gdpo and self.accelerator.is_main_process:
+            normalizes = self._rule.estimator is gdpo and self._rule.scale is None
+            if normalizes and self.accelerator.is_main_process:
                 logger.warning(ONE_GROUP)
             self._warned_of_one_group = True
 

@@ -1,0 +1,123 @@
+"""Replaces batch normalization by a running scale, for groups that arrive one at a time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, expm1, hypot, isfinite, log, sqrt
+from typing import Any
+
+from gdpo.advantages._decoupled import normalized_sum
+from gdpo.advantages.arrays import Number, PerReward, Rewards, Weights, positive
+from gdpo.advantages.stages import SAMPLES, present_in, spread
+from gdpo.errors import ConfigError
+
+
+@dataclass
+class RunningScale:
+    r"""Stores a running scale that replaces `gdpo`'s normalization over the batch.
+
+    The sum $s = \sum_k w_k z_k$ adds up to 0 in each group. Normalization over a batch therefore
+    divides $s$ by one number, its root mean square over the batch. This class estimates that number
+    from the groups so far. The group that is being trained on is included, and a group counts half
+    as much after `half_life` further groups.
+
+    Zero-advantage groups do not count: in such a group, $s$ is 0 for every sample. Batch
+    normalization counts these groups. If a share $p$ of a batch's groups varies, its advantages are
+    $1/\sqrt p$ times as large as with the running scale.
+
+    Each rollout counts once. The running scale cannot replace a normalization that weights rollouts
+    by tokens, because the weighted mean of a group is not 0. `state` and `restore` save and load
+    the scale.
+
+    Args:
+        half_life: Number of groups after which a group counts half as much. Must be above 0.
+        noise_floor: The `noise_floor` that `gdpo` is called with.
+
+    Raises:
+        ConfigError: If `half_life` is not a finite number above 0.
+
+    Examples:
+        >>> import numpy as np
+        >>> from gdpo import gdpo
+        >>> scale, weights = RunningScale(), [1.0, 1.0]
+        >>> for group in ([[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]):
+        ...     rewards = np.array([group])
+        ...     scale.update(rewards, weights)
+        ...     print(gdpo(rewards, weights, scale=scale.value).round(2))
+        [[-1.  1.]]
+        [[-1.26  1.26]]
+    """
+
+    half_life: Number = 128
+    noise_floor: PerReward = None
+    value: float = 0.0
+    """Root mean square of the sum. 0: no group has counted yet."""
+    rollouts: float = 0.0
+    """Number of rollouts that have counted, discounted by their age."""
+
+    def __post_init__(self) -> None:
+        positive("half_life", self.half_life)
+
+    def update(self, rewards: Rewards, weights: Weights) -> None:
+        """Include groups, `[prompt, sample, reward]`, in the scale.
+
+        Groups that are passed together count equally. The order of their prompts has no effect.
+
+        Args:
+            rewards: Raw rewards of one or more groups. NaN means that the reward does not apply.
+            weights: One weight per reward.
+
+        Raises:
+            DataError: If a reward is infinite or the reward array does not have three axes.
+            ConfigError: If the weights or the noise floor are invalid.
+        """
+        self.value, self.rollouts = self._including(rewards, weights)
+
+    def including(self, rewards: Rewards, weights: Weights) -> float:
+        """Return the value that the scale would have after `update`. The scale does not change."""
+        value, _ = self._including(rewards, weights)
+        return value
+
+    def state(self) -> dict[str, Any]:
+        """Return the scale in JSON types, for `restore`."""
+        return {"scale": self.value, "rollouts": self.rollouts}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load a scale that was returned by `state`.
+
+        Raises:
+            ConfigError: If the state was not saved by a running scale.
+        """
+        saved = [state.get(key) for key in self.state()]
+        if not all(
+            isinstance(each, int | float) and isfinite(each) and each >= 0 for each in saved
+        ):
+            raise ConfigError(
+                f"the saved state {dict(state)!r:.80} is not that of a running scale: resume with "
+                "the estimator and the options of the run"
+            )
+        self.value, self.rollouts = (float(each) for each in saved)
+
+    def _including(self, rewards: Rewards, weights: Weights) -> tuple[float, float]:
+        found, rollouts, groups = _root_mean_square(rewards, weights, self.noise_floor)
+        if groups == 0:
+            return self.value, self.rollouts
+        rate = log(2) / self.half_life
+        before = exp(-rate * groups) * self.rollouts
+        added = rollouts * expm1(-rate * groups) / (groups * expm1(-rate))
+        share = added / (before + added)
+        return hypot(sqrt(1 - share) * self.value, sqrt(share) * found), before + added
+
+
+def _root_mean_square(
+    rewards: Rewards, weights: Weights, noise_floor: PerReward
+) -> tuple[float, float, int]:
+    """Return the root mean square of the sum, and the numbers of rollouts and groups that count."""
+    total = normalized_sum(rewards, weights, noise_floor=noise_floor)
+    xp, std = total.xp, spread(total, over=SAMPLES)
+    groups, largest = int(xp.sum(xp.astype(std > 0, xp.int64))), xp.max(std)
+    if groups == 0:
+        return 0.0, 0.0, 0
+    count = xp.where(std > 0, present_in(total, over=SAMPLES), 0.0)
+    squares = (std / largest) ** 2 * (count - 1)
+    rollouts = float(xp.sum(count))
+    return float(largest) * sqrt(float(xp.sum(squares)) / rollouts), rollouts, groups
