@@ -1,0 +1,128 @@
+"""Summarizes logged metrics for a terminal, for `gdpo analyze` without rollouts."""
+
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from rich.text import Text
+
+from gdpo.analysis.logs.trends import RewardTrend, RunTrends
+from gdpo.diagnostics.diagnosis import percent
+from gdpo.report._terminal import (
+    as_number,
+    as_share,
+    counted,
+    finding_lines,
+    short_name,
+    table,
+    wrapped,
+)
+from gdpo.report.text import one_line
+
+_RUNS, _REWARDS = 3, 16
+"""Maximum number of runs, and of rewards of a run."""
+
+
+def logs_summary(runs: Sequence[RunTrends], *, width: int = 100) -> list[Text]:
+    """Return lines to print with rich: for each run its rewards and findings, then the limits.
+
+    Args:
+        runs: The results for each run, those with the most steps first.
+        width: Width of the terminal in cells. Longer lines are wrapped.
+    """
+    lines = [line for run in runs[:_RUNS] for line in _run(run, width)]
+    if len(runs) > _RUNS:
+        lines.append(Text(f"and {len(runs) - _RUNS:,} more runs: pass one of their files"))
+    return [*lines, *wrapped(_limits(runs), width)]
+
+
+def _run(trends: RunTrends, width: int) -> Iterator[Text]:
+    yield from wrapped(_heading(trends), width)
+    logged = [
+        any(getattr(reward, field) == getattr(reward, field) for reward in trends.rewards)
+        for field in ("zero_variance_groups", "influence_share")
+    ]
+    headings = ("reward", "mean: first → last", "trend", "std", "weight share", "weight × std")
+    more = [
+        h for h, there in zip(("zero variance", "influence share"), logged, strict=True) if there
+    ]
+    rows = [
+        (*_cells(reward), *(c for c, there in zip(_of_gdpo(reward), logged, strict=True) if there))
+        for reward in trends.rewards[:_REWARDS]
+    ]
+    yield from table([(*headings, *more), *rows], width)
+    if (rest := len(trends.rewards) - _REWARDS) > 0:
+        yield Text(f"and {counted(rest, 'more reward')} (--json prints all)", style="dim")
+    for finding in trends.findings:
+        message, remedy = one_line(finding.message), one_line(finding.remedy)
+        yield from finding_lines(finding.severity, message, remedy, width)
+
+
+def _heading(trends: RunTrends) -> Iterator[str]:
+    run, log = trends.run, trends.run.log
+    steps = counted(len(run.steps), "logged step")
+    span = f" ({run.steps[0]:,.0f} to {run.steps[-1]:,.0f})" if len(run.steps) > 1 else ""
+    name = f", run {one_line(log.run)}" if log.run else ""
+    yield f"metrics only, no rollouts: {steps}{span} from {log.source}{name}: {_path(log.path)}"
+    if run.copies:
+        others = ", ".join(f"{copy.source} ({_path(copy.path)})" for copy in run.copies)
+        yield f"the same numbers are in {others}"
+    if log.problem:
+        yield f"! the file was not read to its end: {log.problem}"
+    if any(reward.weight != 1 for reward in trends.rewards):
+        weights = (f"{short_name(r.name)} {r.weight:g}" for r in trends.rewards)
+        yield f"weights: {', '.join(weights)}"
+    else:
+        yield "weights: assumed to be 1 for each reward, because metrics contain none (--weights)"
+    if "warnings" in run.batch:
+        warned = int((run.batch["warnings"] > 0).sum())
+        yield f"gdpo logged warnings in {warned:,} of {steps.removesuffix('s')}s"
+
+
+def _cells(reward: RewardTrend) -> tuple[str, ...]:
+    return (
+        short_name(reward.name),
+        f"{as_number(reward.first)} → {as_number(reward.last)}",
+        _trend(reward),
+        as_number(reward.std),
+        as_share(reward.weight_share),
+        as_share(reward.std_share),
+    )
+
+
+def _of_gdpo(reward: RewardTrend) -> tuple[str, str]:
+    share = reward.influence_share
+    sign = "−" if share < 0 else ""
+    influence = "–" if share != share else f"{sign}{percent(abs(share))}"
+    return as_share(reward.zero_variance_groups), influence
+
+
+def _trend(reward: RewardTrend) -> str:
+    change, margin = reward.change, reward.margin
+    if margin != margin or margin == inf:
+        return "too few steps"
+    if abs(change) <= margin:
+        return "none" if margin == 0 else f"none (± {as_number(margin)})"
+    verb = "rises" if change > 0 else "falls"
+    return f"{verb} by {as_number(abs(change))} ± {as_number(margin)}"
+
+
+def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
+    if not all(run.within_groups for run in runs):
+        yield (
+            "std is over the whole batch. It also contains the differences between prompts, such "
+            "as their difficulty, which do not affect the advantages within a group"
+        )
+    logged = all(r.influence_share == r.influence_share for run in runs for r in run.rewards)
+    influence = "" if logged else "the influence share of each reward, "
+    yield (
+        f"metrics cannot tell {influence}whether rewards conflict, or what another estimator "
+        "would change"
+    )
+    yield (
+        "to find out, record rollouts: in TRL, log_completions=True, or record_rollouts(trainer, "
+        '"rollouts") before trainer.train()'
+    )
+
+
+def _path(path: object) -> str:
+    return one_line(str(path))
