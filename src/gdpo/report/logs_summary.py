@@ -1,12 +1,12 @@
 """Summarizes logged metrics for a terminal, for `gdpo analyze` without rollouts."""
 
-from collections.abc import Iterator, Sequence
-from math import inf
+from collections.abc import Callable, Iterator, Sequence
+from math import isfinite, nan
 
 from rich.text import Text
 
 from gdpo.analysis.logs.trends import RewardTrend, RunTrends
-from gdpo.diagnostics.diagnosis import percent
+from gdpo.diagnostics.diagnosis import interval
 from gdpo.report._terminal import (
     as_number,
     as_share,
@@ -37,19 +37,12 @@ def logs_summary(runs: Sequence[RunTrends], *, width: int = 100) -> list[Text]:
 
 def _run(trends: RunTrends, width: int) -> Iterator[Text]:
     yield from wrapped(_heading(trends), width)
-    logged = [
-        any(getattr(reward, field) == getattr(reward, field) for reward in trends.rewards)
-        for field in ("zero_variance_groups", "influence_share")
-    ]
-    headings = ("reward", "mean: first → last", "trend", "std", "weight share", "weight × std")
-    more = [
-        h for h, there in zip(("zero variance", "influence share"), logged, strict=True) if there
-    ]
+    columns = _columns(trends.rewards)
     rows = [
-        (*_cells(reward), *(c for c, there in zip(_of_gdpo(reward), logged, strict=True) if there))
+        (short_name(reward.name), *(cell(reward) for cell in columns.values()))
         for reward in trends.rewards[:_REWARDS]
     ]
-    yield from table([(*headings, *more), *rows], width)
+    yield from table([("reward", *columns), *rows], width)
     if (rest := len(trends.rewards) - _REWARDS) > 0:
         yield Text(f"and {counted(rest, 'more reward')} (--json prints all)", style="dim")
     for finding in trends.findings:
@@ -78,27 +71,29 @@ def _heading(trends: RunTrends) -> Iterator[str]:
         yield f"gdpo logged warnings in {warned:,} of {steps.removesuffix('s')}s"
 
 
-def _cells(reward: RewardTrend) -> tuple[str, ...]:
-    return (
-        short_name(reward.name),
-        f"{as_number(reward.first)} → {as_number(reward.last)}",
-        _trend(reward),
-        as_number(reward.std),
-        as_share(reward.weight_share),
-        as_share(reward.std_share),
-    )
+def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend], str]]:
+    """Return the headings of the table, each with the function that makes its cells.
 
-
-def _of_gdpo(reward: RewardTrend) -> tuple[str, str]:
-    share = reward.influence_share
-    sign = "−" if share < 0 else ""
-    influence = "–" if share != share else f"{sign}{percent(abs(share))}"
-    return as_share(reward.zero_variance_groups), influence
+    Influence shares that gdpo logged take the place of the shares of weight × std.
+    """
+    columns: dict[str, Callable[[RewardTrend], str]] = {
+        "mean: first → last": lambda r: f"{as_number(r.first)} → {as_number(r.last)}",
+        "trend": _trend,
+        "std": lambda r: as_number(r.std),
+        "weight share": lambda r: as_share(r.weight_share),
+    }
+    if any(isfinite(reward.zero_variance_groups) for reward in rewards):
+        columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
+    if any(isfinite(reward.influence_share) for reward in rewards):
+        columns["influence share"] = lambda r: interval(r.influence_share, nan)
+    else:
+        columns["weight × std"] = lambda r: as_share(r.std_share)
+    return columns
 
 
 def _trend(reward: RewardTrend) -> str:
     change, margin = reward.change, reward.margin
-    if margin != margin or margin == inf:
+    if not isfinite(margin):
         return "too few steps"
     if abs(change) <= margin:
         return "none" if margin == 0 else f"none (± {as_number(margin)})"
@@ -112,7 +107,7 @@ def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
             "std is over the whole batch. It also contains the differences between prompts, such "
             "as their difficulty, which do not affect the advantages within a group"
         )
-    logged = all(r.influence_share == r.influence_share for run in runs for r in run.rewards)
+    logged = all(isfinite(r.influence_share) for run in runs for r in run.rewards)
     influence = "" if logged else "the influence share of each reward, "
     yield (
         f"metrics cannot tell {influence}whether rewards conflict, or what another estimator "

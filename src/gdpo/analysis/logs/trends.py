@@ -8,8 +8,8 @@ import numpy as np
 
 from gdpo._student import student_quantile
 from gdpo.analysis.logs.rewards import LoggedRun, Series
+from gdpo.diagnostics import Thresholds
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, percent, times
-from gdpo.diagnostics.step import Thresholds
 
 _TENTH, _LASTING = 10, 5
 """The start and the end of a run are a tenth of its steps each. A reward counts as constant if it

@@ -40,7 +40,8 @@ class Format:
 
     name: str
     kind: str
-    """`parquet`, `jsonl` or `pt`. Empty if the format can be used for any file with columns."""
+    """`parquet`, `jsonl`, `pt` or `table` (of W&B). Empty if any file with columns can have the
+    format."""
     fields: frozenset[str]
     """Fields that a file must have for the format to be detected."""
     rows: Callable[[Record], Iterator[Row]] | None = None
@@ -84,6 +85,7 @@ FORMATS = (
         texts=("prompt", "completion", "answer"),
     ),
     _format("trl", "parquet", "step prompt completion advantage"),
+    _format("trl", "table", "step prompt completion advantage"),
     _format("verifiers", "jsonl", "task traces", rows=records.episodes),
     _format("verifiers", "jsonl", "task nodes rewards", rows=records.episodes),
     _format("verifiers-results", "jsonl", "example_id reward", rows=records.results),
