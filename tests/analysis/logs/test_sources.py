@@ -155,6 +155,10 @@ def test_metrics_of_gdpos_plugin_are_read_from_verls_file(tmp_path):
     assert list(run.rewards) == ["correct"]
 
 
+def test_lines_without_rewards_are_no_log(tmp_path):
+    assert read_logs([lines(tmp_path / "rows.jsonl", {"step": 1, "reward": 0.5})]) == []
+
+
 def test_evaluations_and_steps_without_rewards_are_left_out(tmp_path):
     file = lines(
         tmp_path / "metrics.jsonl",

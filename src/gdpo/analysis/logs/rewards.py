@@ -67,11 +67,6 @@ def logged_runs(logs: Sequence[Log], names: Sequence[str] | None = None) -> list
     return runs if names is None else _selected(runs, names)
 
 
-def is_reward_key(key: str) -> bool:
-    """Return whether a key names the mean or standard deviation of a reward over a batch."""
-    return _OF_REWARD.fullmatch(key) is not None
-
-
 def _run(log: Log) -> LoggedRun:
     steps = sorted(log.rows)
     found: dict[str, dict[str, Series]] = {}

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from gdpo.analysis.logs.binary import event_rows, wandb_rows
 from gdpo.errors import DataError
+from gdpo.rollouts.readers.inference import is_metric
 
 Row: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = dict[int, dict[str, Any]]
@@ -163,7 +164,8 @@ def _json_lines(path: Path) -> list[Log]:
                 log.problem = "some lines are not JSON"
                 continue
             log.add_rows({**each, **_dict(each.get("data"))} for each in _dicts([row]))
-    return [log]
+    keys = {key for row in log.rows.values() for key in row}
+    return [log] if any(map(is_metric, keys)) else []  # or else its lines may be rollouts
 
 
 def _database(path: Path) -> list[Log]:
