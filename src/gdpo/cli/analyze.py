@@ -34,8 +34,9 @@ def analyze(
     tinker-cookbook, ART and open-instruct, and any parquet, JSONL or CSV file with one row per
     rollout. Detects and prints the format, prints a summary, and writes an HTML page.
 
-    If a run left no rollouts, pass its metrics: trainer_state.json, metrics.jsonl, TensorBoard's event
-    files, a local W&B run or trackio's files. They tell less, and the summary says what is missing.
+    If a run left no rollouts, pass its metrics: trainer_state.json, metrics.jsonl, TensorBoard's
+    event files, a local W&B run or trackio's files. They tell less, and the summary says what they
+    cannot tell.
 
     Args:
         paths: Rollout files or metrics, or folders of one or more runs.
