@@ -114,8 +114,8 @@ def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
         "would change"
     )
     yield (
-        "to find out, record rollouts: in TRL, log_completions=True, or record_rollouts(trainer, "
-        '"rollouts") before trainer.train()'
+        "to find out, record rollouts: log_completions=True in TRL; for other trainers, see "
+        "docs/how-to/analyze.md"
     )
 
 
