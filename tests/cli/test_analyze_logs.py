@@ -32,7 +32,7 @@ def test_it_says_what_metrics_tell_and_what_they_cannot(gdpo_says, here):
     assert (
         "metrics cannot tell the influence share of each reward, whether rewards conflict" in text
     )
-    assert "to find out, record rollouts: log_completions=True in TRL" in text
+    assert "to find out, record rollouts, as with log_completions=True in TRL" in text
     assert not list(here.iterdir())
 
 

@@ -114,8 +114,8 @@ def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
         "would change"
     )
     yield (
-        "to find out, record rollouts: log_completions=True in TRL; for other trainers, see "
-        "docs/how-to/analyze.md"
+        "to find out, record rollouts, as with log_completions=True in TRL (see "
+        "docs/how-to/analyze.md)"
     )
 
 

@@ -139,7 +139,7 @@ def test_the_last_values_of_a_wandb_run_are_one_step(tmp_path):
     (run,) = logged_runs(read_logs([tmp_path]))
     assert run.steps.tolist() == [9]
     assert run.rewards["a"]["mean"].tolist() == [0.5]
-    assert np.isnan(run.rewards["a"]["std"]).all()
+    assert list(run.rewards["a"]) == ["mean"]
 
 
 def lines(path, *rows):
@@ -157,6 +157,13 @@ def test_metrics_of_gdpos_plugin_are_read_from_verls_file(tmp_path):
 
 def test_lines_without_rewards_are_no_log(tmp_path):
     assert read_logs([lines(tmp_path / "rows.jsonl", {"step": 1, "reward": 0.5})]) == []
+
+
+def test_a_reward_may_first_occur_after_some_lines(tmp_path):
+    rows = [{"step": step, "loss": 1.0} for step in range(100)]
+    file = lines(tmp_path / "metrics.jsonl", *rows, {"step": 100, "rewards/a/mean": 0.5})
+    (run,) = logged_runs(read_logs([file]))
+    assert run.steps.tolist() == [100]
 
 
 def test_evaluations_and_steps_without_rewards_are_left_out(tmp_path):

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -93,11 +92,9 @@ def _without_other_steps(run: LoggedRun) -> LoggedRun:
     return replace(run, steps=run.steps[kept], rewards=rewards, batch=batch)
 
 
-def _number(value: Any) -> float:
-    """Return a finite number, or NaN for anything else. W&B writes infinities as text."""
-    if isinstance(value, int | float) and abs(value) < 1e300:
-        return float(value)
-    return nan
+def _number(value: float) -> float:
+    """Return a finite number, or NaN for an infinite one."""
+    return float(value) if abs(value) < 1e300 else nan
 
 
 def _is_copy(run: LoggedRun, longer: LoggedRun) -> bool:

@@ -20,7 +20,7 @@ from gdpo.errors import DataError
 from gdpo.rollouts.readers.inference import is_metric
 
 Row: TypeAlias = Mapping[str, Any]
-Rows: TypeAlias = dict[int, dict[str, Any]]
+Rows: TypeAlias = dict[int, dict[str, float]]
 """Values by key, for each step."""
 
 STATE, SUMMARY = "trainer_state.json", "wandb-summary.json"
@@ -30,6 +30,8 @@ _STEPS = ("train/global_step", "training/global_step", "step", "global_step", "_
 _TRACKIO = frozenset({"run_name", "timestamp", "step"})
 """Columns that a table of trackio has besides the metrics."""
 _SQLITE = b"SQLite format 3\0"
+_LOOKED_AT = 256
+"""Number of lines of a JSONL file within which a metric of a reward must occur."""
 _LARGEST = 2**28
 """Maximum size of a JSON file or line, in bytes. The log of 10,000 steps has 30 MB."""
 _BROKEN = (OSError, ValueError, RecursionError, sqlite3.Error, pa.ArrowException)
@@ -51,8 +53,9 @@ class Log:
     """Why the file was not read to its end. Empty if it was."""
 
     def add(self, step: int, values: Row) -> None:
-        """Add the values of a step. A later value of the same step and key replaces an earlier."""
-        self.rows.setdefault(step, {}).update(values)
+        """Add the numbers of a step. A later number replaces an earlier one of the same key."""
+        numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
+        self.rows.setdefault(step, {}).update(numbers)
 
     def add_rows(self, rows: Iterable[Row]) -> None:
         """Add rows that contain their step. Rows without a step are left out."""
@@ -155,17 +158,23 @@ def _wandb_summary(path: Path) -> list[Log]:
 
 def _json_lines(path: Path) -> list[Log]:
     """Read a line per step: gdpo's `metrics.jsonl`, or verl's file with the metrics in `data`."""
-    log = Log(path, "metrics.jsonl")
+    log, found = Log(path, "metrics.jsonl"), False
+    for line, row in enumerate(_lines(path, log)):
+        row = {**row, **_dict(row.get("data"))}
+        found = found or any(map(is_metric, row))
+        if not found and line >= _LOOKED_AT:
+            break
+        log.add_rows([row])
+    return [log] if found else []  # or else its lines may be rollouts
+
+
+def _lines(path: Path, log: Log) -> Iterator[Row]:
     with path.open("rb") as file:
         while line := file.readline(_LARGEST):
             try:
-                row = json.loads(line)
+                yield _dict(json.loads(line))
             except (ValueError, RecursionError):
                 log.problem = "some lines are not JSON"
-                continue
-            log.add_rows({**each, **_dict(each.get("data"))} for each in _dicts([row]))
-    keys = {key for row in log.rows.values() for key in row}
-    return [log] if any(map(is_metric, keys)) else []  # or else its lines may be rollouts
 
 
 def _database(path: Path) -> list[Log]:
