@@ -35,6 +35,8 @@ class AnalyzeOptions:
     page: Path | None
     no_page: str
     """Reason to print if no HTML page is written. Empty if there is nothing to explain."""
+    for_rollouts: tuple[str, ...]
+    """The given options that need rollouts, and cannot be used with logged metrics."""
 
     @classmethod
     def of(
@@ -81,6 +83,15 @@ class AnalyzeOptions:
                 f"--output {error.filename or output or PAGE}: {error.strerror}. Choose another "
                 "file, or pass --no-report to write no page"
             ) from error
+        for_rollouts = {
+            "--format": format,
+            "--columns": columns or None,
+            "--group-size": group_size,
+            "--rescore": rescore,
+            "--estimators": estimators,
+            "--fail-on": fail_on,
+            "--output": output,
+        }
         return cls(
             paths=tuple(paths),
             reading={
@@ -99,6 +110,7 @@ class AnalyzeOptions:
             fail_on=_severity(fail_on),
             page=page,
             no_page=no_page,
+            for_rollouts=tuple(name for name, value in for_rollouts.items() if value is not None),
         )
 
 

@@ -14,8 +14,10 @@ from rich.console import Console
 from gdpo import __version__
 from gdpo._files import to_json
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
+from gdpo.analysis.logs.sources import read_logs
 from gdpo.analysis.replay import RECORDED
 from gdpo.cli._analyze_options import AnalyzeOptions
+from gdpo.cli._analyzing_logs import analyze_logs
 from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
@@ -36,6 +38,8 @@ _AROUND = 2
 def run_analysis(options: AnalyzeOptions) -> int:
     """Read the files, print the summary and write the HTML page. Return the exit code.
 
+    If the paths contain no rollouts but logged metrics, print what the metrics tell.
+
     Raises:
         DataError: If there is nothing to analyze.
         ConfigError: If an option refers to a reward, or to recorded advantages, that no file
@@ -43,6 +47,8 @@ def run_analysis(options: AnalyzeOptions) -> int:
     """
     console = Console(highlight=False)
     analysis = _analyzed(options)
+    if not analysis.report.files and (logs := read_logs(options.paths)):
+        return analyze_logs(logs, options, console, _width(console))
     failed = bool(_failing(analysis, options.fail_on))
     if analysis.runs:
         _refuse_absent(analysis, options)
@@ -195,10 +201,14 @@ def _print_analysis(
         # Print ASCII only, so that text from a file cannot send escape sequences to the terminal.
         print(json.dumps(json.loads(to_json(everything))), flush=True)
         return
-    width = max(40, min(console.width, _WIDTH)) if console.is_terminal else _WIDTH
+    width = _width(console)
     lines = rollouts_summary(analysis, width=width, room=LINES - _AROUND)
     for line in (*lines, *estimators_summary(analysis, width=width)):
         console.print(line, soft_wrap=True)
+
+
+def _width(console: Console) -> int:
+    return max(40, min(console.width, _WIDTH)) if console.is_terminal else _WIDTH
 
 
 def _write_page(analysis: Analysis, options: AnalyzeOptions, console: Console) -> None:

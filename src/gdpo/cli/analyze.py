@@ -34,8 +34,12 @@ def analyze(
     tinker-cookbook, ART and open-instruct, and any parquet, JSONL or CSV file with one row per
     rollout. Detects and prints the format, prints a summary, and writes an HTML page.
 
+    If a run left no rollouts, pass its metrics: trainer_state.json, metrics.jsonl, TensorBoard's
+    event files, a local W&B run or trackio's files. They tell less, and the summary says what they
+    cannot tell.
+
     Args:
-        paths: Rollout files, or folders of one or more runs.
+        paths: Rollout files or metrics, or folders of one or more runs.
         example: Analyze an example run, included in gdpo, in which one reward was ignored.
         format: Format of the files. Default: detected from the field names.
         rewards: Comma-separated names of the reward columns. Use a dot for a nested field, as in

@@ -3,19 +3,27 @@
 Control characters in text from files are made visible, so that they have no effect on the terminal.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
-from textwrap import wrap
 
-from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
-from gdpo.diagnostics.diagnosis import Severity, interval, percent
+from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import LASTING, HeldFinding
+from gdpo.report._terminal import (
+    as_number,
+    as_share,
+    counted,
+    finding_lines,
+    short_name,
+    table,
+    without_middle,
+    wrapped,
+)
 from gdpo.report.text import one_line
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.formats import WORDLESS
@@ -25,8 +33,8 @@ from gdpo.rollouts.readers.report import ready_command
 LINES = 20
 """Number of lines that fit on a screen. The worst finding and three rewards are always printed."""
 
-_NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
-"""Maximum number of notices, of rewards, and of characters in a name and in a problem."""
+_NOTICES, _REWARDS, _PROBLEM = 3, 6, 160
+"""Maximum number of notices, of rewards, and of characters in a problem."""
 
 _FINDING = 6
 """Number of lines reserved for one finding, the heading of the rewards, and the number of further
@@ -39,12 +47,6 @@ _WHOLE = 500
 """Maximum width of the sentence about a file, in terminal cells. The end of the sentence is kept,
 because it contains the remedy."""
 
-_LEAST = 14
-"""Minimum width of a shortened name, in terminal cells."""
-
-_STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
-_MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
-
 
 def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES) -> list[Text]:
     """Return lines to print with rich: the data read, the rewards, and findings by severity.
@@ -54,11 +56,11 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
         width: Width of the terminal in cells. Longer lines are wrapped.
         room: Maximum number of lines. Default: 20.
     """
-    lines = [*_wrapped(_read(analysis.report), width)]
+    lines = [*wrapped(_read(analysis.report), width)]
     if command := ready_command(analysis.report):  # on one line, so that it can be copied
         lines.append(Text(f"  to choose other rewards: {one_line(command)}"))
     lines += _odd(analysis, width)
-    lines += [line for run in analysis.runs[:2] for line in _wrapped([_run(run, analysis)], width)]
+    lines += [line for run in analysis.runs[:2] for line in wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
     lines += _rewards(analysis, width, room - len(lines) - _FINDING)
@@ -80,7 +82,7 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
     first = replayed[0]
     heading = (
         f"advantages with other estimators, baseline: {one_line(first.baseline)} "
-        f"({_count(first.steps, 'step')}, {_count(first.groups, 'group')})"
+        f"({counted(first.steps, 'step')}, {counted(first.groups, 'group')})"
     )
     headings = ("estimator", "correlation", "sign flips", "signal lost", "signal gained", "scale")
     rows = [(*headings, "")]
@@ -94,7 +96,7 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
             "no estimator gives the recorded advantages with weights of 1: if the run used other "
             "weights, rerun with --weights",
         )
-    return [Text(heading, style="bold"), *_table(rows, width), *_wrapped(sentences, width)]
+    return [Text(heading, style="bold"), *table(rows, width), *wrapped(sentences, width)]
 
 
 def _read(report: ReadReport) -> Iterator[str]:
@@ -102,11 +104,11 @@ def _read(report: ReadReport) -> Iterator[str]:
     if len(formats) == 1:
         name, count = formats[0]
         how = one_line(report.files[0].format_from)
-        yield f"format {name} ({_count(count, 'file')}){', ' if how else ''}{how}"
+        yield f"format {name} ({counted(count, 'file')}){', ' if how else ''}{how}"
     elif formats:
-        yield "formats " + ", ".join(f"{name} ({_count(n, 'file')})" for name, n in formats)
+        yield "formats " + ", ".join(f"{name} ({counted(n, 'file')})" for name, n in formats)
     left = len(report.left_out)
-    more = f"; {_count(left, 'file')} not read" if left else ""
+    more = f"; {counted(left, 'file')} not read" if left else ""
     yield f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped{more}"
     sources = [
         file.rewards_from
@@ -151,9 +153,9 @@ def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
             ("", f"and {len(oddities) - _NOTICES + 1:,} more notices (--json prints all)"),
         ]
     for place, what in oddities:
-        text = _without_middle(one_line(_with_options(what)), _WHOLE)
+        text = without_middle(one_line(_with_options(what)), _WHOLE)
         room = max(_PLACE, 2 * width - len(text) - len("! : "))
-        where = _without_middle(one_line(place), room)
+        where = without_middle(one_line(place), room)
         yield Text(f"! {where}{': ' if where else ''}{text}", style="yellow")
 
 
@@ -177,9 +179,9 @@ def _run(run: RunAnalysis, analysis: Analysis) -> str:
         size = report.group_sizes.most_common(1)[0][0]
         usual = f"of {size}" if len(report.group_sizes) == 1 else f"mostly of {size}"
         by = ", ".join(report.grouped_by)
-        groups = f"; {_count(report.groups, 'group')} {usual}, by {by}"
+        groups = f"; {counted(report.groups, 'group')} {usual}, by {by}"
     return (
-        f"{f'{one_line(run.run)}: ' if run.run else ''}{_count(len(numbers), 'step')}{span}, "
+        f"{f'{one_line(run.run)}: ' if run.run else ''}{counted(len(numbers), 'step')}{span}, "
         f"{run.rollouts:,} rollouts"
         f"{f' ({run.left_out:,} more not trained on)' if run.left_out else ''}{groups}; "
         f"weights: {run.weights_from}; advantages: {advantages_from(run)}"
@@ -193,7 +195,7 @@ def advantages_from(run: RunAnalysis) -> str:
         return computed
     if run.recorded == len(run.steps):
         return "recorded"
-    return f"recorded in {run.recorded:,} of {_count(len(run.steps), 'step')}, else {computed}"
+    return f"recorded in {run.recorded:,} of {counted(len(run.steps), 'step')}, else {computed}"
 
 
 def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
@@ -205,13 +207,14 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     headings = ("reward", "mean: first → last", "zero variance", "weight share", "influence share")
     headings = (*(["run"] if several else []), *headings)
     cells = [
-        (*([_name(run.run)] if several else []), *_cells(reward)) for run, reward in rows[:most]
+        (*([short_name(run.run)] if several else []), *_cells(reward))
+        for run, reward in rows[:most]
     ]
     if any(reward.missing for _, reward in rows):
         headings = (*headings, "missing")
-        missing = [_share(reward.missing) for _, reward in rows]
+        missing = [as_share(reward.missing) for _, reward in rows]
         cells = [(*row, share) for row, share in zip(cells, missing, strict=False)]
-    yield from _table([headings, *cells], width)
+    yield from table([headings, *cells], width)
     if len(rows) > most:
         yield Text(f"and {len(rows) - most:,} more rewards (--json prints all)", style="dim")
 
@@ -219,10 +222,10 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
 def _cells(reward: RewardOverall) -> tuple[str, ...]:
     constant = reward.zero_variance_groups / reward.groups if reward.groups else float("nan")
     return (
-        _name(reward.name),
-        f"{_number(reward.first)} → {_number(reward.last)}",
-        _share(constant),
-        _share(reward.weight_share),
+        short_name(reward.name),
+        f"{as_number(reward.first)} → {as_number(reward.last)}",
+        as_share(constant),
+        as_share(reward.weight_share),
         interval(reward.influence_share, reward.influence_margin),
     )
 
@@ -237,7 +240,7 @@ def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
         lines = list(_finding(run if len(analysis.runs) > 1 else None, held, width))
         last = place == len(found) - 1
         if place >= 1 and len(lines) + (not last) > room:
-            rest = _count(len(found) - place, "more finding")
+            rest = counted(len(found) - place, "more finding")
             yield Text(f"and {rest} (--json prints all)", style="dim")
             return
         room -= len(lines)
@@ -246,14 +249,11 @@ def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
 
 def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator[Text]:
     finding = held.finding
-    where = f"{_name(run.run)}: " if run is not None else ""
+    where = f"{short_name(run.run)}: " if run is not None else ""
     when = f"in {held.steps:,} of {held.of:,} steps: " if held.of > 1 else ""
-    message = f"{_MARKS[finding.severity]} {where}{when}{one_line(finding.message)}"
-    for line in wrap(message, width, subsequent_indent="  "):
-        yield Text(line, style=_STYLES[finding.severity])
-    remedy = f"→ {one_line(_with_options(finding.remedy))}"
-    for line in wrap(remedy, width, initial_indent="  ", subsequent_indent="    "):
-        yield Text(line)
+    message = f"{where}{when}{one_line(finding.message)}"
+    remedy = one_line(_with_options(finding.remedy))
+    yield from finding_lines(finding.severity, message, remedy, width)
 
 
 def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
@@ -267,16 +267,16 @@ def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
     elif replayed.changed == replayed.steps:
         verdict = "differs on every step"
     else:
-        verdict = f"differs on {_count(replayed.changed, 'step')}"
+        verdict = f"differs on {counted(replayed.changed, 'step')}"
     return (
-        _name(replayed.estimator),
+        short_name(replayed.estimator),
         "–"
         if replayed.correlation != replayed.correlation
         else f"{replayed.correlation:z.3f}".replace("-", "−"),
-        _share(replayed.sign_flips),
+        as_share(replayed.sign_flips),
         f"{replayed.signal_lost:,}",
         f"{replayed.signal_gained:,}",
-        _number(replayed.scale),
+        as_number(replayed.scale),
         verdict,
     )
 
@@ -292,7 +292,7 @@ def _verdict(replayed: Sequence[Replayed]) -> Iterator[str]:
 def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
     for each in replayed:
         if each.steps and each.problem:
-            where = f"{one_line(each.estimator)} failed after {_count(each.steps, 'step')}"
+            where = f"{one_line(each.estimator)} failed after {counted(each.steps, 'step')}"
             yield _cut(f"{where}: {one_line(each.problem)}", _PROBLEM)
         elif not each.steps:
             why = each.problem or f"no step has advantages of {each.baseline} to compare with"
@@ -308,57 +308,5 @@ def _gain(analysis: Analysis) -> Iterator[str]:
         )
 
 
-def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
-    """Align names and remarks to the left, and numbers to the right.
-
-    Names that do not fit are shortened in the middle, starting with the widest column. If too
-    little of a name would remain, names are printed in full, and the terminal wraps the lines.
-    """
-    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator")]
-    fitted = widths.copy()
-    for _ in range(sum(widths) + 2 * (len(widths) - 1) - width):
-        fitted[max(names, key=fitted.__getitem__)] -= 1
-    if min(fitted[i] for i in names) >= min(_LEAST, *(widths[i] for i in names)):
-        widths = fitted
-    for place, row in enumerate(rows):
-        cells = (
-            set_cell_size(_without_middle(cell, size), size)
-            if i in names or not rows[0][i]
-            else " " * (size - cell_len(cell)) + cell
-            for i, (cell, size) in enumerate(zip(row, widths, strict=True))
-        )
-        yield Text("  ".join(cells).rstrip(), style="" if place else "dim")
-
-
-def _without_middle(text: str, size: int) -> str:
-    """Shorten a text in the middle to `size` cells, because similar names often end differently."""
-    if cell_len(text) <= size:
-        return text
-    end, start = (size - 1) // 2, size - 1 - (size - 1) // 2
-    return f"{chop_cells(text, start)[0]}…{chop_cells(text[::-1], end)[0][::-1]}"
-
-
-def _wrapped(texts: Iterable[str], width: int) -> Iterator[Text]:
-    for text in texts:
-        yield from map(Text, wrap(text, width, subsequent_indent="  "))
-
-
-def _name(name: str) -> str:
-    return _without_middle(one_line(name), _NAME)
-
-
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def _share(value: float) -> str:
-    return "–" if value != value else percent(value)
-
-
-def _number(value: float) -> str:
-    return "–" if value != value else f"{value:.3g}".replace("-", "−")

@@ -21,6 +21,7 @@ from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._adapter import GRPOTrainer, check_trainer, end_token_ids
 from gdpo.integrations.trl._config import GDPOConfig
+from gdpo.integrations.trl._dashboard import add_dashboard
 from gdpo.integrations.trl._exact import ExactRewards
 from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._groups import Groups
@@ -142,6 +143,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         "id": "2601.05242",
     }
 
+    _warned_of_one_group = False
+
     def __init__(
         self,
         model: Any,
@@ -174,6 +177,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self.reward_funcs = self._exact.watched(self.reward_funcs)
         self._watch = Watch()
         self.add_callback(KeptState({"gdpo.AdvantageRule": self._rule, "gdpo.Watch": self._watch}))
+        add_dashboard(self)
         bound_memory(self)
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast

@@ -56,6 +56,7 @@ from gdpo.rollouts.readers.sources import (
     open_parquet,
     parts,
     saved_samples,
+    wandb_table,
 )
 
 MOST_OFFERED = 64
@@ -116,8 +117,8 @@ def open_file(
         form, file.format_from = format_of_records(found.kind, asked, record[1])
         _begin(file, form)
         return _of_records(found, asked, file, form, chain([record], source), texts=texts)
-    if found.kind == "csv":
-        blocks = csv_batches(file)
+    if found.kind in ("csv", "table"):
+        blocks = csv_batches(file) if found.kind == "csv" else wandb_table(file)
         first = next(blocks, None)
         if first is None:
             return None

@@ -16,9 +16,11 @@ _KINDS = {
     ".ndjson": "jsonl",
     ".pkl": "pkl",
 }
-ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".pt")
+_TABLE = ".table.json"
+"""Extension of the tables that W&B saves."""
+ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".pt", _TABLE)
 """Extensions of files that may contain rollouts. Each extension may be followed by `.gz`."""
-KINDS_READ = frozenset({"jsonl", "pt", "csv", "parquet"})
+KINDS_READ = frozenset({"jsonl", "pt", "csv", "parquet", "table"})
 _PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z")
 """Extensions of compressed files that cannot be read."""
 _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
@@ -34,6 +36,10 @@ _OF_A_STEP = re.compile(r"completions_\d+\.parquet")
 """Name pattern of TRL's files, each of which contains one step."""
 _SET_ASIDE = "set aside when this run began or was resumed: pass the folder to read it"
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
+_PLACE_OF_TABLES = ("files", "media", "table")
+"""Folders of the tables in the folder of a W&B run."""
+_TABLE_NAME = re.compile(r"(.+)_(\d{1,18})_([0-9a-f]{20})\.table(?:\.json)?")
+"""Name of a table: its key, W&B's step, and the digest of its content."""
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
     | {"data", "dump", "dumped", "dumps", "rollout", "rollouts", "samples"}
@@ -88,7 +94,8 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
         why = "rollouts of an evaluation: pass the folder to read them"
         left_out |= {file.path: why for file in found.values() if file.evaluation}
     kept = [file for file in found.values() if file.path not in left_out]
-    return sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
+    kept = sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
+    return _without_repeated_tables(kept, left_out)
 
 
 def without_twins(
@@ -110,6 +117,19 @@ def without_twins(
     return [file for file in files if file.path not in left_out]
 
 
+def _without_repeated_tables(
+    files: Sequence[RolloutFile], left_out: dict[Path, str]
+) -> list[RolloutFile]:
+    """Return the files without W&B tables that repeat an earlier one, as at the end of a run."""
+    first: dict[tuple[Path, str, str], RolloutFile] = {}
+    for file in files:
+        if match := _TABLE_NAME.fullmatch(_unpacked(file.path.name)):
+            known = first.setdefault((file.path.parent, match[1], match[3]), file)
+            if known is not file:
+                left_out[file.path] = f"the same table as {known.path.name}"
+    return [file for file in files if file.path not in left_out]
+
+
 def _step_of(file: RolloutFile) -> tuple[str, int | None, bool]:
     """Return the run, the step, and whether the file belongs to an evaluation."""
     return file.run, file.step, any(map(_of_evaluation, file.path.parts[:-1]))
@@ -117,7 +137,8 @@ def _step_of(file: RolloutFile) -> tuple[str, int | None, bool]:
 
 def kind_of(path: Path) -> str:
     """Return the kind of a file by its name, or an empty string if it cannot contain rollouts."""
-    return _KINDS.get(Path(_unpacked(path.name)).suffix.lower(), "")
+    name = _unpacked(path.name).lower()
+    return "table" if name.endswith(_TABLE) else _KINDS.get(Path(name).suffix, "")
 
 
 def _unpacked(name: str) -> str:
@@ -180,7 +201,10 @@ def _found(file: Path, given: Path, root: Path) -> RolloutFile:
     inner = file.relative_to(given)
     name = _unpacked(file.name)  # a name may contain dots: qwen2.5-7b_step_3
     stem = name.removesuffix(Path(name).suffix) if kind_of(file) else name
-    folders = [part for part in file.relative_to(root).parts[:-1] if part not in _PLACES]
+    folders = list(file.relative_to(root).parts[:-1])
+    if kind_of(file) == "table" and tuple(folders[-3:]) == _PLACE_OF_TABLES:
+        folders = folders[:-3]
+    folders = [part for part in folders if part not in _PLACES]
     run = [part for part in folders if not _of_steps(part) and not _of_evaluation(part)]
     return RolloutFile(
         path=file,
@@ -205,6 +229,8 @@ def _of_evaluation(folder: str) -> bool:
 
 
 def _step(stem: str, folders: tuple[str, ...]) -> int | None:
+    if match := _TABLE_NAME.fullmatch(stem):
+        return int(match[2])
     for name in (stem, *filter(_of_steps, reversed(folders))):
         if match := _STEP.search(name):
             return int(match[1])

@@ -13,6 +13,7 @@ from gdpo.rollouts.readers.inference import (
     TRL,
     Kind,
     Layout,
+    is_metric,
     kinds_in,
     layout,
     listed,
@@ -39,7 +40,8 @@ class Format:
 
     name: str
     kind: str
-    """`parquet`, `jsonl` or `pt`. Empty if the format can be used for any file with columns."""
+    """`parquet`, `jsonl`, `pt` or `table` (of W&B). Empty if any file with columns can have the
+    format."""
     fields: frozenset[str]
     """Fields that a file must have for the format to be detected."""
     rows: Callable[[Record], Iterator[Row]] | None = None
@@ -83,6 +85,7 @@ FORMATS = (
         texts=("prompt", "completion", "answer"),
     ),
     _format("trl", "parquet", "step prompt completion advantage"),
+    _format("trl", "table", "step prompt completion advantage"),
     _format("verifiers", "jsonl", "task traces", rows=records.episodes),
     _format("verifiers", "jsonl", "task nodes rewards", rows=records.episodes),
     _format("verifiers-results", "jsonl", "example_id reward", rows=records.results),
@@ -172,6 +175,8 @@ def format_of(
     form = recognized(kind, fields, record) if asked.columns is None else None
     if form is not None:
         return form, f"detected from the fields {', '.join(sorted(form.fields))}"
+    if asked.columns is None and any(map(is_metric, numbers := list(numbers))):
+        raise DataError("the rows are metrics of whole steps, not rollouts")
     by_columns = asked.columns is not None or asked.rewards is not None
     if by_columns or looks_rewarded(fields, numbers):
         form = named("columns", kind, fields)

@@ -32,6 +32,9 @@ NOT_REWARDS = "; not rewards: "
 """Text before the list of numeric fields that are not read as rewards."""
 
 
+_METRIC = re.compile(r"(?:.+[./_])?(?:rewards|diagnostics|gdpo)/.+/(?:mean|std|group_std)")
+
+
 class Inner(str):
     """Marks a path into an object or struct, because the name of a column may contain dots too."""
 
@@ -434,6 +437,11 @@ def is_all_rewards(path: str) -> bool:
     """Return whether the name suggests a field with all rewards, or with their total."""
     words = set(_words(path))
     return bool(words & _REWARD) and words <= _REWARD | {"components"}
+
+
+def is_metric(path: str) -> bool:
+    """Return whether the name is that of a statistic of a whole step, as trainers log them."""
+    return _METRIC.fullmatch(path) is not None
 
 
 def is_container(name: str) -> bool:

@@ -50,6 +50,8 @@ UNREADABLE = (
 _LARGEST_GZIP = 2**30
 """Maximum size of a decompressed parquet file, in bytes. The whole file is kept in memory, because
 the metadata at its end is read first."""
+_LARGEST_TABLE = 2**28
+"""Maximum size of a table of W&B, in bytes. The whole table is kept in memory."""
 _BLOCKS = (2**20, 2**25, 2**27)
 """Block sizes in bytes. The next size is used if a row does not fit. Arrow reads 32 blocks ahead,
 which takes at most the size of an uncompressed file, but can take much more than the size of a
@@ -217,6 +219,29 @@ def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
     if not isinstance(record, dict):
         return None, "the line is not a JSON object"
     return cast("Record", record), ""
+
+
+def wandb_table(file: FileReport) -> Iterator[Any]:
+    """Yield the rows of a table that W&B saved, in one batch.
+
+    Raises:
+        DataError: If the file is not a table of W&B, or is too large.
+        pyarrow.ArrowException: If the values of a column are of different types.
+    """
+    with _opened(file.path) as stream:
+        raw = stream.read(_LARGEST_TABLE + 1)
+    if len(raw) > _LARGEST_TABLE:
+        raise DataError(f"the table is larger than {_LARGEST_TABLE:,} bytes")
+    try:
+        found: Any = json.loads(raw)
+        names, rows = [str(name) for name in found["columns"]], found["data"]
+        values = zip(*rows, strict=True) if rows else [[] for _ in names]
+        columns = {name: pa.array(each) for name, each in zip(names, values, strict=True)}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError("not a table of W&B: it has no columns and data") from error
+    if rows:
+        file.count(len(rows))
+        yield pa.RecordBatch.from_pydict(columns)
 
 
 class _Wrong:

@@ -1,0 +1,119 @@
+"""Turns logged keys and values into one array per reward and number."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import nan
+
+import numpy as np
+from jaxtyping import Float
+
+from gdpo._naming import did_you_mean
+from gdpo.analysis.logs.sources import SOURCES, Log
+from gdpo.errors import ConfigError
+
+FIELDS = ("mean", "std", "group_std", "zero_variance_groups", "influence_share")
+"""Numbers of a reward: `std` is over the batch, `group_std` over the samples of a prompt."""
+_OF_REWARD = re.compile(rf"(?:train/)?(?:rewards|diagnostics|gdpo)/(.+)/({'|'.join(FIELDS)})")
+"""Keys of TRL's trainers, of `GDPOTrainer` and `watch`, and of gdpo's plugin for verl. Keys of
+evaluations begin with `eval`."""
+_OF_BATCH = {
+    "frac_reward_zero_std": "zero_advantage_groups",
+    "diagnostics/zero_advantage_groups": "zero_advantage_groups",
+    "gdpo/zero_advantage_groups": "zero_advantage_groups",
+    "diagnostics/warnings": "warnings",
+    "gdpo/warnings": "warnings",
+}
+_EQUAL = 1e-4
+"""Relative difference below which two sources logged the same value. TensorBoard rounds to
+float32."""
+
+Series = Float[np.ndarray, " step"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoggedRun:
+    """Stores the numbers that a run logged for each reward. NaN: not logged in this step."""
+
+    log: Log
+    steps: Float[np.ndarray, " step"]
+    rewards: Mapping[str, Mapping[str, Series]]
+    """Arrays by reward and by name in `FIELDS`."""
+    batch: Mapping[str, Series]
+    """`zero_advantage_groups` and `warnings`, if they were logged."""
+    copies: tuple[Log, ...] = field(default=())
+    """Other logs with the same numbers."""
+
+
+def logged_runs(logs: Sequence[Log], names: Sequence[str] | None = None) -> list[LoggedRun]:
+    """Return the runs that logged rewards, without copies, those with the most steps first.
+
+    Args:
+        logs: Logs, in any order.
+        names: Rewards to return. Default: all.
+
+    Raises:
+        ConfigError: If no run has a reward with one of the names.
+    """
+    runs: list[LoggedRun] = []
+    found = [run for run in map(_run, logs) if run.rewards]
+    for run in sorted(found, key=lambda run: (-len(run.steps), SOURCES.index(run.log.source))):
+        twin = next((i for i, other in enumerate(runs) if _is_copy(run, other)), None)
+        if twin is None:
+            runs.append(run)
+        else:
+            runs[twin] = replace(runs[twin], copies=(*runs[twin].copies, run.log))
+    return runs if names is None else _selected(runs, names)
+
+
+def _run(log: Log) -> LoggedRun:
+    steps = sorted(log.rows)
+    found: dict[str, dict[str, Series]] = {}
+    batch: dict[str, Series] = {}
+    for place, step in enumerate(steps):
+        for key, value in log.rows[step].items():
+            if (match := _OF_REWARD.fullmatch(key)) is not None:
+                of, name = found.setdefault(match[1], {}), match[2]
+            elif (name := _OF_BATCH.get(key.removeprefix("train/"), "")) != "":
+                of = batch
+            else:
+                continue
+            of.setdefault(name, np.full(len(steps), nan))[place] = _number(value)
+    known = {name: of for name, of in found.items() if "mean" in of}
+    return _without_other_steps(LoggedRun(log, np.array(steps, float), known, batch))
+
+
+def _without_other_steps(run: LoggedRun) -> LoggedRun:
+    """Leave out the steps in which no reward was logged, such as evaluations."""
+    means = [of["mean"] for of in run.rewards.values()]
+    kept = ~np.all(np.isnan(means), axis=0) if means else np.ones(len(run.steps), bool)
+    rewards = {n: {f: v[kept] for f, v in of.items()} for n, of in run.rewards.items()}
+    batch = {name: values[kept] for name, values in run.batch.items()}
+    return replace(run, steps=run.steps[kept], rewards=rewards, batch=batch)
+
+
+def _number(value: float) -> float:
+    """Return a finite number, or NaN for an infinite one."""
+    return float(value) if abs(value) < 1e300 else nan
+
+
+def _is_copy(run: LoggedRun, longer: LoggedRun) -> bool:
+    """Return whether another run logged the same means in all steps of this run."""
+    if not set(run.rewards) <= set(longer.rewards) or not np.isin(run.steps, longer.steps).all():
+        return False
+    places = np.searchsorted(longer.steps, run.steps)
+    return all(
+        np.allclose(of["mean"], longer.rewards[name]["mean"][places], _EQUAL, 1e-9, equal_nan=True)
+        for name, of in run.rewards.items()
+    )
+
+
+def _selected(runs: Sequence[LoggedRun], names: Sequence[str]) -> list[LoggedRun]:
+    known = [name for run in runs for name in run.rewards]
+    for name in names:
+        if runs and name not in known:
+            raise ConfigError(f"--rewards: unknown reward {name!r}: {did_you_mean(name, known)}")
+    picked = [
+        replace(run, rewards={n: run.rewards[n] for n in names if n in run.rewards}) for run in runs
+    ]
+    return [run for run in picked if run.rewards]

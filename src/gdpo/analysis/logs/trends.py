@@ -1,0 +1,289 @@
+"""Says what means and standard deviations alone tell about each reward of a run."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf, isfinite, nan, sqrt
+
+import numpy as np
+
+from gdpo._student import student_quantile
+from gdpo.analysis.logs.rewards import LoggedRun, Series
+from gdpo.diagnostics import Thresholds
+from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, percent, times
+
+_TENTH, _LASTING = 10, 5
+"""The start and the end of a run are a tenth of its steps each. A reward counts as constant if it
+is constant in the last tenth, and in at least 5 steps."""
+_NEAR_ZERO = 0.1
+"""A standard deviation is near 0 if it is below this fraction of the largest one of the run. If
+the reward is 0 or 1 and was once earned by half of the rollouts, it is then earned by more than
+99.7 % or fewer than 0.3 %."""
+_ROUNDING = 1e-6
+"""Relative rounding error of a mean in float32, with which trainers compute deviations."""
+_LEAST = 15
+"""Smallest number of steps for a trend."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTrend:
+    """Stores what the log of a run tells about one reward. NaN: unknown."""
+
+    name: str
+    weight: float
+    first: float
+    """Mean over the first tenth of the logged steps."""
+    last: float
+    """Mean over the last tenth of the logged steps."""
+    change: float
+    """Mean over the last third of the logged steps, minus that over the first third."""
+    margin: float
+    """Half-width of the 95 % confidence interval of `change`. Infinite or NaN with too few
+    steps."""
+    std: float
+    """Standard deviation, averaged over the logged steps."""
+    last_std: float
+    """Standard deviation, averaged over the last tenth of the logged steps."""
+    std_share: float
+    """Share of |weight| · std in its sum over the rewards."""
+    weight_share: float
+    zero_variance_groups: float
+    """As logged by gdpo, averaged over the logged steps."""
+    influence_share: float
+    """As logged by gdpo, averaged over the logged steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTrends:
+    """Stores what the log of a run tells."""
+
+    run: LoggedRun
+    rewards: tuple[RewardTrend, ...]
+    within_groups: bool
+    """Whether the standard deviations are over the samples of a prompt, not over the batch."""
+    findings: tuple[Finding, ...]
+
+
+def trends_of(
+    run: LoggedRun,
+    *,
+    weights: Mapping[str, float],
+    low: Mapping[str, float],
+    high: Mapping[str, float],
+) -> RunTrends:
+    """Return what the log of a run tells about its rewards.
+
+    Args:
+        run: The logged numbers.
+        weights: Weights by reward. A reward without one has weight 1.
+        low: Lowest possible values by reward, where known.
+        high: Highest possible values by reward, where known.
+    """
+    within = all("group_std" in of for of in run.rewards.values())
+    stds = {n: of.get("group_std" if within else "std") for n, of in run.rewards.items()}
+    sizes = {n: abs(weights.get(n, 1.0)) * _mean(std) for n, std in stds.items()}
+    all_weights = sum(abs(weights.get(name, 1.0)) for name in stds)
+    rewards = tuple(
+        RewardTrend(
+            name,
+            weights.get(name, 1.0),
+            _mean(_ends(of["mean"])[0]),
+            _mean(_ends(of["mean"])[1]),
+            *trend(of["mean"]),
+            _mean(stds[name]),
+            _mean(None if (std := stds[name]) is None else _ends(std)[1]),
+            _ratio(sizes[name], sum(sizes.values())),
+            _ratio(abs(weights.get(name, 1.0)), all_weights),
+            _mean(of.get("zero_variance_groups")),
+            _mean(of.get("influence_share")),
+        )
+        for name, of in run.rewards.items()
+    )
+    found = [
+        finding
+        for reward in rewards
+        for finding in _of_reward(
+            reward, stds[reward.name], low.get(reward.name), high.get(reward.name)
+        )
+    ]
+    constant = {name for finding in found for name in finding.rewards}
+    found += _ignored([reward for reward in rewards if reward.name not in constant])
+    found += _no_signal(run)
+    return RunTrends(run, rewards, within, tuple(sorted(found, key=lambda f: f.rank)))
+
+
+def trend(values: Series) -> tuple[float, float]:
+    r"""Return the change from the first to the last third, and the half-width of its 95 % interval.
+
+    The noise is measured around a straight line through each third, because a reward often rises
+    early and then stays. Neighbouring steps are alike, so n steps tell less than n independent
+    values. With the lag-1 autocorrelation ρ of the residuals they count as
+
+    $$ n_e = n \, \frac{1 - \rho}{1 + \rho} $$
+
+    values. Residuals around a line in m values make ρ too small by about $(2 + 4 \rho) / m$, which
+    is corrected.
+
+    Args:
+        values: One value per logged step, in order. NaN: missing.
+
+    Returns:
+        The change and the half-width. The half-width is infinite if too few independent values
+        remain, and both are NaN with fewer than 15 values.
+
+    References:
+        Santer et al. 2000, "Statistical significance of trends and trend differences in
+        layer-average atmospheric temperature time series", for $n_e$.
+    """
+    known = values[~np.isnan(values)]
+    count, third = len(known), len(known) // 3
+    if count < _LEAST:
+        return nan, nan
+    parts = known[:third], known[third : count - third], known[count - third :]
+    change = float(np.mean(parts[2]) - np.mean(parts[0]))
+    residuals = [_around_line(part) for part in parts]
+    square = sum(float(r @ r) for r in residuals)
+    if square <= count * (_ROUNDING * float(np.max(np.abs(known)))) ** 2:
+        return change, 0.0
+    likeness = sum(float(r[1:] @ r[:-1]) for r in residuals) / square
+    likeness = min(max((third * likeness + 2) / (third - 4), 0.0), 0.999)
+    worth = (1 - likeness) / (1 + likeness)
+    freedom = count * worth - 2 * len(parts)
+    if freedom < 1:
+        return change, inf
+    variance = square * worth / freedom
+    return change, student_quantile(0.975, int(freedom)) * sqrt(2 * variance / (third * worth))
+
+
+def _around_line(values: Series) -> Series:
+    """Return the residuals around the straight line with the least squares."""
+    place = np.arange(len(values)) - (len(values) - 1) / 2
+    centered = values - np.mean(values)
+    return centered - place * (place @ centered) / (place @ place)
+
+
+def _ends(values: Series) -> tuple[Series, Series]:
+    """Return the first and the last tenth of the known values, each of at least one value."""
+    known = values[~np.isnan(values)]
+    count = max(1, len(known) // _TENTH)
+    return known[:count], known[-count:]
+
+
+def _mean(values: Series | None) -> float:
+    known = np.zeros(0) if values is None else values[~np.isnan(values)]
+    return float(np.mean(known)) if len(known) else nan
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else nan
+
+
+def _of_reward(
+    reward: RewardTrend, std: Series | None, low: float | None, high: float | None
+) -> Iterator[Finding]:
+    """Yield a finding if the reward is constant at the end of the run."""
+    known = np.zeros(0) if std is None else std[~np.isnan(std)]
+    count = max(_LASTING, len(known) // _TENTH)
+    if reward.weight == 0 or len(known) < _LASTING:
+        return
+    end, largest = float(np.max(known[-count:])), float(np.max(known))
+    exact = end <= _ROUNDING * max(abs(reward.last), 1e-30)
+    if low is not None and high is not None:
+        near = end <= Thresholds().tiny_std * (high - low)
+    else:
+        near = end <= _NEAR_ZERO * largest
+    if not (exact or near):
+        return
+    whole = largest <= _ROUNDING * max(abs(reward.last), 1e-30)
+    is_zero = "0" if exact else f"at most {end:.2g}"
+    when = "in all logged steps" if whole else f"in the last {min(count, len(known))} logged steps"
+    constant = (
+        f"`{reward.name}` is constant: its standard deviation is {is_zero} {when}, at a mean of "
+        f"{reward.last:.3g}"
+    )
+    yield _constant(reward, constant, low, high, whole=whole)
+
+
+def _constant(
+    reward: RewardTrend, constant: str, low: float | None, high: float | None, *, whole: bool
+) -> Finding:
+    kind, severity = Kind.CONSTANT, Severity.WARNING if whole else Severity.NOTE
+    remedy = (
+        f"if {reward.last:.3g} is its maximum, it is learned: keep it. If it is its minimum, the "
+        "policy never earns it: use easier prompts or partial credit. Pass --low and --high to "
+        "tell them apart"
+    )
+    if low is not None and high is not None and high > low:
+        where = (reward.last - low) / (high - low)
+        remedy = "it gives no signal: change it so that completions get different values"
+        if where >= Thresholds().top:
+            kind, severity = Kind.SATURATED, Severity.NOTE
+            constant += ", the top of its range. It is learned, and gives no further signal"
+            remedy = "no action needed: keep the reward, so that the policy keeps what it learned"
+        elif where <= Thresholds().bottom:
+            kind, severity = Kind.OUT_OF_REACH, Severity.WARNING
+            constant += ", the bottom of its range. The policy almost never earns it"
+            remedy = "use easier prompts, larger groups or partial credit, or warm-start the policy"
+    evidence = {"mean": reward.last, "std": reward.last_std}
+    return Finding(kind, severity, (reward.name,), constant, remedy, evidence)
+
+
+def _ignored(rewards: list[RewardTrend]) -> Iterator[Finding]:
+    r"""Yield a finding for each reward that has little influence on the sum of the rewards.
+
+    With independent rewards, the sum correlates with reward k by $|w_k| s_k / \sqrt{Σ w² s²}$.
+    Among standardized rewards it would be $|w_k| / \sqrt{Σ w²}$. As in `diagnose`, a reward counts
+    as ignored below a quarter of that.
+    """
+    rewards = [reward for reward in rewards if reward.weight and isfinite(reward.std)]
+    sizes = np.array([abs(reward.weight) * reward.std for reward in rewards])
+    weights = np.array([abs(reward.weight) for reward in rewards])
+    if len(rewards) < 2 or not np.any(sizes):
+        return
+    largest = rewards[int(np.argmax(sizes))]
+    closeness = sizes / weights * sqrt(float(weights @ weights) / float(sizes @ sizes))
+    for reward, ratio in zip(rewards, closeness, strict=True):
+        limit = Thresholds().ignored
+        if isfinite(reward.influence_share):
+            if reward.influence_share < limit * reward.weight_share:
+                yield _logged_as_ignored(reward)
+        elif ratio < limit:
+            yield Finding(
+                Kind.IGNORED,
+                Severity.WARNING,
+                (reward.name,),
+                f"`{reward.name}` may be ignored: it has {percent(reward.weight_share)} of the "
+                f"weight, but {percent(reward.std_share)} of the sum of weight × std. The weight × "
+                f"std of `{largest.name}` is "
+                f"{times(_ratio(largest.std_share, reward.std_share))} as large",
+                "record rollouts to see its influence. An estimator that normalizes each reward "
+                "(gdpo) does not depend on the std; others, such as GRPO, add the rewards as they "
+                "are",
+                {"std_share": reward.std_share, "weight_share": reward.weight_share},
+            )
+
+
+def _logged_as_ignored(reward: RewardTrend) -> Finding:
+    return Finding(
+        Kind.IGNORED,
+        Severity.WARNING,
+        (reward.name,),
+        f"`{reward.name}` has {percent(reward.weight_share)} of the weight, but on average only "
+        f"{100 * reward.influence_share:.0f} % of the logged influence",
+        "normalize each reward separately (estimator gdpo), or change the weights",
+        {"influence_share": reward.influence_share, "weight_share": reward.weight_share},
+    )
+
+
+def _no_signal(run: LoggedRun) -> Iterator[Finding]:
+    logged = run.batch.get("zero_advantage_groups")
+    share = nan if logged is None else _mean(_ends(logged)[1])
+    if share >= Thresholds().zero_advantage:
+        yield Finding(
+            Kind.NO_SIGNAL,
+            Severity.WARNING,
+            (),
+            f"{percent(share)} of the groups have zero advantage at the end of the run, so they "
+            "train nothing",
+            "change the prompts, or draw more samples per prompt",
+            {"zero_advantage_groups": share},
+        )

@@ -1,0 +1,84 @@
+"""Formats tables, findings and numbers for the summaries in a terminal."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+
+from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.text import Text
+
+from gdpo.diagnostics.diagnosis import Severity, percent
+from gdpo.report.text import one_line
+
+_NAME = 32
+"""Maximum number of characters in a name."""
+
+_LEAST = 14
+"""Minimum width of a shortened name, in terminal cells."""
+
+_STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
+_MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
+
+
+def finding_lines(severity: Severity, message: str, remedy: str, width: int) -> Iterator[Text]:
+    """Yield the lines of a finding: its mark and message in colour, then its remedy."""
+    for line in wrap(f"{_MARKS[severity]} {message}", width, subsequent_indent="  "):
+        yield Text(line, style=_STYLES[severity])
+    for line in wrap(f"→ {remedy}", width, initial_indent="  ", subsequent_indent="    "):
+        yield Text(line)
+
+
+def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
+    """Align names and remarks to the left, and numbers to the right.
+
+    Names that do not fit are shortened in the middle, starting with the widest column. If too
+    little of a name would remain, names are printed in full, and the terminal wraps the lines.
+    """
+    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator")]
+    fitted = widths.copy()
+    for _ in range(sum(widths) + 2 * (len(widths) - 1) - width):
+        fitted[max(names, key=fitted.__getitem__)] -= 1
+    if min(fitted[i] for i in names) >= min(_LEAST, *(widths[i] for i in names)):
+        widths = fitted
+    for place, row in enumerate(rows):
+        cells = (
+            set_cell_size(without_middle(cell, size), size)
+            if i in names or not rows[0][i]
+            else " " * (size - cell_len(cell)) + cell
+            for i, (cell, size) in enumerate(zip(row, widths, strict=True))
+        )
+        yield Text("  ".join(cells).rstrip(), style="" if place else "dim")
+
+
+def without_middle(text: str, size: int) -> str:
+    """Shorten a text in the middle to `size` cells, because similar names often end differently."""
+    if cell_len(text) <= size:
+        return text
+    end, start = (size - 1) // 2, size - 1 - (size - 1) // 2
+    return f"{chop_cells(text, start)[0]}…{chop_cells(text[::-1], end)[0][::-1]}"
+
+
+def wrapped(texts: Iterable[str], width: int) -> Iterator[Text]:
+    """Wrap each text, with its further lines indented."""
+    for text in texts:
+        yield from map(Text, wrap(text, width, subsequent_indent="  "))
+
+
+def short_name(name: str) -> str:
+    """Return a name on one line, shortened in the middle."""
+    return without_middle(one_line(name), _NAME)
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun, as in `1,200 steps`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def as_share(value: float) -> str:
+    """Return a share as a percentage. NaN becomes –."""
+    return "–" if value != value else percent(value)
+
+
+def as_number(value: float) -> str:
+    """Return a number with three significant digits. NaN becomes –."""
+    return "–" if value != value else f"{value:.3g}".replace("-", "−")

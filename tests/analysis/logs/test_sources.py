@@ -1,0 +1,198 @@
+"""Logs that the libraries' own writers wrote are read; the files are described in golden/README."""
+
+import gzip
+import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdpo.analysis.logs.rewards import logged_runs
+from gdpo.analysis.logs.sources import read_logs
+from gdpo.errors import ConfigError, DataError
+
+GOLDEN = Path(__file__).parent / "golden"
+STATE = "trainer_state.json"
+EVENTS = "events.out.tfevents.1795576199.vm.16124.0"
+SOURCES = {
+    "TensorBoard": EVENTS,
+    "W&B": "run-vfg8l7u2.wandb",
+    "trackio": "gdpo-logs.db",
+    "trackio's parquet": "gdpo-logs.parquet",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The logs in a folder, unpacked."""
+    for file in GOLDEN.iterdir():
+        if file.suffix == ".gz":
+            (tmp_path / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+        elif file.is_file() and file.suffix != ".md":
+            shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+def truth():
+    """What TRL logged, by reward and number."""
+    history = json.loads((GOLDEN / STATE).read_text())["log_history"]
+    rows = [row for row in history if "rewards/vowels/mean" in row]
+    return [row["step"] for row in rows], {
+        name: {f: [row[f"rewards/{name}/{f}"] for row in rows] for f in ("mean", "std")}
+        for name in ("characters", "vowels", "is_text")
+    }
+
+
+@pytest.mark.parametrize("source", [*SOURCES, STATE])
+def test_every_source_has_the_numbers_that_trl_logged(folder, source):
+    (run,) = logged_runs(read_logs([folder / SOURCES.get(source, source)]))
+    steps, rewards = truth()
+    assert run.steps.tolist() == steps == list(range(1, 17))
+    assert run.log.source in source
+    assert not run.log.problem
+    for name, numbers in rewards.items():
+        for field, values in numbers.items():
+            np.testing.assert_allclose(run.rewards[name][field], values, rtol=1e-6, atol=1e-9)
+    assert len(run.batch["zero_advantage_groups"]) == 16
+
+
+def test_one_training_in_five_logs_is_one_run(folder):
+    (run,) = logged_runs(read_logs([folder]))
+    assert run.log.source == STATE
+    assert [log.source for log in run.copies] == ["TensorBoard", "W&B", "trackio", "trackio"]
+
+
+def test_another_training_is_another_run(folder):
+    state = json.loads((folder / STATE).read_text())
+    for row in state["log_history"][5:]:
+        row["rewards/vowels/mean"] = 0.5
+    (folder / "other").mkdir()
+    (folder / "other" / STATE).write_text(json.dumps(state))
+    assert len(logged_runs(read_logs([folder]))) == 2
+
+
+def test_of_several_checkpoints_only_the_longest_log_is_read(tmp_path):
+    state = json.loads((GOLDEN / STATE).read_text())
+    for count in (4, 16, 8):
+        checkpoint = tmp_path / f"checkpoint-{count}"
+        checkpoint.mkdir()
+        shorter = {**state, "log_history": state["log_history"][:count]}
+        (checkpoint / STATE).write_text(json.dumps(shorter))
+    (log,) = read_logs([tmp_path])
+    assert log.path.parent.name == "checkpoint-16"
+
+
+def test_gdpos_own_numbers_are_found_in_its_trainers_log():
+    (run,) = logged_runs(read_logs([GOLDEN / "gdpo"]))
+    assert {"mean", "std", "group_std", "zero_variance_groups", "influence_share"} <= set(
+        run.rewards["vowels"]
+    )
+    assert {"zero_advantage_groups", "warnings"} <= set(run.batch)
+
+
+@pytest.mark.parametrize("size", [0, 5, 7, 20, 1000, 20_000])
+@pytest.mark.parametrize("source", [EVENTS, "run-vfg8l7u2.wandb"])
+def test_a_file_without_its_end_is_read_as_far_as_it_goes(folder, source, size):
+    file = folder / source
+    file.write_bytes(file.read_bytes()[:size])
+    try:
+        logs = read_logs([file])
+    except DataError:
+        assert size < 7
+    else:
+        steps = [step for log in logs for step in log.rows]
+        assert len(steps) < 16
+        assert (size < 20_000) or steps
+
+
+@pytest.mark.parametrize("source", [EVENTS, "run-vfg8l7u2.wandb", "gdpo-logs.db"])
+def test_a_damaged_file_ends_with_an_error_or_with_fewer_rows(folder, source):
+    file, rng = folder / source, np.random.default_rng(0)
+    whole = file.read_bytes()
+    for _ in range(40):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), 30):
+            damaged[place] = rng.integers(0, 256)
+        file.write_bytes(damaged)
+        with suppress(DataError):
+            logged_runs(read_logs([file]))
+
+
+@pytest.mark.parametrize("name", ["x.wandb", "x.tfevents.1", "x.db", "x.jsonl", STATE])
+@pytest.mark.parametrize("content", [b"\xff\xfe junk \x00" * 9, b"[[[", b"3", b"\x80\x04K\x01."])
+def test_other_files_with_such_a_name_are_an_error_and_are_skipped_in_a_folder(
+    tmp_path, name, content
+):
+    (tmp_path / name).write_bytes(content)
+    assert read_logs([tmp_path]) == []
+    with suppress(DataError):
+        assert not read_logs([tmp_path / name])
+
+
+def test_the_last_values_of_a_wandb_run_are_one_step(tmp_path):
+    files = tmp_path / "run-x" / "files"
+    files.mkdir(parents=True)
+    summary = {"train/global_step": 9, "train/rewards/a/mean": 0.5, "train/rewards/a/std": "NaN"}
+    (files / "wandb-summary.json").write_text(json.dumps(summary))
+    (run,) = logged_runs(read_logs([tmp_path]))
+    assert run.steps.tolist() == [9]
+    assert run.rewards["a"]["mean"].tolist() == [0.5]
+    assert list(run.rewards["a"]) == ["mean"]
+
+
+def lines(path, *rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def test_metrics_of_gdpos_plugin_are_read_from_verls_file(tmp_path):
+    data = {"gdpo/correct/mean": 0.25, "gdpo/correct/group_std": 0.5, "critic/score/mean": 1.0}
+    file = lines(tmp_path / "run.jsonl", *({"step": step, "data": data} for step in (1, 2)))
+    (run,) = logged_runs(read_logs([file]))
+    assert run.rewards["correct"]["group_std"].tolist() == [0.5, 0.5]
+    assert list(run.rewards) == ["correct"]
+
+
+def test_lines_without_rewards_are_no_log(tmp_path):
+    assert read_logs([lines(tmp_path / "rows.jsonl", {"step": 1, "reward": 0.5})]) == []
+
+
+def test_a_reward_may_first_occur_after_some_lines(tmp_path):
+    rows = [{"step": step, "loss": 1.0} for step in range(100)]
+    file = lines(tmp_path / "metrics.jsonl", *rows, {"step": 100, "rewards/a/mean": 0.5})
+    (run,) = logged_runs(read_logs([file]))
+    assert run.steps.tolist() == [100]
+
+
+def test_evaluations_and_steps_without_rewards_are_left_out(tmp_path):
+    file = lines(
+        tmp_path / "metrics.jsonl",
+        {"step": 1, "rewards/a/mean": 0.5, "eval_rewards/a/mean": 0.75},
+        {"step": 2, "eval_rewards/a/mean": 0.75, "eval/rewards/b/mean": 1.0},
+        {"step": 3, "rewards/a/mean": None},
+        {"rewards/a/mean": 3.0},
+    )
+    (run,) = logged_runs(read_logs([file]))
+    assert run.steps.tolist() == [1]
+    assert {name: of["mean"].tolist() for name, of in run.rewards.items()} == {"a": [0.5]}
+
+
+def test_a_step_that_was_logged_twice_has_its_last_values(tmp_path):
+    rows = [{"step": 1, "rewards/a/mean": mean} for mean in (0.5, 0.75)]
+    (run,) = logged_runs(read_logs([lines(tmp_path / "metrics.jsonl", *rows)]))
+    assert run.rewards["a"]["mean"].tolist() == [0.75]
+
+
+def test_a_name_with_slashes_is_kept_whole(tmp_path):
+    file = lines(tmp_path / "metrics.jsonl", {"step": 1, "rewards/my/own/mean": 1.0})
+    (run,) = logged_runs(read_logs([file]))
+    assert list(run.rewards) == ["my/own"]
+
+
+def test_some_rewards_can_be_chosen(folder):
+    (run,) = logged_runs(read_logs([folder]), ["vowels"])
+    assert list(run.rewards) == ["vowels"]
+    with pytest.raises(ConfigError, match="'vowel': did you mean 'vowels'"):
+        logged_runs(read_logs([folder]), ["vowel"])

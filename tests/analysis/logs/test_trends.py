@@ -1,0 +1,147 @@
+"""What means and standard deviations alone tell: trends, constant and possibly ignored rewards."""
+
+import numpy as np
+import pytest
+
+from gdpo.analysis.logs.rewards import logged_runs
+from gdpo.analysis.logs.sources import Log
+from gdpo.analysis.logs.trends import trend, trends_of
+
+
+def noise(rng, count, likeness):
+    """Noise of variance 1 in which neighbours have this correlation."""
+    values = np.empty(count)
+    values[0] = rng.standard_normal()
+    for i, fresh in enumerate(rng.standard_normal(count - 1), 1):
+        values[i] = likeness * values[i - 1] + np.sqrt(1 - likeness**2) * fresh
+    return values
+
+
+@pytest.mark.parametrize(("likeness", "most"), [(0.0, 0.08), (0.6, 0.11), (0.8, 0.14)])
+def test_noise_is_rarely_a_trend_even_if_neighbouring_steps_are_alike(likeness, most):
+    rng = np.random.default_rng(0)
+    found = [trend(noise(rng, 60, likeness)) for _ in range(300)]
+    assert np.mean([abs(change) > margin for change, margin in found]) <= most
+
+
+def test_an_interval_that_ignores_the_likeness_of_neighbours_would_be_wrong_half_of_the_time():
+    """The guard of the test above: the same noise, with n instead of n_e values."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(300):
+        values = noise(rng, 60, 0.8)
+        change = np.mean(values[40:]) - np.mean(values[:20])
+        wrong += abs(change) > 2 * np.std(values) * np.sqrt(2 / 20)
+    assert wrong / 300 > 0.4
+
+
+def test_a_reward_that_rises_early_and_then_stays_has_a_trend():
+    rng = np.random.default_rng(1)
+    rising = 4 * (1 - np.exp(-np.arange(40) / 8)) + 0.3 * rng.standard_normal(40)
+    change, margin = trend(rising)
+    assert change == pytest.approx(np.mean(rising[27:]) - np.mean(rising[:13]))
+    assert 0 < margin < change
+
+
+def test_few_steps_have_no_trend_and_a_constant_has_an_exact_one():
+    assert np.isnan(trend(np.arange(14.0))).all()
+    assert trend(np.full(40, 0.7)) == (0.0, 0.0)
+
+
+def run_of(steps=40, **rewards):
+    """Each reward is a pair: its mean and its standard deviation at every step."""
+    log = Log("somewhere", "trainer_state.json")
+    for step in range(steps):
+        row = {"step": step}
+        for name, (mean, std) in rewards.items():
+            row[f"rewards/{name}/mean"] = mean(step) if callable(mean) else mean
+            row[f"rewards/{name}/std"] = std(step) if callable(std) else std
+        log.add_rows([row])
+    (run,) = logged_runs([log])
+    return run
+
+
+def told(run, weights=None, low=None, high=None):
+    found = trends_of(run, weights=weights or {}, low=low or {}, high=high or {})
+    return {finding.rewards: (finding.kind, finding.severity) for finding in found.findings}, found
+
+
+def test_the_shares_are_weight_times_std_over_their_sum():
+    run = run_of(a=(0.0, 3.0), b=(0.0, 1.0))
+    _, found = told(run, {"a": -0.5, "b": 1.0})
+    a, b = found.rewards
+    assert (a.std_share, b.std_share) == (pytest.approx(0.6), pytest.approx(0.4))
+    assert (a.weight_share, b.weight_share) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+
+
+@pytest.mark.parametrize(("std", "is_ignored"), [(0.15, True), (0.2, False)])
+def test_a_reward_may_be_ignored_if_its_std_is_below_about_a_fifth_of_the_others(std, is_ignored):
+    """√2 s / √(1 + s²) is below ¼ for s < 0.1796."""
+    findings, _ = told(run_of(loud=(0.0, 1.0), quiet=(0.0, std)))
+    assert findings == ({("quiet",): ("ignored", "warning")} if is_ignored else {})
+
+
+def test_a_larger_weight_makes_up_for_a_small_std():
+    run = run_of(loud=(0.0, 1.0), quiet=(0.0, 0.1))
+    assert told(run)[0].keys() == {("quiet",)}
+    assert not told(run, {"quiet": 10})[0]
+
+
+def test_a_reward_without_weight_is_left_out():
+    assert not told(run_of(loud=(0.0, 1.0), quiet=(1.0, 0.0)), {"quiet": 0})[0]
+
+
+FALLEN = (lambda step: min(1, step / 20), lambda step: max(0.0, 0.5 - step / 40))
+
+
+@pytest.mark.parametrize(
+    ("reward", "low", "high", "kind", "severity"),
+    [
+        ((1.0, 0.0), None, None, "constant", "warning"),
+        ((0.1, 4e-9), None, None, "constant", "warning"),
+        (FALLEN, None, None, "constant", "note"),
+        (FALLEN, 0, 1, "saturated", "note"),
+        ((0.0, 0.0), 0, 1, "out_of_reach", "warning"),
+        ((0.5, 0.001), 0, 1, "constant", "note"),
+    ],
+)
+def test_a_reward_whose_std_is_near_0_at_the_end_is_constant(reward, low, high, kind, severity):
+    known = {} if low is None else {"low": {"still": low}, "high": {"still": high}}
+    findings, _ = told(run_of(loud=(0.0, 1.0), still=reward), **known)
+    assert findings == {("still",): (kind, severity)}
+
+
+def test_a_std_that_rises_again_at_the_end_is_not_constant():
+    again = (0.5, lambda step: 0.5 if step < 10 or step == 38 else 0.0)
+    assert not told(run_of(loud=(0.0, 0.5), still=again))[0]
+
+
+def logged(**columns):
+    log = Log("somewhere", "metrics.jsonl")
+    for step in range(20):
+        log.add_rows([{"step": step, **columns}])
+    (run,) = logged_runs([log])
+    return run
+
+
+def test_influence_that_gdpo_logged_is_used_instead_of_the_std():
+    columns = {f"rewards/{n}/{field}": 1.0 for n in "ab" for field in ("mean", "std")}
+    columns |= {"rewards/a/influence_share": 0.97, "rewards/b/influence_share": 0.03}
+    columns |= {"rewards/a/zero_variance_groups": 0.25, "diagnostics/warnings": 1.0}
+    findings, found = told(logged(**columns))
+    assert findings == {("b",): ("ignored", "warning")}
+    assert found.rewards[0].zero_variance_groups == 0.25
+    assert found.run.batch["warnings"].tolist() == [1.0] * 20
+
+
+@pytest.mark.parametrize("key", ["frac_reward_zero_std", "gdpo/zero_advantage_groups"])
+def test_groups_without_advantage_at_the_end_are_told(key):
+    findings, _ = told(logged(**{"rewards/a/mean": 1.0, "rewards/a/std": 1.0, key: 0.95}))
+    assert findings == {(): ("no_signal", "warning")}
+
+
+def test_the_std_within_groups_is_used_if_all_rewards_have_it():
+    columns = {"gdpo/a/mean": 1.0, "gdpo/a/group_std": 3.0, "gdpo/b/mean": 1.0}
+    _, found = told(logged(**columns, **{"gdpo/b/group_std": 1.0}))
+    assert found.within_groups
+    assert [reward.std_share for reward in found.rewards] == [pytest.approx(0.75), 0.25]

@@ -1,0 +1,129 @@
+"""`gdpo analyze` on logged metrics, for runs without rollouts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.rollouts.readers import written
+
+GOLDEN = Path(__file__).parents[1] / "analysis" / "logs" / "golden"
+STATE = GOLDEN / "trainer_state.json"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder to be in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_it_says_what_metrics_tell_and_what_they_cannot(gdpo_says, here):
+    code, out, err = gdpo_says("analyze", STATE)
+    text = " ".join(out.split())
+    assert (code, err) == (0, "")
+    assert "metrics only, no rollouts: 16 logged steps (1 to 16) from trainer_state.json" in text
+    assert "weights: assumed to be 1 for each reward" in text
+    assert "! `vowels` may be ignored: it has 33 % of the weight, but 2 %" in text
+    assert "! `is_text` is constant: its standard deviation is 0 in all logged steps" in text
+    assert "differences between prompts, such as their difficulty" in text
+    assert (
+        "metrics cannot tell the influence share of each reward, whether rewards conflict" in text
+    )
+    assert "to find out, record rollouts, as with log_completions=True in TRL" in text
+    assert not list(here.iterdir())
+
+
+def test_given_weights_and_ranges_are_used(gdpo_says):
+    options = ("--weights", "vowels=20", "--low", "is_text=0", "--high", "is_text=1")
+    code, out, _ = gdpo_says("analyze", STATE, *options)
+    text = " ".join(out.split())
+    assert code == 0
+    assert "weights: characters 1, is_text 1, vowels 20" in text
+    assert "may be ignored" not in text
+    assert "- `is_text` is constant" in text
+    assert "the top of its range" in text
+
+
+def test_influence_that_gdpo_logged_is_shown(gdpo_says):
+    code, out, _ = gdpo_says("analyze", GOLDEN / "gdpo")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "std weight share zero variance influence share" in text
+    assert "gdpo logged warnings in 0 of 16 logged steps" in text
+    assert "1 → 1 none 0 33 % 100 % 0 %" in text
+    assert "metrics cannot tell whether rewards conflict" in text
+    assert "over the whole batch" not in text
+
+
+def test_json_holds_everything(gdpo_says):
+    code, out, _ = gdpo_says("analyze", STATE, "--json", "--rewards", "vowels,is_text")
+    (log,) = json.loads(out, parse_constant=pytest.fail)["logs"]
+    assert code == 0
+    assert log["steps"] == list(range(1, 17))
+    assert [reward["name"] for reward in log["rewards"]] == ["vowels", "is_text"]
+    assert [finding["kind"] for finding in log["findings"]] == ["constant"]
+    assert len(log["rewards"][0]["over_time"]["std"]) == 16
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--estimators", "gdpo"),
+        ("--rescore", "gsm8k"),
+        ("--fail-on", "note"),
+        ("--group-size", "4"),
+        ("--output", "x.html"),
+        ("--format", "trl"),
+    ],
+)
+def test_an_option_that_needs_rollouts_is_refused(gdpo_says, options):
+    code, out, err = gdpo_says("analyze", STATE, *options)
+    assert code == 2
+    assert f"{options[0]} needs rollouts, but {STATE} contains only metrics" in err
+    assert "metrics only" not in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--weights", "vowel=1"), "weights: unknown reward 'vowel': did you mean 'vowels'"),
+        (("--rewards", "vowel"), "--rewards: unknown reward 'vowel': did you mean 'vowels'"),
+    ],
+)
+def test_an_unknown_reward_is_refused(gdpo_says, options, message):
+    code, _, err = gdpo_says("analyze", STATE, *options)
+    assert code == 2
+    assert message in err
+
+
+def test_rollouts_are_preferred_to_metrics(gdpo_says, tmp_path):
+    run = tmp_path / "run"
+    rows = [{"step": 1, "prompt": i // 2, "reward_a": i % 2, "reward_b": i % 3} for i in range(8)]
+    written.lines(run / "rows.jsonl", rows)
+    shutil.copy(STATE, run)
+    code, out, _ = gdpo_says("analyze", run)
+    assert code == 0
+    assert "metrics only" not in out
+
+
+def test_metrics_without_rewards_are_an_error_that_says_so(gdpo_says, tmp_path):
+    state = {"log_history": [{"step": 1, "loss": 0.5, "reward": 1.0}]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    code, _, err = gdpo_says("analyze", tmp_path)
+    assert code == 2
+    assert "contains metrics, but none of a single reward" in err
+
+
+def test_text_in_a_log_cannot_control_the_terminal(gdpo_says, tmp_path):
+    name = "a\x1b[31m[red]b"
+    row = {f"rewards/{name}/mean": 1.0, f"rewards/{name}/std": 0.0}
+    state = {"log_history": [{"step": step, **row} for step in range(20)]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    for options in ((), ("--json",)):
+        code, out, _ = gdpo_says("analyze", tmp_path, *options)
+        assert code == 0
+        assert "\x1b" not in out
+        assert "[red]" in out
