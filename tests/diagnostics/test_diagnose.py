@@ -54,6 +54,10 @@ def z_scores(rewards):
     return z
 
 
+def full(diagnosis):
+    return diagnosis.metrics(detail="full")
+
+
 def test_recorded_advantages_of_rollouts_without_a_reward_are_not_measured():
     rewards = np.full((2, 3, 1), NAN)
     assert diagnose(rewards, [1], ["a"], advantages=np.ones((2, 3))).signal_rms is None
@@ -113,7 +117,7 @@ def test_padding_groups_with_rollouts_that_do_not_exist_changes_nothing():
     rewards = some_rewards(missing=0.0)
     padded = np.concatenate([rewards, np.full((12, 3, 3), NAN)], axis=1)
     wanted, got = (
-        {k: v for k, v in diagnose(r, WEIGHTS, NAMES).metrics().items() if "missing" not in k}
+        {k: v for k, v in full(diagnose(r, WEIGHTS, NAMES)).items() if "missing" not in k}
         for r in (rewards, padded)
     )
     assert got == pytest.approx(wanted, rel=1e-9)
@@ -288,8 +292,8 @@ def test_weights_go_by_name_or_in_order_or_are_all_one():
 )
 def test_every_array_library_gives_the_same(library):
     rewards = some_rewards()
-    wanted = diagnose(rewards, WEIGHTS, NAMES).metrics()
-    got = diagnose(library(rewards), WEIGHTS, NAMES).metrics()
+    wanted = full(diagnose(rewards, WEIGHTS, NAMES))
+    got = full(diagnose(library(rewards), WEIGHTS, NAMES))
     assert got.keys() == wanted.keys()
     for key, value in wanted.items():
         assert got[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
@@ -322,8 +326,8 @@ def test_the_order_of_prompts_and_samples_changes_nothing():
     rewards = some_rewards()
     shuffled = rng.permutation(rewards)
     shuffled = np.stack([rng.permutation(group) for group in shuffled])
-    wanted = diagnose(rewards, WEIGHTS, NAMES).metrics()
-    assert diagnose(shuffled, WEIGHTS, NAMES).metrics() == pytest.approx(wanted, rel=1e-9)
+    wanted = full(diagnose(rewards, WEIGHTS, NAMES))
+    assert full(diagnose(shuffled, WEIGHTS, NAMES)) == pytest.approx(wanted, rel=1e-9)
 
 
 def test_the_unit_of_a_reward_changes_no_influence_under_gdpo_and_does_under_grpo():
@@ -378,7 +382,7 @@ def test_a_batch_with_little_in_it_is_diagnosed(batch, weights, estimator):
     diagnosis = diagnose(rewards, weights, names, estimator=estimator, low=[-1, -1], high=[50, 50])
     assert diagnosis.summary() == str(diagnosis)
     json.dumps(diagnosis.as_dict(), allow_nan=False)
-    assert all(np.isfinite(value) for value in diagnosis.metrics().values())
+    assert all(np.isfinite(value) for value in full(diagnosis).values())
     assert sum(of_each(diagnosis, "weight_share")) == (1.0 if any(weights) else 0.0)
     weighted = [r.influence_share for r in diagnosis.rewards if r.weight and r.influence_share]
     assert not weighted or sum(map(abs, weighted)) == pytest.approx(1.0)
@@ -394,7 +398,8 @@ def test_unknown_numbers_are_none():
     assert (reward.missing, reward.groups) == (1.0, 0)
     assert (diagnosis.conflict, diagnosis.batch_gain, diagnosis.signal_rms) == (None,) * 3
     assert (diagnosis.distinct, diagnosis.same_as_grpo) == (None, None)
-    assert diagnosis.metrics() == {
+    assert diagnosis.metrics() == {"diagnostics/warnings": 0.0}
+    assert full(diagnosis) == {
         "diagnostics/a/missing": 1.0,
         "diagnostics/zero_advantage_groups": 1.0,
         "diagnostics/largest": 0.0,
@@ -405,12 +410,30 @@ def test_unknown_numbers_are_none():
 
 def test_metrics_are_flat_numbers_by_reward():
     diagnosis = diagnose(some_rewards(), WEIGHTS, NAMES)
-    metrics = diagnosis.metrics()
+    metrics = full(diagnosis)
+    assert metrics["rewards/brevity/group_std"] == diagnosis.rewards[2].group_std
     assert metrics["diagnostics/brevity/influence"] == diagnosis.rewards[2].influence
     assert metrics["diagnostics/conflict"] == diagnosis.conflict
     assert metrics["diagnostics/findings"] == len(diagnosis.findings)
     assert "diagnostics/brevity/saturation" not in metrics
     assert {type(value) for value in metrics.values()} == {float}
+
+
+def test_by_default_there_are_two_metrics_for_each_reward_and_the_number_of_warnings():
+    diagnosis = diagnose(some_rewards(), WEIGHTS, NAMES)
+    wanted = {
+        f"rewards/{reward.name}/{number}": getattr(reward, number)
+        for reward in diagnosis.rewards
+        for number in ("zero_variance_groups", "influence_share")
+    }
+    warnings = [f for f in diagnosis.findings if f.severity == "warning"]
+    assert diagnosis.metrics() == {**wanted, "diagnostics/warnings": len(warnings)}
+    assert diagnosis.metrics().items() < full(diagnosis).items()
+
+
+def test_an_unknown_detail_is_an_error():
+    with pytest.raises(ConfigError, match=r"detail='all'.*brief, full"):
+        diagnose(some_rewards(), WEIGHTS, NAMES).metrics(detail="all")
 
 
 def test_a_diagnosis_cannot_be_changed_and_becomes_json():

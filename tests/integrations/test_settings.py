@@ -19,6 +19,12 @@ def test_weights_go_in_order_or_by_name_and_are_1_by_default():
     assert make_settings("gdpo", ["a", "b"], {"b": 3}, None).weights == (1.0, 3.0)
 
 
+def test_an_unknown_detail_is_an_error_that_names_its_place():
+    assert make_settings("gdpo", ["a"], None, None).detail == "brief"
+    with pytest.raises(ConfigError, match=r"algorithm\.gdpo_diagnostics='ful': .*full"):
+        make_settings("gdpo", ["a"], None, None, place="+algorithm.gdpo_", detail="ful")
+
+
 def test_options_reach_the_estimator():
     settings = make_settings("gdpo", ["a", "b"], None, {"max_advantage": 5})
     assert settings.rule.name == "gdpo"

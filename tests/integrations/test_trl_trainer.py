@@ -39,7 +39,6 @@ def test_metrics_show_which_reward_does_not_vary(tiny_policy, tmp_path):
     trainer = make("ours", tiny_policy, tmp_path, rewards=[bytes_written, digits, parity])
     trainer.train()
     assert logged(trainer, "rewards/parity/zero_variance_groups") == [1.0] * 3
-    assert logged(trainer, "rewards/parity/group_std") == [0.0] * 3
     assert logged(trainer, "rewards/bytes_written/zero_variance_groups") == [0.0] * 3
     for batch, std in zip(trainer.record, logged(trainer, "rewards/digits/group_std"), strict=True):
         groups = np.array(batch["rewards"]).reshape(-1, 4, 3)[..., 1]
@@ -377,16 +376,37 @@ def test_wrong_options_are_errors_before_anything_is_loaded(tmp_path, changed, m
         GDPOTrainer("nowhere/no-model", [bytes_written, digits], config)
 
 
-def test_the_diagnosis_of_every_batch_is_logged(tiny_policy, tmp_path):
+def test_the_metrics_of_trl_become_at_most_36_with_three_rewards(tiny_policy, tmp_path):
+    def metrics_of(variant):
+        trainer = make(variant, tiny_policy, tmp_path / variant)
+        trainer.train()
+        return {key for entry in trainer.state.log_history[:-1] for key in entry}
+
+    theirs, ours = metrics_of("theirs"), metrics_of("ours")
+    assert theirs < ours
+    assert len(ours) <= 36
+    names = ("bytes_written", "digits", "sometimes_vowels")
+    numbers = ("zero_variance_groups", "influence_share")
+    wanted = {f"rewards/{name}/{number}" for name in names for number in numbers}
+    assert ours - theirs == {*wanted, "diagnostics/warnings"}
+
+
+def test_all_metrics_of_the_diagnosis_are_logged_on_demand(tiny_policy, tmp_path):
     trainer = make(
-        "ours", tiny_policy, tmp_path, rewards=[bytes_written, parity], reward_weights=None
+        "ours",
+        tiny_policy,
+        tmp_path,
+        rewards=[bytes_written, digits, parity],
+        reward_weights=[1, 0, 1],
+        diagnostics="full",
     )
     trainer.train()
-    assert logged(trainer, "diagnostics/bytes_written/influence_share") == pytest.approx([1.0] * 3)
-    assert logged(trainer, "diagnostics/parity/influence_share") == [0.0] * 3
-    assert not logged(
-        trainer, "diagnostics/parity/zero_variance_groups"
-    )  # rewards/parity/zero_variance_groups is it
+    assert logged(trainer, "rewards/bytes_written/influence_share") == pytest.approx([1.0] * 3)
+    assert logged(trainer, "rewards/parity/influence_share") == [0.0] * 3
+    assert logged(trainer, "rewards/parity/group_std") == [0.0] * 3
+    assert len(logged(trainer, "diagnostics/parity/missing")) == 3
+    for twice in ("diagnostics/parity/mean", "diagnostics/zero_advantage_groups"):
+        assert not logged(trainer, twice)  # TRL's rewards/parity/mean, frac_reward_zero_std
     for batch, largest in zip(trainer.record, logged(trainer, "diagnostics/largest"), strict=True):
         assert largest == pytest.approx(np.abs(batch["advantages"]).max())
 

@@ -23,7 +23,7 @@ def row(step: int, **figures: float) -> dict:
         "loss": 0.0,
         "step_time": 2.0,
         "rewards/format/mean": step / 100,
-        "rewards/format/group_std": 0.25,
+        "rewards/format/influence_share": 0.25,
         "rewards/format/zero_variance_groups": 0.5,
         "rewards/correct[ness]/mean": -1.0,
         "completions/mean_length": 80.4,
@@ -53,8 +53,8 @@ def test_the_dashboard_has_a_line_per_reward(view):
     format_line = next(line for line in text.splitlines() if line.startswith("format"))
     assert "0.100" in format_line
     assert "▁▂▃" in format_line
-    assert "0.250" in format_line
     assert "50 %" in format_line
+    assert "25 %" in format_line
     other = next(line for line in text.splitlines() if line.startswith("correct[ness]"))
     assert "-1.000" in other
     assert "–" in other  # what was not measured is not 0
@@ -74,7 +74,7 @@ def test_without_a_terminal_there_is_a_line_per_step(view):
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 2
     assert lines[1].startswith(
-        "step 11/100 | format 0.110 ± 0.250 in groups, zero variance in 50 %"
+        "step 11/100 | format 0.110, zero variance in 50 %, influence share 25 %"
     )
     assert "2:58 min left" in lines[1]
 
@@ -97,7 +97,7 @@ def test_a_log_is_reported_of_a_stop_too(view, capfd):
 def test_missing_figures_are_no_zeros():
     view = RunView("tiny", [("format", 1.0)], total_steps=2)
     view.rows.append({"step": 1, "rewards/format/mean": None, "loss": 0.0})
-    assert "format – ± – in groups, zero variance in –" in one_line(view)
+    assert "format –, zero variance in –, influence share –" in one_line(view)
 
 
 def step_without_a_generation(step: int) -> dict:
@@ -107,12 +107,12 @@ def step_without_a_generation(step: int) -> dict:
 def test_a_step_without_a_generation_shows_the_figures_of_its_generation(view):
     view.rows.append(step_without_a_generation(11))
     assert one_line(view).startswith(
-        "step 11/100 | format 0.100 ± 0.250 in groups, zero variance in 50 %"
+        "step 11/100 | format 0.100, zero variance in 50 %, influence share 25 %"
     )
     assert "80 tokens per response, 10 % truncated" in one_line(view)
     text = printed(dashboard(view))
     format_line = next(line for line in text.splitlines() if line.startswith("format"))
-    assert all(figure in format_line for figure in ("0.100", "0.250", "50 %"))
+    assert all(figure in format_line for figure in ("0.100", "50 %", "25 %"))
     assert "80 tokens per response, 10 % truncated" in text
 
 

@@ -60,7 +60,7 @@ def test_a_run_holds_everything_about_itself(finished, recipe_file):
     assert [row["step"] for row in metrics] == [1, 2, 3, 4]
     assert {
         "rewards/vowels/mean",
-        "rewards/vowels/group_std",
+        "rewards/vowels/influence_share",
         "rewards/format/zero_variance_groups",
     } <= set(metrics[0])
     environment = run.read_environment()

@@ -7,7 +7,9 @@ from math import isfinite, nan
 from textwrap import wrap
 from typing import Any, TypeAlias
 
+from gdpo._naming import did_you_mean
 from gdpo.diagnostics.influence import Influence
+from gdpo.errors import ConfigError
 
 
 class Severity(StrEnum):
@@ -137,15 +139,11 @@ def interval(share: float, margin: float) -> str:
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 """Matrix with one row and one column per reward."""
 
-_LOGGED_OF_REWARDS = (
-    "mean",
-    "group_std",
-    "zero_variance_groups",
-    "missing",
-    "saturation",
-    "influence",
-    "influence_share",
-)
+DETAILS = ("brief", "full")
+"""Allowed values of `detail` in `Diagnosis.metrics`."""
+
+_BRIEF = ("zero_variance_groups", "influence_share")
+_LOGGED_OF_REWARDS = ("mean", "missing", "saturation", "influence")
 _LOGGED_OF_BATCH = (
     "conflict",
     "zero_advantage_groups",
@@ -248,26 +246,35 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()
     """The findings, worst first."""
 
-    def metrics(self) -> dict[str, float]:
-        """Return a flat dict for loggers.
+    def metrics(self, *, detail: str = "brief") -> dict[str, float]:
+        """Return a flat dict for loggers. Unknown values are omitted.
 
-        The keys are `diagnostics/<reward>/<number>` and `diagnostics/<number>`.
-        `diagnostics/findings` is the number of all findings, and `diagnostics/warnings` is the
-        number of warnings. Unknown values are omitted.
+        The keys are `rewards/<reward>/zero_variance_groups`, `rewards/<reward>/influence_share` and
+        `diagnostics/warnings`, the number of warnings among the findings.
+
+        Args:
+            detail: `"full"` adds `rewards/<reward>/group_std`, `diagnostics/<reward>/<number>`,
+                `diagnostics/<number>` and `diagnostics/findings`, the number of all findings.
+
+        Raises:
+            ConfigError: If `detail` is neither `"brief"` nor `"full"`.
         """
-        of_rewards = {
-            f"diagnostics/{reward.name}/{field}": getattr(reward, field)
-            for reward in self.rewards
-            for field in _LOGGED_OF_REWARDS
-        }
-        of_batch = {f"diagnostics/{field}": getattr(self, field) for field in _LOGGED_OF_BATCH}
+        check_detail(detail, "detail")
         warnings = sum(finding.severity is Severity.WARNING for finding in self.findings)
-        counts = {
-            "diagnostics/findings": float(len(self.findings)),
-            "diagnostics/warnings": float(warnings),
+        metrics = {**self._of_rewards("rewards", _BRIEF), "diagnostics/warnings": warnings}
+        if detail == "full":
+            of_batch = {f"diagnostics/{field}": getattr(self, field) for field in _LOGGED_OF_BATCH}
+            metrics |= self._of_rewards("rewards", ["group_std"])
+            metrics |= self._of_rewards("diagnostics", _LOGGED_OF_REWARDS)
+            metrics |= {**of_batch, "diagnostics/findings": len(self.findings)}
+        return {key: float(value) for key, value in metrics.items() if value is not None}
+
+    def _of_rewards(self, prefix: str, fields: Sequence[str]) -> dict[str, Any]:
+        return {
+            f"{prefix}/{reward.name}/{field}": getattr(reward, field)
+            for reward in self.rewards
+            for field in fields
         }
-        every = of_rewards | of_batch | counts
-        return {key: float(value) for key, value in every.items() if value is not None}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the diagnosis as dicts, lists, numbers and strings for JSON. NaN becomes None."""
@@ -290,6 +297,12 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return self.summary()
+
+
+def check_detail(detail: Any, field: str) -> None:
+    """Raise a ConfigError that names the field, if its value is not one of `DETAILS`."""
+    if not isinstance(detail, str) or detail not in DETAILS:
+        raise ConfigError(f"{field}={detail!r}: {did_you_mean(str(detail), DETAILS)}")
 
 
 def _plain(value: Any) -> Any:

@@ -37,7 +37,8 @@ class Computed:
     def metrics(self, watch: Watch) -> dict[str, float]:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
 
-        The result contains `Diagnosis.metrics()` and, if the estimator has a state, metrics of the
+        The result contains `Diagnosis.metrics()` with the detail of the settings, the mean of each
+        reward, which the frameworks do not log, and, if the estimator has a state, metrics of the
         state. Influence shares are computed over the most recent groups. The method also logs each
         warning that `watch` reports.
         """
@@ -45,7 +46,11 @@ class Computed:
         for finding in watch.due:
             logger.warning("%s: %s", finding.message, finding.remedy)
         rule = self.settings.rule
-        metrics = {**diagnosis.metrics(), **rule.metrics(self.settings.names)}
+        metrics = {
+            **{f"rewards/{r.name}/mean": r.mean for r in diagnosis.rewards if r.mean is not None},
+            **diagnosis.metrics(detail=self.settings.detail),
+            **rule.metrics(self.settings.names),
+        }
         return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}
 
     def _diagnosis(self) -> Diagnosis:

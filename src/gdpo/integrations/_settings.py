@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from gdpo.advantages import AdvantageRule
 from gdpo.advantages.registry import weights_by_name
+from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.rewards.scorer import check_distinct
 
@@ -22,10 +23,18 @@ class Settings:
     """Names of the rewards that the reward function returns."""
     weights: tuple[float, ...]
     """One weight per reward, in the order of `names`."""
+    detail: str = "brief"
+    """Metrics of the diagnosis that are logged: `brief` or `full`."""
 
 
 def make_settings(
-    estimator: str, keys: Any, weights: Any, options: Any, *, place: str = ""
+    estimator: str,
+    keys: Any,
+    weights: Any,
+    options: Any,
+    *,
+    place: str = "",
+    detail: Any = None,
 ) -> Settings:
     """Check the values of a user's configuration and return them as `Settings`.
 
@@ -37,6 +46,7 @@ def make_settings(
         options: The estimator's options, as a mapping from name to value. None: no options.
         place: Prefix of `reward_keys`, `reward_weights` and `options` in the configuration, used in
             error messages.
+        detail: Metrics of the diagnosis that are logged: `brief` or `full`. None: `brief`.
 
     Raises:
         ConfigError: If the estimator or an option is unknown, if `keys` is not a list of distinct
@@ -69,7 +79,9 @@ def make_settings(
             f"{shown}reward_weights={weights!r}: {error}. Write one number per entry of "
             "reward_keys, in the same order, or a mapping from name to weight"
         ) from error
-    return Settings(rule=rule, names=tuple(names), weights=tuple(numbers))
+    detail = "brief" if detail is None else detail
+    check_detail(detail, f"{shown}diagnostics")
+    return Settings(rule=rule, names=tuple(names), weights=tuple(numbers), detail=detail)
 
 
 def _floats(weights: Any) -> Any:

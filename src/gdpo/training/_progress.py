@@ -119,9 +119,9 @@ def dashboard(view: RunView) -> RenderableType:
 def one_line(view: RunView) -> str:
     """Return the metrics of the newest step as one line of text."""
     rewards = " | ".join(
-        f"{name} {_figure(view.newest(f'rewards/{name}/mean'))} "
-        f"± {_figure(view.newest(f'rewards/{name}/group_std'))} in groups, "
-        f"zero variance in {_percent(view.newest(f'rewards/{name}/zero_variance_groups'))}"
+        f"{name} {_figure(view.newest(f'rewards/{name}/mean'))}, "
+        f"zero variance in {_percent(view.newest(f'rewards/{name}/zero_variance_groups'))}, "
+        f"influence share {_percent(view.newest(f'rewards/{name}/influence_share'))}"
         for name, _ in view.rewards
     )
     left = view.seconds_left()
@@ -166,7 +166,7 @@ def _reward_table(view: RunView) -> Table:
     for heading in ("weight", "mean"):
         table.add_column(heading, justify="right")
     table.add_column("trend", width=_TREND_WIDTH)
-    for heading in ("± in groups", "zero-variance groups"):
+    for heading in ("zero-variance groups", "influence share"):
         table.add_column(heading, justify="right")
     for name, weight in view.rewards:
         means = [v for past in view.rows if (v := number(past, f"rewards/{name}/mean")) is not None]
@@ -175,8 +175,8 @@ def _reward_table(view: RunView) -> Table:
             f"{weight:g}",
             _figure(view.newest(f"rewards/{name}/mean")),
             trend(means),
-            _figure(view.newest(f"rewards/{name}/group_std")),
             _percent(view.newest(f"rewards/{name}/zero_variance_groups")),
+            _percent(view.newest(f"rewards/{name}/influence_share")),
         )
     return table
 

@@ -62,7 +62,7 @@ def test_a_batch_without_any_signal_gives_exactly_0(path):
 @pytest.mark.parametrize("path", PATHS)
 def test_what_the_trainers_log_holds_numbers_of_each_reward(path):
     for line in lines(path):
-        assert {"gdpo/reward_0/zero_variance_groups", "gdpo/conflict"} <= set(line["metrics"])
+        assert {"gdpo/reward_0/zero_variance_groups", "gdpo/warnings"} <= set(line["metrics"])
 
 
 def test_its_log_of_whole_steps_is_read_as_it_was_trained(tmp_path):

@@ -61,7 +61,7 @@ def test_a_batch_without_any_signal_gives_exactly_0(path):
 @pytest.mark.parametrize("path", PATHS)
 def test_what_every_trainer_logs_holds_numbers_of_each_reward(path):
     for line in lines(path):
-        assert {"gdpo/reward_0/zero_variance_groups", "gdpo/conflict"} <= set(line["metrics"])
+        assert {"gdpo/reward_0/zero_variance_groups", "gdpo/warnings"} <= set(line["metrics"])
 
 
 def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_rewards(tmp_path):

@@ -65,6 +65,15 @@ def test_advantages_of_the_trainer_are_ours_and_it_logs_numbers_of_each_reward(n
     torch.testing.assert_close(advantages, torch.tensor(EXPECTED)[:, None].float().expand(4, 3))
     assert {"advantages/mean", "gdpo/format/mean"} <= set(metrics)
     assert metrics["gdpo/format/zero_variance_groups"].sum().item() == 1
+    assert "gdpo/conflict" not in metrics
+
+
+def test_all_numbers_are_logged_on_demand(nemo_rl):
+    module = nemo_rl()
+    install()
+    grpo, metrics = module("algorithms.grpo"), {}
+    grpo.grpo_train(configured(grpo, gdpo_diagnostics="full"), BATCH, metrics)
+    assert {"gdpo/conflict", "gdpo/format/group_std", "gdpo/format/missing"} <= set(metrics)
 
 
 def test_modules_that_were_imported_before_are_changed_too(nemo_rl):

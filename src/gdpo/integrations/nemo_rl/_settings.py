@@ -19,7 +19,7 @@ ENVIRONMENT = "gdpo"
 
 PLACE = "grpo.adv_estimator"
 
-FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
+FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagnostics")
 """Fields that gdpo adds to `grpo.adv_estimator`. NeMo-RL accepts unknown fields."""
 
 ENVIRONMENT_FIELDS = ("ground_truth", "tokenizer")
@@ -90,8 +90,10 @@ def read_settings(adv_estimator: Any) -> Settings:
 
 @lru_cache
 def _settings(described: str) -> Settings:
-    name, keys, weights, options = json.loads(described)
-    return make_settings(without_prefix(name), keys, weights, options, place=f"{PLACE}.gdpo_")
+    name, keys, weights, options, detail = json.loads(described)
+    return make_settings(
+        without_prefix(name), keys, weights, options, place=f"{PLACE}.gdpo_", detail=detail
+    )
 
 
 def check_run(config: Any, environments: Sequence[str]) -> None:

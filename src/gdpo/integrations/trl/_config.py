@@ -7,6 +7,7 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages import resolve_estimator
+from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 
 FILTERS = ("off", "any_reward_varies", "advantage_nonzero")
@@ -48,6 +49,9 @@ class GDPOConfig(GRPOConfig):
             Folder for the rollout record, one parquet file per step. `None`: no record is written.
             Files of an earlier run in this folder are moved to `earlier-1` (or the next free
             number), unless the new run resumes the earlier run.
+        diagnostics (`str`, *optional*, defaults to `"brief"`):
+            Metrics of the diagnosis that are logged: two for each reward and the number of warnings
+            (`"brief"`), or all (`"full"`).
         pack_micro_batches (`bool`, *optional*, defaults to `True`):
             Within an optimizer step, leave out rollouts that cannot contribute to the gradient,
             sort the rest by length, and trim the padding. The gradient is the same as TRL's
@@ -116,6 +120,13 @@ class GDPOConfig(GRPOConfig):
             "written."
         },
     )
+    diagnostics: str = field(
+        default="brief",
+        metadata={
+            "help": "Metrics of the diagnosis that are logged: 'brief' (two for each reward and "
+            "the number of warnings) or 'full'."
+        },
+    )
 
     pack_micro_batches: bool = field(
         default=True,
@@ -157,6 +168,7 @@ class GDPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         resolve_estimator(self.advantage)
+        check_detail(self.diagnostics, "diagnostics")
         _check_switches(self)
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise ConfigError(

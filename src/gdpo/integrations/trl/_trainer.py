@@ -6,7 +6,6 @@ The other wrapper replaces TRL's advantages after TRL has computed them.
 
 import copy
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
@@ -89,9 +88,8 @@ ONE_GROUP = (
     "recipe: batch.prompts)"
 )
 
-
-_LOGGED_WITH_REWARDS = ("/mean", "/group_std", "/zero_variance_groups", "/zero_advantage_groups")
-"""Suffixes of diagnosis metrics that are already logged under `rewards/` or TRL's names."""
+_LOGGED_BY_TRL = ("/mean", "/zero_advantage_groups")
+"""Suffixes of diagnosis metrics that are already logged under TRL's names."""
 
 
 class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
@@ -101,18 +99,20 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     functions written for TRL, which work unchanged. Environments can also define rewards, in
     addition to `reward_funcs` or instead of them. In addition to TRL's metrics, the trainer logs:
 
-    - `rewards/<name>/group_std`: standard deviation within a group, averaged over groups.
     - `rewards/<name>/zero_variance_groups`: share of groups in which all samples have the same
       value of this reward, so that the reward has no effect in these groups.
+    - `rewards/<name>/influence_share`: influence share over the last 256 groups.
+    - `diagnostics/warnings`: number of warnings in force. A warning that lasts for several batches
+      is logged once, with a remedy.
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
     - `rewards/<name>/gate_closed`: share of rollouts in which the gate set a gated reward to 0.
       (All other metrics of this reward are computed from the gated values.)
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
     - `filter/rounds`, `filter/replaced`, `filter/generated`: logged if `filter_groups` is set.
-    - `diagnostics/<name>/...`, `diagnostics/...`: the metrics of `gdpo.diagnostics.diagnose`, for
-      example each reward's influence share over the last 256 groups, and the conflict between
-      rewards. A warning that lasts for several batches is logged once, with a remedy.
+    - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: logged if
+      `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, for example the standard
+      deviation within a group, and the conflict between rewards.
 
     `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0
     under the estimator.
@@ -282,17 +282,12 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self, mode: str, diagnosis: Diagnosis, closed_gates: Mapping[str, float]
     ) -> None:
         metrics = self._metrics[mode]
-        for reward in diagnosis.rewards:
-            metrics[f"rewards/{reward.name}/group_std"].append(_number(reward.group_std))
-            metrics[f"rewards/{reward.name}/zero_variance_groups"].append(
-                _number(reward.zero_variance_groups)
-            )
         for name, share in closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
         for key, value in self._rule.metrics(self.reward_func_names).items():
             metrics[key].append(value)
-        for key, value in diagnosis.metrics().items():
-            if not key.endswith(_LOGGED_WITH_REWARDS):
+        for key, value in diagnosis.metrics(detail=self.args.diagnostics).items():
+            if not key.endswith(_LOGGED_BY_TRL):
                 metrics[key].append(value)
         metrics["frac_reward_zero_std"][-1] = diagnosis.zero_advantage_groups
 
@@ -353,7 +348,3 @@ def _checked(args: Any, model: Any) -> GDPOConfig:
 def _rollout_log(args: GDPOConfig, declared: Declared) -> RolloutLog | None:
     folder = args.rollouts_dir
     return RolloutLog(Path(folder), args, declared=declared) if folder else None
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
