@@ -37,6 +37,10 @@ LINES = {
     "options": [KEYS, "+algorithm.gdpo_options={token_counts: true, noise_floor: {format: 0.1}}"],
     "reward function": [KEYS, *FUNCTION],
     "no keys": [],
+    "watched": ["algorithm.adv_estimator=rloo", "+algorithm.gdpo_watch=true", KEYS],
+    "replaced": ["algorithm.adv_estimator=gdpo", "+algorithm.gdpo_replace=true", KEYS],
+    "verl's own": ["algorithm.adv_estimator=gdpo", KEYS],
+    "watched without keys": ["algorithm.adv_estimator=grpo", "+algorithm.gdpo_watch=true"],
     "kl in reward": [KEYS, "algorithm.use_kl_in_reward=True"],
     "keys that are not given": ["+algorithm.gdpo_reward_keys=[brevity]", *FUNCTION],
 }
@@ -45,7 +49,7 @@ LINES = {
 def configured(*lines):
     folder = Path(verl.__file__).parent / "trainer" / "config"
     with initialize_config_dir(str(folder), version_base=None):
-        return compose("ppo_trainer", overrides=["algorithm.adv_estimator=gdpo", *lines])
+        return compose("ppo_trainer", overrides=["algorithm.adv_estimator=gdpo/gdpo", *lines])
 
 
 class Tokenizer:

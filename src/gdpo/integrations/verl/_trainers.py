@@ -25,9 +25,9 @@ from gdpo.integrations.verl.settings import (
     check_fields,
     is_plain,
     read_settings,
+    remarks,
     uses_gdpo,
     watches,
-    whose,
 )
 
 Function = Callable[..., Any]
@@ -48,8 +48,9 @@ def with_check(need_critic: Function, check_itself: Callable[[], None]) -> Funct
             check_keys(config.get("reward"), read_settings(config.algorithm).names)
         if uses_gdpo(config.algorithm):
             check_itself()
-        elif message := whose(config.algorithm):
-            warn_once(message)
+        else:
+            for message in remarks(config.algorithm):
+                warn_once(message)
         return need_critic(config)
 
     return checked

@@ -6,12 +6,13 @@ from functools import lru_cache
 from typing import Any, cast
 
 from gdpo._naming import did_you_mean
+from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
 from gdpo.integrations._settings import Settings, make_settings
 from gdpo.integrations.rows import NAME, PREFIX, as_text, without_prefix
 
-FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
-"""Fields of `algorithm` that describe rewards and estimator. verl knows all but `gdpo_options`."""
+FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagnostics")
+"""Fields of `algorithm` for rewards, estimator and metrics. verl knows the first two."""
 
 ROLLOUTS = "gdpo_rollouts"
 """Field that sets the folder of the rollout record, which only the default (V1) trainer writes."""
@@ -68,9 +69,8 @@ def read_settings(algorithm: Any) -> Settings:
         ConfigError: If the estimator or an option is unknown, if the weights do not match the keys,
             or if a field that has no effect with this estimator is set.
     """
-    for key in algorithm:
-        if str(key).startswith("gdpo_") and key not in _ALL:
-            raise ConfigError(f"unknown field algorithm.{key}: {did_you_mean(str(key), _ALL)}")
+    for message in _unknown(algorithm):
+        raise ConfigError(message)
     fields = {field: plain(algorithm.get(field)) for field in FIELDS}
     name = as_text(algorithm.get("adv_estimator"))
     if uses_gdpo(algorithm):
@@ -82,8 +82,15 @@ def read_settings(algorithm: Any) -> Settings:
 
 @lru_cache
 def _settings(described: str) -> Settings:
-    name, keys, weights, options = json.loads(described).values()
-    return make_settings(without_prefix(name), keys, weights, options, place="+algorithm.gdpo_")
+    name, keys, weights, options, detail = json.loads(described).values()
+    place = "+algorithm.gdpo_"
+    return make_settings(without_prefix(name), keys, weights, options, place=place, detail=detail)
+
+
+def _unknown(algorithm: Any) -> list[str]:
+    """Return a message for each field that begins like gdpo's and is none of them."""
+    unknown = [str(key) for key in algorithm if str(key).startswith("gdpo_") and key not in _ALL]
+    return [f"unknown field algorithm.{key}: {did_you_mean(key, _ALL)}" for key in unknown]
 
 
 def check_fields(config: Any) -> None:
@@ -95,7 +102,7 @@ def check_fields(config: Any) -> None:
     """
     algorithm = config.algorithm
     for field in (WATCH, REPLACE):
-        if algorithm.get(field) not in (None, True, False):
+        if not isinstance(algorithm.get(field, False), bool):
             raise ConfigError(f"algorithm.{field}={algorithm.get(field)!r}: write true or false")
     if not uses_gdpo(algorithm):
         _check_for_verls(algorithm)
@@ -117,36 +124,43 @@ def _check_for_verls(algorithm: Any) -> None:
     if algorithm.get(REPLACE) and not is_plain(name):
         raise ConfigError(
             f"algorithm.{REPLACE} has no effect with algorithm.adv_estimator={name}: it is for "
-            f"adv_estimator={NAME}. Write algorithm.adv_estimator={PREFIX}{name}, or remove it"
+            f"adv_estimator={NAME}. Remove it, or {_ways(name)}"
         )
-    asked = "gdpo_options" if algorithm.get("gdpo_options") is not None else None
-    if isinstance(algorithm.get("gdpo_reward_weights"), Mapping) and not watches(algorithm):
-        asked = "gdpo_reward_weights as a mapping"
-    if algorithm.get(ROLLOUTS) is not None and not watches(algorithm):
-        asked = ROLLOUTS
+    watched = watches(algorithm)
+    without_effect = ["gdpo_options"] if watched else ["gdpo_options", "gdpo_diagnostics", ROLLOUTS]
+    asked = [field for field in without_effect if algorithm.get(field) is not None]
+    if is_plain(name) and isinstance(algorithm.get("gdpo_reward_weights"), Mapping):
+        raise ConfigError(
+            "algorithm.gdpo_reward_weights is a mapping, but verl's own gdpo takes a list: write "
+            f"the weights in the order of gdpo_reward_keys, or set adv_estimator={PREFIX}{NAME}"
+        )
     if asked:
         raise ConfigError(
-            f"algorithm.{asked} has no effect with algorithm.adv_estimator={name}, which is "
-            f"verl's own estimator: {_ways(name, watched=asked != 'gdpo_options')}"
+            f"algorithm.{asked[0]} has no effect with algorithm.adv_estimator={name}, which is "
+            f"verl's own estimator: {_ways(name)}"
         )
 
 
-def _ways(name: str, *, watched: bool) -> str:
+def _ways(name: str) -> str:
     """Return the ways to gdpo from an estimator of verl."""
-    ours = f"set algorithm.adv_estimator={PREFIX}{name} for gdpo's estimator"
-    ours += f" (or +algorithm.{REPLACE}=true)" if is_plain(name) else ""
-    return f"{ours}, or +algorithm.{WATCH}=true to watch verl's" if watched else ours
-
-
-def whose(algorithm: Any) -> str | None:
-    """Return a message if the estimator's name leaves open whether verl's or gdpo's was meant."""
-    asked = algorithm.get(WATCH) is not None or algorithm.get(REPLACE) is not None
-    if not is_plain(algorithm.get("adv_estimator")) or asked:
-        return None
+    replace = f" (or +algorithm.{REPLACE}=true)" if is_plain(name) else ""
+    known = name if name in ESTIMATORS else "<name>"
     return (
-        f"algorithm.adv_estimator={NAME} is verl's own estimator, not gdpo's: "
-        f"{_ways(NAME, watched=True)}. +algorithm.{REPLACE}=false keeps verl's without this message"
+        f"set algorithm.adv_estimator={PREFIX}{known}{replace} for an estimator of gdpo, or "
+        f"+algorithm.{WATCH}=true to watch verl's"
     )
+
+
+def remarks(algorithm: Any) -> list[str]:
+    """Return what a user should know before an estimator of verl computes the advantages."""
+    asked = algorithm.get(WATCH) is not None or algorithm.get(REPLACE) is not None
+    if asked or not is_plain(algorithm.get("adv_estimator")):
+        return _unknown(algorithm)
+    whose = (
+        f"algorithm.adv_estimator={NAME} is verl's own estimator, not gdpo's: {_ways(NAME)}. "
+        f"+algorithm.{REPLACE}=false keeps verl's without this message"
+    )
+    return [*_unknown(algorithm), whose]
 
 
 def _check_record(config: Any) -> None:
