@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
 
@@ -41,6 +41,8 @@ class Framework:
     """Whether it has no package, so that `<FRAMEWORK>_SOURCE` must name a checkout."""
     without: str = "--own"
     """The argument, or the variable, for a run without gdpo."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Environment variables of its process."""
 
 
 SLIME = "others/requirements-slime.txt"
@@ -48,6 +50,12 @@ FRAMEWORKS = {
     "trl": Framework("others/trl_paths.py"),
     "verl": Framework(
         "verl/paths.py", "verl/requirements.txt", without="VERL_USE_EXTERNAL_PLUGINS=none"
+    ),
+    "verl_0.8": Framework(
+        "verl/paths.py",
+        "verl/requirements-0.8.txt",
+        without="VERL_USE_EXTERNAL_MODULES=",
+        variables={"VERL_USE_EXTERNAL_MODULES": "gdpo.integrations.verl._plugin"},
     ),
     "nemo_rl": Framework(
         "nemo_rl/paths.py",
@@ -66,7 +74,7 @@ FRAMEWORKS = {
 def lines_of(name, *, own):
     """Return the lines of the framework's script: a dict per path and number of rewards."""
     framework = FRAMEWORKS[name]
-    variables = source_of(name) if framework.checkout else {}
+    variables = framework.variables | (source_of(name) if framework.checkout else {})
     python, command = interpreter(name, framework), framework.script.split()
     lines = run(python, command, variables)
     if own:

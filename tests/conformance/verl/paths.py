@@ -7,7 +7,6 @@ verl's own gdpo without ours. Needs verl and TransferQueue, but no GPU and no Ra
 """
 
 import json
-import os
 import sys
 
 import numpy as np
@@ -29,7 +28,7 @@ except ImportError:  # verl 0.8
     from verl.trainer import main_ppo_sync as trainer_base
 
 PROMPTS, LONGEST = 12, 9
-WITHOUT = os.environ.get("VERL_USE_EXTERNAL_PLUGINS") == "none"
+WITHOUT = "gdpo.integrations.verl._plugin" not in sys.modules
 ESTIMATOR = "gdpo" if WITHOUT else "gdpo/gdpo"
 
 

@@ -188,6 +188,19 @@ def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch
     assert "The formula stays verl's" in message
 
 
+def test_verls_gdpo_keeps_its_rewards_when_the_watch_has_ended():
+    harmless.on = False
+    given = []
+
+    def verls_gdpo(data, adv_estimator, config):
+        given.append(set(data.batch))
+        return by_verl(data, adv_estimator, config)
+
+    on_v1(config=Config(VERLS, adv_estimator="gdpo"), seen=verls_gdpo)
+    assert given == [{"response_mask", "prompts", "attention_mask"}]
+    assert metrics_of_latest() == {}
+
+
 def test_a_verl_that_passes_the_rewards_itself_is_left_alone(caplog):
     data = batch(prompts=torch.ones(4, 2))
     compute = with_columns(by_verl, lambda name: None)

@@ -187,12 +187,13 @@ def metrics_of_latest() -> dict[str, float]:
 class Harmless:
     """Calls functions that must not end a training. The first exception switches all of them off.
 
-    Attributes:
-        on: False after an exception.
+    Args:
+        consequence: What the training goes on without, for the warning.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, consequence: str) -> None:
         self.on = True
+        self._consequence = consequence
 
     def __call__(self, function: Callable[..., Result], *args: Any) -> Result | None:
         """Return the result of the function. None: it or an earlier one raised an exception."""
@@ -203,8 +204,8 @@ class Harmless:
         except Exception as error:  # nothing that a watch meets may end a training
             self.on = False
             logger.warning(
-                "gdpo stops watching this run, which goes on without gdpo's metrics and record: "
-                "%s: %s",
+                "%s: %s: %s",
+                self._consequence,
                 type(error).__name__,
                 error,
                 exc_info=not isinstance(error, GdpoError),
@@ -212,7 +213,7 @@ class Harmless:
             return None
 
 
-harmless = Harmless()
+harmless = Harmless("gdpo stops watching this run, which goes on without gdpo's metrics and record")
 
 _TEXTS = ("prompts", "responses", "reward_model")
 

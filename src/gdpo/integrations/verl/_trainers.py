@@ -12,6 +12,7 @@ import numpy as np
 from gdpo.integrations.rows import NAME, PREFIX, as_text, by_name
 from gdpo.integrations.verl._estimator import (
     Carried,
+    Harmless,
     carrying,
     current,
     harmless,
@@ -104,6 +105,9 @@ def with_metrics(compute_data_metrics: Function) -> Function:
     return computed
 
 
+_handing_over = Harmless("gdpo cannot hand the rewards to verl's own gdpo")
+
+
 def with_queue(compute_advantage: Function, queue: Any) -> Function:
     """Wrap `PPOTrainer._compute_advantage` to fetch the rewards from the queue first.
 
@@ -120,7 +124,8 @@ def with_queue(compute_advantage: Function, queue: Any) -> Function:
             return done
         if not watches(algorithm) and not is_plain(algorithm.adv_estimator):
             return compute_advantage(trainer, batch, metrics)
-        carried = harmless(_carry, trainer, batch, queue)
+        fetch = _handing_over if is_plain(algorithm.adv_estimator) else harmless
+        carried = fetch(_carry, trainer, batch, queue)
         if carried is None:
             return compute_advantage(trainer, batch, metrics)
         with carrying(carried):
