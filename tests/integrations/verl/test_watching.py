@@ -177,11 +177,11 @@ def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch
 
     config = Config(VERLS, adv_estimator="gdpo", gdpo_watch=False)
     for _ in range(2):
-        done = on_v1(config=config, seen=verls_gdpo, padding=(3,))
+        done = on_v1(config=config, seen=verls_gdpo, padding=(1,))
     assert given[0]["prompts"].shape == (4, 0)
     assert torch.equal(given[0]["attention_mask"], MASK)
-    assert given[0]["correct"].tolist() == COLUMNS["correct"]
-    assert given[0]["format"].tolist() == [1, 1, 0, 0]
+    assert given[0]["correct"].tolist() == [0, 0, 1, 0]  # 0 where a row fills the batch up
+    assert given[0]["format"].tolist() == [1, 0, 0, 0]
     assert set(done.batch) == {"response_mask", "advantages"}
     assert set(done.non_tensor_batch) == {"uid"}
     (message,) = caplog.messages

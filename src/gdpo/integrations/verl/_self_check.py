@@ -12,7 +12,7 @@ from gdpo.errors import ConfigError
 from gdpo.integrations.rows import NAME, PREFIX
 from gdpo.integrations.verl._estimator import discard
 
-TESTED = ("0.8.0", "0.9.0", "0.9.1")
+TESTED = ("0.8.0", "0.9.1")
 """Versions of verl on which the conformance tests were run."""
 
 _TRAINER, _KEYS, _WEIGHTS = "verl.trainer.ppo.ray_trainer", ("a", "b"), (1.0, 0.5)
