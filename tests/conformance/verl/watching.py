@@ -72,7 +72,8 @@ def by_verl_alone():
     core_algos.ADV_ESTIMATOR_REGISTRY["gdpo"] = theirs
     rows = torch.tensor(of[:count])
     columns = {name: batch.values[rows, k] for k, name in enumerate(batch.names)}
-    prompts = torch.ones(count, 3)
+    mask = mask.long()
+    prompts = torch.ones(count, 3).long()
     whole = {"prompts": prompts, "attention_mask": torch.cat([prompts, mask], 1)}
     wanted, _ = theirs(
         token_level_rewards=torch.zeros(mask.shape),
