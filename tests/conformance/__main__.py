@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
 
@@ -53,6 +53,8 @@ class Framework:
     """The versions that are tested in addition to the pinned one."""
     tests: tuple[str, ...] = ()
     """gdpo's own tests that use the framework."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Environment variables of its process."""
 
 
 TRL_TESTS = (
@@ -72,6 +74,12 @@ FRAMEWORKS = {
         "verl/requirements.txt",
         without="VERL_USE_EXTERNAL_PLUGINS=none",
         distribution="verl",
+    ),
+    "verl_0.8": Framework(
+        "verl/paths.py",
+        "verl/requirements-0.8.txt",
+        without="VERL_USE_EXTERNAL_MODULES=",
+        variables={"VERL_USE_EXTERNAL_MODULES": "gdpo.integrations.verl._plugin"},
     ),
     "nemo_rl": Framework(
         "nemo_rl/paths.py",
@@ -99,7 +107,8 @@ def prepared(asked):
     name, _, version = asked.partition("@")
     framework = FRAMEWORKS[name]
     python = interpreter(name, framework)
-    variables = {} if framework.checkout is None else source_of(name, framework.checkout)
+    checkout = {} if framework.checkout is None else source_of(name, framework.checkout)
+    variables = framework.variables | checkout
     if not version:
         return framework, python, variables
     exactly = "" if version == NEWEST else f"=={version}"

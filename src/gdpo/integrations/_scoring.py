@@ -30,6 +30,9 @@ class Computed:
     settings: Settings
     groups: Groups
     advantages: Float[np.ndarray, "prompt sample"]
+    watched: str | None = None
+    """Name of the framework's estimator, if that computed the advantages. None: the settings' rule
+    did."""
 
     def metrics(self, watch: Watch) -> dict[str, float]:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
@@ -55,7 +58,7 @@ class Computed:
             self.groups.rewards,
             self.settings.rule.weights_in_force(self.settings.weights),
             self.settings.names,
-            estimator=self.settings.rule.name,
+            estimator=self.watched or self.settings.rule.name,
             advantages=self.advantages,
         )
 

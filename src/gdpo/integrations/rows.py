@@ -19,20 +19,23 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
 
 NAME = "gdpo"
-"""Estimator name under which gdpo's estimator replaces the framework's own."""
-
+"""Name of a framework's own GDPO. NeMo-RL's is replaced by `install`, verl's by `gdpo_replace`."""
 
 PREFIX = "gdpo/"
 """Prefix of estimator names in a framework: `gdpo/<name>` or `gdpo/<module>:<attribute>`."""
 
 
 def estimator_names() -> list[str]:
-    """Return every name under which gdpo's estimators are registered in a framework."""
-    return [NAME, *(f"{PREFIX}{name}" for name in ESTIMATORS)]
+    """Return every name under which gdpo's estimators are registered beside a framework's own."""
+    return [f"{PREFIX}{name}" for name in ESTIMATORS]
 
 
 def is_ours(estimator: Any) -> bool:
-    """Return whether a name (text or enum member) refers to a gdpo estimator."""
+    """Return whether a name refers to a gdpo estimator, where gdpo replaces the framework's GDPO.
+
+    Args:
+        estimator: The name, as text or as a member of an enum.
+    """
     name = as_text(estimator)
     return name == NAME or name.startswith(PREFIX)
 
@@ -63,6 +66,21 @@ class Groups:
     """Prompt index of each row; -1 for padding rows."""
     samples: Int[np.ndarray, " row"]
     """Sample index of each row; -1 for padding rows."""
+
+    def per_rollout(
+        self, values: Float[np.ndarray, " row"], outputs: Sequence[int] | None
+    ) -> Float[np.ndarray, "prompt sample"]:
+        """Return the value of each rollout: that of the row which represents it. Others get 0.
+
+        Args:
+            values: A value of each row.
+            outputs: As in `as_groups`.
+        """
+        rows = np.arange(len(values))
+        counted = (rows == (rows if outputs is None else np.asarray(outputs))) & (self.prompts >= 0)
+        grid = np.zeros(self.token_counts.shape)
+        grid[self.prompts[counted], self.samples[counted]] = values[counted]
+        return grid
 
     def per_row(self, advantages: Float[np.ndarray, "prompt sample"]) -> np.ndarray:
         """Return the advantage of each row; padding rows get 0."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.integrations.rows import NAME, PREFIX
+from gdpo.integrations.rows import PREFIX
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, SCORE, TOKENS_MANAGER
 from gdpo.launch._trainer import actor, length, rollout
@@ -162,10 +162,9 @@ def _longest_prompt(recipe: Recipe) -> int:
 
 def _algorithm(resolved: Resolved) -> dict[str, Any]:
     recipe = resolved.recipe
-    ours = NAME if recipe.advantage == NAME else f"{PREFIX}{recipe.advantage}"
     options = {**recipe.advantage_options, **_ranges(resolved)}
     return {
-        "adv_estimator": ours,
+        "adv_estimator": f"{PREFIX}{recipe.advantage}",
         "use_kl_in_reward": False,
         "gdpo_reward_keys": list(resolved.names),
         "gdpo_reward_weights": list(resolved.weights),

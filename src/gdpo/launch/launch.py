@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from packaging.version import Version
 
 from gdpo._files import write_whole
 from gdpo.errors import ConfigError, MissingExtraError
@@ -184,7 +185,7 @@ def launch_verl(
 
     Raises:
         ConfigError: If the run directory already exists, if there is no run to resume, if the data
-            has too few rows, or if the installed version of verl is not supported.
+            has too few rows, or if the installed version of verl is too old.
         DataError: If the data is invalid.
         MissingExtraError: If verl is not installed.
     """
@@ -220,17 +221,19 @@ def launch_verl(
         unlock(recipe.run_dir)
 
 
-def _check_verl() -> None:
-    from gdpo.integrations.verl.settings import KNOWN
+_OLDEST = "0.9"
+"""Oldest version of verl whose configuration has the fields that `gdpo launch` writes."""
 
+
+def _check_verl() -> None:
     try:
         installed = version("verl")
     except PackageNotFoundError as error:
         raise MissingExtraError("verl", None, "for `gdpo launch` (pip install verl)") from error
-    if installed not in KNOWN:
+    if Version(installed).release < Version(_OLDEST).release:
         raise ConfigError(
-            f"verl {installed} is not supported by this version of gdpo: install verl "
-            f"{' or '.join(KNOWN)}, or a newer gdpo"
+            f"verl {installed} is too old for `gdpo launch`, which writes fields of verl {_OLDEST}:"
+            f" install verl {_OLDEST} or newer"
         )
 
 

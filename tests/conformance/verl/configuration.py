@@ -17,9 +17,11 @@ from hydra import compose, initialize_config_dir
 from paths import result_of
 from tensordict import TensorDict
 from verl import DataProto
+from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.reward import load_reward_manager
 from verl.trainer.ppo.utils import need_critic
 
+from gdpo.integrations.verl._self_check import check_itself
 from gdpo.tasks import resolve_task
 
 KEYS = "+algorithm.gdpo_reward_keys=[correctness,format]"
@@ -37,6 +39,10 @@ LINES = {
     "options": [KEYS, "+algorithm.gdpo_options={token_counts: true, noise_floor: {format: 0.1}}"],
     "reward function": [KEYS, *FUNCTION],
     "no keys": [],
+    "watched": ["algorithm.adv_estimator=rloo", "+algorithm.gdpo_watch=true", KEYS],
+    "replaced": ["algorithm.adv_estimator=gdpo", "+algorithm.gdpo_replace=true", KEYS],
+    "verl's own": ["algorithm.adv_estimator=gdpo", KEYS],
+    "watched without keys": ["algorithm.adv_estimator=grpo", "+algorithm.gdpo_watch=true"],
     "kl in reward": [KEYS, "algorithm.use_kl_in_reward=True"],
     "keys that are not given": ["+algorithm.gdpo_reward_keys=[brevity]", *FUNCTION],
 }
@@ -45,7 +51,7 @@ LINES = {
 def configured(*lines):
     folder = Path(verl.__file__).parent / "trainer" / "config"
     with initialize_config_dir(str(folder), version_base=None):
-        return compose("ppo_trainer", overrides=["algorithm.adv_estimator=gdpo", *lines])
+        return compose("ppo_trainer", overrides=["algorithm.adv_estimator=gdpo/gdpo", *lines])
 
 
 class Tokenizer:
@@ -82,10 +88,23 @@ async def rewarded():
     )
 
 
+def checked(estimator):
+    """Return the result of the check at start if this function is registered as gdpo's."""
+    ours = core_algos.ADV_ESTIMATOR_REGISTRY["gdpo/gdpo"]
+    core_algos.ADV_ESTIMATOR_REGISTRY["gdpo/gdpo"] = estimator or ours
+    check_itself.cache_clear()
+    try:
+        return result_of(check_itself)
+    finally:
+        core_algos.ADV_ESTIMATOR_REGISTRY["gdpo/gdpo"] = ours
+
+
 def main():
     results = {
         name: result_of(lambda *o: need_critic(configured(*o)), *o) for name, o in LINES.items()
     }
+    results["check"] = checked(None)
+    results["check of another formula"] = checked(core_algos.compute_gdpo_outcome_advantage)
     results["rewarded"] = asyncio.run(rewarded())
     sys.stdout.write(json.dumps(results) + "\n")
 

@@ -8,4 +8,5 @@ collect_ignore = [
     "table.py",
     "configuration.py",
     "launched.py",
+    "watching.py",
 ]

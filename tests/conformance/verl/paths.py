@@ -2,8 +2,8 @@
 
     python tests/conformance/verl/paths.py
 
-Prints one line of JSON per path and number of rewards. `VERL_USE_EXTERNAL_PLUGINS=none` runs verl
-without gdpo. Needs verl and TransferQueue, but no GPU and no Ray cluster.
+Prints one line of JSON per path and number of rewards. `VERL_USE_EXTERNAL_PLUGINS=none` runs
+verl's own gdpo without ours. Needs verl and TransferQueue, but no GPU and no Ray cluster.
 """
 
 import json
@@ -18,18 +18,30 @@ from verl.experimental.separation.ray_trainer import SeparateRayPPOTrainer
 from verl.trainer.ppo import metric_utils, ray_trainer
 from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
 from verl.trainer.ppo.utils import need_critic
-from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from gdpo import gdpo
 
+try:
+    from verl.trainer.ppo.v1 import trainer_base
+except ImportError:  # verl 0.8
+    from verl.trainer import main_ppo_sync as trainer_base
+
 PROMPTS, LONGEST = 12, 9
+WITHOUT = "gdpo.integrations.verl._plugin" not in sys.modules
+ESTIMATOR = "gdpo" if WITHOUT else "gdpo/gdpo"
+
+
+def v1_trainer():
+    """Return verl's default trainer without its workers."""
+    of_modes = getattr(trainer_base, "get_trainer_cls", None)
+    return object.__new__(of_modes("sync") if of_modes else trainer_base.PPOTrainer)
 
 
 def configured(**algorithm):
     """Return the configuration fields that verl's trainers read here."""
     algorithm = {
-        "adv_estimator": "gdpo",
+        "adv_estimator": ESTIMATOR,
         "gamma": 1.0,
         "lam": 1.0,
         "use_kl_in_reward": False,
@@ -112,6 +124,7 @@ class Batch:
             "attention_mask": torch.cat([prompts, self.mask()], 1),
             "response_mask": self.mask(),
             "token_level_rewards": scores,
+            "values": torch.rand(scores.shape, generator=torch.Generator().manual_seed(0)),
         }
         infos = self.infos()
         columns = {key: np.array([info[key] for info in infos]) for key in infos[0]}
@@ -179,6 +192,7 @@ def v1_rows(batch, turns, padding):
             mask = torch.ones(length if output == outputs - 1 else 2, dtype=torch.long)
             row = {"uid": uid, "response_mask": mask, "extra_fields": {"reward_extra_info": info}}
             row["rm_scores"] = torch.zeros(len(mask))
+            row["values"] = torch.arange(len(mask)) / 7 + i % 3
             row["rm_scores"][-1] = info["score"]
             rows.append((f"{uid}_{session}_{output}", row, {}, i))
     rows = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
@@ -193,7 +207,7 @@ def v1(batch, *, turns=False, padding=0, **more):
     keys, rows, tags, of = zip(*v1_rows(batch, turns, padding), strict=True)
     queue = Queue(keys, rows)
     trainer_base.tq.kv_batch_get, trainer_base.tq.kv_batch_put = queue.get, queue.put
-    trainer = object.__new__(trainer_base.get_trainer_cls("sync"))
+    trainer = v1_trainer()
     trainer.config = batch.config(**more)
     meta = trainer_base.KVBatchMeta(keys=list(keys), tags=list(tags), partition_id="train")
     trainer._compute_advantage(meta, metrics={})

@@ -4,7 +4,7 @@
 
 RECORDED contains rollouts that gdpo recorded, one parquet file per step. The script puts the
 rollouts of each step into verl's queue, as its agent loop does. verl computes advantages
-(`algorithm.adv_estimator=gdpo`) and writes `FOLDER/<step>.jsonl`. Prints one line of JSON.
+(`algorithm.adv_estimator=gdpo/gdpo`) and writes `FOLDER/<step>.jsonl`. Prints one line of JSON.
 """
 
 import json
@@ -67,7 +67,7 @@ def main(recorded, folder):
     files, dumped = sorted(Path(recorded).glob("step_*.parquet")), 0
     for file in files:
         rollouts = pq.read_table(file).to_pylist()
-        trainer = object.__new__(paths.trainer_base.get_trainer_cls("sync"))
+        trainer = paths.v1_trainer()
         trainer.config = paths.configured(gdpo_reward_keys=list(rollouts[0]["rewards"]))
         trainer.tokenizer = Tokenizer()
         trainer.global_steps = rollouts[0]["step"]

@@ -79,7 +79,7 @@ def main(folder):
     batch = paths.Batch(3, missing=True)
     rows = paths.v1_rows(batch, turns=True, padding=0)
     meta = upsample_batch_to_divisible_size(put(rows), MULTIPLE, eos_token_id=0)
-    trainer = object.__new__(paths.trainer_base.get_trainer_cls("sync"))
+    trainer = paths.v1_trainer()
     records = Path(f"{folder}-records")
     trainer.config = batch.config(gdpo_rollouts=str(records))
     trainer.tokenizer, trainer.global_steps = Tokenizer(), 1

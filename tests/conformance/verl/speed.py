@@ -17,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl import DataProto, __version__
-from verl.trainer.ppo import core_algos, ray_trainer
+from verl.trainer.ppo import ray_trainer
 
 from gdpo.integrations.verl._estimator import metrics_of_latest
 
@@ -51,14 +51,12 @@ def main():
         "norm_adv_by_std_in_grpo": True,
     }
     algorithm = OmegaConf.create({"algorithm": algorithm}).algorithm
-    ours = core_algos.get_adv_estimator_fn("gdpo")
-    theirs = core_algos.compute_gdpo_outcome_advantage
     seconds = {"verl": [], "gdpo": [], "gdpo, its metrics": []}
     for _ in range(9):
-        for name, function in (("verl", theirs), ("gdpo", ours)):
-            core_algos.ADV_ESTIMATOR_REGISTRY["gdpo"] = function
+        for name, estimator in (("verl", "gdpo"), ("gdpo", "gdpo/gdpo")):
+            algorithm.adv_estimator = estimator
             start = perf_counter()
-            ray_trainer.compute_advantage(data, adv_estimator="gdpo", config=algorithm)
+            ray_trainer.compute_advantage(data, adv_estimator=estimator, config=algorithm)
             seconds[name].append(perf_counter() - start)
         start = perf_counter()
         metrics_of_latest()

@@ -9,7 +9,6 @@ import sys
 
 import torch
 from paths import LONGEST, Batch, legacy
-from verl.trainer.ppo import core_algos
 
 LONG = (LONGEST, LONGEST)
 CASES = {
@@ -25,9 +24,8 @@ CASES = {
 }
 
 
-def advantages(batch, function, **more):
-    core_algos.ADV_ESTIMATOR_REGISTRY["gdpo"] = function
-    return legacy(batch, **more)[0]
+def advantages(batch, estimator, **more):
+    return legacy(batch, adv_estimator=estimator, **more)[0]
 
 
 def largest(values):
@@ -35,8 +33,7 @@ def largest(values):
 
 
 def main():
-    ours = core_algos.get_adv_estimator_fn("gdpo")
-    theirs = core_algos.compute_gdpo_outcome_advantage
+    ours, theirs = "gdpo/gdpo", "gdpo"
     by_tokens = {"gdpo_options": {"token_counts": True}}
     write = sys.stdout.write
     write("| batch | largest advantage: gdpo | verl | largest difference | by tokens, too |\n")

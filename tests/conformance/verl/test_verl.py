@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from functools import lru_cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,8 +26,11 @@ PATHS = ["legacy", "separation", "V1", "V1, turns and padding"]
 
 
 @lru_cache
-def printed_by(script="paths.py", *arguments, home=None):
+def printed_by(script="paths.py", *arguments, home=None, variables=()):
     environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "auto", "OMP_NUM_THREADS": "1"}
+    if version("verl").startswith("0.8"):  # it has no entry points
+        environment["VERL_USE_EXTERNAL_MODULES"] = "gdpo.integrations.verl._plugin"
+    environment |= dict(variables)
     environment["HOME"] = home or os.environ.get("HOME", "")  # where Ray writes files
     command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -64,6 +68,58 @@ def test_what_every_trainer_logs_holds_numbers_of_each_reward(path):
         assert {"gdpo/reward_0/zero_variance_groups", "gdpo/warnings"} <= set(line["metrics"])
 
 
+OWN = ["grpo", "gdpo", "rloo", "grpo_vectorized", "reinforce_plus_plus", "opo", "gae"]
+
+
+def results(*arguments, **variables):
+    found = printed_by("watching.py", *arguments, variables=tuple(variables.items()))
+    return {(line["path"], line.get("estimator")): line["result"] for line in found}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("estimator", OWN)
+def test_verls_own_estimators_have_the_bits_of_verl_without_gdpo_whether_watched_or_not(
+    path, estimator
+):
+    nothing = {"VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": ""}
+    without = results(**nothing)[path, estimator]
+    installed, watched = results()[path, estimator], results("--watch")[path, estimator]
+    assert installed["digest"] == watched["digest"]
+    if estimator == "gdpo" and path.startswith("V1"):
+        assert without.startswith("KeyError")
+    else:
+        assert without["digest"] == installed["digest"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("estimator", OWN)
+def test_what_is_watched_is_logged_and_nothing_else_is(path, estimator):
+    watched, installed = results("--watch")[path, estimator], results()[path, estimator]
+    shares = [watched["metrics"][f"gdpo/reward_{k}/influence_share"] for k in range(3)]
+    assert sum(map(abs, shares)) == pytest.approx(1)
+    assert not any("stops watching" in message for message in watched["said"])
+    assert installed["metrics"] == {}
+
+
+def test_advantages_that_differ_by_token_are_averaged_and_that_is_said():
+    said = results("--watch")["legacy", "gae"]["said"]
+    assert any("gae gives the tokens of a rollout different advantages" in each for each in said)
+
+
+def test_verls_own_gdpo_on_the_default_trainer_is_verls_function_on_the_same_rows():
+    found = results()["V1, delivered", None]
+    assert found["rows"] > 0
+    assert found["nonzero"]
+    assert found["same"]
+    assert any("The formula stays verl's" in each for each in results()["V1", "gdpo"]["said"])
+
+
+def test_the_check_at_start_passes_here_and_finds_another_formula():
+    (line,) = printed_by("configuration.py")
+    assert line["check"] is None
+    assert line["check of another formula"].startswith("ConfigError: gdpo's estimators do not work")
+
+
 def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_rewards(tmp_path):
     (line,) = printed_by("real_queue.py", str(tmp_path / "dump"), home=str(tmp_path))
     assert line["padding"] > 0
@@ -89,8 +145,10 @@ def test_verls_own_dump_is_read_as_it_was_put_into_its_queue(tmp_path):
 def test_verls_own_command_line_takes_our_fields_and_refuses_what_is_wrong():
     (line,) = printed_by("configuration.py")
     accepted = ["plain", "another", "own", "weights by name", "options", "reward function"]
+    accepted += ["watched", "replaced", "verl's own"]
     assert [line[name] for name in accepted] == [False] * len(accepted)  # no critic is needed
     assert line["no keys"].startswith("ConfigError: algorithm.gdpo_reward_keys=None")
+    assert line["watched without keys"].startswith("ConfigError: algorithm.gdpo_reward_keys=None")
     assert line["kl in reward"].startswith("ConfigError: algorithm.use_kl_in_reward=True")
     assert "'brevity', which compute_score" in line["keys that are not given"]
 

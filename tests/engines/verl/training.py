@@ -63,7 +63,7 @@ def cpu(workers=1, length=128):
 
 
 def plain(folder, policy, steps, *overrides, workers=1, record=True):
-    """Return the arguments of verl for a training on `scores.py`, with adv_estimator=gdpo.
+    """Return the arguments of verl for a training on `scores.py`, with adv_estimator=gdpo/gdpo.
 
     Args:
         folder: Folder of the data and of everything that verl writes.
@@ -97,7 +97,7 @@ def plain(folder, policy, steps, *overrides, workers=1, record=True):
         "trainer.val_before_train=False",
         f"trainer.default_local_dir={folder}/checkpoints",
         f"trainer.rollout_data_dir={folder}/dump",
-        "algorithm.adv_estimator=gdpo",
+        "algorithm.adv_estimator=gdpo/gdpo",
         "+algorithm.gdpo_reward_keys=[digits,brevity]",
         "+algorithm.gdpo_reward_weights=[1.0,0.25]",
         *([f"+algorithm.gdpo_rollouts={folder}/record"] if record else []),

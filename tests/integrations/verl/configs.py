@@ -4,4 +4,7 @@
 class Config(dict):
     """A mapping with attributes, like OmegaConf's."""
 
-    __getattr__ = dict.__getitem__
+    def __getattr__(self, name):
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]

@@ -23,7 +23,7 @@ from gdpo.integrations.verl._trainers import (
     with_rewards_dumped,
 )
 
-ALGORITHM = {"adv_estimator": "gdpo", "gdpo_reward_keys": ["correct", "format"]}
+ALGORITHM = {"adv_estimator": "gdpo/gdpo", "gdpo_reward_keys": ["correct", "format"]}
 CORRECT, FORMAT = [0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]
 COLUMNS = {"correct": CORRECT, "format": FORMAT}
 UIDS = np.array(["a", "a", "b", "b"], dtype=object)
@@ -99,22 +99,24 @@ def config(reward=None, **algorithm):
 def test_a_record_that_nothing_would_write_is_refused_before_the_run(tmp_path):
     asked = config(adv_estimator="grpo", gdpo_rollouts=str(tmp_path))
     with pytest.raises(ConfigError, match="gdpo_rollouts"):
-        with_check(lambda config: "verl's answer")(asked)
+        with_check(lambda config: "verl's answer", lambda: None)(asked)
 
 
 def test_a_wrong_configuration_is_refused_where_a_trainer_asks_about_its_critic():
-    check = with_check(lambda config: "verl's answer")
+    check = with_check(lambda config: "verl's answer", lambda: None)
     assert check(config()) == "verl's answer"
     assert check(config(adv_estimator="grpo")) == "verl's answer"
     with pytest.raises(ConfigError, match="gdpo_reward_keys=None"):
-        check(config(adv_estimator="gdpo"))
+        check(config(adv_estimator="gdpo/gdpo"))
+    with pytest.raises(ConfigError, match="gdpo_reward_keys=None"):
+        check(config(adv_estimator="grpo", gdpo_watch=True))
 
 
 def test_keys_that_our_reward_function_does_not_give_are_refused_before_the_run():
     function = {"path": "pkg://gdpo.integrations.verl", "name": "compute_score"}
     function["reward_kwargs"] = {"task": "gsm8k"}
     reward = {"custom_reward_function": function}
-    check = with_check(lambda config: "verl's answer")
+    check = with_check(lambda config: "verl's answer", lambda: None)
     known = {**ALGORITHM, "gdpo_reward_keys": ["correctness", "format"]}
     assert check(config(reward, **known)) == "verl's answer"
     with pytest.raises(ConfigError, match=r"'correct', .*compute_score"):
@@ -123,14 +125,13 @@ def test_keys_that_our_reward_function_does_not_give_are_refused_before_the_run(
 
 
 def verls_compute_advantage(data, adv_estimator, config):
-    """Pass the separate rewards only to an estimator named gdpo, as verl does."""
+    """Call the estimator that is registered under the name."""
     if adv_estimator == "grpo":
         return "verl's own"
-    more = {"non_tensor_batch": data.non_tensor_batch} if adv_estimator == "gdpo" else {}
-    return called(config=config, **more)[0]
+    return called(config=config)[0]
 
 
-@pytest.mark.parametrize("name", ["gdpo", "gdpo/gdpo", "gdpo/gdpo.advantages:gdpo"])
+@pytest.mark.parametrize("name", ["gdpo/gdpo", "gdpo/gdpo.advantages:gdpo"])
 def test_rewards_of_the_batch_reach_every_estimator_of_ours(name):
     registered = []
     compute = with_columns(verls_compute_advantage, registered.append)
@@ -143,6 +144,16 @@ def test_rewards_of_the_batch_reach_every_estimator_of_ours(name):
 def test_other_estimators_are_left_to_verl():
     compute = with_columns(verls_compute_advantage, lambda name: None)
     assert compute(None, "grpo", config=None) == "verl's own"
+
+
+def test_the_plain_name_calls_ours_by_its_own_name_if_it_is_to_be_replaced():
+    registered = []
+    compute = with_columns(verls_compute_advantage, registered.append)
+    data = SimpleNamespace(non_tensor_batch=COLUMNS)
+    replaced = {**ALGORITHM, "adv_estimator": "gdpo", "gdpo_replace": True}
+    advantages = compute(data, adv_estimator="gdpo", config=replaced)
+    torch.testing.assert_close(advantages, torch.tensor(EXPECTED)[:, None].float() * MASK)
+    assert registered == ["gdpo/gdpo"]
 
 
 class Queue:

@@ -6,12 +6,12 @@ import sys
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gdpo.integrations.verl import _plugin
 from gdpo.integrations.verl._plugin import when_imported
-from gdpo.integrations.verl.settings import KNOWN
 
 
 @pytest.fixture
@@ -48,14 +48,32 @@ def test_a_changed_module_keeps_its_source_for_those_who_look(module):
     assert found.__spec__.loader.get_source(module) == "value = 1\n"
 
 
-def test_an_unsupported_verl_gives_a_warning_and_is_not_changed(caplog, monkeypatch):
-    asked = []
-    monkeypatch.setattr(_plugin, "when_imported", lambda name, change: asked.append(name))
+def test_a_function_that_this_verl_does_not_have_is_named_with_what_is_lost(caplog):
     with caplog.at_level(logging.WARNING):
-        assert _plugin.install("99.0") is False
-    assert asked == []
+        _plugin._log(SimpleNamespace(__name__="verl.trainer.ppo.metric_utils"))
     (record,) = caplog.records
-    assert "verl 99.0" in record.message
-    assert KNOWN[-1] in record.message
-    assert _plugin.install(KNOWN[-1]) is True
-    assert "verl.trainer.ppo.core_algos" in asked
+    assert record.getMessage() == (
+        "verl.trainer.ppo.metric_utils has no compute_data_metrics, which gdpo wraps: gdpo logs no "
+        "metrics"
+    )
+
+
+def test_the_queue_of_a_verl_without_one_of_its_functions_is_wrapped_as_far_as_it_goes(caplog):
+    trainer = SimpleNamespace(__name__="PPOTrainer", _compute_advantage=lambda *_: None)
+    base = SimpleNamespace(__name__="trainer_base", PPOTrainer=trainer, tq=None)
+    before = trainer._compute_advantage
+    _plugin._carry_through_queue(base)
+    assert trainer._compute_advantage is not before
+    assert [message.split(",")[0] for message in caplog.messages] == [
+        "trainer_base has no compute_advantage_for_multi_trajectories",
+        "PPOTrainer has no _log_rollout_data",
+    ]
+
+
+def test_verls_own_names_stay_verls():
+    theirs = object()
+    core_algos = SimpleNamespace(ADV_ESTIMATOR_REGISTRY={"gdpo": theirs, "grpo": theirs})
+    _plugin._register_all(core_algos)
+    registry = core_algos.ADV_ESTIMATOR_REGISTRY
+    assert registry["gdpo"] is registry["grpo"] is theirs
+    assert {"gdpo/gdpo", "gdpo/grpo"} < set(registry)

@@ -58,7 +58,7 @@ class Trainer:
     tokenizer = Tokenizer()
 
     def __init__(self, folder):
-        algorithm = Config(SETTINGS, adv_estimator="gdpo")
+        algorithm = Config(SETTINGS, adv_estimator="gdpo/gdpo")
         if folder is not None:
             algorithm["gdpo_rollouts"] = str(folder)
         trainer, data = Config(experiment_name="mine"), Config(max_response_length=3)

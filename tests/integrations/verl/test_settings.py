@@ -5,12 +5,18 @@ from tests.integrations.verl.configs import Config
 
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
-from gdpo.integrations.rows import estimator_names, is_ours
-from gdpo.integrations.verl.settings import check_record, read_settings
+from gdpo.integrations.rows import estimator_names
+from gdpo.integrations.verl.settings import (
+    check_fields,
+    read_settings,
+    remarks,
+    uses_gdpo,
+    watches,
+)
 
 
 def read(**more):
-    return read_settings({"adv_estimator": "gdpo", "gdpo_reward_keys": ["a", "b"], **more})
+    return read_settings({"adv_estimator": "gdpo/gdpo", "gdpo_reward_keys": ["a", "b"], **more})
 
 
 def refused(match, **more):
@@ -18,14 +24,43 @@ def refused(match, **more):
         read(**more)
 
 
-def test_every_estimator_has_a_name_and_verls_gdpo_is_ours():
-    assert estimator_names() == ["gdpo", *(f"gdpo/{name}" for name in ESTIMATORS)]
-    assert all(map(is_ours, estimator_names()))
+def test_every_estimator_has_a_name_of_its_own_beside_verls():
+    names = estimator_names()
+    assert names == [f"gdpo/{name}" for name in ESTIMATORS]
+    assert all(uses_gdpo({"adv_estimator": name}) for name in names)
 
 
-@pytest.mark.parametrize("name", ["gae", "grpo", "rloo", "gdpo_other"])
+@pytest.mark.parametrize("name", ["gdpo", "gae", "grpo", "rloo", "gdpo_other"])
 def test_the_estimators_of_verl_and_of_others_stay_theirs(name):
-    assert not is_ours(name)
+    assert not uses_gdpo({"adv_estimator": name})
+
+
+def test_the_plain_name_is_taken_if_asked_for():
+    replaced = {"adv_estimator": "gdpo", "gdpo_replace": True, "gdpo_reward_keys": ["a"]}
+    assert uses_gdpo(replaced)
+    assert read_settings(replaced).rule.name == "gdpo"
+    assert not uses_gdpo({**replaced, "gdpo_replace": False})
+
+
+def test_only_an_estimator_of_verl_is_watched():
+    assert watches({"adv_estimator": "gdpo", "gdpo_watch": True})
+    assert watches({"adv_estimator": "rloo", "gdpo_watch": True})
+    assert not watches({"adv_estimator": "rloo"})
+    assert not watches({"adv_estimator": "gdpo/gdpo", "gdpo_watch": True})
+
+
+def test_who_writes_verls_gdpo_learns_whose_formula_runs_unless_it_was_said():
+    old = Config(adv_estimator="gdpo", gdpo_reward_keys=["a"])
+    (message,) = remarks(old)
+    assert "verl's own" in message
+    assert "adv_estimator=gdpo/gdpo" in message
+    assert remarks(Config(old, gdpo_watch=True)) == remarks(Config(old, gdpo_replace=False)) == []
+    assert remarks(Config(old, adv_estimator="grpo")) == []
+
+
+def test_a_misspelt_field_beside_an_estimator_of_verl_is_a_remark():
+    (message,) = remarks(Config(adv_estimator="grpo", gdpo_wacth=True))
+    assert "did you mean 'gdpo_watch'" in message
 
 
 @pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"constrained_grpo", "sa_mrpo", "saw"}))
@@ -57,35 +92,68 @@ def test_an_equal_configuration_gives_the_same_rule_with_its_state():
     assert read() is not read(gdpo_options={"max_advantage": 5})
 
 
-def configured(folder, use_v1, estimator):
-    algorithm = Config(gdpo_rollouts=folder, adv_estimator=estimator)
+def configured(folder=None, *, use_v1=True, estimator="gdpo/gdpo", **more):
+    algorithm = Config(adv_estimator=estimator, **more)
+    if folder is not None:
+        algorithm["gdpo_rollouts"] = folder
     return Config(algorithm=algorithm, trainer=Config(use_v1=use_v1))
 
 
 def test_a_record_is_refused_by_trainers_that_have_a_program_of_their_own():
-    config = Config(configured("out", True, "gdpo"), rollout={"n_gpus_per_node": 1})
+    config = Config(configured("out"), rollout={"n_gpus_per_node": 1})
     with pytest.raises(ConfigError, match="separate_async"):
-        check_record(config)
+        check_fields(config)
 
 
-def test_a_record_is_for_the_default_trainer_and_our_estimators():
-    check_record(configured("out", True, "gdpo/grpo"))
-    check_record(configured(None, False, "gae"))
+def test_a_record_is_for_the_default_trainer_and_for_what_gdpo_computes_or_watches():
+    check_fields(configured("out", estimator="gdpo/grpo"))
+    check_fields(configured("out", estimator="grpo", gdpo_watch=True))
+    check_fields(configured(None, use_v1=False, estimator="gae"))
     read(gdpo_rollouts="out")
 
 
 @pytest.mark.parametrize(
     ("asked", "match"),
     [
-        (("out", True, "grpo"), "algorithm.adv_estimator=grpo"),
-        (("out", False, "gdpo"), "trainer.rollout_data_dir"),
-        ((5, True, "gdpo"), "gdpo_rollouts=5"),
-        (("", True, "gdpo"), "gdpo_rollouts=''"),
+        (("out", True, "grpo"), "adv_estimator=grpo.* verl's own .*gdpo/grpo.*gdpo_watch"),
+        (("out", True, "gdpo"), "gdpo/gdpo.*gdpo_replace"),
+        (("out", False, "gdpo/gdpo"), "trainer.rollout_data_dir"),
+        ((5, True, "gdpo/gdpo"), "gdpo_rollouts=5"),
+        (("", True, "gdpo/gdpo"), "gdpo_rollouts=''"),
     ],
 )
 def test_a_record_that_nothing_would_write_is_refused(asked, match):
+    folder, use_v1, estimator = asked
+    config = configured(folder, use_v1=use_v1, estimator=estimator)
     with pytest.raises(ConfigError, match=match):
-        check_record(configured(*asked))
+        check_fields(config)
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"gdpo_options": {"max_advantage": 5}}, "gdpo_options has no effect"),
+        ({"gdpo_options": {"max_advantage": 5}, "gdpo_watch": True}, "gdpo_options has no effect"),
+        ({"gdpo_diagnostics": "full"}, "gdpo_diagnostics has no effect"),
+        ({"gdpo_reward_weights": {"a": 1}}, "is a mapping.*gdpo/gdpo"),
+        ({"gdpo_watch": "yes"}, "gdpo_watch='yes': write true or false"),
+        ({"gdpo_replace": 1}, "gdpo_replace=1: write true or false"),
+    ],
+)
+def test_what_has_no_effect_on_verls_gdpo_is_refused(fields, match):
+    with pytest.raises(ConfigError, match=match):
+        check_fields(configured(estimator="gdpo", **fields))
+
+
+def test_another_estimator_has_no_plain_name_to_take():
+    with pytest.raises(ConfigError, match=r"gdpo_replace has no effect.*adv_estimator=rloo"):
+        check_fields(configured(estimator="rloo", gdpo_replace=True))
+
+
+def test_the_metrics_are_brief_or_full():
+    assert read().detail == "brief"
+    assert read(gdpo_diagnostics="full").detail == "full"
+    refused("gdpo_diagnostics='ful'", gdpo_diagnostics="ful")
 
 
 def test_an_unknown_estimator_is_an_error_with_the_nearest_name():

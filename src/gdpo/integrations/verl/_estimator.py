@@ -4,25 +4,31 @@ verl passes one number per token to an estimator, with the rewards already summe
 the separate rewards available to the estimator while verl computes advantages.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Bool
 
 from gdpo.diagnostics import Watch
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, GdpoError
 from gdpo.integrations._scoring import Computed
-from gdpo.integrations.rows import Columns, advantages_of, as_groups, reward_columns
+from gdpo.integrations._settings import Settings
+from gdpo.integrations.rows import Columns, Groups, advantages_of, as_groups, reward_columns
 from gdpo.integrations.verl.scores import declared_by
 from gdpo.integrations.verl.settings import ROLLOUTS, read_settings
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.writing import set_aside
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 def last_outputs(keys: Sequence[str]) -> list[int]:
@@ -49,6 +55,32 @@ class Carried:
     """verl's row keys. None: every row is a separate rollout."""
     padding: Bool[np.ndarray, " row"] | None = None
     """True for padding rows. None: the batch has no padding rows."""
+
+    @property
+    def outputs(self) -> list[int] | None:
+        """For each row, the row that represents its rollout. None: every row is a rollout."""
+        return None if self.keys is None else last_outputs(self.keys)
+
+    def groups(self, settings: Settings, prompt_ids: Any, token_counts: Any) -> Groups:
+        """Return the rewards in groups.
+
+        Args:
+            settings: Settings with the names of the rewards.
+            prompt_ids: Prompt id of each row.
+            token_counts: Number of trained tokens of each row.
+
+        Raises:
+            ConfigError: If a reward is not in the batch.
+        """
+        rewards = reward_columns(
+            self.columns,
+            settings.names,
+            asked_by="algorithm.gdpo_reward_keys",
+            given_by="compute_score, next to 'score'",
+        )
+        return as_groups(
+            rewards, list(prompt_ids), token_counts, outputs=self.outputs, padding=self.padding
+        )
 
 
 _carried: ContextVar[Carried | None] = ContextVar("carried", default=None)
@@ -109,23 +141,27 @@ def compute_advantages(
             "the separate rewards did not reach the estimator, because gdpo does not support this "
             "trainer: use one of verl's own trainers, or pass non_tensor_batch"
         )
-    groups = as_groups(
-        reward_columns(
-            carried.columns,
-            settings.names,
-            asked_by="algorithm.gdpo_reward_keys",
-            given_by="compute_score, next to 'score'",
-        ),
-        list(index),
-        response_mask.sum(-1).cpu().numpy(),
-        outputs=None if carried.keys is None else last_outputs(carried.keys),
-        padding=carried.padding,
-    )
+    groups = carried.groups(settings, index, response_mask.sum(-1).cpu().numpy())
     advantages = advantages_of(groups, settings)
-    _latest[:] = [Computed(settings, groups, advantages)]
+    keep(Computed(settings, groups, advantages))
     rows = token_level_rewards.new_tensor(groups.per_row(advantages))
     tokens = rows.unsqueeze(-1) * response_mask
     return tokens, tokens
+
+
+def current() -> Carried | None:
+    """Return what an enclosing `carrying` block makes available, or None."""
+    return _carried.get()
+
+
+def keep(computed: Computed) -> None:
+    """Store a batch with its advantages for the metrics and the rollout record."""
+    _latest[:] = [computed]
+
+
+def discard() -> None:
+    """Forget the latest batch."""
+    _latest.clear()
 
 
 def latest() -> Computed:
@@ -142,8 +178,42 @@ def metrics_of_latest() -> dict[str, float]:
     """
     if not _latest:
         return {}
-    return _latest.pop().metrics(_watch)
+    computed = _latest.pop()
+    if computed.watched is None:
+        return computed.metrics(_watch)
+    return harmless(computed.metrics, _watch) or {}
 
+
+class Harmless:
+    """Calls functions that must not end a training. The first exception switches all of them off.
+
+    Args:
+        consequence: What the training goes on without, for the warning.
+    """
+
+    def __init__(self, consequence: str) -> None:
+        self.on = True
+        self._consequence = consequence
+
+    def __call__(self, function: Callable[..., Result], *args: Any) -> Result | None:
+        """Return the result of the function. None: it or an earlier one raised an exception."""
+        if not self.on:
+            return None
+        try:
+            return function(*args)
+        except Exception as error:  # nothing that a watch meets may end a training
+            self.on = False
+            logger.warning(
+                "%s: %s: %s",
+                self._consequence,
+                type(error).__name__,
+                error,
+                exc_info=not isinstance(error, GdpoError),
+            )
+            return None
+
+
+harmless = Harmless("gdpo stops watching this run, which goes on without gdpo's metrics and record")
 
 _TEXTS = ("prompts", "responses", "reward_model")
 

@@ -1,7 +1,8 @@
 """Registers gdpo's estimators with verl, which imports this module as a plugin.
 
-The entry point is `verl.plugins`. If the version of verl is not supported, the plugin logs a
-warning and changes nothing.
+The entry point is `verl.plugins`. verl 0.8 has none: VERL_USE_EXTERNAL_MODULES names this module.
+The plugin looks for the functions that it wraps, and asks for no version. Before a training starts,
+`check_itself` compares advantages that go through verl with gdpo's.
 """
 
 import logging
@@ -13,17 +14,18 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from gdpo.integrations.rows import NAME, estimator_names
+from gdpo.integrations.rows import estimator_names
 from gdpo.integrations.verl._estimator import compute_advantages
+from gdpo.integrations.verl._self_check import check_itself
 from gdpo.integrations.verl._trainers import (
     with_check,
     with_columns,
     with_metrics,
     with_queue,
     with_rewards_dumped,
+    with_watch,
 )
 from gdpo.integrations.verl.scores import TOKENS_MANAGER, with_num_tokens
-from gdpo.integrations.verl.settings import KNOWN
 
 Change = Callable[[ModuleType], None]
 
@@ -79,28 +81,30 @@ sys.meta_path.insert(0, _FINDER)
 logger = logging.getLogger(__name__)
 
 
-def install(version: str) -> bool:
+def install() -> None:
     """Register the changes to verl's modules. Each change is applied when verl imports the module.
 
-    Returns:
-        False if this version of verl is not supported. In that case nothing is changed.
+    A change whose function this verl does not have is left out, with a warning.
     """
-    if version not in KNOWN:
-        logger.warning(
-            "verl %s is not supported by this version of gdpo, so gdpo changes nothing and "
-            "algorithm.adv_estimator=%s is verl's own estimator. Install verl %s, or a newer gdpo",
-            version,
-            NAME,
-            " or ".join(KNOWN),
-        )
-        return False
-    when_imported("verl.trainer.ppo.core_algos", _register_all)
-    when_imported("verl.trainer.ppo.utils", _check_configuration)
-    when_imported("verl.trainer.ppo.metric_utils", _log)
-    when_imported("verl.trainer.ppo.ray_trainer", _carry)
-    when_imported("verl.trainer.ppo.v1.trainer_base", _carry_through_queue)
-    when_imported("verl.experimental.reward_loop.reward_manager", _add_manager)
-    return True
+    for module, change in (
+        ("verl.trainer.ppo.core_algos", _register_all),
+        ("verl.trainer.ppo.utils", _check_configuration),
+        ("verl.trainer.ppo.metric_utils", _log),
+        ("verl.trainer.ppo.ray_trainer", _carry),
+        ("verl.trainer.ppo.v1.trainer_base", _carry_through_queue),
+        ("verl.trainer.main_ppo_sync", _carry_through_queue),  # verl 0.8's V1 trainer
+        ("verl.experimental.reward_loop.reward_manager", _add_manager),
+    ):
+        when_imported(module, change)
+
+
+def _wrap(place: Any, name: str, wrapper: Callable[[Any], Any], *, lost: str) -> None:
+    """Replace a function of verl by its wrapper. If verl has no such function, log what is lost."""
+    function = getattr(place, name, None)
+    if function is None:
+        logger.warning("%s has no %s, which gdpo wraps: %s", place.__name__, name, lost)
+    else:
+        setattr(place, name, wrapper(function))
 
 
 def _register_all(core_algos: Any) -> None:
@@ -109,11 +113,12 @@ def _register_all(core_algos: Any) -> None:
 
 
 def _check_configuration(utils: Any) -> None:
-    utils.need_critic = with_check(utils.need_critic)
+    lost = "gdpo's settings are not checked before a training starts"
+    _wrap(utils, "need_critic", lambda wrapped: with_check(wrapped, check_itself), lost=lost)
 
 
 def _log(metric_utils: Any) -> None:
-    metric_utils.compute_data_metrics = with_metrics(metric_utils.compute_data_metrics)
+    _wrap(metric_utils, "compute_data_metrics", with_metrics, lost="gdpo logs no metrics")
 
 
 def _carry(ray_trainer: Any) -> None:
@@ -122,14 +127,22 @@ def _carry(ray_trainer: Any) -> None:
     def register(name: str) -> None:
         registry.setdefault(name, compute_advantages)
 
-    ray_trainer.compute_advantage = with_columns(ray_trainer.compute_advantage, register)
+    def wrapper(compute_advantage: Any) -> Any:
+        return with_columns(compute_advantage, register)
+
+    lost = "gdpo's estimators and gdpo_watch work in no trainer"
+    _wrap(ray_trainer, "compute_advantage", wrapper, lost=lost)
 
 
 def _carry_through_queue(trainer_base: Any) -> None:
-    trainer: Any = trainer_base.PPOTrainer
-    queue = trainer_base.tq
-    trainer._compute_advantage = with_queue(trainer._compute_advantage, queue)
-    trainer._log_rollout_data = with_rewards_dumped(trainer._log_rollout_data, queue)
+    trainer, queue = trainer_base.PPOTrainer, trainer_base.tq
+    lost = "gdpo's estimators and gdpo_watch do not work in the V1 trainers"
+    _wrap(trainer, "_compute_advantage", lambda wrapped: with_queue(wrapped, queue), lost=lost)
+    name = "compute_advantage_for_multi_trajectories"
+    _wrap(trainer_base, name, with_watch, lost="gdpo_watch does not work in the V1 trainers")
+    lost = "the files in trainer.rollout_data_dir do not contain each reward"
+    name = "_log_rollout_data"
+    _wrap(trainer, name, lambda wrapped: with_rewards_dumped(wrapped, queue), lost=lost)
 
 
 def _add_manager(reward_manager: Any) -> None:
@@ -137,6 +150,5 @@ def _add_manager(reward_manager: Any) -> None:
     reward_manager.register(TOKENS_MANAGER)(with_num_tokens(naive))
 
 
-_verl: ModuleType | None = sys.modules.get("verl")
-if _verl is not None:
-    install(str(getattr(_verl, "__version__", "?")))
+if "verl" in sys.modules:
+    install()

@@ -1,4 +1,7 @@
-"""Wraps verl's functions so that the estimator receives each reward separately."""
+"""Wraps verl's functions so that the estimator receives each reward separately.
+
+If an estimator of verl computes the advantages, the wrappers leave it and its result unchanged.
+"""
 
 import functools
 from collections.abc import Callable
@@ -6,22 +9,49 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.integrations.rows import by_name, is_ours
-from gdpo.integrations.verl._estimator import Carried, carrying, metrics_of_latest, record
+from gdpo.integrations.rows import NAME, PREFIX, as_text, by_name
+from gdpo.integrations.verl._estimator import (
+    Carried,
+    Harmless,
+    carrying,
+    current,
+    harmless,
+    metrics_of_latest,
+    record,
+)
+from gdpo.integrations.verl._watching import delivered, observe, warn_once
 from gdpo.integrations.verl.scores import check_keys
-from gdpo.integrations.verl.settings import check_record, read_settings
+from gdpo.integrations.verl.settings import (
+    ROLLOUTS,
+    check_fields,
+    is_plain,
+    read_settings,
+    remarks,
+    uses_gdpo,
+    watches,
+)
 
 Function = Callable[..., Any]
 
 
-def with_check(need_critic: Function) -> Function:
-    """Wrap `need_critic`, which every trainer calls at startup, to check the configuration."""
+def with_check(need_critic: Function, check_itself: Callable[[], None]) -> Function:
+    """Wrap `need_critic`, which every trainer calls at startup, to check the configuration.
+
+    Args:
+        need_critic: verl's function.
+        check_itself: Function that checks gdpo's estimator inside this verl.
+    """
 
     @functools.wraps(need_critic)
     def checked(config: Any) -> Any:
-        check_record(config)
-        if is_ours(config.algorithm.adv_estimator):
+        check_fields(config)
+        if uses_gdpo(config.algorithm) or watches(config.algorithm):
             check_keys(config.get("reward"), read_settings(config.algorithm).names)
+        if uses_gdpo(config.algorithm):
+            check_itself()
+        else:
+            for message in remarks(config.algorithm):
+                warn_once(message)
         return need_critic(config)
 
     return checked
@@ -30,7 +60,9 @@ def with_check(need_critic: Function) -> Function:
 def with_columns(compute_advantage: Function, register: Callable[[str], None]) -> Function:
     """Wrap `compute_advantage` so that the estimator receives the separate rewards.
 
-    The rewards come from an enclosing `carrying` block if there is one, otherwise from the batch.
+    The rewards come from an enclosing `carrying` block if there is one (V1 trainer), otherwise from
+    the batch. verl's name `gdpo` stays that of its own estimator: `gdpo_replace` calls gdpo's by
+    its name.
 
     Args:
         compute_advantage: verl's function.
@@ -40,11 +72,25 @@ def with_columns(compute_advantage: Function, register: Callable[[str], None]) -
 
     @functools.wraps(compute_advantage)
     def computed(data: Any, adv_estimator: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_ours(adv_estimator):
-            return compute_advantage(data, adv_estimator, *args, **kwargs)
-        register(str(getattr(adv_estimator, "value", adv_estimator)))
-        with carrying(Carried(data.non_tensor_batch)):
-            return compute_advantage(data, adv_estimator, *args, **kwargs)
+        algorithm: Any = kwargs.get("config") or {}
+        carried = current()
+        if carried is None and algorithm.get(ROLLOUTS) is not None:
+            warn_once(
+                f"algorithm.{ROLLOUTS} has no effect with this trainer: set "
+                "trainer.rollout_data_dir instead; its files contain each reward"
+            )
+        if uses_gdpo(algorithm):
+            name = f"{PREFIX}{NAME}" if is_plain(adv_estimator) else as_text(adv_estimator)
+            register(name)
+            with carrying(Carried(data.non_tensor_batch)):
+                return compute_advantage(data, name, *args, **kwargs)
+        if carried is not None and is_plain(adv_estimator):
+            with delivered(algorithm, data, carried):
+                return compute_advantage(data, adv_estimator, *args, **kwargs)
+        done = compute_advantage(data, adv_estimator, *args, **kwargs)
+        if carried is None and watches(algorithm):
+            harmless(observe, algorithm, done, Carried(done.non_tensor_batch))
+        return done
 
     return computed
 
@@ -59,6 +105,9 @@ def with_metrics(compute_data_metrics: Function) -> Function:
     return computed
 
 
+_handing_over = Harmless("gdpo cannot hand the rewards to verl's own gdpo")
+
+
 def with_queue(compute_advantage: Function, queue: Any) -> Function:
     """Wrap `PPOTrainer._compute_advantage` to fetch the rewards from the queue first.
 
@@ -67,13 +116,36 @@ def with_queue(compute_advantage: Function, queue: Any) -> Function:
 
     @functools.wraps(compute_advantage)
     def computed(trainer: Any, batch: Any, metrics: dict[str, Any]) -> Any:
-        if not is_ours(trainer.config.algorithm.adv_estimator):
+        algorithm = trainer.config.algorithm
+        if uses_gdpo(algorithm):
+            with carrying(_carry(trainer, batch, queue)):
+                done = compute_advantage(trainer, batch, metrics)
+            record(trainer, batch, queue)
+            return done
+        if not watches(algorithm) and not is_plain(algorithm.adv_estimator):
             return compute_advantage(trainer, batch, metrics)
-        padding = np.array([bool(tag.get("is_padding")) for tag in batch.tags])
-        columns = fetch_columns(trainer, batch, queue)
-        with carrying(Carried(columns, keys=batch.keys, padding=padding)):
+        fetch = _handing_over if is_plain(algorithm.adv_estimator) else harmless
+        carried = fetch(_carry, trainer, batch, queue)
+        if carried is None:
+            return compute_advantage(trainer, batch, metrics)
+        with carrying(carried):
             done = compute_advantage(trainer, batch, metrics)
-        record(trainer, batch, queue)
+        if watches(algorithm):
+            harmless(record, trainer, batch, queue)
+        return done
+
+    return computed
+
+
+def with_watch(compute_for_trajectories: Function) -> Function:
+    """Wrap the V1 trainer's `compute_advantage_for_multi_trajectories` to watch its result."""
+
+    @functools.wraps(compute_for_trajectories)
+    def computed(data: Any, *args: Any, **kwargs: Any) -> Any:
+        done = compute_for_trajectories(data, *args, **kwargs)
+        algorithm, carried = kwargs.get("config"), current()
+        if algorithm is not None and carried is not None and watches(algorithm):
+            harmless(observe, algorithm, done, carried)
         return done
 
     return computed
@@ -84,9 +156,14 @@ def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
 
     @functools.wraps(log_rollout_data)
     def logged(trainer: Any, batch: Any, timing_raw: Any, rollout_data_dir: str) -> Any:
-        if not is_ours(trainer.config.algorithm.adv_estimator):
+        algorithm = trainer.config.algorithm
+        columns: dict[str, list[Any]] | None = None
+        if uses_gdpo(algorithm):
+            columns = fetch_columns(trainer, batch, queue)
+        elif watches(algorithm):
+            columns = harmless(fetch_columns, trainer, batch, queue)
+        if columns is None:
             return log_rollout_data(trainer, batch, timing_raw, rollout_data_dir)
-        columns = fetch_columns(trainer, batch, queue)
         row = {key: i for i, key in enumerate(batch.keys)}
         dump = trainer._dump_generations
 
@@ -104,13 +181,18 @@ def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
     return logged
 
 
+def _carry(trainer: Any, batch: Any, queue: Any) -> Carried:
+    padding = np.array([bool(tag.get("is_padding")) for tag in batch.tags])
+    return Carried(fetch_columns(trainer, batch, queue), keys=batch.keys, padding=padding)
+
+
 def fetch_columns(trainer: Any, batch: Any, queue: Any) -> dict[str, list[Any]]:
     """Fetch the rewards from the TransferQueue and return one list per reward name.
 
     The queue stores the values that `compute_score` returned in `extra_fields`. A reward model that
     shares the GPUs with the policy writes to separate fields.
     """
-    names = read_settings(trainer.config.algorithm).names
+    names = trainer.config.algorithm.get("gdpo_reward_keys") or ()
     fields = ["extra_fields", *names]  # the queue ignores fields that it does not have
     data = queue.kv_batch_get(
         keys=batch.keys, partition_id=batch.partition_id, select_fields=fields

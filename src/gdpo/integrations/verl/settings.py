@@ -6,18 +6,24 @@ from functools import lru_cache
 from typing import Any, cast
 
 from gdpo._naming import did_you_mean
+from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
 from gdpo.integrations._settings import Settings, make_settings
-from gdpo.integrations.rows import PREFIX, as_text, is_ours, without_prefix
+from gdpo.integrations.rows import NAME, PREFIX, as_text, without_prefix
 
-KNOWN = ("0.9.0", "0.9.1")
-"""Supported verl versions. The conformance tests were run with each version."""
-
-FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
-"""Fields of `algorithm` that gdpo reads. verl defines all of these except `gdpo_options`."""
+FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagnostics")
+"""Fields of `algorithm` for rewards, estimator and metrics. verl knows the first two."""
 
 ROLLOUTS = "gdpo_rollouts"
 """Field that sets the folder of the rollout record, which only the default (V1) trainer writes."""
+
+WATCH = "gdpo_watch"
+"""Field that adds metrics and the rollout record to an estimator of verl, which stays as it is."""
+
+REPLACE = "gdpo_replace"
+"""Field with which `adv_estimator=gdpo` selects gdpo's estimator instead of verl's."""
+
+_ALL = (*FIELDS, ROLLOUTS, WATCH, REPLACE)
 
 _WITHOUT_EFFECT = {
     "use_kl_in_reward": (
@@ -33,8 +39,27 @@ _WITHOUT_EFFECT = {
 }
 
 
+def uses_gdpo(algorithm: Any) -> bool:
+    """Return whether gdpo computes the advantages: `gdpo/<name>`, or `gdpo` with `gdpo_replace`."""
+    name = as_text(algorithm.get("adv_estimator"))
+    return name.startswith(PREFIX) or (is_plain(name) and algorithm.get(REPLACE) is True)
+
+
+def is_plain(estimator: Any) -> bool:
+    """Return whether this is the name `gdpo`, which is verl's own estimator."""
+    return as_text(estimator) == NAME
+
+
+def watches(algorithm: Any) -> bool:
+    """Return whether gdpo watches an estimator of verl."""
+    return algorithm.get(WATCH) is True and not uses_gdpo(algorithm)
+
+
 def read_settings(algorithm: Any) -> Settings:
     """Return a configuration's settings. Identical configurations share one object and its state.
+
+    If gdpo only watches, the settings contain names and weights of the rewards. Their rule is not
+    used.
 
     Args:
         algorithm: The `algorithm` section of verl's configuration, as an OmegaConf node or verl's
@@ -44,40 +69,107 @@ def read_settings(algorithm: Any) -> Settings:
         ConfigError: If the estimator or an option is unknown, if the weights do not match the keys,
             or if a field that has no effect with this estimator is set.
     """
+    for message in _unknown(algorithm):
+        raise ConfigError(message)
+    fields = {field: plain(algorithm.get(field)) for field in FIELDS}
+    name = as_text(algorithm.get("adv_estimator"))
+    if uses_gdpo(algorithm):
+        _check_switches(algorithm)
+    else:
+        name = NAME
+    return _settings(json.dumps({"name": name, **fields}))
+
+
+@lru_cache
+def _settings(described: str) -> Settings:
+    name, keys, weights, options, detail = json.loads(described).values()
+    place = "+algorithm.gdpo_"
+    return make_settings(without_prefix(name), keys, weights, options, place=place, detail=detail)
+
+
+def _unknown(algorithm: Any) -> list[str]:
+    """Return a message for each field that begins like gdpo's and is none of them."""
+    unknown = [str(key) for key in algorithm if str(key).startswith("gdpo_") and key not in _ALL]
+    return [f"unknown field algorithm.{key}: {did_you_mean(key, _ALL)}" for key in unknown]
+
+
+def check_fields(config: Any) -> None:
+    """Check gdpo's fields in a configuration, before a training starts.
+
+    Raises:
+        ConfigError: If a value is not allowed, or if a field has no effect with this estimator or
+            this trainer.
+    """
+    algorithm = config.algorithm
+    for field in (WATCH, REPLACE):
+        if not isinstance(algorithm.get(field, False), bool):
+            raise ConfigError(f"algorithm.{field}={algorithm.get(field)!r}: write true or false")
+    if not uses_gdpo(algorithm):
+        _check_for_verls(algorithm)
+    _check_record(config)
+
+
+def _check_switches(algorithm: Any) -> None:
     for switch, (value, why) in _WITHOUT_EFFECT.items():
         if algorithm.get(switch) is value:
             raise ConfigError(
                 f"algorithm.{switch}={value} has no effect with algorithm.adv_estimator="
                 f"{as_text(algorithm.get('adv_estimator'))}: {why}"
             )
-    for key in algorithm:
-        known = (*FIELDS, ROLLOUTS)
-        if str(key).startswith("gdpo_") and key not in known:
-            raise ConfigError(f"unknown field algorithm.{key}: {did_you_mean(str(key), known)}")
-    fields = {field: plain(algorithm.get(field)) for field in FIELDS}
+
+
+def _check_for_verls(algorithm: Any) -> None:
+    """Check the fields if an estimator of verl computes the advantages."""
     name = as_text(algorithm.get("adv_estimator"))
-    return _settings(json.dumps({"name": name, **fields}))
+    if algorithm.get(REPLACE) and not is_plain(name):
+        raise ConfigError(
+            f"algorithm.{REPLACE} has no effect with algorithm.adv_estimator={name}: it is for "
+            f"adv_estimator={NAME}. Remove it, or {_ways(name)}"
+        )
+    watched = watches(algorithm)
+    without_effect = ["gdpo_options"] if watched else ["gdpo_options", "gdpo_diagnostics", ROLLOUTS]
+    asked = [field for field in without_effect if algorithm.get(field) is not None]
+    if is_plain(name) and isinstance(algorithm.get("gdpo_reward_weights"), Mapping):
+        raise ConfigError(
+            "algorithm.gdpo_reward_weights is a mapping, but verl's own gdpo takes a list: write "
+            f"the weights in the order of gdpo_reward_keys, or set adv_estimator={PREFIX}{NAME}"
+        )
+    if asked:
+        raise ConfigError(
+            f"algorithm.{asked[0]} has no effect with algorithm.adv_estimator={name}, which is "
+            f"verl's own estimator: {_ways(name)}"
+        )
 
 
-@lru_cache
-def _settings(described: str) -> Settings:
-    name, keys, weights, options = json.loads(described).values()
-    return make_settings(without_prefix(name), keys, weights, options, place="+algorithm.gdpo_")
+def _ways(name: str) -> str:
+    """Return the ways to gdpo from an estimator of verl."""
+    replace = f" (or +algorithm.{REPLACE}=true)" if is_plain(name) else ""
+    known = name if name in ESTIMATORS else "<name>"
+    return (
+        f"set algorithm.adv_estimator={PREFIX}{known}{replace} for an estimator of gdpo, or "
+        f"+algorithm.{WATCH}=true to watch verl's"
+    )
 
 
-def check_record(config: Any) -> None:
+def remarks(algorithm: Any) -> list[str]:
+    """Return what a user should know before an estimator of verl computes the advantages."""
+    asked = algorithm.get(WATCH) is not None or algorithm.get(REPLACE) is not None
+    if asked or not is_plain(algorithm.get("adv_estimator")):
+        return _unknown(algorithm)
+    whose = (
+        f"algorithm.adv_estimator={NAME} is verl's own estimator, not gdpo's: {_ways(NAME)}. "
+        f"+algorithm.{REPLACE}=false keeps verl's without this message"
+    )
+    return [*_unknown(algorithm), whose]
+
+
+def _check_record(config: Any) -> None:
     """Raise a ConfigError if `gdpo_rollouts` is set for a trainer that writes no rollout record."""
     folder = config.algorithm.get(ROLLOUTS)
     if folder is None:
         return
     if not isinstance(folder, str) or not folder:
         raise ConfigError(f"algorithm.{ROLLOUTS}={folder!r}: set it to the path of a folder")
-    name = as_text(config.algorithm.get("adv_estimator"))
-    if not is_ours(name):
-        raise ConfigError(
-            f"algorithm.{ROLLOUTS} has no effect with algorithm.adv_estimator={name}: set a "
-            f"gdpo estimator (for GRPO: {PREFIX}grpo), or set trainer.rollout_data_dir"
-        )
     if not config.trainer.get("use_v1", True):
         raise ConfigError(
             f"algorithm.{ROLLOUTS} has no effect with trainer.use_v1=False: set "

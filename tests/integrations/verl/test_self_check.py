@@ -1,0 +1,76 @@
+"""Tests the check at start, with stand-ins for verl's `compute_advantage`."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gdpo.errors import ConfigError
+from gdpo.integrations.verl import _self_check
+from gdpo.integrations.verl._estimator import compute_advantages, metrics_of_latest
+from gdpo.integrations.verl._self_check import check_itself
+
+
+class DataProto:
+    """Stands in for verl's batch."""
+
+    @staticmethod
+    def from_dict(tensors, non_tensors):
+        return SimpleNamespace(batch=tensors, non_tensor_batch=non_tensors)
+
+
+def verl_with(change):
+    def compute_advantage(data, adv_estimator, config):
+        data.batch["advantages"], _ = compute_advantages(
+            data.batch["token_level_rewards"],
+            data.batch["response_mask"],
+            config,
+            data.non_tensor_batch["uid"],
+            data.non_tensor_batch,
+        )
+        change(data)
+        return data
+
+    return SimpleNamespace(DataProto=DataProto, compute_advantage=compute_advantage)
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """Return a function that checks a stand-in for verl's module."""
+    monkeypatch.setattr(_self_check, "version", lambda name: "99.0")
+
+    def check(module):
+        monkeypatch.setitem(sys.modules, "verl.trainer.ppo.ray_trainer", module)
+        check_itself.cache_clear()
+        check_itself()
+
+    yield check
+    check_itself.cache_clear()
+
+
+def test_a_verl_that_passes_rewards_and_advantages_on_passes(checked):
+    metrics_of_latest()
+    checked(verl_with(lambda data: None))
+    assert metrics_of_latest() == {}  # nothing of the made-up batch is logged
+
+
+def test_a_verl_that_changes_advantages_is_refused_with_the_versions_that_work(checked):
+    def shifted(data):
+        data.batch["advantages"] = data.batch["advantages"] + 0.5
+
+    with pytest.raises(ConfigError, match=r"verl 99\.0.*differ by 5\.0e-01.*0\.9\.1"):
+        checked(verl_with(shifted))
+
+
+def test_a_verl_that_fails_is_refused_with_its_error(checked):
+    def broken(data):
+        raise KeyError("values")
+
+    with pytest.raises(ConfigError, match="KeyError: 'values'"):
+        checked(verl_with(broken))
+
+
+def test_a_process_that_does_not_train_is_not_checked(monkeypatch):
+    monkeypatch.delitem(sys.modules, "verl.trainer.ppo.ray_trainer", raising=False)
+    check_itself.cache_clear()
+    check_itself()

@@ -1,0 +1,210 @@
+"""Tests how verl's own estimators are watched, with stand-ins for verl's functions and batches."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tests.integrations.verl.configs import Config
+
+from gdpo.integrations.verl._estimator import Carried, carrying, harmless, metrics_of_latest
+from gdpo.integrations.verl._trainers import with_columns, with_metrics, with_queue, with_watch
+from gdpo.integrations.verl._watching import of_rows, warn_once
+from gdpo.rollouts import read_rollouts
+
+COLUMNS = {"correct": [0.0, 1.0, 1.0, 0.0], "format": [1.0, 1.0, 0.0, 0.0]}
+UIDS = np.array(["a", "a", "b", "b"], dtype=object)
+MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1]])
+ROWS = torch.tensor([-0.1, 0.1, 0.3, -0.3])
+KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
+VERLS = Config(adv_estimator="rloo", gdpo_watch=True, gdpo_reward_keys=["correct", "format"])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_of_other_tests():
+    metrics_of_latest()
+    harmless.on = True
+    warn_once.cache_clear()
+
+
+def batch(columns=COLUMNS, **tensors):
+    return SimpleNamespace(
+        batch={"response_mask": MASK, **tensors}, non_tensor_batch={"uid": UIDS, **columns}
+    )
+
+
+def by_verl(data, adv_estimator, config):
+    """Stand in for verl's `compute_advantage`."""
+    data.batch["advantages"] = ROWS[:, None] * MASK
+    return data
+
+
+def watched(data=None, config=VERLS):
+    compute = with_columns(by_verl, lambda name: None)
+    return compute(data or batch(), config["adv_estimator"], config=config)
+
+
+def test_the_rewards_of_a_watched_estimator_are_logged_with_its_own_advantages():
+    done = watched()
+    assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
+    assert set(done.batch) == {"response_mask", "advantages"}
+    metrics = with_metrics(lambda: {"critic/score/mean": 2.0})()
+    assert metrics["critic/score/mean"] == 2
+    assert metrics["gdpo/format/zero_variance_groups"] == 1
+    assert metrics["gdpo/correct/influence_share"] == 1
+
+
+def test_an_estimator_that_is_not_watched_logs_nothing():
+    watched(config=Config(VERLS, gdpo_watch=False))
+    assert metrics_of_latest() == {}
+
+
+def test_what_goes_wrong_while_watching_is_said_once_and_the_training_goes_on(caplog):
+    for _ in range(3):
+        done = watched(batch({"correct": COLUMNS["correct"]}))
+        assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
+        assert metrics_of_latest() == {}
+    (message,) = caplog.messages
+    assert "'format', but no rollout in this batch has this reward" in message
+    assert "stops watching" in message
+
+
+def test_advantages_that_are_not_numbers_end_the_watch_and_not_the_training(caplog):
+    def broken(data, adv_estimator, config):
+        data.batch["advantages"] = torch.full(MASK.shape, torch.nan)
+        return data
+
+    with_columns(broken, lambda name: None)(batch(), "rloo", config=VERLS)
+    assert with_metrics(lambda: {"loss": 1.0})() == {"loss": 1.0}
+    assert "advantages must be a finite array" in caplog.messages[-1]
+
+
+def test_the_value_of_the_trained_tokens_is_the_advantage_of_a_rollout():
+    rows = of_rows(ROWS[:, None] * MASK, MASK, "rloo")
+    assert rows.tolist() == ROWS.double().tolist()
+
+
+def test_of_advantages_that_differ_by_token_the_mean_is_used_and_that_is_said(caplog):
+    tokens = torch.tensor([[1.0, 2.0, 9.0], [1.0, 1.0, 1.0]])
+    mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
+    assert of_rows(tokens, mask, "gae").tolist() == [1.5, 1.0]
+    (message,) = caplog.messages
+    assert message.startswith("gae gives the tokens of a rollout different advantages")
+
+
+def test_a_row_without_a_trained_token_has_0():
+    assert of_rows(torch.ones(1, 3), torch.zeros(1, 3), "grpo").tolist() == [0.0]
+
+
+@pytest.mark.parametrize(("weights", "expected"), [([1, 2], 0), ([1, 1], 1)])
+def test_a_scalar_reward_that_is_another_sum_is_said(weights, expected, caplog):
+    scores = torch.zeros(MASK.shape)
+    scores[:, 1] = torch.tensor(COLUMNS["correct"]) + 2 * torch.tensor(COLUMNS["format"])
+    data = batch(token_level_scores=scores)
+    for _ in range(2):
+        watched(data, Config(VERLS, gdpo_reward_weights=weights))
+    assert sum("is not the sum of the rewards" in each for each in caplog.messages) == expected
+
+
+class Queue:
+    """Stands in for TransferQueue."""
+
+    def kv_batch_get(self, keys, partition_id, select_fields):
+        names = list(COLUMNS)
+        rows = zip(*COLUMNS.values(), strict=True)
+        infos = [{"reward_extra_info": dict(zip(names, row, strict=True))} for row in rows]
+        fields = {
+            "extra_fields": infos,
+            "prompts": [torch.tensor([7])] * 4,
+            "responses": [torch.tensor([1, 2])] * 4,
+        }
+        return {name: fields[name] for name in select_fields if name in fields}
+
+
+class Trainer(SimpleNamespace):
+    """Stands in for verl's trainer."""
+
+    __hash__ = object.__hash__
+
+
+def on_v1(folder=None, config=VERLS, padding=(), seen=None):
+    algorithm = Config(config, **({"gdpo_rollouts": str(folder)} if folder else {}))
+    trainer = Trainer(
+        config=Config(
+            algorithm=algorithm,
+            trainer=Config(experiment_name="mine"),
+            data=Config(max_response_length=3),
+        ),
+        tokenizer=SimpleNamespace(decode=lambda ids, *, skip_special_tokens: "text"),
+        global_steps=1,
+    )
+
+    def compute(trainer, meta, metrics):
+        data = SimpleNamespace(batch={"response_mask": MASK}, non_tensor_batch={"uid": UIDS})
+        inner = with_columns(seen or by_verl, lambda name: None)
+        outer = with_watch(
+            lambda data, adv_estimator, config: inner(data, adv_estimator, config=config)
+        )
+        return outer(data, algorithm["adv_estimator"], config=algorithm)
+
+    tags = [{"is_padding": row in padding} for row in range(4)]
+    meta = SimpleNamespace(keys=KEYS, tags=tags, partition_id="train")
+    return with_queue(compute, Queue())(trainer, meta, {})
+
+
+def test_the_default_trainer_records_the_rewards_with_verls_advantages(tmp_path):
+    done = on_v1(tmp_path)
+    assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
+    found = read_rollouts(tmp_path / "step_000001.parquet")
+    assert [each.advantage for each in found] == ROWS.double().tolist()
+    assert dict(found[0].rewards) == {"correct": 0.0, "format": 1.0}
+    assert metrics_of_latest()["gdpo/correct/influence_share"] == 1
+
+
+def test_a_record_that_cannot_be_written_does_not_end_a_watched_training(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    done = on_v1(tmp_path / "file" / "rollouts")
+    assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
+    assert "cannot write" in caplog.messages[-1]
+
+
+def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch_as_it_was(caplog):
+    given = []
+
+    def verls_gdpo(data, adv_estimator, config):
+        given.append({**data.batch, **data.non_tensor_batch})
+        return by_verl(data, adv_estimator, config)
+
+    config = Config(VERLS, adv_estimator="gdpo", gdpo_watch=False)
+    for _ in range(2):
+        done = on_v1(config=config, seen=verls_gdpo, padding=(1,))
+    assert given[0]["prompts"].shape == (4, 0)
+    assert torch.equal(given[0]["attention_mask"], MASK)
+    assert given[0]["correct"].tolist() == [0, 0, 1, 0]  # 0 where a row fills the batch up
+    assert given[0]["format"].tolist() == [1, 0, 0, 0]
+    assert set(done.batch) == {"response_mask", "advantages"}
+    assert set(done.non_tensor_batch) == {"uid"}
+    (message,) = caplog.messages
+    assert "The formula stays verl's" in message
+
+
+def test_verls_gdpo_keeps_its_rewards_when_the_watch_has_ended():
+    harmless.on = False
+    given = []
+
+    def verls_gdpo(data, adv_estimator, config):
+        given.append(set(data.batch))
+        return by_verl(data, adv_estimator, config)
+
+    on_v1(config=Config(VERLS, adv_estimator="gdpo"), seen=verls_gdpo)
+    assert given == [{"response_mask", "prompts", "attention_mask"}]
+    assert metrics_of_latest() == {}
+
+
+def test_a_verl_that_passes_the_rewards_itself_is_left_alone(caplog):
+    data = batch(prompts=torch.ones(4, 2))
+    compute = with_columns(by_verl, lambda name: None)
+    with carrying(Carried(COLUMNS)):
+        done = compute(data, "gdpo", config=Config(VERLS, adv_estimator="gdpo"))
+    assert torch.equal(done.batch["prompts"], torch.ones(4, 2))
+    assert caplog.messages == []
