@@ -228,7 +228,7 @@ def test_the_state_of_the_estimator_is_updated_after_its_use():
     before = rule.state()
     done = step(Client(), rule=rule)
     np.testing.assert_array_equal(done.advantages, untouched(np.array(REWARDS), WEIGHTS))
-    untouched.update(np.array(REWARDS))
+    untouched.update(np.array(REWARDS), WEIGHTS)
     assert rule.state() == untouched.state() != before
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, expm1, hypot, isfinite, log, sqrt
+from math import exp, expm1, hypot, inf, log, sqrt
 from typing import Any
 
 from gdpo.advantages._decoupled import normalized_sum
@@ -87,15 +87,14 @@ class RunningScale:
         Raises:
             ConfigError: If the state was not saved by a running scale.
         """
-        saved = [state.get(key) for key in self.state()]
-        if not all(
-            isinstance(each, int | float) and isfinite(each) and each >= 0 for each in saved
-        ):
+        found = [state.get(key) for key in self.state()]
+        saved = [float(x) for x in found if isinstance(x, int | float) and 0 <= x < inf]
+        if len(saved) != len(found):
             raise ConfigError(
                 f"the saved state {dict(state)!r:.80} is not that of a running scale: resume with "
                 "the estimator and the options of the run"
             )
-        self.value, self.rollouts = (float(each) for each in saved)
+        self.value, self.rollouts = saved
 
     def _including(self, rewards: Rewards, weights: Weights) -> tuple[float, float]:
         found, rollouts, groups = _root_mean_square(rewards, weights, self.noise_floor)
