@@ -107,7 +107,7 @@ class _Other:
     ) -> dict[str, float]:
         """Return the sign flips in a batch, and the influence shares over the last groups."""
         theirs = self._rule(rewards, torch.tensor(list(weights.values())).to(rewards))
-        self._rule.update(rewards)
+        self._rule.update(rewards, list(weights.values()))
         diagnosis = self.watch.update(
             diagnose(rewards, weights, list(weights), estimator=self.name, advantages=theirs)
         )
