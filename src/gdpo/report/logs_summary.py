@@ -94,7 +94,7 @@ def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend]
 def _trend(reward: RewardTrend) -> str:
     change, margin = reward.change, reward.margin
     if not isfinite(margin):
-        return "too few steps"
+        return "unclear" if margin == margin else "too few steps"
     if abs(change) <= margin:
         return "none" if margin == 0 else f"none (± {as_number(margin)})"
     verb = "rises" if change > 0 else "falls"
