@@ -195,6 +195,15 @@ def test_metrics_of_gdpos_plugin_are_read_from_verls_file(tmp_path):
     assert list(run.rewards) == ["correct"]
 
 
+def test_a_log_may_contain_influence_shares_but_no_means(tmp_path):
+    rows = [{"step": step, "gdpo/a/influence_share": 0.25} for step in (1, 2)]
+    other = [{**row, "gdpo/a/influence_share": 0.75} for row in rows]
+    files = [lines(tmp_path / "run.jsonl", *rows), lines(tmp_path / "other.jsonl", *other)]
+    run, _ = logged_runs(read_logs(files))
+    assert run.rewards["a"]["influence_share"].tolist() == [0.25, 0.25]
+    assert np.isnan(run.rewards["a"]["mean"]).all()
+
+
 def test_lines_without_rewards_are_no_log(tmp_path):
     assert read_logs([lines(tmp_path / "rows.jsonl", {"step": 1, "reward": 0.5})]) == []
 
