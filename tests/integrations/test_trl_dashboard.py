@@ -3,12 +3,13 @@
 import json
 import logging
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
 from tests.integrations.variants import make
 from transformers import TrainerControl, TrainerState
-from transformers.integrations import TensorBoardCallback
+from transformers.integrations.integration_utils import TensorBoardCallback, WandbCallback
 
 from gdpo.integrations.trl._dashboard import Dashboard
 
@@ -105,24 +106,39 @@ def test_a_training_with_wandb_has_the_chart_in_its_run(tiny_policy, tmp_path, m
     assert {row[1] for row in table["data"]} == {"bytes_written", "digits", "sometimes_vowels"}
 
 
-def test_a_chart_of_wandb_is_drawn_when_the_steps_have_doubled_and_at_the_end(monkeypatch):
-    drawn = []
-    dashboard = Dashboard([])
-    monkeypatch.setattr(dashboard, "_reporter", lambda kind: True)
-    fake = SimpleNamespace(
-        run=True,
-        plot=SimpleNamespace(line_series=lambda steps, lines, names, *_: (steps, lines, names)),
-        log=lambda row: drawn.append(row["gdpo/influence_shares"]),
-    )
-    monkeypatch.setitem(__import__("sys").modules, "wandb", fake)
-    for step in range(1, 1001):
+def with_wandb(monkeypatch, log):
+    """A dashboard in a run of W&B whose charts are kept by `log`."""
+    plot = SimpleNamespace(line_series=lambda steps, lines, names, *_: (steps, lines, names))
+    wandb = SimpleNamespace(run=True, plot=plot, log=lambda row: log(row["gdpo/influence_shares"]))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    return Dashboard([object.__new__(WandbCallback)])
+
+
+def train(dashboard, steps):
+    for step in range(1, steps + 1):
         logs = {"rewards/a/influence_share": 0.5, "loss": 1.0}
         logs |= {"rewards/b/influence_share": 0.25} if step > 2 else {}
         state = TrainerState(is_world_process_zero=True, global_step=step)
         dashboard.on_log(None, state, CONTROL, logs=logs)
     dashboard.on_train_end(None, state, CONTROL)
+
+
+def test_a_chart_of_wandb_is_drawn_when_the_steps_have_doubled_and_at_the_end(monkeypatch):
+    drawn = []
+    train(with_wandb(monkeypatch, drawn.append), 1000)
     assert [steps[-1] for steps, _, _ in drawn] == [8, 16, 32, 64, 128, 256, 512, 1000]
     _, lines, names = drawn[0]
     assert names == ["a", "b"]
     assert lines[1] == [None, None, *[0.25] * 6]
     assert all(len(steps) <= 400 for steps, _, _ in drawn)
+
+
+def test_wandb_that_fails_costs_one_warning(monkeypatch, caplog):
+    def fail(chart):
+        raise RuntimeError("no network")
+
+    with caplog.at_level(logging.WARNING, logger="gdpo"):
+        train(with_wandb(monkeypatch, fail), 40)
+    assert [record.message for record in caplog.records] == [
+        "the chart of influence shares is left out: no network"
+    ]

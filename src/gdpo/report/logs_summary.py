@@ -94,7 +94,7 @@ def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend]
 def _trend(reward: RewardTrend) -> str:
     change, margin = reward.change, reward.margin
     if not isfinite(margin):
-        return "too few steps"
+        return "unclear" if margin == margin else "too few steps"
     if abs(change) <= margin:
         return "none" if margin == 0 else f"none (± {as_number(margin)})"
     verb = "rises" if change > 0 else "falls"
@@ -102,7 +102,7 @@ def _trend(reward: RewardTrend) -> str:
 
 
 def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
-    if not all(run.within_groups for run in runs):
+    if any(isfinite(r.std) for run in runs if not run.within_groups for r in run.rewards):
         yield (
             "std is over the whole batch. It also contains the differences between prompts, such "
             "as their difficulty, which do not affect the advantages within a group"

@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -92,6 +93,45 @@ def test_gdpos_own_numbers_are_found_in_its_trainers_log():
     assert {"zero_advantage_groups", "warnings"} <= set(run.batch)
 
 
+def field(number, content):
+    """A field of a protobuf message whose content is bytes."""
+    size, length = len(content), b""
+    while size > 127:
+        length, size = length + bytes([size & 127 | 128]), size >> 7
+    key = number << 3 | 2
+    head = bytes([key & 127 | 128, key >> 7]) if key > 127 else bytes([key])
+    return head + length + bytes([size]) + content
+
+
+def wandb_file(rows):
+    """Bytes of a .wandb file, whose messages are split at the borders of blocks as by LevelDB."""
+    out = bytearray(b":W&B\xe1\xbe\x00")
+    for row in rows:
+        items = (field(2, k.encode()) + field(16, json.dumps(v).encode()) for k, v in row.items())
+        left, kind = field(2, b"".join(field(1, item) for item in items)), 1
+        while left or kind == 1:
+            if (room := 32768 - len(out) % 32768) < 7:
+                out += bytes(room)
+                room = 32768
+            part, left = left[: room - 7], left[room - 7 :]
+            kind = (1 if kind == 1 else 4) if not left else (2 if kind == 1 else 3)
+            out += struct.pack("<IHB", 0, len(part), kind) + part
+            if not left:
+                break
+    return bytes(out)
+
+
+@pytest.mark.parametrize("room", range(9))
+def test_messages_of_wandb_are_whole_wherever_a_block_ends(tmp_path, room):
+    means = {"rewards/a/mean": 0.5, "_step": 1}
+    empty = len(wandb_file([{"x": "", **means}]))
+    rows = [{"x": "y" * (32768 - room - empty), **means}, {"x": "z" * 70_000, **means, "_step": 2}]
+    file = tmp_path / "x.wandb"
+    file.write_bytes(wandb_file([*rows, {**means, "_step": 3}]))
+    (run,) = logged_runs(read_logs([file]))
+    assert run.steps.tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("size", [0, 5, 7, 20, 1000, 20_000])
 @pytest.mark.parametrize("source", [EVENTS, "run-vfg8l7u2.wandb"])
 def test_a_file_without_its_end_is_read_as_far_as_it_goes(folder, source, size):
@@ -153,6 +193,15 @@ def test_metrics_of_gdpos_plugin_are_read_from_verls_file(tmp_path):
     (run,) = logged_runs(read_logs([file]))
     assert run.rewards["correct"]["group_std"].tolist() == [0.5, 0.5]
     assert list(run.rewards) == ["correct"]
+
+
+def test_a_log_may_contain_influence_shares_but_no_means(tmp_path):
+    rows = [{"step": step, "gdpo/a/influence_share": 0.25} for step in (1, 2)]
+    other = [{**row, "gdpo/a/influence_share": 0.75} for row in rows]
+    files = [lines(tmp_path / "run.jsonl", *rows), lines(tmp_path / "other.jsonl", *other)]
+    run, _ = logged_runs(read_logs(files))
+    assert run.rewards["a"]["influence_share"].tolist() == [0.25, 0.25]
+    assert np.isnan(run.rewards["a"]["mean"]).all()
 
 
 def test_lines_without_rewards_are_no_log(tmp_path):

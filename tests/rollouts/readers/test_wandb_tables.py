@@ -87,6 +87,15 @@ def test_another_file_with_such_a_name_is_reported(tmp_path, content):
     assert file in reading.report.left_out
 
 
+def test_the_tables_behind_gdpos_own_charts_are_passed_over(tmp_path):
+    charts = tmp_path / "files" / "media" / "table" / "gdpo"
+    charts.mkdir(parents=True)
+    name = "influence_shares_table_9_0123456789abcdef0123.table.json"
+    written(charts, ["step", "lineKey", "lineVal"], [1, "a", 0.5], name=name)
+    reading = read_rollout_files(tmp_path)
+    assert (list(reading), reading.report.left_out) == ([], {})
+
+
 def test_an_empty_table_is_no_error(tmp_path):
     written(tmp_path, ["step", "prompt", "completion", "advantage"])
     assert list(read_rollout_files(tmp_path)) == []

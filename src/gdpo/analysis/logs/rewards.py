@@ -38,7 +38,7 @@ class LoggedRun:
     log: Log
     steps: Float[np.ndarray, " step"]
     rewards: Mapping[str, Mapping[str, Series]]
-    """Arrays by reward and by name in `FIELDS`."""
+    """Arrays by reward and by name in `FIELDS`. There is always a `mean`."""
     batch: Mapping[str, Series]
     """`zero_advantage_groups` and `warnings`, if they were logged."""
     copies: tuple[Log, ...] = field(default=())
@@ -79,14 +79,14 @@ def _run(log: Log) -> LoggedRun:
             else:
                 continue
             of.setdefault(name, np.full(len(steps), nan))[place] = _number(value)
-    known = {name: of for name, of in found.items() if "mean" in of}
+    known = {name: {"mean": np.full(len(steps), nan), **of} for name, of in found.items()}
     return _without_other_steps(LoggedRun(log, np.array(steps, float), known, batch))
 
 
 def _without_other_steps(run: LoggedRun) -> LoggedRun:
     """Leave out the steps in which no reward was logged, such as evaluations."""
-    means = [of["mean"] for of in run.rewards.values()]
-    kept = ~np.all(np.isnan(means), axis=0) if means else np.ones(len(run.steps), bool)
+    logged = [values for of in run.rewards.values() for values in of.values()]
+    kept = ~np.all(np.isnan(logged), axis=0) if logged else np.ones(len(run.steps), bool)
     rewards = {n: {f: v[kept] for f, v in of.items()} for n, of in run.rewards.items()}
     batch = {name: values[kept] for name, values in run.batch.items()}
     return replace(run, steps=run.steps[kept], rewards=rewards, batch=batch)
@@ -98,13 +98,15 @@ def _number(value: float) -> float:
 
 
 def _is_copy(run: LoggedRun, longer: LoggedRun) -> bool:
-    """Return whether another run logged the same means in all steps of this run."""
+    """Return whether another run logged the same numbers in all steps of this run."""
     if not set(run.rewards) <= set(longer.rewards) or not np.isin(run.steps, longer.steps).all():
         return False
     places = np.searchsorted(longer.steps, run.steps)
     return all(
-        np.allclose(of["mean"], longer.rewards[name]["mean"][places], _EQUAL, 1e-9, equal_nan=True)
+        field in longer.rewards[name]
+        and np.allclose(values, longer.rewards[name][field][places], _EQUAL, 1e-9, equal_nan=True)
         for name, of in run.rewards.items()
+        for field, values in of.items()
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers import TrainerCallback
-from transformers.integrations import TensorBoardCallback, WandbCallback
+from transformers.integrations.integration_utils import TensorBoardCallback, WandbCallback
 
 logger = logging.getLogger(__name__)
 

@@ -38,6 +38,8 @@ _SET_ASIDE = "set aside when this run began or was resumed: pass the folder to r
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _PLACE_OF_TABLES = ("files", "media", "table")
 """Folders of the tables in the folder of a W&B run."""
+_CHARTS = ("gdpo",)
+"""Folder of the tables behind the charts that gdpo logs to W&B."""
 _TABLE_NAME = re.compile(r"(.+)_(\d{1,18})_([0-9a-f]{20})\.table(?:\.json)?")
 """Name of a table: its key, W&B's step, and the digest of its content."""
 _WORDS = frozenset(
@@ -240,7 +242,7 @@ def _step(stem: str, folders: tuple[str, ...]) -> int | None:
 
 def _is_read(file: RolloutFile, left_out: dict[Path, str]) -> bool:
     parts = file.path.parts
-    if file.path.name in _NO_ROLLOUTS:
+    if file.path.name in _NO_ROLLOUTS or (file.kind == "table" and parts[-2:-1] == _CHARTS):
         return False
     if file.kind == "pkl":
         left_out[file.path] = "a pickle can run any program when it is loaded: convert it to JSONL"

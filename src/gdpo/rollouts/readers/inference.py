@@ -32,7 +32,10 @@ NOT_REWARDS = "; not rewards: "
 """Text before the list of numeric fields that are not read as rewards."""
 
 
-_METRIC = re.compile(r"(?:.+[./_])?(?:rewards|diagnostics|gdpo)/.+/(?:mean|std|group_std)")
+_METRIC = re.compile(
+    r"(?:.+[./_])?(?:rewards|diagnostics|gdpo)/.+/"
+    r"(?:mean|std|group_std|zero_variance_groups|influence_share)"
+)
 
 
 class Inner(str):
