@@ -13,7 +13,9 @@ from transformers.integrations.integration_utils import TensorBoardCallback, Wan
 
 logger = logging.getLogger(__name__)
 
-_PREFIXES = ("rewards/", "diagnostics/")
+_BEFORE, _AFTER = "rewards/", "/influence_share"
+"""What stands before and after the name of a reward in the key of its influence share."""
+
 _CHARTS = {
     "influence share of each reward": "influence_share",
     "share of groups in which a reward is constant": "zero_variance_groups",
@@ -74,9 +76,8 @@ class Dashboard(TrainerCallback):
         reporter = self._reporter(TensorBoardCallback)
         if reporter is None or reporter.tb_writer is None:
             return
-        keys = "|".join(prefix.rstrip("/") for prefix in _PREFIXES)
         charts = {
-            title: ["Multiline", [rf"train/({keys})/.+/{number}"]]
+            title: ["Multiline", [rf"train/rewards/.+/{number}"]]
             for title, number in _CHARTS.items()
         }
         reporter.tb_writer.add_custom_scalars({"gdpo": charts})
@@ -112,7 +113,6 @@ def add_dashboard(trainer: Any) -> None:
 
 def _reward_of(key: str) -> str:
     """Return the reward of a key of an influence share, or an empty string for other keys."""
-    for prefix in _PREFIXES:
-        if key.startswith(prefix) and key.endswith("/influence_share"):
-            return key.removeprefix(prefix).removesuffix("/influence_share")
-    return ""
+    if not (key.startswith(_BEFORE) and key.endswith(_AFTER)):
+        return ""
+    return key.removeprefix(_BEFORE).removesuffix(_AFTER)

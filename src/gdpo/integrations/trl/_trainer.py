@@ -143,8 +143,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         "id": "2601.05242",
     }
 
-    _warned_of_one_group = False
-
     def __init__(
         self,
         model: Any,

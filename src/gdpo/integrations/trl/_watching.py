@@ -19,6 +19,7 @@ from gdpo.analysis.replay import Tally
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
+from gdpo.integrations.trl._dashboard import add_dashboard
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._trainer import GDPOTrainer, KeptState, trl_metrics
 from gdpo.rewards.scorer import check_distinct
@@ -73,6 +74,7 @@ def watch(
     log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
     watched = _Watched(trainer, log, rules, detail=diagnostics)
     trainer.add_callback(watched)
+    add_dashboard(trainer)
     # Wrap the methods of this instance only, because other trainers may use the same class.
     for name, wrapped in ((_REWARDS, watched.rewards), (_ADVANTAGES, watched.advantages)):
         setattr(trainer, name, wrapped(getattr(trainer, name)))
