@@ -198,9 +198,10 @@ def first_finding(sums: np.ndarray, size: int) -> tuple[int | None, set[str]]:
 def _near(table: np.ndarray, limits: Thresholds) -> np.ndarray:
     every = Influence((), 1, table.reshape(len(table), -1), np.zeros((0, 0)), 0)
     with np.errstate(all="ignore"):
-        error = limits.standard_errors / np.sqrt(every.sums.degrees)
-        near = every.correlations + error < limits.ignored * every.asked_correlations + 1e-6
-        near |= every.correlations < -error + 1e-6
+        error = 1 / np.sqrt(every.sums.degrees)
+        most = limits.ignored * every.asked_correlations + 1e-6
+        near = every.correlations + limits.standard_errors_ignored * error < most
+        near |= every.correlations < -limits.standard_errors * error + 1e-6
     return near.reshape(table.shape[1:]).any(axis=1)
 
 
