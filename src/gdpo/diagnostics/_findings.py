@@ -36,7 +36,7 @@ class Thresholds:
     groups_over_steps: int = 20
     """Minimum number of groups for the same warning about a share over several small batches. If a
     reward varies in 30 % of all groups, it is constant by chance in 90 % of the groups of a run at
-    some step in 1.4 % of the runs of 200 steps with one group."""
+    some step in 2.9 % of the runs of 200 steps with one group."""
     below_resolution: float = 0.1
     """The lost signal is reported if at least this share of groups has values that differ only by
     rounding. A smaller share loses little signal, and a few such groups are normal for a computed
