@@ -4,6 +4,7 @@
     python -m benchmarks.influence coverage    # of the 95 % interval
     python -m benchmarks.influence alarms      # healthy runs, at every step
     python -m benchmarks.influence found       # runs with a reward that is ignored
+    python -m benchmarks.influence constant    # rewards that vary in few groups, in small batches
 
 Rewards are simulated: normal or 0/1, groups of 8, advantages by the estimators themselves. Each run
 is made group by group and then cut into steps of 1, 4, 16 and 64 groups.
@@ -20,6 +21,7 @@ from gdpo.advantages import gdpo, grpo
 from gdpo.diagnostics import Thresholds
 from gdpo.diagnostics._findings import influence_findings
 from gdpo.diagnostics.influence import Influence, group_sums
+from gdpo.diagnostics.watch import LASTING
 
 CUTS = (1, 4, 16, 64)
 GROUPS = 800
@@ -198,9 +200,10 @@ def first_finding(sums: np.ndarray, size: int) -> tuple[int | None, set[str]]:
 def _near(table: np.ndarray, limits: Thresholds) -> np.ndarray:
     every = Influence((), 1, table.reshape(len(table), -1), np.zeros((0, 0)), 0)
     with np.errstate(all="ignore"):
-        error = limits.standard_errors / np.sqrt(every.sums.degrees)
-        near = every.correlations + error < limits.ignored * every.asked_correlations + 1e-6
-        near |= every.correlations < -error + 1e-6
+        error = 1 / np.sqrt(every.sums.degrees)
+        most = limits.ignored * every.asked_correlations + 1e-6
+        near = every.correlations + limits.standard_errors_ignored * error < most
+        near |= every.correlations < -limits.standard_errors * error + 1e-6
     return near.reshape(table.shape[1:]).any(axis=1)
 
 
@@ -273,6 +276,36 @@ def detection(runs: int) -> None:
         _row(name, cells)
 
 
+def constant(runs: int) -> None:
+    """Runs of 200 steps in which a reward that varies in some of its groups counts as constant."""
+    limits, steps, sizes = Thresholds(), 200, (1, 2, 3, 6)
+    _row("varies in", [f"{size} per step" for size in sizes], head=True)
+    for rate in (0.0, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5):
+        cells = []
+        for size in sizes:
+            varies = np.random.default_rng(0).random((runs, steps, size)) < rate
+            first = _first_constant(varies.sum(axis=2), size, limits)
+            known = first[first > 0]
+            step = f", from step {np.min(known)}" if len(known) else ""
+            cells.append(f"{len(known)} of {runs}{step}")
+        _row(f"{100 * rate:.0f} % of the groups", cells)
+
+
+def _first_constant(varying: np.ndarray, size: int, limits: Thresholds) -> np.ndarray:
+    """The step of the first warning of each run, or 0, from the varying groups of each step."""
+    before = -(-limits.window // size)
+    first, streak = np.zeros(len(varying), int), np.zeros(len(varying), int)
+    for step in range(1, varying.shape[1] + 1):
+        streak = np.where(1 - varying[:, step - 1] / size >= limits.zero_variance, streak + 1, 0)
+        window = varying[:, max(0, step - before) : step]
+        groups = window.shape[1] * size
+        share = 1 - window.sum(axis=1) / groups
+        due = (streak >= LASTING) & (share >= limits.zero_variance)
+        if groups >= limits.groups_over_steps:
+            first = np.where(due & (first == 0), step, first)
+    return first
+
+
 def _row(name: str, cells: Iterable[object], *, head: bool = False) -> None:
     cells = [str(cell) for cell in cells]
     print(f"| {name} | {' | '.join(cells)} |", flush=True)
@@ -280,7 +313,13 @@ def _row(name: str, cells: Iterable[object], *, head: bool = False) -> None:
         print("|---|" + "---|" * len(cells))
 
 
-TABLES = {"shares": shares, "coverage": coverage, "alarms": alarms, "found": detection}
+TABLES = {
+    "shares": shares,
+    "coverage": coverage,
+    "alarms": alarms,
+    "found": detection,
+    "constant": constant,
+}
 
 
 def main() -> None:

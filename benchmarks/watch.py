@@ -3,6 +3,7 @@
     python -m benchmarks.watch equal --steps 50     # gradients and metrics with and without watch
     python -m benchmarks.watch cost --steps 20      # time of the watch per step
     python -m benchmarks.watch found --seeds 20     # step in which an ignored reward is reported
+    python -m benchmarks.watch alone --seeds 20     # the same without the trainer
     python -m benchmarks.watch shown                # what appears on the screen
 
 In `found`, a `rollout_func` makes up the completions, and TRL's trainer does the rest. The policy
@@ -24,6 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.demo._policy import PolicySettings, make_policy
+from gdpo.diagnostics import Watch, diagnose
 from gdpo.integrations.trl import _watching, watch
 
 TINY = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
@@ -201,12 +203,30 @@ def found(options, folder):
         )
 
 
+def alone(options, _folder):
+    """Print the same as `found` from the same completions, without the trainer."""
+    for groups, samples, steps in ((8, 8, 20), (2, 8, 60)):
+        firsts = [_first(seed, groups, samples, steps) for seed in range(options.seeds)]
+        print(f"{groups} groups of {samples}: steps {sorted(firsts)}", flush=True)
+
+
+def _first(seed, groups, samples, steps):
+    generator, findings = torch.Generator().manual_seed(seed), Watch()
+    for step in range(1, steps + 1):
+        ids = torch.randint(4, 200, [groups * samples, 8], generator=generator).tolist()
+        rewards = np.array([large(ids), small(ids)], np.float32).T.reshape(groups, samples, 2)
+        findings.update(diagnose(rewards, None, ["large", "small"], estimator="grpo"))
+        if any(finding.rewards == ("small",) for finding in findings.due):
+            return step
+    return steps + 1
+
+
 def shown(_options, folder):
     """Print what the watch shows while an ignored reward is trained."""
     logging.basicConfig(format="%(message)s")
     policy = make_policy(TINY, lambda _: None)
     trainer = make(
-        policy, folder, groups=8, samples=16, steps=10,
+        policy, folder, groups=8, samples=8, steps=10,
         rollout_func=MadeUp(0), max_completion_length=8,
     )  # fmt: skip
     watch(trainer)
@@ -217,7 +237,7 @@ def shown(_options, folder):
 def main() -> None:
     """Read the options and run a measurement."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="+", choices=["equal", "cost", "found", "shown"])
+    parser.add_argument("what", nargs="+", choices=["equal", "cost", "found", "alone", "shown"])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()

@@ -205,8 +205,3 @@ def test_of_two_processes_one_writes_the_rollouts_of_both(tiny_policy, tmp_path)
     ):
         wanted = halves[0]["advantages"] + halves[1]["advantages"]
         assert [r.advantage for r in read_rollouts(file)] == pytest.approx(wanted, abs=1e-6)
-
-
-def test_ours_records_by_itself(tiny_policy, tmp_path):
-    with pytest.raises(ConfigError, match="rollouts_dir in its GDPOConfig"):
-        watch(make("ours", tiny_policy, tmp_path), rollouts_dir=tmp_path / "rollouts")

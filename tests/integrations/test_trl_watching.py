@@ -48,7 +48,8 @@ def test_two_metrics_for_each_reward_and_the_warnings_are_logged(name, tiny_poli
     keys = []
     for watched in (False, True):
         run = train(name, tiny_policy, tmp_path / str(watched), watched=watched, max_steps=2)
-        keys.append({key for row in run.trainer.state.log_history[:-1] for key in row})
+        rows = run.trainer.state.log_history[:-1]
+        keys.append({key for row in rows for key in row} - {"step"})
     numbers = ("zero_variance_groups", "influence_share")
     wanted = {f"rewards/{name}/{number}" for name in NAMES for number in numbers}
     assert keys[1] - keys[0] == {*wanted, "diagnostics/warnings"}
@@ -76,18 +77,18 @@ def test_what_would_change_under_another_estimator_is_logged_on_demand(tiny_poli
         shares = [logged(trainer, f"estimators/gdpo/{each}/influence_share")[-1] for each in NAMES]
         assert sum(map(abs, shares)) == pytest.approx(1)
         own = [logged(trainer, f"rewards/{each}/influence_share")[-1] for each in NAMES]
-        assert (own == pytest.approx(shares, abs=1e-3)) == (name == "gdpo")
+        assert (own == pytest.approx(shares, abs=0.02)) == (name == "gdpo")
 
 
 class Steps(TrainerCallback):
-    """Stores how many messages had been logged at the end of each step."""
+    """Stores how often a constant reward had been reported at the end of each step."""
 
     def __init__(self, caplog):
         self.caplog = caplog
         self.messages = []
 
     def on_step_end(self, *args, **kwargs):
-        self.messages.append(len(self.caplog.messages))
+        self.messages.append(sum("is constant" in each for each in self.caplog.messages))
 
 
 @pytest.mark.slow

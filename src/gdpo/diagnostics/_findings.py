@@ -36,7 +36,7 @@ class Thresholds:
     groups_over_steps: int = 20
     """Minimum number of groups for the same warning about a share over several small batches. If a
     reward varies in 30 % of all groups, it is constant by chance in 90 % of the groups of a run at
-    some step in 1.4 % of the runs of 200 steps with one group."""
+    some step in 2.9 % of the runs of 200 steps with one group."""
     below_resolution: float = 0.1
     """The lost signal is reported if at least this share of groups has values that differ only by
     rounding. A smaller share loses little signal, and a few such groups are normal for a computed
@@ -95,8 +95,12 @@ class Thresholds:
     this fraction of the estimator's."""
     standard_errors: float = 3.0
     """Minimum distance, in standard errors, between a correlation or a share of conflicts and the
-    value at which there is nothing to report: 0, the share expected by chance, or the limit for an
-    ignored reward. A distance of 3 is exceeded by chance in 0.3 % of the batches."""
+    value at which there is nothing to report: 0, or the share expected by chance. A distance of 3
+    is exceeded by chance in 0.3 % of the batches."""
+    standard_errors_ignored: float = 2.0
+    """Minimum distance, in standard errors, between the correlation of an ignored reward and the
+    limit `ignored`. A smaller distance is enough here, because the correlation of a healthy reward
+    is far above the limit."""
 
 
 def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
@@ -293,7 +297,7 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
 
     $\rho_k$ is the correlation of the advantage with the z-scores of reward k over the groups in
     which the reward varies, $\rho^*_k$ is the correlation that the weights imply, and $d$ is the
-    number of degrees of freedom. The reward is ignored if $\rho^*_k > 0$, $\rho_k + 3/\sqrt d <
+    number of degrees of freedom. The reward is ignored if $\rho^*_k > 0$, $\rho_k + 2/\sqrt d <
     \rho^*_k / 4$, and the interval of its influence share ends below half of its weight share. The
     reward is reversed if $\rho_k < -3/\sqrt d$ and its influence share is -5 % or less.
 
@@ -316,7 +320,8 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
             continue
         # If only a few groups have nonzero advantages, the correlation over all groups is small.
         little = reward.share + reward.margin < reward.weight_share / 2
-        hardly = reward.correlation + margin < thresholds.ignored * reward.asked
+        error = thresholds.standard_errors_ignored * reward.error
+        hardly = reward.correlation + error < thresholds.ignored * reward.asked
         if little and hardly and reward.asked > 0:
             yield _ignored(reward, most, influence.groups)
 
