@@ -308,12 +308,13 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def _log_diagnosis(
         self, mode: str, diagnosis: Diagnosis, closed_gates: Mapping[str, float]
     ) -> None:
+        config: Any = self.args
         metrics = self._metrics[mode]
         for name, share in closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
         for key, value in self._rule.metrics(self.reward_func_names).items():
             metrics[key].append(value)
-        for key, value in trl_metrics(diagnosis, self.args.diagnostics).items():
+        for key, value in trl_metrics(diagnosis, config.diagnostics).items():
             metrics[key].append(value)
         metrics["frac_reward_zero_std"][-1] = diagnosis.zero_advantage_groups
 
