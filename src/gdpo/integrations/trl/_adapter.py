@@ -8,7 +8,7 @@ reason for the log, and `hand_back` gives the methods back to TRL.
 import functools
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from types import MethodType
@@ -158,7 +158,7 @@ def is_async_callable(function: Any) -> bool:
 
 
 @contextmanager
-def unwrapped_model(trainer: Any) -> Iterator[Any]:
+def unwrapped_model(trainer: Any) -> Generator[Any]:
     """Lend the model as TRL does to generate: unwrapped, timed, without checkpointing."""
     from trl.extras.profiling import profiling_context
     from trl.models.utils import unwrap_model_for_generation

@@ -8,7 +8,7 @@ they were. In a run with several processes, every process must take part.
 import copy
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -108,7 +108,7 @@ def advantages_of(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> An
 
 
 @contextmanager
-def _lent(trainer: Any) -> Iterator[None]:
+def _lent(trainer: Any) -> Generator[None]:
     """Restore the trainer's attributes, the mode of its model and the random states at the end."""
     attributes, training = dict(vars(trainer)), trainer.model.training
     numbers = random.getstate(), np.random.get_state()  # noqa: NPY002  the state that others use
