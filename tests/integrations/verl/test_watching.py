@@ -7,6 +7,8 @@ import pytest
 import torch
 from tests.integrations.verl.configs import Config
 
+from gdpo.diagnostics import Watch
+from gdpo.integrations.verl import _estimator
 from gdpo.integrations.verl._estimator import Carried, carrying, harmless, metrics_of_latest
 from gdpo.integrations.verl._trainers import with_columns, with_metrics, with_queue, with_watch
 from gdpo.integrations.verl._watching import of_rows, warn_once
@@ -21,8 +23,9 @@ VERLS = Config(adv_estimator="rloo", gdpo_watch=True, gdpo_reward_keys=["correct
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_of_other_tests():
+def _nothing_left_of_other_tests(monkeypatch):
     metrics_of_latest()
+    monkeypatch.setattr(_estimator, "_watch", Watch())
     harmless.on = True
     warn_once.cache_clear()
 
