@@ -118,7 +118,7 @@ def test_a_step_without_a_generation_shows_the_figures_of_its_generation(view):
 
 def test_what_the_newest_generation_could_not_measure_is_not_taken_from_an_older_one(view):
     view.rows.append({**row(11), "rewards/format/mean": None})
-    assert "format – ±" in one_line(view)
+    assert "format –, zero variance" in one_line(view)
 
 
 def test_only_steps_with_a_generation_count_for_the_change_of_a_reward():
