@@ -147,7 +147,12 @@ _NOTHING = object()
 
 def end_token_ids(trainer: Any) -> list[int]:
     """Return the ids of the tokens that end a completion. Older trainers know only one."""
-    return getattr(trainer, "eos_token_ids", None) or [trainer._tokenizer.eos_token_id]
+    return getattr(trainer, "eos_token_ids", None) or [tokenizer_of(trainer).eos_token_id]
+
+
+def tokenizer_of(trainer: Any) -> Any:
+    """Return the tokenizer of a trainer, whose processor may also process images."""
+    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
 def is_async_callable(function: Any) -> bool:

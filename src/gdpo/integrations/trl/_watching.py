@@ -19,7 +19,9 @@ from gdpo.analysis.replay import Tally
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
+from gdpo.integrations.trl._adapter import end_token_ids, tokenizer_of
 from gdpo.integrations.trl._dashboard import add_dashboard
+from gdpo.integrations.trl._probe import rule_of
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._trainer import GDPOTrainer, KeptState, trl_metrics
 from gdpo.rewards.scorer import check_distinct
@@ -129,6 +131,7 @@ class _Watched(TrainerCallback):
         self._trainer = trainer
         self._log = log
         self._detail = detail
+        self._estimator = rule_of(trainer)
         self._others = [_Other(rule) for rule in rules]
         self._watch = Watch()
         others = {f"gdpo.Watch.{other.name}": other.watch for other in self._others}
@@ -186,10 +189,7 @@ class _Watched(TrainerCallback):
     ) -> None:
         self._scored.append(rewards.detach().clone().cpu())
         if self._log is not None:
-            tokenizer = self._trainer.processing_class
-            tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
-            ends = getattr(self._trainer, "eos_token_ids", [tokenizer.eos_token_id])
-            ends = {*ends, tokenizer.pad_token_id}
+            ends = {*end_token_ids(self._trainer), tokenizer_of(self._trainer).pad_token_id}
             self._log.collect(inputs, prompts, completions, completion_ids_list, ends)
 
     def _observe(self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]]) -> None:
@@ -221,7 +221,9 @@ class _Watched(TrainerCallback):
         self, rewards: torch.Tensor, advantages: torch.Tensor, weights: Mapping[str, float]
     ) -> None:
         trainer, others = self._trainer, dict[str, float]()
-        diagnosis = diagnose(rewards, weights, list(weights), estimator=None, advantages=advantages)
+        diagnosis = diagnose(
+            rewards, weights, list(weights), estimator=self._estimator, advantages=advantages
+        )
         if trainer.model.training:
             diagnosis = self._watch.update(diagnosis)
             self._warn()
