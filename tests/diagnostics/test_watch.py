@@ -97,9 +97,9 @@ def test_the_window_holds_the_last_256_groups_and_what_was_before_is_forgotten()
 
 
 def test_all_groups_together_find_what_the_last_ones_are_too_few_for():
-    """A weight of a tenth asks for a correlation that 256 groups cannot tell from nothing."""
-    few = steps(4, 64, stds=[10, 1], weights=[1, 0.15], samples=4)
-    many = steps(80, 256, stds=[10, 1], weights=[1, 0.15], samples=4)
+    """A weight of a twentieth asks for a correlation that 256 groups cannot tell from nothing."""
+    few = steps(4, 64, stds=[10, 1], weights=[1, 0.05], samples=4)
+    many = steps(80, 256, stds=[10, 1], weights=[1, 0.05], samples=4)
     assert not history_of(few).held()
     (held,) = history_of(many).held()
     assert (held.finding.kind, held.finding.rewards) == (Kind.IGNORED, ("mid",))

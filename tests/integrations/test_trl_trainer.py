@@ -36,7 +36,8 @@ def parity(completions, **columns):
 
 
 def test_metrics_show_which_reward_does_not_vary(tiny_policy, tmp_path):
-    trainer = make("ours", tiny_policy, tmp_path, rewards=[bytes_written, digits, parity])
+    rewards = [bytes_written, digits, parity]
+    trainer = make("ours", tiny_policy, tmp_path, rewards=rewards, diagnostics="full")
     trainer.train()
     assert logged(trainer, "rewards/parity/zero_variance_groups") == [1.0] * 3
     assert logged(trainer, "rewards/bytes_written/zero_variance_groups") == [0.0] * 3
