@@ -14,7 +14,9 @@ from gdpo.errors import ConfigError
 
 FIELDS = ("mean", "std", "group_std", "zero_variance_groups", "influence_share")
 """Numbers of a reward: `std` is over the batch, `group_std` over the samples of a prompt."""
-_OF_REWARD = re.compile(rf"(?:train/)?(?:rewards|diagnostics|gdpo)/(.+)/({'|'.join(FIELDS)})")
+_OF_REWARD = re.compile(
+    rf"(?:train/)?(?:rewards|diagnostics|gdpo)/(.+)/({'|'.join(FIELDS)})", re.DOTALL
+)
 """Keys of TRL's trainers, of `GDPOTrainer` and `watch`, and of gdpo's plugin for verl. Keys of
 evaluations begin with `eval`."""
 _OF_BATCH = {

@@ -30,6 +30,8 @@ _STEPS = ("train/global_step", "training/global_step", "step", "global_step", "_
 _TRACKIO = frozenset({"run_name", "timestamp", "step"})
 """Columns that a table of trackio has besides the metrics."""
 _SQLITE = b"SQLite format 3\0"
+_ROLLOUTS = (".jsonl", ".parquet")
+"""Endings that files of rollouts have, too."""
 _LOOKED_AT = 256
 """Number of lines of a JSONL file within which a metric of a reward must occur."""
 _LARGEST = 2**28
@@ -70,18 +72,28 @@ def read_logs(paths: Sequence[Path]) -> list[Log]:
 
     Links to folders are not followed. Of the `trainer_state.json` files of one training, only the
     one with the most steps is returned, because it contains the others.
+
+    Raises:
+        DataError: If there is no log, and a file that should contain one is broken.
     """
     found: list[Log] = []
+    problems: list[str] = []
     for path in paths:
-        inside = path.is_dir()
-        for folder, files in _folders(path) if inside else [(path.parent, [path])]:
-            for read, source in _readers(folder, files):
+        for folder, files in _folders(path) if path.is_dir() else [(path.parent, [path])]:
+            for read, source in _readers(folder, [file for file in files if file.is_file()]):
+                is_log = source.suffix not in _ROLLOUTS
                 try:
-                    found += read(source)
+                    logs = [log for log in read(source) if log.rows]
                 except _BROKEN as error:
-                    if not inside:
-                        raise DataError(f"{path}: {error}") from error
-    return _newest_states([log for log in found if log.rows])
+                    problems += [f"{source}: {error}"] if is_log or source == path else []
+                else:
+                    problems += (
+                        [f"{source}: it contains no logged step"] if is_log and not logs else []
+                    )
+                    found += logs
+    if problems and not found:
+        raise DataError(problems[0])
+    return _newest_states(found)
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
@@ -184,7 +196,10 @@ def _database(path: Path) -> list[Log]:
             raise DataError("not a SQLite database")
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         database.row_factory = sqlite3.Row
-        rows = database.execute("SELECT * FROM metrics ORDER BY id").fetchall()
+        try:
+            rows = database.execute("SELECT * FROM metrics ORDER BY id").fetchall()
+        except sqlite3.Error as error:
+            raise DataError(f"not a database of trackio ({error})") from error
     return _trackio(path, ({**dict(row), **_dict(json.loads(row["metrics"]))} for row in rows))
 
 
@@ -207,7 +222,10 @@ def _trackio(path: Path, rows: Iterable[Row]) -> list[Log]:
 def _object(path: Path) -> Row:
     if path.stat().st_size > _LARGEST:
         raise DataError(f"the file is larger than {_LARGEST:,} bytes")
-    return _dict(json.loads(path.read_bytes()))
+    try:
+        return _dict(json.loads(path.read_bytes()))
+    except (ValueError, RecursionError) as error:
+        raise DataError("not a JSON file that can be read") from error
 
 
 def _dict(value: Any) -> dict[str, Any]:

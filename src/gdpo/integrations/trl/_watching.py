@@ -72,6 +72,8 @@ def watch(
     check_detail(diagnostics, "diagnostics")
     names: list[str] = trainer.reward_func_names
     check_distinct(names)
+    if isinstance(estimators, str):
+        raise ConfigError(f"estimators={estimators!r}: pass a list of names: [{estimators!r}]")
     rules = [AdvantageRule(name, names) for name in estimators]
     log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
     watched = _Watched(trainer, log, rules, detail=diagnostics)
