@@ -81,19 +81,21 @@ def read_logs(paths: Sequence[Path]) -> list[Log]:
     for path in paths:
         for folder, files in _folders(path) if path.is_dir() else [(path.parent, [path])]:
             for read, source in _readers(folder, [file for file in files if file.is_file()]):
-                is_log = source.suffix not in _ROLLOUTS
                 try:
-                    logs = [log for log in read(source) if log.rows]
+                    found += _logs(read, source)
                 except _BROKEN as error:
-                    problems += [f"{source}: {error}"] if is_log or source == path else []
-                else:
-                    problems += (
-                        [f"{source}: it contains no logged step"] if is_log and not logs else []
-                    )
-                    found += logs
+                    if source == path or source.suffix not in _ROLLOUTS:
+                        problems.append(f"{source}: {error}")
     if problems and not found:
         raise DataError(problems[0])
     return _newest_states(found)
+
+
+def _logs(read: "_Reader", source: Path) -> list[Log]:
+    logs = [log for log in read(source) if log.rows]
+    if not logs and source.suffix not in _ROLLOUTS:
+        raise DataError("it contains no logged step")
+    return logs
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
