@@ -42,6 +42,9 @@ _CANDIDATES = (
 )
 """The estimators that `rule_of` knows."""
 
+_CALLED = ("_generate_and_score_completions", "_calculate_rewards", "_generate")
+"""The methods of TRL that a made-up batch goes through."""
+
 _KEPT = ("_metrics", "_logs", "_pending_metrics", "_pending_extra_logs")
 """TRL's containers that a batch changes in place."""
 
@@ -49,10 +52,14 @@ _KEPT = ("_metrics", "_logs", "_pending_metrics", "_pending_extra_logs")
 def rule_of(trainer: Any) -> str | None:
     """Return the name of the estimator that TRL's own trainer uses, or None if it has no name.
 
+    The methods of the trainer's class are called, not those that were replaced on the instance. A
+    subclass that overrides one of them may do more than compute, so it is not called: None.
+
     Args:
-        trainer: A `GRPOTrainer`, an `RLOOTrainer` or a subclass. Only its class's methods are
-            called, not those that were replaced on the instance.
+        trainer: A `GRPOTrainer`, an `RLOOTrainer` or a subclass.
     """
+    if not all(_is_trls(getattr(type(trainer), name, None)) for name in _CALLED):
+        return None
     try:
         score = partial(type(trainer)._generate_and_score_completions, trainer)
         found = advantages_of(trainer, score)
@@ -61,6 +68,10 @@ def rule_of(trainer: Any) -> str | None:
     differences = {name: _difference(found, name, trainer) for name in _CANDIDATES}
     nearest = min(differences, key=differences.__getitem__)
     return nearest if differences[nearest] < _CLOSE else None
+
+
+def _is_trls(method: Any) -> bool:
+    return method is None or method.__module__.partition(".")[0] == "trl"
 
 
 def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None:
