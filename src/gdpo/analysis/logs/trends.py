@@ -47,9 +47,9 @@ class RewardTrend:
     """Share of |weight| · std in its sum over the rewards."""
     weight_share: float
     zero_variance_groups: float
-    """As logged by gdpo, averaged over the logged steps."""
+    """The value that gdpo logged, averaged over the logged steps."""
     influence_share: float
-    """As logged by gdpo, averaged over the logged steps."""
+    """The value that gdpo logged, averaged over the logged steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Dashboard(TrainerCallback):
     """Adds the charts to the active reporters. It never ends a training.
 
     In TensorBoard, the charts are in the tab "Custom scalars". W&B stores a chart as a table, so it
-    is drawn anew whenever the number of logged steps has doubled, and at the end of the training.
+    is drawn again whenever the number of logged steps has doubled, and at the end of the training.
 
     Args:
         callbacks: Callbacks of the trainer. Callbacks that are added later count too.
