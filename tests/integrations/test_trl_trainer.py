@@ -427,7 +427,7 @@ def test_a_lasting_warning_is_logged_once(tiny_policy, tmp_path, caplog):
     )
     with caplog.at_level(logging.WARNING, logger="gdpo.integrations.trl._trainer"):
         trainer.train()
-    assert min(logged(trainer, "diagnostics/warnings")) >= 1
+    assert logged(trainer, "diagnostics/warnings") == [0] * 4 + [1] * 3  # as many as texts
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == len(set(messages))
     assert any("bytes_written" in text and "fewer_bytes" in text for text in messages)

@@ -140,6 +140,39 @@ def test_an_error_in_the_watch_does_not_end_the_training(tiny_policy, tmp_path, 
     assert not logged(trainer, "diagnostics/warnings")
 
 
+def once_infinite(completions, **columns):
+    once_infinite.calls += 1
+    return [float("inf") if once_infinite.calls == 2 else float(len(c)) for c in completions]
+
+
+def test_a_batch_with_an_infinite_reward_is_left_out_once(tiny_policy, tmp_path, caplog):
+    once_infinite.calls = 0
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=3, rewards=[once_infinite])
+    watch(trainer, rollouts_dir=tmp_path / "rollouts")
+    trainer.train()
+    (message,) = [m for m in caplog.messages if "leaves a batch out" in m]
+    assert "once_infinite" in message
+    assert "infinite" in message
+    assert not [m for m in caplog.messages if "switched off" in m]
+    counted = [row.get("diagnostics/warnings") for row in trainer.state.log_history[:3]]
+    assert [value is None for value in counted] == [False, True, False]
+    assert len(list((tmp_path / "rollouts").glob("step_*.parquet"))) == 3
+
+
+def test_a_name_with_control_characters_is_shown_in_codes(tiny_policy, tmp_path, caplog):
+    def blank(completions, **columns):
+        return [0.0] * len(completions)
+
+    blank.__name__ = "red\x1b[31m\nline"
+    three_groups = {"per_device_train_batch_size": 12, "gradient_accumulation_steps": 1}
+    rewards = [bytes_written, blank]
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=7, rewards=rewards, **three_groups)
+    watch(trainer)
+    trainer.train()
+    (message,) = [m for m in caplog.messages if "is constant" in m]
+    assert "`red⟨U+001B⟩[31m line`" in message
+
+
 def test_a_result_without_advantages_does_not_end_the_training(tiny_policy, tmp_path, caplog):
     trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
     generate = trainer._generate_and_score_completions

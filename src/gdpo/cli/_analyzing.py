@@ -13,6 +13,7 @@ from rich.console import Console
 
 from gdpo import __version__
 from gdpo._files import to_json
+from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
 from gdpo.analysis.logs.sources import read_logs
 from gdpo.analysis.replay import RECORDED
@@ -24,7 +25,6 @@ from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.report import write_rollouts_report
 from gdpo.report.rollouts_summary import LINES, estimators_summary, rollouts_summary
-from gdpo.report.text import one_line
 from gdpo.rollouts.readers import RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files
 from gdpo.rollouts.readers.report import without_rewards

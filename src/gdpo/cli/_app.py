@@ -111,7 +111,7 @@ def _complain(message: str) -> None:
     """Print a message to stderr. In a distributed run, only rank 0 prints."""
     if os.environ.get("RANK", "0") == "0":
         if not message.replace("\n", "").isprintable():
-            from gdpo.report.text import visible  # slow to import and rarely needed
+            from gdpo._text import visible  # slow to import and rarely needed
 
             message = visible(message)
         console = Console(stderr=True, highlight=False, emoji=False)

@@ -374,7 +374,10 @@ def _reversed(reward: _Reward, dominating: _Reward | None, groups: int) -> Findi
     """
     direction, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
     cause, evidence = "", _evidence(reward, groups)
-    remedy = f"increase the absolute weight of `{reward.name}`"
+    remedy = (
+        "check that the training used these weights; if it did, increase the absolute weight of "
+        f"`{reward.name}`"
+    )
     if dominating is not None and (ratio := _std_ratio(reward, dominating)):
         cause = f". The standard deviation of `{dominating.name}` is {times(ratio)} as large"
         remedy = _SEPARATELY
@@ -397,7 +400,10 @@ def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Findin
     `dominating` is the other reward with the most influence per unit of weight.
     """
     cause, evidence = "", _evidence(reward, groups)
-    remedy = f"increase the absolute weight of `{reward.name}`"
+    remedy = (
+        "check that the training used these weights; if it did, increase the absolute weight of "
+        f"`{reward.name}`"
+    )
     if dominating is not None and dominating.share > 0:
         share = interval(dominating.share, dominating.margin)
         cause = f". `{dominating.name}` has {share} of the influence"
@@ -412,7 +418,7 @@ def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Findin
         f"`{reward.name}` is ignored: over {groups:,} groups it has "
         f"{percent(reward.weight_share)} of the weight, but "
         f"{interval(reward.share, reward.margin)} of the influence{cause}",
-        f"{remedy}. If the advantages were computed with other weights, pass those weights",
+        remedy,
         evidence,
     )
 

@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import Any, TypeAlias
 
 from gdpo._naming import did_you_mean
+from gdpo._text import one_line
 from gdpo.diagnostics.influence import Influence
 from gdpo.errors import ConfigError
 
@@ -79,6 +80,11 @@ class Finding:
     """What the user can do about the finding."""
     evidence: Mapping[str, float]
     """The numbers in the message, unrounded."""
+
+    @property
+    def line(self) -> str:
+        """Return message and remedy on one line that is safe in a log, whatever the names are."""
+        return one_line(f"{self.message}: {self.remedy}")
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -372,8 +378,8 @@ def _findings(findings: Sequence[Finding], room: int) -> Iterator[str]:
         yield "no findings"
         return
     for index, finding in enumerate(findings):
-        message = f"{_MARKS[finding.severity]} {finding.message}"
-        remedy = f"→ {finding.remedy}"
+        message = f"{_MARKS[finding.severity]} {one_line(finding.message)}"
+        remedy = f"→ {one_line(finding.remedy)}"
         lines = [
             *wrap(message, _WIDTH, subsequent_indent="  "),
             *wrap(remedy, _WIDTH, initial_indent="  ", subsequent_indent="    "),

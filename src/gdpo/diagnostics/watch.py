@@ -229,7 +229,7 @@ class Watch:
 
         Returns:
             The same diagnosis, with the influence shares and findings of the window of the last
-            groups.
+            groups. A warning that is not certain yet is left out.
         """
         window, findings = self._history.add(diagnosis.influence, diagnosis.findings)
         lasting = {
@@ -239,7 +239,8 @@ class Watch:
         }
         self.due = [finding for key, finding in lasting.items() if key not in self._reported]
         self._reported |= set(lasting)
-        return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=findings)
+        kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
+        return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=kept)
 
 
 def _key(finding: Finding) -> Key:

@@ -44,7 +44,7 @@ class Computed:
         """
         diagnosis = watch.update(self._diagnosis())
         for finding in watch.due:
-            logger.warning("%s: %s", finding.message, finding.remedy)
+            logger.warning("%s", finding.line)
         rule = self.settings.rule
         metrics = {
             **{f"rewards/{r.name}/mean": r.mean for r in diagnosis.rewards if r.mean is not None},

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from gdpo._text import one_line
 from gdpo.report._charts import Chart, Line
 from gdpo.report._html import render_figure
 from gdpo.report._tables import Name, Table
 from gdpo.report.colours import style_at
-from gdpo.report.text import number, one_line
+from gdpo.report.text import number
 
 _LETTERS = 62
 """Maximum number of characters per line of text in an image."""

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from gdpo._text import visible
 from gdpo.diagnostics import Finding
 from gdpo.diagnostics.watch import Span
 from gdpo.report._charts import ticks
 from gdpo.report.colours import css
-from gdpo.report.text import embedded, number, probability, short, visible
+from gdpo.report.text import embedded, number, probability, short
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -4,10 +4,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gdpo._text import visible
 from gdpo.experiments.comparison import Comparison, Difference, details, headline
 from gdpo.experiments.reading import Measured
 from gdpo.experiments.statistics import FEWEST_SEEDS, Interval
-from gdpo.report.text import number, probability, visible
+from gdpo.report.text import number, probability
 
 
 def summary(comparison: Comparison) -> RenderableType:

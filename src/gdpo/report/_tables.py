@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gdpo.report.text import one_line
+from gdpo._text import one_line
 
 NOTHING = "–"
 """Placeholder for a missing value. CSV files have an empty cell instead."""

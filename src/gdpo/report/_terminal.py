@@ -6,8 +6,8 @@ from textwrap import wrap
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
+from gdpo._text import one_line
 from gdpo.diagnostics.diagnosis import Severity, percent
-from gdpo.report.text import one_line
 
 _NAME = 32
 """Maximum number of characters in a name."""

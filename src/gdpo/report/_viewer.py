@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from gdpo._text import visible
 from gdpo.analysis.sample import GOLDEN, SampledGroup
 from gdpo.errors import DataError
-from gdpo.report.text import embedded, messages, visible
+from gdpo.report.text import embedded, messages
 from gdpo.rollouts.readers import RolloutText, read_texts
 
 _ROOM = 1_000_000

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import gdpo
+from gdpo._text import one_line
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.experiments.comparison import details, headline
 from gdpo.experiments.statistics import FEWEST_SEEDS
@@ -16,7 +17,6 @@ from gdpo.report._figures import Figure, save_png, to_svg, to_table
 from gdpo.report._run_contents import Contents
 from gdpo.report._run_tables import tables
 from gdpo.report._tables import Table, markdown_text, to_csv, to_latex, to_markdown
-from gdpo.report.text import one_line
 
 INDEX = "README.md"
 """Name of the file that lists all other files of an export."""

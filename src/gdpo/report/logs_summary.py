@@ -5,6 +5,7 @@ from math import isfinite, nan
 
 from rich.text import Text
 
+from gdpo._text import one_line
 from gdpo.analysis.logs.trends import RewardTrend, RunTrends
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.report._terminal import (
@@ -16,7 +17,6 @@ from gdpo.report._terminal import (
     table,
     wrapped,
 )
-from gdpo.report.text import one_line
 
 _RUNS, _REWARDS = 3, 16
 """Maximum number of runs, and of rewards of a run."""

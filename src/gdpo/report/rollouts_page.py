@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdpo._files import write_whole
+from gdpo._text import one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis
@@ -18,7 +19,6 @@ from gdpo.report._charts import COLOURS, Chart, Line, Points, binned, running_me
 from gdpo.report._html import bars, finding_row, in_words, render, shortened
 from gdpo.report._viewer import Labels, count_shown, viewer_data
 from gdpo.report.rollouts_summary import advantages_from, scalar_only
-from gdpo.report.text import one_line, visible
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """Identifies a page that this module wrote."""

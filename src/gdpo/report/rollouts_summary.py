@@ -9,6 +9,7 @@ from statistics import median
 
 from rich.text import Text
 
+from gdpo._text import one_line
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
@@ -24,7 +25,6 @@ from gdpo.report._terminal import (
     without_middle,
     wrapped,
 )
-from gdpo.report.text import one_line
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.formats import WORDLESS
 from gdpo.rollouts.readers.inference import NOT_REWARDS, SCALAR_ONLY

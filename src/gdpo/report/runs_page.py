@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._files import write_whole
+from gdpo._text import visible
 from gdpo.diagnostics.watch import LASTING
 from gdpo.experiments.comparison import Comparison, Outcome, details, headline
 from gdpo.experiments.reading import Experiment, Measured
@@ -17,7 +18,7 @@ from gdpo.report._summary import caution
 from gdpo.report._viewer import Labels, count_shown, viewer_data
 from gdpo.report.colours import styles
 from gdpo.report.export import check_destination, write_export
-from gdpo.report.text import number, probability, visible
+from gdpo.report.text import number, probability
 
 _LISTED = 10
 """Maximum number of seeds that are listed individually."""

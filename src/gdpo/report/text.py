@@ -6,37 +6,16 @@ from math import ceil, isnan, log10
 from typing import Any
 
 from gdpo._files import to_json
+from gdpo._text import shown
 
 _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 """Matches characters that could end a script element or that are not valid text."""
-
-_KEPT = frozenset("\n\t\u200c\u200d")
-"""Non-printable characters that occur in ordinary text: newline, tab, and the joiners in Persian
-text and emoji."""
 
 _MESSAGES = 10
 """Number of messages shown at the start of a long chat, and again at its end."""
 
 Message = tuple[str, str, int, str]
 """Role, start of the text, number of omitted characters, and end of the text."""
-
-
-def visible(text: str) -> str:
-    r"""Return the text with hidden characters and surrogates replaced by codes such as `⟨U+202E⟩`.
-
-    >>> visible("safe\u202etxt.exe")
-    'safe⟨U+202E⟩txt.exe'
-    """
-    return text if text.isprintable() else "".join(map(_shown, text))
-
-
-def one_line(text: str) -> str:
-    r"""Return the text on one line, without control characters, so that it is safe in a terminal.
-
-    >>> one_line("a\x1b[31m\nb")
-    'a⟨U+001B⟩[31m b'
-    """
-    return " ".join(visible(text).split())
 
 
 def cut(text: str, limit: int) -> tuple[str, int, str]:
@@ -105,18 +84,12 @@ def probability(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
-def _shown(character: str) -> str:
-    if character.isprintable() or character in _KEPT:
-        return character
-    return f"⟨U+{ord(character):04X}⟩"
-
-
 def _fitting(text: Iterable[str], room: int) -> list[str]:
     """Return the first characters of a text that fit into `room`. Hidden characters are escaped."""
     fitting: list[str] = []
-    for shown in map(_shown, text):
-        room -= len(shown)
+    for piece in map(shown, text):
+        room -= len(piece)
         if room < 0:
             break
-        fitting.append(shown)
+        fitting.append(piece)
     return fitting

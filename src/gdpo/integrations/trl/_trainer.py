@@ -107,8 +107,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     - `rewards/<name>/zero_variance_groups`: share of groups in which all samples have the same
       value of this reward, so that the reward has no effect in these groups.
     - `rewards/<name>/influence_share`: influence share over the last 256 groups.
-    - `diagnostics/warnings`: number of warnings in force. A warning that lasts for several batches
-      is logged once, with a remedy.
+    - `diagnostics/warnings`: number of warnings in force. Each of them is logged once as text, with
+      a remedy.
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
     - `rewards/<name>/gate_closed`: share of rollouts in which the gate set a gated reward to 0.
@@ -322,7 +322,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def _warn(self) -> None:
         if self.accelerator.is_main_process:
             for finding in self._watch.due:
-                logger.warning("%s: %s", finding.message, finding.remedy)
+                logger.warning("%s", finding.line)
 
     def _log_advantages(self, advantages: torch.Tensor) -> None:
         """Replace the advantages in TRL's table of completions."""

@@ -6,7 +6,6 @@ does not change.
 
 import functools
 import logging
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gdpo.analysis.replay import Tally
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
+from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl._adapter import end_token_ids, tokenizer_of
 from gdpo.integrations.trl._dashboard import add_dashboard
 from gdpo.integrations.trl._probe import rule_of
@@ -47,9 +47,9 @@ def watch(
 
     The trainer then logs `rewards/<name>/zero_variance_groups`, `rewards/<name>/influence_share`
     (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
-    is ignored, is logged once with a remedy. If an error occurs in the watch, the watch is switched
-    off with one warning, and the training goes on. In a run with several processes, every process
-    must call this function.
+    is ignored, is logged once with a remedy. A batch with an infinite reward is left out of these
+    metrics. Any other error switches the watch off. Both are logged, and the training goes on. In a
+    run with several processes, every process must call this function.
 
     Args:
         trainer: TRL's `GRPOTrainer` or `RLOOTrainer`, or a subclass, which may compute its own
@@ -125,7 +125,7 @@ class _Other:
 
 
 class _Watched(TrainerCallback):
-    """Observes the batches of a trainer. An exception ends the observation, not the training."""
+    """Observes the batches of a trainer. An error ends the observation, not the training."""
 
     def __init__(
         self, trainer: Any, log: RolloutLog | None, rules: Sequence[AdvantageRule], *, detail: str
@@ -139,17 +139,19 @@ class _Watched(TrainerCallback):
         others = {f"gdpo.Watch.{other.name}": other.watch for other in self._others}
         self._kept = KeptState({"gdpo.Watch": self._watch, **others})
         self._scored: list[torch.Tensor] = []
-        self._off = False
+        self._harmless = Harmless(
+            "watch is switched off because of an error, and the training goes on"
+        )
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         """Restore the state of the watch from the checkpoint, and prepare the rollout record."""
-        self._safely(self._kept.on_train_begin, *args, **kwargs)
+        self._harmless(self._kept.on_train_begin, *args, **kwargs)
         if self._log is not None:
-            self._safely(self._log.on_train_begin, *args, **kwargs)
+            self._harmless(self._log.on_train_begin, *args, **kwargs)
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """Copy the state of the watch into the trainer's state."""
-        self._safely(self._kept.on_step_end, *args, **kwargs)
+        self._harmless(self._kept.on_step_end, *args, **kwargs)
 
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """Wrap TRL's method to store its result and, for the record, its arguments."""
@@ -157,7 +159,7 @@ class _Watched(TrainerCallback):
         @functools.wraps(calculate)
         def calculated(*args: Any, **kwargs: Any) -> torch.Tensor:
             rewards = calculate(*args, **kwargs)
-            self._safely(self._keep, rewards, *args, **kwargs)
+            self._harmless(self._keep, rewards, *args, **kwargs)
             return rewards
 
         return calculated
@@ -170,8 +172,8 @@ class _Watched(TrainerCallback):
             self._scored.clear()
             output = generate(inputs)
             # Every process takes part in gathering, also if its own watch is switched off.
-            gathered = self._attempt(self._gathered, output)
-            self._safely(self._observe, gathered)
+            gathered = self._harmless.attempt(self._gathered, output)
+            self._harmless(self._observe, gathered)
             return output
 
         return generated
@@ -207,7 +209,6 @@ class _Watched(TrainerCallback):
         advantages = advantages.view(rewards.shape[:2])
         names, values = trainer.reward_func_names, trainer.reward_weights.tolist()
         weights = dict(zip(names, values, strict=True))
-        self._diagnose(rewards, advantages, weights)
         if self._log is not None and trainer.accelerator.is_main_process:
             self._log.write(
                 facts,
@@ -218,6 +219,7 @@ class _Watched(TrainerCallback):
                 weights=weights,
                 trained=[True] * len(rewards),
             )
+        self._diagnose(rewards, advantages, weights)
 
     def _diagnose(
         self, rewards: torch.Tensor, advantages: torch.Tensor, weights: Mapping[str, float]
@@ -241,26 +243,7 @@ class _Watched(TrainerCallback):
     def _warn(self) -> None:
         if self._trainer.accelerator.is_main_process:
             for finding in self._watch.due:
-                logger.warning("%s: %s", finding.message, finding.remedy)
-
-    def _safely(self, observe: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Call a function, unless the watch is switched off."""
-        if not self._off:
-            self._attempt(observe, *args, **kwargs)
-
-    def _attempt(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the result of a function. An exception switches the watch off."""
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 (an error here must not end the training)
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            if not self._off:
-                logger.warning(
-                    "watch is switched off because of an error, and the training goes on: %s: %s "
-                    "(%s, line %s)",
-                    *(type(error).__name__, error, frame.filename, frame.lineno),
-                )
-            self._off = True
+                logger.warning("%s", finding.line)
 
 
 def _mode(trainer: Any) -> str:

@@ -5,19 +5,20 @@ the separate rewards available to the estimator while verl computes advantages.
 """
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Bool
 
 from gdpo.diagnostics import Watch
-from gdpo.errors import ConfigError, GdpoError
+from gdpo.errors import ConfigError
+from gdpo.integrations._harmless import Harmless
 from gdpo.integrations._scoring import Computed
 from gdpo.integrations._settings import Settings
 from gdpo.integrations.rows import Columns, Groups, advantages_of, as_groups, reward_columns
@@ -27,8 +28,6 @@ from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.writing import set_aside
 
 logger = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 
 def last_outputs(keys: Sequence[str]) -> list[int]:
@@ -184,35 +183,6 @@ def metrics_of_latest() -> dict[str, float]:
     return harmless(computed.metrics, _watch) or {}
 
 
-class Harmless:
-    """Calls functions that must not end a training. The first exception switches all of them off.
-
-    Args:
-        consequence: What the training goes on without, for the warning.
-    """
-
-    def __init__(self, consequence: str) -> None:
-        self.on = True
-        self._consequence = consequence
-
-    def __call__(self, function: Callable[..., Result], *args: Any) -> Result | None:
-        """Return the result of the function. None: it or an earlier one raised an exception."""
-        if not self.on:
-            return None
-        try:
-            return function(*args)
-        except Exception as error:  # nothing that a watch meets may end a training
-            self.on = False
-            logger.warning(
-                "%s: %s: %s",
-                self._consequence,
-                type(error).__name__,
-                error,
-                exc_info=not isinstance(error, GdpoError),
-            )
-            return None
-
-
 harmless = Harmless("gdpo stops watching this run, which goes on without gdpo's metrics and record")
 
 _TEXTS = ("prompts", "responses", "reward_model")
@@ -222,7 +192,7 @@ _writers: WeakKeyDictionary[Any, StepWriter] = WeakKeyDictionary()  # by trainer
 
 
 def record(trainer: Any, batch: Any, queue: Any) -> None:
-    """Write the rollouts of the latest batch, if the configuration sets `gdpo_rollouts`.
+    """Write the rollouts of the latest batch, if there is one and `gdpo_rollouts` is set.
 
     Args:
         trainer: verl's trainer.
@@ -234,7 +204,7 @@ def record(trainer: Any, batch: Any, queue: Any) -> None:
             write failures are only logged.
     """
     folder = trainer.config.algorithm.get(ROLLOUTS)
-    if folder is None:
+    if folder is None or not _latest:
         return
     step, computed = int(trainer.global_steps), latest()
     rows = [row for row, by in enumerate(last_outputs(batch.keys)) if row == by]

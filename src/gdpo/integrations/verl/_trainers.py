@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.rows import NAME, PREFIX, as_text, by_name
 from gdpo.integrations.verl._estimator import (
     Carried,
-    Harmless,
     carrying,
     current,
     harmless,

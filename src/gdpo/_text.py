@@ -1,0 +1,30 @@
+"""Makes untrusted text, such as the name of a reward, safe to show in a terminal or a log."""
+
+_KEPT = frozenset("\n\t\u200c\u200d")
+"""Non-printable characters that occur in ordinary text: newline, tab, and the joiners in Persian
+text and emoji."""
+
+
+def visible(text: str) -> str:
+    r"""Return the text with hidden characters and surrogates replaced by codes such as `⟨U+202E⟩`.
+
+    >>> visible("safe\u202etxt.exe")
+    'safe⟨U+202E⟩txt.exe'
+    """
+    return text if text.isprintable() else "".join(map(shown, text))
+
+
+def one_line(text: str) -> str:
+    r"""Return the text on one line, without control characters, so that it is safe in a terminal.
+
+    >>> one_line("a\x1b[31m\nb")
+    'a⟨U+001B⟩[31m b'
+    """
+    return " ".join(visible(text).split())
+
+
+def shown(character: str) -> str:
+    """Return a character, or its code such as `⟨U+202E⟩` if it is hidden."""
+    if character.isprintable() or character in _KEPT:
+        return character
+    return f"⟨U+{ord(character):04X}⟩"

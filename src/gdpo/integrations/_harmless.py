@@ -1,0 +1,55 @@
+"""Calls code that only observes a training, so that its errors cannot end the training."""
+
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gdpo.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class Harmless:
+    """Calls functions and catches their exceptions.
+
+    A `DataError` comes from the data of one batch, for example an infinite reward. That batch is
+    left out, and the first such error is logged. Any other exception switches all functions off.
+
+    Args:
+        consequence: What the training goes on without, for the warning.
+    """
+
+    def __init__(self, consequence: str) -> None:
+        self.on = True
+        self._consequence = consequence
+        self._has_left_out = False
+
+    def __call__(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result | None:
+        """Return the result of the function. None: it raised an exception, or all are off."""
+        return self.attempt(function, *args, **kwargs) if self.on else None
+
+    def attempt(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result | None:
+        """Call the function even if all are switched off."""
+        try:
+            return function(*args, **kwargs)
+        except DataError as error:
+            if self.on and not self._has_left_out:
+                logger.warning(
+                    "gdpo leaves a batch out of its metrics, and the training goes on: %s. Later "
+                    "batches like this one are left out without a message",
+                    error,
+                )
+            self._has_left_out = True
+        except Exception as error:  # noqa: BLE001 (nothing that a watch meets may end a training)
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            if self.on:
+                logger.warning(
+                    "%s: %s: %s (%s, line %s)",
+                    *(self._consequence, type(error).__name__, error),
+                    *(frame.filename, frame.lineno),
+                )
+            self.on = False
+        return None
