@@ -91,6 +91,7 @@ FRAMEWORKS = {
         "others/ms_swift_paths.py",
         "others/requirements-ms_swift.txt",
         distribution="ms-swift",
+        versions=("4.5.3",),
     ),
     "slime": Framework("others/slime_paths.py slime", SLIME, checkout="."),
     "miles": Framework("others/slime_paths.py miles", SLIME, checkout="."),

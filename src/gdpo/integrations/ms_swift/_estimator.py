@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -88,8 +89,19 @@ def _lengths(of_tokens: str, response_token_ids: Sequence[Any]) -> tuple[int, ..
     return tuple(lengths)
 
 
-VERSIONS = ("4.6.",)
-"""Supported ms-swift versions."""
+TESTED = "4.5.3 and 4.6.0"
+"""Versions of ms-swift on which the conformance script was run."""
+
+_MODULE = "swift.rl_core.advantage"
+_COMMON = (
+    *("rewards_per_func", "reward_weights", "advantage_estimator", "scale_rewards"),
+    *("kl_in_reward", "beta"),
+)
+_FUNCTIONS = {
+    "compute_advantages": (*_COMMON, "num_generations"),
+    "compute_advantages_dynamic": (*_COMMON, "prompt_ids", "request_ids"),
+}
+"""ms-swift's functions that are replaced, with the parameters that gdpo reads."""
 
 
 def use_estimator(name: str = "gdpo") -> None:
@@ -100,21 +112,33 @@ def use_estimator(name: str = "gdpo") -> None:
             estimator's options cannot be set.
 
     Raises:
-        ConfigError: If the estimator is unknown, or if the version of ms-swift is not supported.
+        ConfigError: If the estimator is unknown, or if this ms-swift does not have the functions
+            that gdpo replaces.
     """
-    version = import_module("swift").__version__
-    if not version.startswith(VERSIONS):
-        raise ConfigError(
-            f"use_estimator supports ms-swift {VERSIONS[0]}x, but {version} is installed: remove "
-            "the call to use ms-swift's own GDPO, or install a supported version"
-        )
-    advantage = import_module("swift.rl_core.advantage")
+    functions = _functions()
     swift = [module for key, module in sys.modules.items() if key.partition(".")[0] == "swift"]
-    for function in (advantage.compute_advantages, advantage.compute_advantages_dynamic):
+    for function in functions:
         replaced = with_estimator(function, name)
         for module in swift:
             if vars(module).get(function.__name__) is function:
                 setattr(module, function.__name__, replaced)
+
+
+def _functions() -> list[Callable[..., Any]]:
+    """Return ms-swift's functions that gdpo replaces, or raise a `ConfigError`."""
+    try:
+        advantage: Any = import_module(_MODULE)
+    except ModuleNotFoundError:
+        advantage = None
+    found = [getattr(advantage, name, None) for name in _FUNCTIONS]
+    for function, (name, needed) in zip(found, _FUNCTIONS.items(), strict=True):
+        if function is None or not set(needed) <= set(signature(function).parameters):
+            raise ConfigError(
+                f"use_estimator needs {_MODULE}.{name}({', '.join(needed)}), which ms-swift "
+                f"{import_module('swift').__version__} does not have: install a version on which "
+                f"gdpo was tested ({TESTED}), or remove the call to use ms-swift's own GDPO"
+            )
+    return [function for function in found if function is not None]
 
 
 def with_estimator(compute: Callable[..., Any], name: str) -> Callable[..., Any]:
