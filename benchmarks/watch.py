@@ -1,7 +1,7 @@
 """Measures `gdpo.integrations.trl.watch` on TRL's own trainers, with tiny policies on a CPU.
 
     python -m benchmarks.watch equal --steps 50     # gradients and metrics with and without watch
-    python -m benchmarks.watch cost --steps 20      # time of the watch per step
+    python -m benchmarks.watch cost --steps 12      # time of a step with and without the watch
     python -m benchmarks.watch found --seeds 20     # step in which an ignored reward is reported
     python -m benchmarks.watch alone --seeds 20     # the same without the trainer
     python -m benchmarks.watch shown                # what appears on the screen
@@ -24,9 +24,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
+from gdpo._student import student_quantile
 from gdpo.demo._policy import PolicySettings, make_policy
 from gdpo.diagnostics import Watch, diagnose
-from gdpo.integrations.trl import _watching, watch
+from gdpo.integrations._harmless import Harmless
+from gdpo.integrations.trl import watch
 
 TINY = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
 SMALL = PolicySettings(layers=8, width=384, heads=6, inner_width=1024, vocabulary=300, steps=3)
@@ -114,18 +116,10 @@ def equal(options, folder):
 
 
 class Clock(TrainerCallback):
-    """Measures the processor time of every step, and of the watch in it."""
+    """Measures the processor time of every step."""
 
     def __init__(self):
-        self.steps, self.watch = [], [0.0]
-        safely = _watching._Watched._safely
-
-        def timed(watched, *args, **kwargs):
-            started = time.process_time()
-            safely(watched, *args, **kwargs)
-            self.watch[-1] += time.process_time() - started
-
-        _watching._Watched._safely = timed
+        self.steps = []
 
     def on_step_begin(self, *_args, **_kwargs):
         self._started = time.process_time()
@@ -133,37 +127,67 @@ class Clock(TrainerCallback):
     def on_log(self, *_args, logs, **_kwargs):  # after on_step_end, where the watch saves its state
         if "loss" in logs:
             self.steps.append(time.process_time() - self._started)
-            self.watch.append(0.0)
+
+
+class OfWatch:
+    """Measures the processor time of the watch in all trainers of this process."""
+
+    def __init__(self):
+        self.seconds = 0.0
+        attempt = Harmless.attempt
+
+        def timed(harmless, *args, **kwargs):
+            started = time.process_time()
+            try:
+                return attempt(harmless, *args, **kwargs)
+            finally:
+                self.seconds += time.process_time() - started
+
+        Harmless.attempt = timed
 
 
 def cost(options, folder):
-    """Print the processor time of the watch as a share of the rest of its step."""
-    clock = Clock()
+    """Print the processor time of the watch, and of a step with and without it.
+
+    The two trainings of a pair have the same weights and data. Their order changes from pair to
+    pair.
+    """
+    clock = OfWatch()
     cases = [("toy", TINY, 4, 3), ("toy", TINY, 8, 8), ("small", SMALL, 8, 24)]
     for name, settings, groups, tokens in cases:
         policy = make_policy(settings, lambda _: None)
-        trainer = make(
-            policy,
-            folder / f"{name}-{groups}",
-            groups=groups,
-            samples=8,
-            steps=options.steps,
-            max_completion_length=tokens,
-        )
-        clock.steps, clock.watch = [], [0.0]
-        watch(trainer)
-        trainer.add_callback(clock)
-        trainer.train()
-        steps, ours = np.array(clock.steps[2:]), np.array(clock.watch[2:-1])
-        shares = 100 * ours / (steps - ours)
-        drawn = np.random.default_rng(0).choice(shares, (2000, len(shares)))
-        low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+        wanted = {"groups": groups, "samples": 8, "steps": options.steps}
+        pairs = []
+        for pair in range(options.pairs):
+            means = {}
+            for watched in (pair % 2 == 0, pair % 2 == 1):
+                trainer = make(policy, folder / name, **wanted, max_completion_length=tokens)
+                means[watched] = mean_step(trainer, clock, watched=watched)
+            (without, _), (step, ours) = means[False], means[True]
+            pairs.append((without, 100 * (step / without - 1), 100 * ours / (step - ours)))
+        steps, differences, shares = np.array(pairs).T
         print(
-            f"{name} policy, {groups} groups of 8: processor time of a step "
-            f"{np.median(steps):.3f} s, of the watch {1000 * np.median(ours):.1f} ms; share "
-            f"{np.median(shares):.2f} % [{low:.2f}, {high:.2f}], {len(steps)} steps",
+            f"{name} policy, {groups} groups of 8: a step takes {steps.mean():.3f} s of processor "
+            f"time; with the watch {interval(differences)} more; the watch itself "
+            f"{interval(shares)} ({options.pairs} pairs of {options.steps} steps)",
             flush=True,
         )
+
+
+def mean_step(trainer, of_watch, *, watched):
+    """Train, and return the mean processor time of a step, and that of the watch in it."""
+    if watched:
+        watch(trainer)
+    clock, before = Clock(), of_watch.seconds
+    trainer.add_callback(clock)
+    trainer.train()
+    return np.mean(clock.steps[2:]), (of_watch.seconds - before) / len(clock.steps)
+
+
+def interval(values):
+    """Return the mean with its 95 % interval (Student's t) as text."""
+    half = student_quantile(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return f"{values.mean():.2f} % ± {half:.2f}"
 
 
 class Reported(logging.Handler):
@@ -191,9 +215,9 @@ def found(options, folder):
             )  # fmt: skip
             watch(trainer)
             reported = Reported(trainer)
-            logging.getLogger(_watching.__name__).addHandler(reported)
+            logging.getLogger(watch.__module__).addHandler(reported)
             trainer.train()
-            logging.getLogger(_watching.__name__).removeHandler(reported)
+            logging.getLogger(watch.__module__).removeHandler(reported)
             firsts += reported.steps[:1]
         by_ten = sum(first <= 10 for first in firsts)
         print(
@@ -240,6 +264,7 @@ def main() -> None:
     parser.add_argument("what", nargs="+", choices=["equal", "cost", "found", "alone", "shown"])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
     disable_progress_bar()
     torch.set_num_threads(1)

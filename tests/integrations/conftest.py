@@ -3,6 +3,7 @@
 import traceback
 
 import pytest
+from tests.integrations.needs import NEEDS_TRITON
 
 
 @pytest.hookimpl(wrapper=True)
@@ -13,5 +14,5 @@ def pytest_runtest_call(item):
     except (AttributeError, TypeError) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         if "'NoneType'" in str(error) and frame.filename.endswith("trl/trainer/utils.py"):
-            pytest.skip("TRL's own trainer needs Triton in this version")
+            pytest.skip(NEEDS_TRITON)
         raise

@@ -4,6 +4,9 @@ import pytest
 import trl
 from packaging.version import Version
 
+NEEDS_TRITON = "TRL's own trainer needs Triton in this version"
+"""Reason to skip a test in which TRL 1.15 calls its kernels, which are None without Triton."""
+
 
 def since(version, what):
     """Return a mark for a test that needs a version of TRL.

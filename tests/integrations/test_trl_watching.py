@@ -3,13 +3,16 @@
 import json
 
 import pytest
+from tests.integrations.two_ranks import launched
 from tests.integrations.variants import bytes_written
 from tests.integrations.variants import make as make_variant
 from tests.integrations.watched import TRAINERS, differences, make, train
 from transformers import TrainerCallback
 
+from gdpo.diagnostics import diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl import watch
+from gdpo.rollouts.record import read_rollouts, reward_arrays
 
 NAMES = ("bytes_written", "digits", "sometimes_vowels")
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3, "num_generations_eval": 2}
@@ -40,6 +43,18 @@ def test_a_watched_training_is_the_same_bit_for_bit(name, tiny_policy, tmp_path)
     assert any(gradient.any() for gradient in runs[0].gradients)
     assert list(differences(*runs)) == []
     assert len(list((tmp_path / "True" / "rollouts").glob("*.parquet"))) == 6
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_same_and_log_the_shares_of_both(tiny_policy, tmp_path):
+    results = launched("tests.integrations.watched:on_two_ranks", tiny_policy, tmp_path)
+    assert [result["differences"] for result in results] == [[], []]
+    rollouts = read_rollouts(tmp_path / "True" / "rollouts" / "step_000001.parquet")
+    assert len(rollouts) == 16  # 8 of each process
+    arrays = reward_arrays(rollouts)
+    diagnosis = diagnose(arrays.rewards, arrays.weights, arrays.names, advantages=arrays.advantages)
+    shares = [reward.influence_share for reward in diagnosis.rewards]
+    assert results[0]["shares"][0] == pytest.approx(shares, abs=1e-6)
 
 
 @pytest.mark.slow

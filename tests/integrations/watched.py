@@ -99,3 +99,16 @@ def differences(alone, watched):
         for key, value in theirs.items():
             if both[key] != value:
                 yield f"step {theirs['step']}: {key}"
+
+
+def on_two_ranks(policy, folder):
+    """Train on this rank with and without `watch`. Return what differs, and the logged shares."""
+    alone, watched = (
+        train("grpo", policy, folder / str(watched), watched=watched, max_steps=2)
+        for watched in (False, True)
+    )
+    shares = [
+        [row[f"rewards/{name}/influence_share"] for name in watched.trainer.reward_func_names]
+        for row in watched.logged[:1]
+    ]
+    return {"differences": list(differences(alone, watched)), "shares": shares}

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rollouts.readers import written
 
+from gdpo.errors import DataError
 from gdpo.integrations.slime import load_dump
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 from gdpo.rollouts.readers.report import FileReport
@@ -32,6 +33,12 @@ def read(path, **options):
 
 def verl_line(**changed):
     return {"input": "a", "output": "b", "gts": None, "score": 1.0, "step": 1, **changed}
+
+
+def test_a_fifo_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "rollouts.jsonl")
+    with pytest.raises(DataError, match="neither a folder nor a regular file"):
+        list(read_rollout_files(tmp_path / "rollouts.jsonl"))
 
 
 def test_a_last_line_that_is_cut_off_is_a_run_that_still_writes(tmp_path):

@@ -78,7 +78,7 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
         left_out: Dict to which each file that is not read is added, with the reason.
 
     Raises:
-        DataError: If a path does not exist.
+        DataError: If a path does not exist, or is neither a folder nor a regular file.
     """
     if len({path.is_absolute() for path in paths}) > 1:
         paths = [path.absolute() for path in paths]
@@ -195,6 +195,8 @@ def _root(paths: Sequence[Path]) -> Path:
             why = f" ({error.strerror})"
         if why is not None:
             raise DataError(f"{path}: no such file or folder{why}. Check the path")
+        if not path.is_dir() and not path.is_file():  # opening a FIFO would wait for a writer
+            raise DataError(f"{path} is neither a folder nor a regular file. Write it to a file")
     folders = [path if path.is_dir() else path.parent for path in paths]
     return folders[0] if len(set(folders)) == 1 else Path(os.path.commonpath(folders))
 
