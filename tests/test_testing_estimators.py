@@ -66,6 +66,12 @@ def changes_its_weights(rewards, weights):
     return a
 
 
+def averages_the_weights(rewards, weights):
+    if np.ndim(weights) == 2:
+        weights = [np.nanmean(weights, axis=0).tolist()] * len(weights)
+    return mo_grpo(rewards, weights)
+
+
 def takes_everything(rewards, weights):
     return gdpo(np.where(np.isinf(rewards), 1, rewards), weights)
 
@@ -81,6 +87,7 @@ def takes_everything(rewards, weights):
         (counts_absent_rewards, Claims(), "without a reward|weight 0"),
         (looks_at_other_groups, Claims(local=True), "another group"),
         (changes_its_weights, Claims(), "changes its arguments"),
+        (averages_the_weights, Claims(prompt_weights=True), "NaN in the weights"),
         (takes_everything, Claims(), "DataError for a reward of inf"),
         (gdpo, Claims(local=True), "another group"),
         (grpo_no_std, Claims(unit="each"), "rewards of size|rewards times"),

@@ -1,5 +1,7 @@
 """What each estimator claims, the options it is tested with, and its oracle."""
 
+from dataclasses import replace
+
 import numpy as np
 from tests.oracles import estimators as by_hand
 
@@ -68,4 +70,9 @@ SUBJECTS |= {
         Claims("each"),
         {"power": 1},
     ),
+}
+
+SUBJECTS = {
+    name: (estimator, oracle, replace(claims, prompt_weights=True), options)
+    for name, (estimator, oracle, claims, options) in SUBJECTS.items()
 }

@@ -194,7 +194,7 @@ def _above(means: Any, low: Any, weights: Any, error: Any) -> Any:
     above = means - low
     size = xp.abs(means) + xp.abs(low)
     rounding = error + rounding_of(size, float(xp.finfo(means.dtype).eps))
-    below = xp.reshape((above < -rounding) & (weights != 0), (-1,))
+    below = xp.any((above < -rounding) & (weights != 0), axis=BATCH)
     if bool(xp.any(below)):
         k = int(xp.nonzero(below)[0][0])
         raise DataError(

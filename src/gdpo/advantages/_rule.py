@@ -6,7 +6,7 @@ estimator's arguments and tested once, before a model is loaded.
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
-from math import isnan, nan
+from math import nan
 from typing import Any, cast
 
 import numpy as np
@@ -107,7 +107,7 @@ class AdvantageRule:
         Args:
             rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not
                 apply.
-            weights: One weight per reward.
+            weights: One weight per reward, or weights for each prompt, `[prompt, reward]`.
             token_counts: Number of tokens in each response. Used only if the `token_counts` option
                 is true.
 
@@ -160,11 +160,12 @@ class AdvantageRule:
         if kept is not None and state:
             kept.restore(state)
 
-    def weights_in_force(self, weights: Sequence[float]) -> list[float]:
+    def weights_in_force(self, weights: Weights) -> Weights:
         r"""Return the current weights. Each constraint's weight is multiplied by $\lambda$."""
-        multipliers = [nan] * len(weights) if self.duals is None else self.duals.multipliers
-        pairs = zip(weights, multipliers, strict=True)
-        return [weight if isnan(m) else weight * m for weight, m in pairs]
+        if self.duals is None:
+            return weights
+        multipliers = np.asarray(self.duals.multipliers)
+        return np.asarray(weights) * np.where(np.isnan(multipliers), 1.0, multipliers)
 
     def metrics(self, names: Sequence[str]) -> dict[str, float]:
         """Return the multipliers as metrics named `rewards/<name>/multiplier`."""

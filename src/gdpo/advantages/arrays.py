@@ -11,15 +11,27 @@ from typing import Any, TypeAlias
 from array_api_compat import device, is_numpy_namespace, is_torch_array
 from jaxtyping import Float, Real
 
-from gdpo.advantages.stages import SAMPLES, Number, Rounded, mean, namespace, rounding_of
+from gdpo.advantages.stages import (
+    SAMPLES,
+    Number,
+    PreparedWeights,
+    Rounded,
+    mean,
+    namespace,
+    rounding_of,
+)
 from gdpo.errors import ConfigError, DataError
 
 Rewards: TypeAlias = Real[Any, "prompt sample reward"]
 """Raw rewards, each in its own unit. NaN means that the reward does not apply to this rollout, or
 that the rollout is padding."""
 
-Weights: TypeAlias = Real[Any, " reward"] | Sequence[float | int]
-"""Importance of each reward (dimensionless). A reward with weight 0 is ignored."""
+Weights: TypeAlias = (
+    Real[Any, " reward"] | Real[Any, "prompt reward"] | Sequence[float | int | Sequence[float]]
+)
+"""Importance of each reward (dimensionless), for the whole batch or for each prompt. A reward with
+weight 0 is ignored. With weights for each prompt, NaN means that the reward does not apply to the
+prompt."""
 
 PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
 """An option with one number per reward, in that reward's unit. NaN: no value for this reward.
@@ -33,19 +45,22 @@ _SMALL = 8192
 """Largest array size, in elements, for which NumPy in float64 is faster than torch."""
 
 
-def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " reward"]]:
+def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, PreparedWeights]:
     """Check an estimator's input and convert it to the dtype of the statistics.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
-        weights: One weight per reward.
+        weights: One weight per reward, `[reward]`, or weights for each prompt, `[prompt, reward]`.
+            In the latter, NaN means that the reward does not apply to the prompt.
 
     Returns:
-        The rewards with their rounding error, and the weights as an array of the same library.
+        The rewards with their rounding error, and the weights as an array of the same library:
+        `[reward]`, or `[prompt, 1, reward]`, which broadcasts over the samples. A reward that does
+        not apply to a prompt is missing there, and has weight 0.
 
     Raises:
         DataError: If a reward is infinite or the reward array does not have three axes.
-        ConfigError: If the number of weights differs from the number of rewards, or a weight is not
+        ConfigError: If the shape of the weights does not fit the rewards, or a weight is not
             finite.
     """
     r = rounded(rewards)
@@ -53,8 +68,22 @@ def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " r
     if is_torch_array(weights):
         weights = weights.detach() if is_torch_array(r.values) else weights.tolist()
     weights_array = xp.asarray(weights, dtype=r.values.dtype, device=device(r.values))
-    _check_weights(weights_array, rewards.shape[-1])
-    return r, weights_array
+    if weights_array.ndim != 2:
+        _check_weights(weights_array, rewards.shape)
+        return r, weights_array
+    left_out = xp.isnan(weights_array)
+    weights_array = xp.where(left_out, 0.0, weights_array)
+    _check_weights(weights_array, rewards.shape)
+    if bool(xp.any(left_out)):
+        r = _without(r, left_out[:, None, :])
+    return r, weights_array[:, None, :]
+
+
+def _without(x: Rounded, left_out: Any) -> Rounded:
+    """Return the values, with those of some prompts and rewards missing."""
+    xp = x.xp
+    values = xp.where(left_out, xp.nan, x.values)
+    return Rounded(values, xp.where(left_out, 0.0, x.error), complete=False)
 
 
 def rounded(rewards: Rewards) -> Rounded:
@@ -244,15 +273,23 @@ def in_range(name: str, value: Number, low: Number, high: Number) -> None:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}, got {value}")
 
 
-def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
+def _check_weights(weights: PreparedWeights, shape: Sequence[int]) -> None:
     xp = namespace(weights)
-    if weights.shape != (count,):
+    prompts, _, count = shape
+    if tuple(weights.shape) not in ((count,), (prompts, count)):
         raise ConfigError(
             f"weights have the shape {tuple(weights.shape)}, but there are {count} rewards: pass "
-            "one weight per reward"
+            f"one weight per reward, or an array of the shape {(prompts, count)} [prompt, reward]"
         )
-    if not isfinite(float(xp.sum(xp.abs(weights)))):
+    if isfinite(float(xp.sum(xp.abs(weights)))):
+        return
+    if weights.ndim == 1:
         raise ConfigError(f"weights must be finite numbers, got {[float(w) for w in weights]}")
+    prompt = int(xp.nonzero(xp.isinf(weights))[0][0])
+    raise ConfigError(
+        f"weights must be finite numbers, or NaN where a reward does not apply; prompt {prompt} "
+        f"has {[float(w) for w in weights[prompt, :]]}"
+    )
 
 
 @cache

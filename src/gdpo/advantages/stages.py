@@ -21,6 +21,9 @@ Axis = int | tuple[int, ...]
 
 Number = float | int
 
+PreparedWeights = Float[Any, "*prompts reward"]
+"""One weight per reward: `[reward]`, or `[prompt, 1, reward]`, which broadcasts over samples."""
+
 Counts = Any
 """How many times each value counts in a statistic, as an array of the same shape. None: each value
 counts once."""
@@ -162,7 +165,7 @@ def below(values: Any, bound: Any, *, size: Any) -> Any:
     return values + _SAFETY * rounding_of(size, _eps(xp, values.dtype)) < bound
 
 
-def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
+def weighted_sum(x: Rounded, weights: PreparedWeights) -> Rounded:
     r"""Return the sum over the rewards that apply: $\sum_k w_k x_k$.
 
     A reward with weight 0 is ignored. If no reward applies, the sum is missing.
@@ -190,7 +193,7 @@ def rounding_of(size: Any, eps: float) -> Any:
     return _SAFETY * eps * size
 
 
-def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Number) -> Rounded:
+def soft_minimum(x: Rounded, weights: PreparedWeights, *, sharpness: Number) -> Rounded:
     r"""Return the smooth minimum over the rewards that apply.
 
     $$ -\frac{1}{\kappa} \log \frac{\sum_k w_k e^{-\kappa x_k}}{\sum_k w_k} $$
@@ -252,13 +255,16 @@ def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward re
 
 
 def decorrelated(
-    weights: Float[Any, " reward"], correlations: Float[Any, "reward reward"], *, power: Number
-) -> Float[Any, " reward"]:
+    weights: PreparedWeights,
+    correlations: Float[Any, "reward reward"],
+    *,
+    power: Number,
+) -> PreparedWeights:
     r"""Return $w' = C^{-\alpha} w$, for a positive definite $C$."""
     xp = namespace(correlations)
     values, vectors = xp.linalg.eigh(correlations)
     rotated = xp.matmul(weights, vectors)
-    return xp.matmul(vectors, values**-power * rotated)
+    return xp.matmul(values**-power * rotated, vectors.T)
 
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gdpo._naming import did_you_mean
+from gdpo.advantages import Weights
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.diagnostics import Diagnosis, Finding, Thresholds, diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
@@ -52,7 +53,7 @@ class Batch:
     table: RolloutTable
     rewards: Float[np.ndarray, "prompt sample reward"]
     """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
-    weights: tuple[float, ...]
+    weights: Weights
     weights_from: str
     advantages: Float[np.ndarray, "prompt sample"] | None
     """Recorded advantages, or None if some advantages are missing."""
@@ -92,8 +93,8 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         others = ""
         if set(table.names) - set(weights):
             others = ", others 1" if table.weights is None else ", others recorded"
-        named = zip(table.names, given, strict=True)
-        given = tuple(float(weights.get(name, weight)) for name, weight in named)
+        named = [weights.get(name, nan) for name in table.names]
+        given = np.where(np.isnan(named), given, named)
         weights_from = f"as given{others}"
     numbered = replace(used, names=("number",), weights=None, rewards=np.arange(len(used))[:, None])
     return Batch(

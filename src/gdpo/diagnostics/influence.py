@@ -199,7 +199,7 @@ def influence_of(
     advantages: Scores,
     z: Values,
     std: PerGroup,
-    weights: Vector,
+    weights: Float[np.ndarray, "prompt_or_1 reward"],
     names: Sequence[str],
 ) -> Influence:
     """Return the influence sums of one step.
@@ -209,7 +209,7 @@ def influence_of(
         z: Rewards standardized within their group. NaN means that the reward does not apply.
         std: Standard deviation of each reward in each group; 0 or NaN where the reward does not
             vary.
-        weights: One weight per reward.
+        weights: Weights of each prompt, or one row for all prompts.
         names: One name per reward.
     """
     sums = group_sums(advantages, z, std, weights)
@@ -230,7 +230,10 @@ def influence_of(
 
 
 def group_sums(
-    advantages: Scores, z: Values, std: PerGroup, weights: Vector
+    advantages: Scores,
+    z: Values,
+    std: PerGroup,
+    weights: Float[np.ndarray, "prompt_or_1 reward"],
 ) -> Float[np.ndarray, "sum prompt reward"]:
     """Return the fields of `Sums` for each group. `influence_of` describes the arguments."""
     applies, live = ~np.isnan(z), std > 0
@@ -238,7 +241,8 @@ def group_sums(
     count = np.sum(applies, axis=1)
     with np.errstate(all="ignore"):
         a, asked = (
-            _centred(each[..., None], applies, count) for each in (advantages, scores @ unit)
+            _centred(each, applies, count)
+            for each in (advantages[..., None], scores @ unit[..., None])
         )
         sums = Sums(
             influence=np.sum(a * scores, axis=1),
@@ -279,13 +283,14 @@ def _with_rewards(step: Influence, names: Sequence[str]) -> Influence:
     return Influence(tuple(names), step.groups, table, products, step.sampled)
 
 
-def _unit(weights: Vector) -> Vector:
-    """Return w / Σ|w|, computed without overflow."""
-    largest = np.max(np.abs(weights), initial=0.0)
-    if largest == 0:
-        return np.zeros_like(weights)
-    scaled = weights / largest
-    return scaled / np.sum(np.abs(scaled))
+def _unit(
+    weights: Float[np.ndarray, "prompt_or_1 reward"],
+) -> Float[np.ndarray, "prompt_or_1 reward"]:
+    """Return w / Σ|w|, or 0 if all weights are 0, computed without overflow."""
+    largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
+    scaled = weights / np.where(largest > 0, largest, 1.0)
+    total = np.sum(np.abs(scaled), axis=-1, keepdims=True)
+    return scaled / np.where(total > 0, total, 1.0)
 
 
 def _centred(

@@ -7,16 +7,23 @@ from math import isnan, nan
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, is_cupy_array, is_torch_array, to_device
+from array_api_compat import (
+    array_namespace,
+    is_array_api_obj,
+    is_cupy_array,
+    is_torch_array,
+    to_device,
+)
 from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import AdvantageRule, Estimator, Rewards, grpo
+from gdpo.advantages import AdvantageRule, Estimator, Rewards, Weights, grpo
 from gdpo.advantages.arrays import check_finite, per_reward, prepare
 from gdpo.advantages.registry import check_advantages, weights_by_name
 from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,
+    PreparedWeights,
     centre,
     mean,
     raw_spread,
@@ -64,7 +71,8 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library. Each
             reward has its own unit. NaN means that the reward does not apply.
         weights: One weight per reward in the order of `names`, or a dict from reward name to
-            weight. None: all weights are 1.
+            weight. Or weights for each prompt, `[prompt, reward]`, where NaN means that the reward
+            does not apply. None: all weights are 1.
         names: One name per reward.
         estimator: Estimator that computes the advantages: a name, or a function that takes NumPy
             arrays. If `advantages` is passed, this argument only sets the estimator name in the
@@ -96,8 +104,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     """
     r = _numpy(rewards)
     _check_names(names, r)
-    weights = weights_by_name(names, _floats(weights))
-    batch = _Batch.of(r, weights)
+    batch = _Batch.of(r, _weights(names, weights))
     x = batch.values
     bounds = _bounds(low, "low", names, x), _bounds(high, "high", names, x)
     _check_range(*bounds, names)
@@ -107,7 +114,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     gain = float(spread(centre(batch.total, over=BATCH), over=BATCH)[0, 0])
     correlation, degrees = measures.pooled_correlation(batch.z, batch.std)
     conflict, chance_conflict = measures.conflict(batch.z, batch.weights)
-    influence = influence_of(a, batch.z, batch.std, batch.weights, names)
+    influence = influence_of(a, batch.z, batch.std, batch.prompt_weights, names)
     diagnosis = Diagnosis(
         estimator=_name(estimator),
         prompts=x.shape[0],
@@ -136,7 +143,8 @@ class _Batch:
     """Stores intermediate arrays that are used for several values in a diagnosis."""
 
     values: measures.Values
-    weights: Vector
+    given_weights: Weights
+    weights: PreparedWeights
     std: measures.PerGroup
     """Standard deviation of each reward in each group. NaN if the reward does not apply to the
     group."""
@@ -145,13 +153,19 @@ class _Batch:
     """Σ w_k z_k."""
     grpo: measures.Scores
 
+    @property
+    def prompt_weights(self) -> Float[np.ndarray, "prompt_or_1 reward"]:
+        """Return the weights of each prompt, or one row if they are the same for all prompts."""
+        return np.reshape(self.weights, (-1, self.weights.shape[-1]))
+
     @staticmethod
-    def of(rewards: Rewards, weights: Sequence[float]) -> "_Batch":
+    def of(rewards: Rewards, weights: Weights) -> "_Batch":
         x, w = prepare(rewards, weights)
         std = raw_spread(x, over=SAMPLES)
         z = standardize(x, over=SAMPLES)
         return _Batch(
             values=x.values,
+            given_weights=weights,
             weights=w,
             std=measures.where_it_applies(std[:, 0, :], x.values),
             z=z.values,
@@ -176,7 +190,7 @@ def _reward_diagnoses(
 
     columns: dict[str, Sequence[Any]] = {
         "name": names,
-        "weight": batch.weights.tolist(),
+        "weight": np.mean(batch.prompt_weights, axis=0).tolist(),
         "low": _numbers(low),
         "high": _numbers(high),
         "mean": _numbers(means),
@@ -233,7 +247,7 @@ def _advantages(
     if isinstance(estimator, str):
         low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
         estimator = AdvantageRule(estimator, names, low=low, high=high)
-    a = estimator(rewards, batch.weights)
+    a = estimator(rewards, batch.given_weights)
     check_advantages(a, rewards, _name(estimator) or "estimator")
     return np.asarray(a, dtype=np.float64)
 
@@ -245,11 +259,16 @@ def _name(estimator: str | Estimator | None) -> str | None:
     return function if isinstance(function, str) else getattr(function, "__name__", None)
 
 
-def _floats(weights: Any) -> Any:
-    """Return the weights as Python floats, in the same form: a dict keyed by name, or a list."""
+def _weights(names: Sequence[str], weights: Any) -> Weights:
+    """Return one weight per reward as floats, or the array of weights for each prompt."""
     if isinstance(weights, Mapping):
-        return {name: float(weight) for name, weight in weights.items()}
-    return None if weights is None else [float(weight) for weight in weights]
+        weights = {name: float(weight) for name, weight in weights.items()}
+    elif weights is not None:
+        weights = _numpy(weights) if is_array_api_obj(weights) else np.asarray(weights, np.float64)
+        if weights.ndim == 2:
+            return weights
+        weights = weights.tolist()
+    return weights_by_name(names, weights)
 
 
 def _bounds(values: Bounds, what: str, names: Sequence[str], rewards: Any) -> Vector:

@@ -42,6 +42,8 @@ class Rollout:
     rewards: Mapping[str, float | None]
     """Raw rewards by name. None if a reward does not apply or could not be computed."""
     weights: Mapping[str, float]
+    """Weights by reward name. They may differ from prompt to prompt. NaN if the reward does not
+    apply to the prompt."""
     advantage: float
     num_tokens: int
     """Number of tokens in the completion."""
@@ -204,7 +206,9 @@ class RewardArrays:
 
     names: tuple[str, ...]
     """Names of the rewards, in the order of the last axis."""
-    weights: tuple[float, ...]
+    weights: tuple[float, ...] | Float[np.ndarray, "prompt reward"]
+    """One weight per reward, or the weights of each prompt if they differ. NaN: the reward does not
+    apply to the prompt."""
     rewards: Float[np.ndarray, "prompt sample reward"]
     """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
     advantages: Float[np.ndarray, "prompt sample"]
@@ -215,19 +219,28 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
     """Return recorded rollouts as arrays, grouped by step and `group_id`.
 
     Raises:
-        DataError: If there are no rollouts, or their rewards or weights differ.
+        DataError: If there are no rollouts, their rewards differ, or the weights differ within a
+            group.
     """
     if not rollouts:
         raise DataError("rollouts is empty: pass at least one rollout")
-    names, weights = tuple(rollouts[0].rewards), tuple(rollouts[0].weights.values())
+    names = tuple(rollouts[0].rewards)
     groups: dict[tuple[int, int], list[Rollout]] = {}
     for rollout in rollouts:
-        if tuple(rollout.rewards) != names or tuple(rollout.weights.values()) != weights:
+        group = groups.setdefault((rollout.step, rollout.group_id), [])
+        if tuple(rollout.rewards) != names:
             raise DataError(
-                f"step {rollout.step} has different rewards or weights from step "
-                f"{rollouts[0].step}: pass only rollouts with the same rewards and weights"
+                f"step {rollout.step} has different rewards from step {rollouts[0].step}: pass "
+                "only rollouts with the same rewards"
             )
-        groups.setdefault((rollout.step, rollout.group_id), []).append(rollout)
+        if group and not np.array_equal(
+            [*rollout.weights.values()], [*group[0].weights.values()], equal_nan=True
+        ):
+            raise DataError(
+                f"step {rollout.step}, group {rollout.group_id}: the weights differ within the "
+                "group: pass rollouts of one training"
+            )
+        group.append(rollout)
     size = max(len(group) for group in groups.values())
     rewards = np.full((len(groups), size, len(names)), np.nan)
     advantages = np.zeros((len(groups), size))
@@ -236,4 +249,13 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
             values = [rollout.rewards[name] for name in names]
             rewards[p, s] = [np.nan if value is None else value for value in values]
             advantages[p, s] = rollout.advantage
-    return RewardArrays(names, weights, rewards, advantages)
+    weights = np.array([[*group[0].weights.values()] for group in groups.values()], np.float64)
+    return RewardArrays(names, common_weights(weights), rewards, advantages)
+
+
+def common_weights(
+    weights: Float[np.ndarray, "prompt reward"],
+) -> tuple[float, ...] | Float[np.ndarray, "prompt reward"]:
+    """Return one weight per reward if all prompts have the same, otherwise the weights of each."""
+    first = weights[0]
+    return tuple(first.tolist()) if np.all(weights == first) else weights

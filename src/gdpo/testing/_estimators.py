@@ -54,6 +54,8 @@ class Claims:
         constant_rewards: Whether an additional reward that never varies has no effect.
         local: Whether the advantages of a group are independent of other groups.
         signed: Whether negative weights are allowed.
+        prompt_weights: Whether the weights may be an array `[prompt, reward]`. All estimators of
+            `gdpo.advantages` allow it.
     """
 
     unit: Unit = "mixed"
@@ -62,6 +64,7 @@ class Claims:
     constant_rewards: bool = True
     local: bool = False
     signed: bool = True
+    prompt_weights: bool = False
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
@@ -88,6 +91,8 @@ def check_estimator(
     - Batches without signal, batches with only rounding noise, and groups of one get exactly 0.
     - The order of prompts, samples and rewards has no effect. Rewards with weight 0 have no effect.
     - Shifting and scaling rewards and adding constant rewards have the claimed effect.
+    - If claimed, weights for each prompt have the same effect as one weight per reward, and a
+      weight of NaN has the same effect as a missing reward.
     - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
     - Arrays of every installed array library work.
     - Infinite rewards, empty arrays and invalid weights raise an error.
@@ -262,7 +267,7 @@ def _check(subject: _Subject, oracle: Oracle | None, r: Any, w: Any, seed: int) 
     nothing = np.all(np.isnan(r) | (w == 0), axis=-1)
     _zero(a[nothing], of=r, what=f"rollouts without a reward, weights {w}")
     rng = np.random.default_rng(seed)
-    for check in (_order, _padding, _weight_zero, _constant_reward, _units, _other_groups):
+    for check in _ON_RANDOM_BATCHES:
         check(subject, r, w, a, rng)
 
 
@@ -323,6 +328,28 @@ def _other_groups(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
     changed[0] = np.where(rng.random(r[0].shape) < 0.5, np.nan, 7.0 * rng.random(r[0].shape))
     got = np.asarray(subject(changed, w))
     assert np.array_equal(got[1:], a[1:]), f"a group depends on another group's rewards, for\n{r!r}"
+
+
+def _prompt_weights(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
+    if not subject.claims.prompt_weights:
+        return
+    repeated = np.tile(w, (len(r), 1))
+    _same(subject(r, repeated), a, of=r, what="the same weights for each prompt")
+    drawn = rng.choice(_allowed_weights(subject), repeated.shape)
+    absent = rng.random(repeated.shape) < 0.2
+    missing = np.where(absent[:, None, :], np.nan, r)
+    wanted = np.asarray(subject(missing, np.where(absent, 0.0, drawn), like=r))
+    got = subject(r, np.where(absent, np.nan, drawn))
+    _same(got, wanted, of=r, what=f"NaN in the weights {drawn} at {absent}")
+    if subject.claims.local:
+        alone = [subject(r[p : p + 1], drawn[p])[0] for p in range(len(r))]
+        _same(subject(r, drawn), alone, of=r, what=f"each prompt alone with its weights {drawn}")
+
+
+_ON_RANDOM_BATCHES = (
+    *(_order, _padding, _weight_zero, _constant_reward, _units, _other_groups),
+    _prompt_weights,
+)
 
 
 def _batch(shape: tuple[int, ...] = (4, 6, 2), seed: int = 0) -> Any:
@@ -419,7 +446,10 @@ def _refusals(subject: _Subject) -> None:
         _refused(subject, infinite, [1.0, 1.0], DataError, f"a reward of {bad}")
     for shape in ((0, 4, 2), (3, 0, 2)):
         _refused(subject, np.zeros(shape), [1.0, 1.0], DataError, "no rollouts")
-    for weights in ([1.0], [1.0, 1.0, 1.0], [1.0, np.nan], [np.inf, 1.0]):
+    wrong: list[Any] = [[1.0], [1.0, 1.0, 1.0], [1.0, np.nan], [np.inf, 1.0]]
+    if subject.claims.prompt_weights:
+        wrong += [[[1.0, 1.0]] * 3, [[1.0, -np.inf]] * 4]
+    for weights in wrong:
         _refused(subject, _batch(), weights, ConfigError, f"the weights {weights}")
 
 

@@ -65,7 +65,8 @@ def _otherwise(table, rollouts, fields):
     if len(table) != len(rollouts) or table.names != fields.rewards:
         yield f"{len(table)} rollouts with {table.names}"
         return
-    if table.weights != (tuple(WEIGHTS.values()) if fields.weights else None):
+    wanted = tuple(WEIGHTS.values()) if fields.weights else (1.0,) * len(table.names)
+    if table.grouped().weights != wanted:
         yield f"weights {table.weights}"
     groups = np.array([rollout.group for rollout in rollouts])
     same = table.groups[:, None] == table.groups

@@ -208,7 +208,7 @@ def test_results_of_verifiers_have_rewards_in_their_metrics(tmp_path):
 def test_traces_of_verifiers_have_rewards_and_weights(tmp_path):
     table, report = only(written.episodes(tmp_path / "traces.jsonl"))
     assert table.names == ("correct", "brief")
-    assert table.weights == (1.0, 0.25)
+    assert table.grouped().weights == (1.0, 0.25)
     assert table.rewards.tolist() == [[1, 0.5], [0, 1], [1, 1], [0, 0]]
     assert table.total.tolist() == [1.125, 0.25, 1.25, 0]
     assert table.advantages.tolist() == [-1.5, -0.5, 0.5, 1.5]
@@ -230,7 +230,7 @@ def test_episodes_that_verifiers_itself_wrote(tmp_path):
         table, _ = only(path)
         assert table.format == "verifiers"
         assert table.names == ("correct", "brief")
-        assert table.weights == (1.0, 0.25)
+        assert table.grouped().weights == (1.0, 0.25)
         expected = np.array([[0, 1], [1, 0.5], [0, nan], [1, 0.25]])
         np.testing.assert_array_equal(table.rewards, expected[order])
         assert table.total.tolist() == [[0.25, 1.125, 0, 1.0625][i] for i in order]
@@ -324,7 +324,7 @@ def test_our_own_record_comes_with_weights(tmp_path):
     write_rollouts(rollout_file(tmp_path / "rollouts", 3), rollouts)
     table, _ = only(tmp_path)
     assert (table.format, table.names) == ("gdpo", ("correct", "short"))
-    assert table.weights == (1.0, 0.25)
+    assert table.grouped().weights == (1.0, 0.25)
     np.testing.assert_array_equal(table.rewards, [[0, 0.5], [1, 0.5], [0, nan], [1, nan]])
     assert table.advantages.tolist() == [-0.5, 0.5] * 2
     assert table.num_tokens.tolist() == [4, 5] * 2
@@ -441,7 +441,11 @@ def test_some_rewards_of_our_own_record_can_be_asked_for(tmp_path):
     rollout = Rollout("", 1, 0, 0, "a", "b", {"x": 1.0, "y": 2.0}, {"x": 1, "y": 3}, 0.0, 1, "stop")
     write_rollouts(rollout_file(tmp_path, 1), [rollout])
     table, report = only(tmp_path, rewards=["y"])
-    assert (table.names, table.weights, table.rewards.tolist()) == (("y",), (3.0,), [[2.0]])
+    assert (table.names, table.grouped().weights, table.rewards.tolist()) == (
+        ("y",),
+        (3.0,),
+        [[2.0]],
+    )
     assert report.absent == []
 
 

@@ -226,7 +226,7 @@ def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
 def test_weights_that_cannot_be_used_are_left_out_and_told(tmp_path, weight):
     record = {"task": {}, "nodes": [], "rewards": {"a": {"score": 1.0, "weight": weight}}}
     (table,), report = read(written.lines(tmp_path / "traces.jsonl", [record]))
-    assert table.weights == ((1.0,) if weight is None else None)  # verifiers means 1 by none
+    assert (table.weights is None) == (weight is not None)  # verifiers means 1 by none
     told = [what for *_, what in notices(report) if what.startswith("some weights")]
     assert len(told) == (weight is not None)
 
@@ -244,7 +244,7 @@ def test_weights_are_those_of_their_step(tmp_path, apart):
         rollouts = [weighted(step, weight) for step, weight in group]
         write_rollouts(rollout_file(tmp_path, number), rollouts)
     tables, report = read(tmp_path)
-    assert [table.weights for table in tables] == [(1, 1), (1, 1), (1, 9), (1, 0.5)]
+    assert [table.grouped().weights for table in tables] == [(1, 1), (1, 1), (1, 9), (1, 0.5)]
     assert not report.notices
     assert [table.row.tolist() for table in tables if not apart] in ([], [[0, 1], [2], [3, 4], [5]])
 
@@ -270,11 +270,25 @@ def test_a_reward_counts_from_its_first_number_on_however_much_is_read_at_a_time
     assert report.files[0].rewards == ("a_score", "b_score")
 
 
-def test_weights_that_change_within_a_step_are_told(tmp_path):
+def test_weights_of_each_prompt_are_kept(tmp_path):
+    """A reward that does not apply to a prompt has neither a value nor a weight."""
+    absent = {"rewards": {"a": 1.0, "b": None}, "weights": {"a": 1.0, "b": nan}}
+    rollouts = [
+        replace(weighted(1, 1.0), group_id=group, sample_id=sample, **more)
+        for group, more in enumerate(({}, {"weights": {"a": 2.0, "b": 0.5}}, absent))
+        for sample in range(2)
+    ]
+    write_rollouts(rollout_file(tmp_path, 1), rollouts)
+    (table,), report = read(tmp_path)
+    np.testing.assert_array_equal(table.grouped().weights, [[1, 1], [2, 0.5], [1, nan]])
+    assert not report.notices
+
+
+def test_weights_that_change_within_a_group_are_told(tmp_path):
     path = rollout_file(tmp_path, 1)
     write_rollouts(path, [weighted(1, weight) for weight in (1.0, 1.0, 2.0, 2.0)])
     (table,), report = read(path)
-    assert table.weights == (1.0, 1.0)
+    assert table.grouped().weights == (1.0, 1.0)
     assert notices(report) == [(2, 2, WEIGHTS_DIFFER)]
 
 
@@ -284,7 +298,7 @@ def test_steps_that_are_mixed_up_in_one_file_have_each_its_weights(tmp_path):
     rollouts = [replace(weighted(step, 1.0), weights={"a": 1.0, "b": w}) for step, w in steps]
     write_rollouts(rollout_file(tmp_path, 1), rollouts)
     tables, report = read(tmp_path)
-    assert [table.weights for table in tables] == [(1, 1), (1, 2), (1, 9)]
+    assert [table.grouped().weights for table in tables] == [(1, 1), (1, 2), (1, 9)]
     assert [table.row.tolist() for table in tables] == [[1, 3], [2, 5], [0, 4]]
     assert not report.notices
 
@@ -299,7 +313,10 @@ def test_weights_of_traces_are_those_of_their_step(tmp_path):
         for step, weight in ((1, 1.0), (1, 1.0), (2, 9.0), (2, 8.0))
     ]
     tables, report = read(written.lines(path, lines))
-    assert [(int(t.steps[0]), t.weights) for t in tables] == [(1, (1.0, 1.0)), (2, (1.0, 9.0))]
+    assert [(int(t.steps[0]), t.grouped().weights) for t in tables] == [
+        (1, (1.0, 1.0)),
+        (2, (1.0, 9.0)),
+    ]
     assert notices(report) == [(4, 1, WEIGHTS_DIFFER)]
 
 
@@ -309,13 +326,9 @@ def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):
     write_rollouts(tmp_path / "step_1_x.parquet", [one])
     write_rollouts(tmp_path / "step_1_y.parquet", [replace(other, **turned)])
     (table,), report = read(tmp_path)
-    assert (table.names, table.weights) == (("a", "b"), (1.0, 5.0))
+    assert (table.names, table.grouped().weights) == (("a", "b"), (1.0, 5.0))
     assert table.rewards.tolist() == [[1, 2], [1, 2]]
     assert not report.notices
-    write_rollouts(tmp_path / "step_1_z.parquet", [weighted(1, 4.0)])
-    (table,), report = read(tmp_path)
-    assert table.weights is None
-    assert "step_1_z.parquet: weights differ" in str(report)
 
 
 def test_ids_of_groups_that_became_floating_point_are_whole_again(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers.batches import open_file
@@ -31,7 +31,7 @@ from gdpo.rollouts.readers.files import (
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.report import BY_IDS, BY_PROMPT, FileReport, ReadReport
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
-from gdpo.rollouts.readers.table import RolloutTable, joined
+from gdpo.rollouts.readers.table import RolloutTable, joined, places
 
 _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, even if the rollouts are not
@@ -40,7 +40,7 @@ _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
 """Phrase that describes how the rewards of a file were determined, if they were rescored."""
-WEIGHTS_DIFFER = "weights differ from an earlier rollout of the step: the earlier weights are used"
+WEIGHTS_DIFFER = "weights differ from an earlier rollout of the group: the earlier weights are used"
 
 
 class RolloutReading(Iterator[RolloutTable]):
@@ -192,7 +192,7 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
             else:
                 paths, how = opened.rewards.of(batch, rows)
                 columns = {name: batch.reward(path, rows) for name, path in paths.items()}
-                weights, ranges = _weights(batch, paths, rows, file), opened.rewards.ranges
+                ranges = opened.rewards.ranges
             file.found_rewards(columns, how)
             _report_groups(batch, rows, file)
             none = np.full(len(lines), np.nan)
@@ -200,13 +200,16 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
                 none if column is None else column.usable(f"reward {name!r}", lines, file)
                 for name, column in columns.items()
             ]
+            values = np.stack(rewards, axis=-1) if rewards else np.zeros((len(lines), 0))
+            if opened.rewards is not None:
+                weights = _weights(batch, rows, values, columns, of_batch["groups"][rows], file)
             table = RolloutTable(
                 run=found.run,
                 format=file.format,
                 names=tuple(columns),
                 weights=weights,
                 files=(found.path,),
-                rewards=np.stack(rewards, axis=-1) if rewards else np.zeros((len(lines), 0)),
+                rewards=values,
                 file=np.zeros(len(lines), np.int64),
                 row=numbered + np.arange(len(batch))[rows],
                 ranges=ranges,
@@ -237,15 +240,23 @@ def _rescored(
 ) -> dict[str, Column]:
     """Return the rewards of a batch, recomputed from its texts."""
     found = rescore(texts)
-    for what, places in found.problems.items():
-        file.note(int(batch.lines[places[0]]), what, count=len(places))
+    for what, rows in found.problems.items():
+        file.note(int(batch.lines[rows[0]]), what, count=len(rows))
     return {name: column_of(values) for name, values in found.rewards.items()}
 
 
 def _weights(
-    batch: Batch, names: Iterable[str], rows: Rows, file: FileReport
-) -> tuple[float, ...] | None:
-    """Return the first recorded weight of each reward in a step, or None if there are none."""
+    batch: Batch,
+    rows: Rows,
+    rewards: Float[np.ndarray, "rollout reward"],
+    names: Iterable[str],
+    groups: Int[np.ndarray, " rollout"],
+    file: FileReport,
+) -> Float[np.ndarray, "rollout reward"] | None:
+    """Return the recorded weights of the rollouts of a step, or None if there are none.
+
+    A reward that has no weight in a rollout has the first known weight of the step.
+    """
     columns = [batch.weight(name, rows) for name in names]
     given = [column for column in columns if column is not None]
     if not columns or len(given) < len(columns):
@@ -253,14 +264,27 @@ def _weights(
     lines, weights = batch.lines[rows], np.stack(given, axis=-1)
     known = ~np.isnan(weights)
     first = weights[np.argmax(known, axis=0), np.arange(len(columns))]
-    others = np.any(known & (weights != first), axis=-1)
+    weights = np.where(known | np.isnan(rewards), weights, first)
+    if not np.all(np.abs(first) <= LARGEST) or np.any(np.abs(weights) > LARGEST):
+        what = "some weights are not usable numbers: weight 1 is used for each reward"
+        file.note(int(lines[0]), what)
+        return None
+    _report_weights(weights, groups, lines, file)
+    return weights
+
+
+def _report_weights(
+    weights: Float[np.ndarray, "rollout reward"],
+    groups: Int[np.ndarray, " rollout"],
+    lines: Int[np.ndarray, " rollout"],
+    file: FileReport,
+) -> None:
+    """Report rollouts whose weights differ from those of the first rollout of their group."""
+    prompt, sample = places(groups)
+    first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
+    others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
     if others.any():
         file.note(int(lines[np.argmax(others)]), WEIGHTS_DIFFER, count=int(np.sum(others)))
-    if np.all(np.abs(first) <= LARGEST):
-        return tuple(first.tolist())
-    what = "some weights are not usable numbers: weight 1 is used for each reward"
-    file.note(int(lines[0]), what)
-    return None
 
 
 def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
@@ -299,10 +323,8 @@ def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[
     for _, of_step in groupby(parts, step):
         tables = list(of_step)
         table = joined(tables)
-        if table.weights is None and any(part.weights for part in tables):
-            what = (
-                "weights differ from the other files of the step: weight 1 is used for each reward"
-            )
+        if table.weights is None and any(part.weights is not None for part in tables):
+            what = "other files of the step have no weights: weight 1 is used for each reward"
             _file_of(report, tables[-1].files[0]).note(None, what)
         yield table
 

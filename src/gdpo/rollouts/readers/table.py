@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
 from gdpo.rollouts.readers.report import BY_IDS
-from gdpo.rollouts.record import RewardArrays
+from gdpo.rollouts.record import RewardArrays, common_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,9 @@ class RolloutTable:
     format: str
     names: tuple[str, ...]
     """Names of the rewards, in the order of the columns of `rewards`."""
-    weights: tuple[float, ...] | None
-    """Weights that are recorded in the files, or None if there are none."""
+    weights: Float[np.ndarray, "rollout reward"] | None
+    """Weights that are recorded in the files, or None if there are none. NaN where the reward does
+    not apply to the rollout."""
     files: tuple[Path, ...]
     steps: Int[np.ndarray, " rollout"]
     groups: Int[np.ndarray, " rollout"]
@@ -59,7 +60,8 @@ class RolloutTable:
     def take(self, rows: Int[np.ndarray, " some"]) -> "RolloutTable":
         """Return a table of some of the rollouts."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
-        return replace(self, **columns)
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, weights=weights, **columns)
 
     def grouped(self) -> RewardArrays:
         """Return rewards and advantages by group. Smaller groups are padded with NaN.
@@ -80,8 +82,13 @@ class RolloutTable:
         rewards[prompt, sample] = self.rewards
         advantages = np.zeros(shape)
         advantages[prompt, sample] = np.nan_to_num(self.advantages)
-        weights = self.weights or (1.0,) * len(self.names)
-        return RewardArrays(self.names, weights, rewards, advantages)
+        if self.weights is None:
+            return RewardArrays(self.names, (1.0,) * len(self.names), rewards, advantages)
+        weights = np.full((shape[0], len(self.names)), np.nan)
+        for k, column in enumerate(self.weights.T):
+            known = np.flatnonzero(~np.isnan(column))[::-1]  # the first of a group is written last
+            weights[prompt[known], k] = column[known]
+        return RewardArrays(self.names, common_weights(weights), rewards, advantages)
 
 
 _PADDED = 5_000_000
@@ -106,13 +113,15 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
         for name in COLUMNS
         if name not in ("rewards", "file")
     }
-    columns["rewards"] = np.concatenate([_rewards_of(table, names) for table in tables])
+    columns["rewards"] = np.concatenate([_in_order(t.rewards, t.names, names) for t in tables])
     columns["file"] = np.concatenate(
         [np.array([files.index(path) for path in t.files])[t.file] for t in tables]
     )
-    weights = _weights_of(tables, names)
+    weights = [_in_order(t.weights, t.names, names) for t in tables if t.weights is not None]
     return RolloutTable(
-        *(first.run, first.format, names, weights, files),
+        *(first.run, first.format, names),
+        weights=np.concatenate(weights) if len(weights) == len(tables) else None,
+        files=files,
         **columns,
         ranges=_ranges_of(tables),
         grouped_by=first.grouped_by,
@@ -124,18 +133,6 @@ def _ranges_of(tables: Sequence[RolloutTable]) -> dict[str, Range]:
     found = {(name, known) for table in tables for name, known in table.ranges.items()}
     names = [name for name, _ in found]
     return {name: known for name, known in found if names.count(name) == 1}
-
-
-def _weights_of(tables: Sequence[RolloutTable], names: tuple[str, ...]) -> tuple[float, ...] | None:
-    """Return the weights of a step, or None if a table has no weights or its weights differ."""
-    weights: dict[str, float] = {}
-    for table in tables:
-        if table.weights is None:
-            return None
-        for name, weight in zip(table.names, table.weights, strict=True):
-            if weights.setdefault(name, weight) != weight:
-                return None
-    return tuple(weights[name] for name in names)
 
 
 def places(
@@ -150,8 +147,10 @@ def places(
     return prompt, sample
 
 
-def _rewards_of(table: RolloutTable, names: tuple[str, ...]) -> Float[np.ndarray, "rollout reward"]:
-    rewards = np.full((len(table), len(names)), np.nan)
-    for place, name in enumerate(table.names):
-        rewards[:, names.index(name)] = table.rewards[:, place]
-    return rewards
+def _in_order(
+    values: Float[np.ndarray, "rollout some"], of: Sequence[str], names: Sequence[str]
+) -> Float[np.ndarray, "rollout reward"]:
+    """Return the columns in the order of `names`, with NaN for rewards that have no column."""
+    columns = np.full((len(values), len(names)), np.nan)
+    columns[:, [names.index(name) for name in of]] = values
+    return columns
