@@ -79,7 +79,7 @@ def test_constraints_learn_and_their_state_survives_json():
     rule = AdvantageRule("constrained_grpo", NAMES, options)
     np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [0.0, 1.0]))
     rule.update(torch.zeros(2, 4, 2), WEIGHTS)
-    assert rule.metrics(NAMES) == {"rewards/format/multiplier": 2.0}
+    assert rule.metrics(NAMES, WEIGHTS) == {"rewards/format/multiplier": 2.0}
     np.testing.assert_allclose(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [2.0, 1.0]))
     other = AdvantageRule("constrained_grpo", NAMES, options)
     other.restore(json.loads(json.dumps(rule.state())))
@@ -90,7 +90,7 @@ def test_a_rule_without_state_has_none():
     rule = AdvantageRule("gdpo", NAMES)
     rule.update(REWARDS, WEIGHTS)
     rule.restore({})
-    assert rule.state() == rule.metrics(NAMES) == {}
+    assert rule.state() == rule.metrics(NAMES, WEIGHTS) == {}
 
 
 def test_a_running_scale_includes_its_own_group_and_its_state_survives_json():

@@ -10,14 +10,19 @@ from math import nan
 from typing import Any, cast
 
 import numpy as np
+from array_api_compat import device as device_of
+from array_api_compat import is_array_api_obj
 from jaxtyping import Real
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
+from gdpo.advantages._schedules import Schedules
+from gdpo.advantages._set_points import SetPoint, SetPoints
 from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number, positive
-from gdpo.advantages.contrib import DualAscent
+from gdpo.advantages.contrib import DualAscent, mo_grpo
 from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estimator
+from gdpo.advantages.stages import namespace
 from gdpo.errors import ConfigError, GdpoError
 
 Options = Mapping[str, Any]
@@ -40,6 +45,12 @@ _SCALE = "scale"
 
 _SCALE_OPTION = "scale_half_life"
 
+_SCHEDULES = "schedules"
+"""Name of the option of every estimator that changes weights by step."""
+
+_INFLUENCE = "influence"
+"""Name of the option that requests influence shares instead of weights."""
+
 
 class AdvantageRule:
     """Stores an estimator with its options and its state, if any.
@@ -52,7 +63,11 @@ class AdvantageRule:
             default. `token_counts: true` weights batch normalization by tokens. `constrained_grpo`
             takes the options of `DualAscent`: `targets` (keyed by reward name), `step_size`,
             `start` and `maximum`. `gdpo` takes `scale_half_life`, the half-life of a `RunningScale`
-            that replaces batch normalization.
+            that replaces batch normalization. Every estimator takes `schedules`, a mapping from
+            reward name to a schedule that multiplies the reward's weight: `{from: 1.0, to: 0.2,
+            steps: 200}`, or `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo`
+            and `mo_grpo` take `influence`, a mapping from reward name to the influence share that
+            the reward should have. The rule then computes the weights.
         low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
             this value. NaN: not declared.
         high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
@@ -81,6 +96,7 @@ class AdvantageRule:
         given, parameters = dict(options or {}), _keywords(self.estimator)
         if self.estimator is gdpo:
             parameters[_SCALE_OPTION] = parameters.pop(_SCALE)
+        weighting = {k: given.pop(k) for k in (_SCHEDULES, _INFLUENCE) if k in given}
         _refuse_unknown(name, given, parameters)
         self.wants_token_counts = _switch(name, given)
         self.duals = _dual_ascent(names, given) if _DUALS in parameters else None
@@ -88,12 +104,22 @@ class AdvantageRule:
         self._options = {key: _by_name(key, value, names) for key, value in given.items()}
         floor = self._options.get("noise_floor")
         self.scale = None if half_life is None else _running_scale(half_life, floor)
+        self.weighting: Schedules | SetPoints | None = None
         for key, declared in (("low", low), ("high", high)):
             if key in parameters and declared is not None:
                 self._options[key] = _completed(self._options.get(key), declared)
         self._refuse_missing(parameters, names)
         if self.estimator in ESTIMATORS.values():
             self._try_out(len(names))
+        if _INFLUENCE in weighting:
+            _refuse_influence(self, weighting)
+            self.weighting = SetPoints(
+                names, weighting[_INFLUENCE], low=low, high=high, noise_floor=floor
+            )
+        elif weighting:
+            self.weighting = Schedules(names, weighting[_SCHEDULES])
+        parts = (self.duals, self.scale, self.weighting)
+        self._parts = [part for part in parts if part is not None]
 
     def __call__(
         self,
@@ -108,6 +134,7 @@ class AdvantageRule:
             rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not
                 apply.
             weights: One weight per reward, or weights for each prompt, `[prompt, reward]`.
+                Schedules and requested shares multiply them.
             token_counts: Number of tokens in each response. Used only if the `token_counts` option
                 is true.
 
@@ -115,7 +142,7 @@ class AdvantageRule:
             DataError: If a reward is infinite.
             ConfigError: If token counts are missing, or the estimator returned an invalid result.
         """
-        options = dict(self._options)
+        weights, options = self._weighted(weights), dict(self._options)
         if self.wants_token_counts:
             if token_counts is None:
                 raise ConfigError(
@@ -138,17 +165,18 @@ class AdvantageRule:
 
         Args:
             rewards: Raw rewards of the batch, `[prompt, sample, reward]`.
-            weights: The weights that the advantages were computed with.
+            weights: The weights that this rule was called with.
         """
         if self.duals is not None:
             self.duals.update(rewards)
         if self.scale is not None:
-            self.scale.update(rewards, weights)
+            self.scale.update(rewards, self._weighted(weights))
+        if self.weighting is not None:
+            self.weighting.update(rewards)
 
     def state(self) -> dict[str, Any]:
-        """Return the state in JSON types for `restore`. Empty: the estimator has no state."""
-        kept = self.duals or self.scale
-        return {} if kept is None else kept.state()
+        """Return the state in JSON types for `restore`. Empty: the rule has no state."""
+        return {key: value for part in self._parts for key, value in part.state().items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load a state that was returned by `state`.
@@ -156,23 +184,59 @@ class AdvantageRule:
         Raises:
             ConfigError: If the state belongs to a different estimator or to different constraints.
         """
-        kept = self.duals or self.scale
-        if kept is not None and state:
-            kept.restore(state)
+        for part in self._parts if state else ():
+            part.restore(state)
 
-    def weights_in_force(self, weights: Weights) -> Weights:
-        r"""Return the current weights. Each constraint's weight is multiplied by $\lambda$."""
-        if self.duals is None:
+    def weights_in_force(self, weights: Weights) -> Any:
+        r"""Return the weights of the next batch: a list, or an array `[prompt, reward]`.
+
+        Each weight is multiplied by its schedule or set-point, and by $\lambda$ if it is that of a
+        constraint.
+
+        Raises:
+            ConfigError: If the weights contradict the requested influence shares.
+        """
+        now = np.asarray(_listed(self._weighted(weights)), dtype=np.float64)
+        if self.duals is not None:
+            multipliers = np.asarray(self.duals.multipliers)
+            now = now * np.where(np.isnan(multipliers), 1.0, multipliers)
+        return now.tolist() if now.ndim == 1 else now
+
+    def metrics(self, names: Sequence[str], weights: Sequence[Number]) -> dict[str, float]:
+        """Return what changes during a run, as metrics.
+
+        The metrics are `rewards/<name>/multiplier` for each constraint, `rewards/<name>/weight`,
+        the weight in force, for each reward with a schedule or a requested share, and
+        `rewards/<name>/requested_share`.
+
+        Args:
+            names: Names of the rewards.
+            weights: The weights that the rule is called with.
+        """
+        multipliers = [] if self.duals is None else zip(names, self.duals.multipliers, strict=True)
+        found = {f"rewards/{name}/multiplier": m for name, m in multipliers if m == m}
+        if self.weighting is not None:
+            now = self.weights_in_force(weights)
+            for name, weight, changes in zip(names, now, self.weighting.changing, strict=True):
+                if changes:
+                    found[f"rewards/{name}/weight"] = weight
+        return found | {f"rewards/{p.name}/requested_share": p.requested for p in self.set_points}
+
+    @property
+    def set_points(self) -> list[SetPoint]:
+        """Return the request, weight and status of each reward with a requested share."""
+        return self.weighting.set_points if isinstance(self.weighting, SetPoints) else []
+
+    def _weighted(self, weights: Any) -> Any:
+        """Return the weights, multiplied by the schedules or set-points."""
+        if self.weighting is None:
             return weights
-        multipliers = np.asarray(self.duals.multipliers)
-        return np.asarray(weights) * np.where(np.isnan(multipliers), 1.0, multipliers)
-
-    def metrics(self, names: Sequence[str]) -> dict[str, float]:
-        """Return the multipliers as metrics named `rewards/<name>/multiplier`."""
-        if self.duals is None:
-            return {}
-        pairs = zip(names, self.duals.multipliers, strict=True)
-        return {f"rewards/{name}/multiplier": m for name, m in pairs if m == m}
+        self.weighting.check(weights)
+        if not is_array_api_obj(weights):
+            return np.asarray(weights, dtype=np.float64) * np.asarray(self.weighting.factors)
+        given: Any = weights
+        xp, place = namespace(given), device_of(given)
+        return given * xp.asarray(self.weighting.factors, dtype=given.dtype, device=place)
 
     def _refuse_missing(self, parameters: Mapping[str, Parameter], names: Sequence[str]) -> None:
         for key, parameter in parameters.items():
@@ -207,10 +271,28 @@ def _keywords(estimator: Callable[..., Any]) -> dict[str, Parameter]:
     return {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
 
 
+def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None:
+    if _SCHEDULES in weighting:
+        raise ConfigError(
+            "influence and schedules exclude each other, because both change the weights: remove "
+            "one of them"
+        )
+    if rule.estimator not in (gdpo, mo_grpo):
+        raise ConfigError(
+            f"estimator {rule.name!r} cannot give rewards requested influence shares. If the "
+            "rewards are added first, a rare reward could not get its share. Use gdpo or mo_grpo, "
+            "or remove influence and set weights"
+        )
+
+
+def _listed(weights: Any) -> list[Any]:
+    return weights.tolist() if hasattr(weights, "tolist") else list(weights)
+
+
 def _refuse_unknown(
     name: str, given: Mapping[str, Any], parameters: Mapping[str, Parameter]
 ) -> None:
-    allowed = [key for key in parameters if key != _DUALS]
+    allowed = [_SCHEDULES, *(key for key in parameters if key != _DUALS)]
     if _DUALS in parameters:
         allowed += _DUAL_OPTIONS
     for key in given:

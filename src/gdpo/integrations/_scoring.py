@@ -13,7 +13,7 @@ from jaxtyping import Float
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
-from gdpo.integrations.rows import Groups
+from gdpo.integrations.rows import Groups, advantages_of
 from gdpo.rewards import Reward, Scorer, apply_gates
 from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import find_reward, read_gates
@@ -30,6 +30,10 @@ class Computed:
     settings: Settings
     groups: Groups
     advantages: Float[np.ndarray, "prompt sample"]
+    weights: Sequence[float]
+    """The weights in force in this batch."""
+    changing: Mapping[str, float]
+    """`AdvantageRule.metrics()` of this batch."""
     watched: str | None = None
     """Name of the framework's estimator, if that computed the advantages. None: the settings' rule
     did."""
@@ -45,22 +49,29 @@ class Computed:
         diagnosis = watch.update(self._diagnosis())
         for finding in watch.due:
             logger.warning("%s", finding.line)
-        rule = self.settings.rule
         metrics = {
             **{f"rewards/{r.name}/mean": r.mean for r in diagnosis.rewards if r.mean is not None},
             **diagnosis.metrics(detail=self.settings.detail),
-            **rule.metrics(self.settings.names),
+            **self.changing,
         }
         return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}
 
     def _diagnosis(self) -> Diagnosis:
         return diagnose(
             self.groups.rewards,
-            self.settings.rule.weights_in_force(self.settings.weights),
+            self.weights,
             self.settings.names,
             estimator=self.watched or self.settings.rule.name,
             advantages=self.advantages,
         )
+
+
+def compute(groups: Groups, settings: Settings) -> Computed:
+    """Return a batch with its advantages, and update the state of the settings' rule."""
+    rule = settings.rule
+    weights = rule.weights_in_force(settings.weights)
+    changing = rule.metrics(settings.names, settings.weights)
+    return Computed(settings, groups, advantages_of(groups, settings), weights, changing)
 
 
 _AT_ONCE = 8

@@ -71,8 +71,9 @@ def test_numbers_for_the_log_come_once_per_batch():
 def test_multipliers_of_constraints_are_logged_and_learn():
     options = {"targets": {"format": 0.9}, "step_size": 1.0}
     config = {**ALGORITHM, "adv_estimator": "gdpo/constrained_grpo", "gdpo_options": options}
-    called(config=config, non_tensor_batch=COLUMNS)
-    assert metrics_of_latest()["gdpo/format/multiplier"] == pytest.approx(0.4)
+    for multiplier in (0.0, 0.4):  # that of the batch, not of the next one
+        called(config=config, non_tensor_batch=COLUMNS)
+        assert metrics_of_latest()["gdpo/format/multiplier"] == pytest.approx(multiplier)
 
 
 def test_a_finding_that_lasts_is_logged_once(caplog):

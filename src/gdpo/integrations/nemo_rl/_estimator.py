@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gdpo.diagnostics import Watch
-from gdpo.integrations._scoring import Computed
+from gdpo.integrations._scoring import Computed, compute
 from gdpo.integrations.nemo_rl._settings import PLACE, read_settings
-from gdpo.integrations.rows import advantages_of, as_groups, reward_columns
+from gdpo.integrations.rows import as_groups, reward_columns
 
 COMPONENT = "reward/"
 """Prefix of reward names in NeMo-RL's batches."""
@@ -77,9 +77,9 @@ class AdvantageEstimator:
         if not trained.any():
             return rewards.new_zeros(mask.shape)
         groups = as_groups(values, _row_ids(prompt_ids), trained, padding=trained == 0)
-        advantages = advantages_of(groups, self.settings)
-        self._computed = Computed(self.settings, groups, advantages)
-        return rewards.new_tensor(groups.per_row(advantages)).unsqueeze(-1).expand(mask.shape)
+        self._computed = compute(groups, self.settings)
+        rows = rewards.new_tensor(groups.per_row(self._computed.advantages))
+        return rows.unsqueeze(-1).expand(mask.shape)
 
     @property
     def last_metrics(self) -> dict[str, float]:

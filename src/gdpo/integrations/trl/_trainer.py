@@ -165,6 +165,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         check_names(names)
         self._make_rule(args, names, [*given, *map(environment_range, own)])
         weights = all_weights(names, len(own), args.reward_weights)
+        self._rule.weights_in_force(weights)  # refuse weights that contradict the request
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
         changed = {"reward_funcs": functions, "args": args, "environment_factory": factory}
@@ -299,7 +300,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def _diagnose(self, rewards: torch.Tensor, advantages: torch.Tensor) -> Diagnosis:
         return diagnose(
             rewards,
-            self._rule.weights_in_force(self.reward_weights.tolist()),
+            self._weights_in_force(),
             self.reward_func_names,
             estimator=self._rule.name,
             advantages=advantages,
@@ -307,13 +308,18 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             high=self._high,
         )
 
+    def _weights_in_force(self) -> list[float]:
+        return self._rule.weights_in_force(self.reward_weights.tolist())
+
     def _log_diagnosis(
         self, mode: str, diagnosis: Diagnosis, closed_gates: Mapping[str, float]
     ) -> None:
         metrics = self._metrics[mode]
         for name, share in closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
-        for key, value in self._rule.metrics(self.reward_func_names).items():
+        for key, value in self._rule.metrics(
+            self.reward_func_names, self.reward_weights.tolist()
+        ).items():
             metrics[key].append(value)
         for key, value in trl_metrics(diagnosis, self._detail).items():
             metrics[key].append(value)
@@ -346,7 +352,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             rewards=groups.rewards,
             advantages=advantages,
             trained=[place is not None for place in groups.places],
-            weights=dict(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True)),
+            weights=dict(zip(self.reward_func_names, self._weights_in_force(), strict=True)),
         )
 
     def _ends_of_text(self) -> set[int]:

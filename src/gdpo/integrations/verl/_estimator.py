@@ -19,9 +19,9 @@ from jaxtyping import Bool
 from gdpo.diagnostics import Watch
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
-from gdpo.integrations._scoring import Computed
+from gdpo.integrations._scoring import Computed, compute
 from gdpo.integrations._settings import Settings
-from gdpo.integrations.rows import Columns, Groups, advantages_of, as_groups, reward_columns
+from gdpo.integrations.rows import Columns, Groups, as_groups, reward_columns
 from gdpo.integrations.verl.scores import declared_by
 from gdpo.integrations.verl.settings import ROLLOUTS, read_settings
 from gdpo.rollouts import Rollout, StepWriter
@@ -141,9 +141,9 @@ def compute_advantages(
             "trainer: use one of verl's own trainers, or pass non_tensor_batch"
         )
     groups = carried.groups(settings, index, response_mask.sum(-1).cpu().numpy())
-    advantages = advantages_of(groups, settings)
-    keep(Computed(settings, groups, advantages))
-    rows = token_level_rewards.new_tensor(groups.per_row(advantages))
+    computed = compute(groups, settings)
+    keep(computed)
+    rows = token_level_rewards.new_tensor(groups.per_row(computed.advantages))
     tokens = rows.unsqueeze(-1) * response_mask
     return tokens, tokens
 
@@ -261,7 +261,7 @@ def _rollout(row: int, step: int, computed: Computed, fact: Mapping[str, Any]) -
         group_id=at[0],
         sample_id=at[1],
         rewards={name: None if value != value else value for name, value in rewards},  # NaN
-        weights=dict(zip(settings.names, settings.weights, strict=True)),
+        weights=dict(zip(settings.names, computed.weights, strict=True)),
         advantage=float(computed.advantages[at]),
         num_tokens=int(groups.token_counts[at]),
         **fact,

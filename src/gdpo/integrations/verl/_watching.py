@@ -43,7 +43,8 @@ def observe(algorithm: Any, data: Any, carried: Carried) -> None:
     groups = carried.groups(settings, data.non_tensor_batch["uid"], counts)
     name = as_text(algorithm.get("adv_estimator"))
     rows = of_rows(data.batch["advantages"], mask, name)
-    keep(Computed(settings, groups, groups.per_rollout(rows, carried.outputs), watched=name))
+    advantages = groups.per_rollout(rows, carried.outputs)
+    keep(Computed(settings, groups, advantages, settings.weights, {}, watched=name))
     if not is_plain(name) and "token_level_scores" in data.batch.keys():  # noqa: SIM118
         scores = data.batch["token_level_scores"].sum(-1).cpu().numpy()
         _compare_sum(settings, groups, groups.per_rollout(scores, carried.outputs))

@@ -1,0 +1,62 @@
+"""Computes the mean of a reward over the most recent groups."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from array_api_compat import is_torch_array
+from jaxtyping import Float
+
+from gdpo.errors import ConfigError
+
+LEAST_GROUPS = 64
+"""Number of groups that a decision about a mean requires, so that a small batch cannot cause it by
+luck."""
+
+
+class RecentMean:
+    """Stores the most recent batches that contain `LEAST_GROUPS` groups with a reward."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[int, int, float]] = deque()  # groups, values, sum of the values
+
+    @property
+    def value(self) -> float | None:
+        """Return the mean over the batches. None: they contain fewer than `LEAST_GROUPS` groups."""
+        if sum(groups for groups, _, _ in self._batches) < LEAST_GROUPS:
+            return None
+        return sum(total for _, _, total in self._batches) / sum(n for _, n, _ in self._batches)
+
+    def add(self, values: Float[np.ndarray, "prompt sample"]) -> None:
+        """Add the next batch. NaN means that the reward does not apply."""
+        there = ~np.isnan(values)
+        groups = int(np.sum(np.any(there, axis=1)))
+        if not groups:
+            return
+        self._batches.append((groups, int(np.sum(there)), float(np.sum(values[there]))))
+        while sum(n for n, _, _ in self._batches) - self._batches[0][0] >= LEAST_GROUPS:
+            self._batches.popleft()
+
+    def state(self) -> list[list[float | int]]:
+        """Return the batches in JSON types, for `restore`."""
+        return [list(batch) for batch in self._batches]
+
+    def restore(self, state: Sequence[Sequence[float | int]]) -> None:
+        """Load batches that were returned by `state`."""
+        self._batches = deque((int(g), int(n), float(total)) for g, n, total in state)
+
+
+def as_numpy(rewards: Any) -> Float[np.ndarray, "prompt sample reward"]:
+    """Return rewards of any array library as a NumPy array in float64."""
+    if is_torch_array(rewards):
+        rewards = rewards.detach().double().cpu().numpy()
+    return np.asarray(rewards, dtype=np.float64)
+
+
+def wrong_state(kind: str, error: Exception) -> ConfigError:
+    """Return the error for a saved state that does not fit."""
+    return ConfigError(
+        f"the saved state does not fit the {kind} of this run ({type(error).__name__}: {error}): "
+        "resume with the rewards and the options of the run"
+    )

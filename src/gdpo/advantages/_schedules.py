@@ -1,0 +1,158 @@
+"""Changes the weights of rewards during a run, by step or when a reward has reached a mean."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, cast
+
+from gdpo._naming import did_you_mean
+from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
+from gdpo.advantages.arrays import Number, Rewards, number
+from gdpo.errors import ConfigError
+
+_FORMS = (
+    "{from: 1.0, to: 0.2, steps: 200} or {after: {reward: format, mean_at_least: 0.95}, value: 0.2}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Changes a factor linearly over a number of steps. The factor then stays at the end value."""
+
+    start: Number
+    end: Number
+    steps: int
+
+    def at(self, step: int) -> float:
+        """Return the factor of a step. The first step is 0."""
+        done = min(step / self.steps, 1.0)
+        return self.start + (self.end - self.start) * done if done < 1 else float(self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Changes a factor once, after the mean of a reward has reached a value."""
+
+    start: Number
+    end: Number
+    reward: str
+    at_least: Number
+
+
+class Schedules:
+    """Stores the schedules of a run and computes the factor of each reward's weight.
+
+    A step is one batch that the estimator was called with. The first batch is trained with the
+    first factor. A condition uses the mean of the reward over the most recent batches that contain
+    64 groups with this reward, and is not met before. A condition that was met stays met.
+
+    Args:
+        names: Names of the rewards, in the order of the reward array.
+        given: Maps the name of a reward to its schedule: a mapping with `to`, `steps` and `from`,
+            or with `after`, `value` and `from`. The default of `from` is 1.
+
+    Raises:
+        ConfigError: If a name is unknown or a schedule is invalid.
+    """
+
+    def __init__(self, names: Sequence[str], given: Any) -> None:
+        if not isinstance(given, Mapping) or not given:
+            raise ConfigError(f"schedules must map reward names to schedules, got {given!r}")
+        schedules = cast("Mapping[str, Any]", given)
+        for name in schedules:
+            _check_name("schedules", name, names)
+        self._names = tuple(names)
+        self._schedules = {name: _read(name, each, names) for name, each in schedules.items()}
+        self._step = 0
+        self._met: set[str] = set()
+        watched = {s.reward for s in self._schedules.values() if isinstance(s, After)}
+        self._means = {name: RecentMean() for name in names if name in watched}
+
+    @property
+    def changing(self) -> list[bool]:
+        """Return, for each reward, whether it has a schedule."""
+        return [name in self._schedules for name in self._names]
+
+    @property
+    def factors(self) -> list[float]:
+        """Return the current factor of each reward's weight."""
+        return [self._factor(name) for name in self._names]
+
+    def check(self, weights: Any) -> None:
+        """Accept all weights: a schedule multiplies them."""
+
+    def update(self, rewards: Rewards) -> None:
+        """Count a batch, `[prompt, sample, reward]`, and test the conditions."""
+        self._step += 1
+        if self._means:
+            values = as_numpy(rewards)
+            for name, mean in self._means.items():
+                mean.add(values[:, :, self._names.index(name)])
+        for name, schedule in self._schedules.items():
+            if isinstance(schedule, After):
+                reached = self._means[schedule.reward].value
+                if reached is not None and reached >= schedule.at_least:
+                    self._met.add(name)
+
+    def state(self) -> dict[str, Any]:
+        """Return the step and the conditions that were met in JSON types, for `restore`."""
+        means = {name: mean.state() for name, mean in self._means.items()}
+        return {"schedules": {"step": self._step, "met": sorted(self._met), "means": means}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load a state that was returned by `state`.
+
+        Raises:
+            ConfigError: If the state belongs to other schedules.
+        """
+        try:
+            saved = state["schedules"]
+            for name, mean in self._means.items():
+                mean.restore(saved["means"][name])
+            self._step, self._met = int(saved["step"]), set(saved["met"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise wrong_state("schedules", error) from error
+
+    def _factor(self, name: str) -> float:
+        schedule = self._schedules.get(name)
+        if isinstance(schedule, Linear):
+            return schedule.at(self._step)
+        if isinstance(schedule, After):
+            return float(schedule.end if name in self._met else schedule.start)
+        return 1.0
+
+
+def _read(name: str, given: Any, names: Sequence[str]) -> Linear | After:
+    place = f"schedules: {name}"
+    fields = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
+    start = _finite(f"{place}: from", fields.pop("from", 1.0))
+    if set(fields) == {"to", "steps"}:
+        steps = fields["steps"]
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ConfigError(f"{place}: steps must be a whole number of at least 1, got {steps!r}")
+        return Linear(start, _finite(f"{place}: to", fields["to"]), steps)
+    if set(fields) == {"after", "value"}:
+        reward, at_least = _condition(place, fields["after"], names)
+        return After(start, _finite(f"{place}: value", fields["value"]), reward, at_least)
+    raise ConfigError(f"{place} is {given!r}: write {_FORMS}")
+
+
+def _condition(place: str, given: Any, names: Sequence[str]) -> tuple[str, Number]:
+    after = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    if set(after) != {"reward", "mean_at_least"}:
+        raise ConfigError(f"{place}: after is {given!r}: write {_FORMS}")
+    _check_name(f"{place}: after", after["reward"], names)
+    return after["reward"], _finite(f"{place}: mean_at_least", after["mean_at_least"])
+
+
+def _check_name(place: str, name: Any, names: Sequence[str]) -> None:
+    if name not in names:
+        raise ConfigError(
+            f"{place} contains {name!r}, which is not a reward: {did_you_mean(str(name), names)}"
+        )
+
+
+def _finite(name: str, value: Any) -> Number:
+    if not -inf < number(name, value) < inf:
+        raise ConfigError(f"{name} must be a finite number, got {value}")
+    return value

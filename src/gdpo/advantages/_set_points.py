@@ -1,0 +1,346 @@
+r"""Computes the weights that give each reward a requested influence share.
+
+For `gdpo` and `mo_grpo`, the influence of the rewards is $M w$ up to a common factor, where
+$M = \mathrm{mean}(z z^\top)$ over the rollouts and $z$ is 0 in zero-variance groups. Requested
+shares $b$ are therefore a linear system, $M w \propto b$.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import inf, isnan
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from gdpo._naming import did_you_mean
+from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
+from gdpo.advantages.arrays import Number, PerReward, Rewards, floors, number, rounded
+from gdpo.advantages.stages import SAMPLES, standardize
+from gdpo.errors import ConfigError
+
+Vector = Float[np.ndarray, " reward"]
+Square = Float[np.ndarray, "reward reward"]
+Mask = Bool[np.ndarray, " reward"]
+
+GOVERNED = "governed"
+AT_BOUND = "at its bound"
+NOT_VARYING = "does not vary"
+RELEASED = "learned and released"
+NOT_ATTAINABLE = "not attainable"
+
+_HALF_LIFE_LIVE_GROUPS = 16
+"""Half-life of the averages in groups in which the rarest reward varies."""
+
+_LEAST_HALF_LIFE = 5
+"""Minimum half-life of the averages in steps."""
+
+_LARGEST_FACTOR = 20
+"""A weight stays between its request divided by this number and its request times this number."""
+
+_LARGEST_STEP = 1.5
+"""Maximum factor by which a weight changes in one step."""
+
+_QUIET_GROUPS = 256
+"""A reward that has not varied in this many groups in a row counts as not varying."""
+
+_RELEASE, _RETAKE = 0.95, 0.90
+"""Means, as part of the declared range, above which a reward is released and below which the
+set-point takes it back."""
+
+_RIDGE = 1e-3
+"""Part of M's diagonal that is added to it, so that rewards that are copies have a solution."""
+
+
+class SetPoint(NamedTuple):
+    """Describes the state of one reward with a requested share."""
+
+    name: str
+    requested: float
+    """The requested influence share, from 0 to 1."""
+    weight: float
+    """The weight in force."""
+    status: str
+    """`governed`, `at its bound`, `does not vary`, `learned and released`, or `not attainable` with
+    the correlation that makes it so."""
+
+
+class SetPoints:
+    """Stores the requested shares of a run and computes the weights from the batches so far.
+
+    The weights start in proportion to the request. Their sum is the number of named rewards.
+
+    Args:
+        names: Names of the rewards, in the order of the reward array.
+        request: Maps the names of rewards to shares above 0. Only the ratios of the shares count.
+        low: Declared lowest value of each reward. NaN or None: not declared.
+        high: Declared highest value of each reward. A reward without a declared range cannot be
+            released.
+        noise_floor: The `noise_floor` of the estimator.
+
+    Raises:
+        ConfigError: If a name is unknown or a share is not a number above 0.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        request: Any,
+        *,
+        low: Sequence[Number] | None = None,
+        high: Sequence[Number] | None = None,
+        noise_floor: PerReward = None,
+    ) -> None:
+        self._names, count = tuple(names), len(names)
+        shares = _read(request, names)
+        self._named = np.array([name in shares for name in names])
+        self._request = np.array([shares.get(name, 0.0) for name in names])
+        self._start = self._request * len(shares)
+        self._low, self._range = _ranges(low, high, count)
+        self._floor = noise_floor
+        self._weights = np.where(self._named, self._start, 1.0)
+        self._products, self._live = np.zeros((count, count)), np.zeros(count)
+        self._steps = 0.0
+        self._quiet, self._released = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+        self._means = [RecentMean() for _ in names]
+
+    @property
+    def changing(self) -> list[bool]:
+        """Return, for each reward, whether it has a requested share."""
+        return self._named.tolist()
+
+    @property
+    def factors(self) -> list[float]:
+        """Return the current weight of each reward, or 1 for a reward without a requested share."""
+        return self._weights.tolist()
+
+    def check(self, weights: Any) -> None:
+        """Refuse weights that contradict the request.
+
+        Raises:
+            ConfigError: If a reward with a requested share has a weight other than 1, if another
+                reward has a weight other than 0, or if there are weights per prompt.
+        """
+        given = [float(w) for w in weights] if _dimensions(weights) == 1 else []
+        if len(given) != len(self._names):
+            raise ConfigError(
+                "influence needs one weight per reward for the whole batch: remove the weights per "
+                "prompt, or remove influence"
+            )
+        for name, named, weight in zip(self._names, self._named, given, strict=True):
+            if named and weight != 1:
+                raise ConfigError(
+                    f"{name!r} has the weight {weight:g} and a requested share: remove one of the "
+                    "two. influence computes the weights of the rewards that it names"
+                )
+            if not named and weight != 0:
+                raise ConfigError(
+                    f"influence has no share for {name!r}, whose weight is {weight:g}: give it a "
+                    "share, or set its weight to 0"
+                )
+
+    @property
+    def set_points(self) -> list[SetPoint]:
+        """Return the request, the weight and the status of each reward with a requested share."""
+        solved = self._solve()
+        return [
+            SetPoint(
+                name, float(self._request[k]), float(self._weights[k]), self._status(k, solved)
+            )
+            for k, name in enumerate(self._names)
+            if self._named[k]
+        ]
+
+    def update(self, rewards: Rewards) -> None:
+        """Include a batch, `[prompt, sample, reward]`, and change the weights by one step."""
+        values = as_numpy(rewards)
+        self._average(values)
+        for k, mean in enumerate(self._means):
+            mean.add(values[:, :, k])
+            self._release(k, mean.value)
+        target = np.where(self._released, self._start, self._weights)
+        active, solution, _, _ = self._solve()
+        target[active] = solution[active]
+        self._weights = _toward(self._weights, target)
+
+    def state(self) -> dict[str, Any]:
+        """Return the weights and the averages in JSON types, for `restore`."""
+        return {
+            "set_points": {
+                "names": [n for n, named in zip(self._names, self._named, strict=True) if named],
+                "weights": self._weights.tolist(),
+                "products": self._products.tolist(),
+                "live": self._live.tolist(),
+                "steps": self._steps,
+                "quiet": self._quiet.tolist(),
+                "released": self._released.tolist(),
+                "means": [mean.state() for mean in self._means],
+            }
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load a state that was returned by `state`.
+
+        Raises:
+            ConfigError: If the state belongs to a request for other rewards.
+        """
+        mine = self.state()["set_points"]
+        try:
+            saved = state["set_points"]
+            if saved["names"] != mine["names"] or len(saved["means"]) != len(self._means):
+                raise ValueError(f"the request was for {', '.join(saved['names'])}")
+            for mean, batches in zip(self._means, saved["means"], strict=True):
+                mean.restore(batches)
+            for key in ("weights", "products", "live", "quiet", "released"):
+                before = getattr(self, f"_{key}")
+                now = np.array(saved[key], dtype=before.dtype).reshape(before.shape)
+                setattr(self, f"_{key}", now)
+            self._steps = float(saved["steps"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise wrong_state("set-points", error) from error
+
+    def _average(self, rewards: Float[np.ndarray, "prompt sample reward"]) -> None:
+        """Include a batch in the averages. Older batches count less."""
+        r = rounded(rewards)
+        z = np.nan_to_num(standardize(r, over=SAMPLES, floor=floors(self._floor, r.values)).values)
+        varies = np.any(z != 0, axis=1)
+        live, flat = np.sum(varies, axis=0), z.reshape(-1, z.shape[-1])
+        rates = (self._live + live) / (self._steps + 1)
+        governed = rates[self._named & ~self._released & (rates > 0)]
+        rarest = float(np.min(governed, initial=inf))
+        half_life = max(_LEAST_HALF_LIFE, _HALF_LIFE_LIVE_GROUPS / rarest)
+        kept = 0.5 ** (1 / half_life)
+        self._products = kept * self._products + flat.T @ flat / len(flat)
+        self._live, self._steps = kept * self._live + live, kept * self._steps + 1
+        self._quiet = np.where(live > 0, 0, np.minimum(self._quiet + len(z), _QUIET_GROUPS))
+
+    def _release(self, k: int, mean: float | None) -> None:
+        if mean is None or isnan(self._range[k]):
+            return
+        reached = (mean - self._low[k]) / self._range[k]
+        self._released[k] = reached > (_RETAKE if self._released[k] else _RELEASE)
+
+    def _solve(self) -> tuple[Mask, Vector, Mask, Mask]:
+        """Return which rewards are active, their weights, which are held, and which must be.
+
+        A reward is active if it varies and is not released.
+        """
+        varies = (self._live > 0) & (self._quiet < _QUIET_GROUPS)
+        active = self._named & varies & ~self._released
+        weights, held, negative = self._weights.copy(), np.zeros_like(active), np.zeros_like(active)
+        if np.any(active):
+            m = self._products[np.ix_(active, active)]
+            weights[active], held[active], negative[active] = solve(m, self._start[active])
+        return active, weights, held, negative
+
+    def _status(self, k: int, solved: tuple[Mask, Vector, Mask, Mask]) -> str:
+        active, _, held, negative = solved
+        if self._released[k]:
+            return RELEASED
+        if not active[k]:
+            return NOT_VARYING if self._steps else GOVERNED
+        if not held[k]:
+            return GOVERNED
+        return self._reason(k, active) if negative[k] else AT_BOUND
+
+    def _reason(self, k: int, active: Mask) -> str:
+        scale = np.sqrt(np.diag(self._products))
+        with np.errstate(all="ignore"):
+            correlations = self._products[k] / scale / scale[k]
+        others = [j for j in np.flatnonzero(active) if j != k]
+        nearest = max(others, key=lambda j: abs(correlations[j]))
+        return (
+            f"{NOT_ATTAINABLE}: correlation {correlations[nearest]:.2f} with {self._names[nearest]}"
+        )
+
+
+def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
+    r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
+
+    A weight that would leave its bounds is held at the bound, the smallest first, and the system is
+    solved for the others.
+
+    Args:
+        m: The mean of $z z^\top$ over the rollouts.
+        request: Positive shares. Weights stay within a factor of 20 of them.
+
+    Returns:
+        The weights, which of them are held at a bound, and which would not be positive without
+        bounds.
+    """
+    m = m + _RIDGE * np.diag(np.diag(m))
+    low, high, total = request / _LARGEST_FACTOR, request * _LARGEST_FACTOR, np.sum(request)
+    weights, held = request.copy(), np.zeros(len(request), dtype=np.bool_)
+    negative = np.linalg.solve(m, request) <= 0
+    while not np.all(held):
+        free = ~held
+        weights[free] = _unbounded(m, request, np.where(held, weights, 0.0), free)
+        ratios = np.where(free, weights / request, 1.0)
+        if np.min(ratios) < 1 / _LARGEST_FACTOR:
+            worst, bound = int(np.argmin(ratios)), low
+        elif np.max(ratios) > _LARGEST_FACTOR:
+            worst, bound = int(np.argmax(ratios)), high
+        else:
+            break
+        weights[worst], held[worst] = bound[worst], True
+    return weights * (total / np.sum(weights)), held, negative
+
+
+def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[np.ndarray, " free"]:
+    """Return the free weights for which the free rewards have shares in proportion to the request.
+
+    If no positive scale of the request exists, the result contains a negative weight.
+    """
+    inner = m[np.ix_(free, free)]
+    wanted = np.linalg.solve(inner, request[free])
+    taken = np.linalg.solve(inner, (m @ fixed)[free])
+    left = np.sum(request) - np.sum(fixed)
+    if np.sum(wanted) <= 0:
+        return wanted
+    return wanted * ((left + np.sum(taken)) / np.sum(wanted)) - taken
+
+
+def _toward(weights: Vector, target: Vector) -> Vector:
+    """Move straight toward the target, until a weight has changed by the largest factor."""
+    change = target - weights
+    limit = np.where(change > 0, _LARGEST_STEP - 1, 1 - 1 / _LARGEST_STEP) * weights
+    with np.errstate(all="ignore"):
+        part = np.min(np.where(change != 0, limit / np.abs(change), inf), initial=1.0)
+    return target.copy() if part >= 1 else weights + part * change
+
+
+def _dimensions(weights: Any) -> int:
+    return weights.ndim if hasattr(weights, "ndim") else np.ndim(weights)
+
+
+def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
+    if not isinstance(request, Mapping) or not request:
+        raise ConfigError(
+            f"influence must map reward names to shares, such as {{correctness: 0.7, brevity: "
+            f"0.3}}, got {request!r}"
+        )
+    shares = cast("Mapping[str, Any]", request)
+    for name, share in shares.items():
+        if name not in names:
+            raise ConfigError(
+                f"influence contains {name!r}, which is not a reward: "
+                f"{did_you_mean(str(name), names)}"
+            )
+        if not 0 < number(f"influence: {name}", share) < inf:
+            raise ConfigError(
+                f"influence: {name} must be a finite number above 0, got {share}. For a reward "
+                "that should only be watched, set weight 0 and leave it out of influence"
+            )
+    total = sum(shares.values())
+    return {name: share / total for name, share in shares.items()}
+
+
+def _ranges(
+    low: Sequence[Number] | None, high: Sequence[Number] | None, count: int
+) -> tuple[Vector, Vector]:
+    """Return the lowest values and the widths of the ranges. NaN: the range is not declared."""
+    least, most = (
+        np.full(count, np.nan) if values is None else np.array(values, dtype=np.float64)
+        for values in (low, high)
+    )
+    width = most - least
+    return least, np.where(np.isfinite(width) & (width > 0), width, np.nan)

@@ -1,0 +1,135 @@
+"""Schedules: weights that change by step, or after a reward has reached a mean."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gdpo.advantages import AdvantageRule, gdpo, grpo
+from gdpo.errors import ConfigError
+
+NAMES = ["format", "brevity"]
+WEIGHTS = [1.0, 2.0]
+LINEAR = {"schedules": {"brevity": {"from": 1.0, "to": 0.2, "steps": 4}}}
+AFTER = {
+    "schedules": {
+        "brevity": {"after": {"reward": "format", "mean_at_least": 0.95}, "value": 0.25},
+    }
+}
+
+
+def batch(prompts=8, *, passing=0.5, seed=0):
+    rewards = np.random.default_rng(seed).random((prompts, 4, 2))
+    rewards[..., 0] = np.arange(prompts * 4).reshape(prompts, 4) < passing * prompts * 4
+    return rewards
+
+
+def weights_of(rule, batches):
+    found = []
+    for rewards in batches:
+        found.append(rule.weights_in_force(WEIGHTS)[1])
+        rule.update(rewards, WEIGHTS)
+    return found
+
+
+@pytest.mark.parametrize("estimator", ["gdpo", "grpo"])
+def test_a_linear_schedule_starts_at_its_first_value_and_stays_at_its_last(estimator):
+    rule = AdvantageRule(estimator, NAMES, LINEAR)
+    assert weights_of(rule, [batch()] * 6) == pytest.approx([2.0, 1.6, 1.2, 0.8, 0.4, 0.4])
+
+
+def test_the_advantages_use_the_weights_in_force_for_every_kind_of_weights():
+    rule, rewards = AdvantageRule("grpo", NAMES, LINEAR), batch()
+    rule.update(rewards, WEIGHTS)
+    wanted = grpo(rewards, [1.0, 1.6])
+    for weights in (WEIGHTS, np.array(WEIGHTS)):
+        np.testing.assert_allclose(rule(rewards, weights), wanted)
+    theirs = rule(torch.tensor(rewards), torch.tensor(WEIGHTS, dtype=torch.float64))
+    np.testing.assert_allclose(theirs.numpy(), wanted)
+
+
+def test_a_running_scale_sees_the_weights_in_force():
+    rule = AdvantageRule("gdpo", NAMES, {**LINEAR, "scale_half_life": 4})
+    for rewards in (batch(), batch(seed=1)):
+        rule.update(rewards, WEIGHTS)
+    plain = AdvantageRule("gdpo", NAMES, {"scale_half_life": 4})
+    plain.update(batch(), WEIGHTS)
+    plain.update(batch(seed=1), [1.0, 1.6])
+    assert rule.state()["scale"] == plain.state()["scale"]
+
+
+def test_a_condition_waits_for_64_groups_and_is_then_met_for_good():
+    lucky, failing = batch(passing=1.0), batch(passing=0.0)
+    rule = AdvantageRule("gdpo", NAMES, AFTER)
+    assert weights_of(rule, [lucky] * 8 + [failing] * 20) == [2.0] * 8 + [0.5] * 20
+    unlucky = AdvantageRule("gdpo", NAMES, AFTER)
+    assert weights_of(unlucky, [failing] + [lucky] * 7 + [failing] * 9) == [2.0] * 17
+
+
+def test_a_condition_counts_only_groups_that_the_reward_applies_to():
+    rewards = batch(passing=1.0)
+    rewards[1:, :, 0] = np.nan
+    rule = AdvantageRule("gdpo", NAMES, AFTER)
+    assert weights_of(rule, [rewards] * 65) == [2.0] * 64 + [0.5]
+
+
+@pytest.mark.parametrize("options", [LINEAR, AFTER])
+def test_a_resumed_schedule_goes_on_bit_for_bit(options):
+    whole = AdvantageRule("gdpo", NAMES, options)
+    batches = [batch(passing=1.0, seed=seed) for seed in range(12)]
+    for rewards in batches[:6]:
+        whole.update(rewards, WEIGHTS)
+    resumed = AdvantageRule("gdpo", NAMES, options)
+    resumed.restore(json.loads(json.dumps(whole.state())))
+    for rewards in batches[6:]:
+        np.testing.assert_array_equal(resumed(rewards, WEIGHTS), whole(rewards, WEIGHTS))
+        for rule in (whole, resumed):
+            rule.update(rewards, WEIGHTS)
+    assert resumed.state() == whole.state()
+
+
+def test_a_saved_state_without_schedules_is_refused():
+    with pytest.raises(ConfigError, match="schedules of this run"):
+        AdvantageRule("gdpo", NAMES, LINEAR).restore({"scale": 1.0, "rollouts": 1.0})
+
+
+def test_only_the_weights_that_change_are_metrics():
+    rule = AdvantageRule("gdpo", NAMES, LINEAR)
+    assert rule.metrics(NAMES, WEIGHTS) == {"rewards/brevity/weight": 2.0}
+    assert AdvantageRule("gdpo", NAMES).metrics(NAMES, WEIGHTS) == {}
+
+
+def test_a_constraint_and_a_schedule_multiply():
+    options = {"targets": {"format": 1.0}, "step_size": 1.0, **LINEAR}
+    rule = AdvantageRule("constrained_grpo", NAMES, options)
+    rule.update(batch(passing=0.0), WEIGHTS)
+    assert rule.weights_in_force(WEIGHTS) == pytest.approx([1.0, 1.6])
+    assert set(rule.state()) == {"multipliers", "schedules"}
+
+
+def test_weights_without_schedules_reach_the_estimator_as_they_are():
+    np.testing.assert_array_equal(
+        AdvantageRule("gdpo", NAMES)(batch(), WEIGHTS), gdpo(batch(), WEIGHTS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ({}, "schedules must map"),
+        ({"brevty": {"to": 0.2, "steps": 3}}, "'brevty'.*brevity"),
+        ({"brevity": 0.5}, "brevity is 0.5: write"),
+        ({"brevity": {"to": 0.2}}, "write .*steps"),
+        ({"brevity": {"to": 0.2, "steps": 0}}, "steps must be a whole number"),
+        ({"brevity": {"to": 0.2, "steps": True}}, "steps must be a whole number"),
+        ({"brevity": {"to": float("nan"), "steps": 3}}, "to must be a finite"),
+        ({"brevity": {"to": "x", "steps": 3}}, "to must be a number"),
+        ({"brevity": {"to": 0.2, "steps": 3, "value": 1}}, "write"),
+        ({"brevity": {"after": {"reward": "format"}, "value": 1}}, "after is .*mean_at_least"),
+        ({"brevity": {"after": {"reward": "x", "mean_at_least": 1}, "value": 1}}, "'x', which"),
+    ],
+)
+def test_a_schedule_that_cannot_work_is_an_error_at_once(schedule, message):
+    with pytest.raises(ConfigError, match=message):
+        AdvantageRule("grpo", NAMES, {"schedules": schedule})

@@ -1,0 +1,248 @@
+"""Set-points: weights that give each reward a requested influence share."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gdpo.advantages import AdvantageRule
+from gdpo.advantages._set_points import solve
+from gdpo.advantages.arrays import rounded
+from gdpo.advantages.stages import SAMPLES, standardize
+from gdpo.errors import ConfigError
+
+NAMES = ["correct", "format", "brevity"]
+ONES = [1.0, 1.0, 1.0]
+ASKED = {"correct": 0.5, "format": 0.3, "brevity": 0.2}
+SHARES = np.array([0.5, 0.3, 0.2])
+
+
+def batch(seed, *, prompts=16, live=(1, 1, 1), correlation=0.0):
+    """Return rewards of which each varies in a part of the groups. The first two are related."""
+    rng = np.random.default_rng(seed)
+    rewards = rng.standard_normal((prompts, 8, 3))
+    rewards[..., 1] = correlation * rewards[..., 0] + np.sqrt(1 - correlation**2) * rewards[..., 1]
+    for k, rate in enumerate(live):
+        rewards[rng.random(prompts) >= rate, :, k] = 0.0
+    return rewards
+
+
+def rule_of(request=None, estimator="gdpo", **options):
+    bounds = {key: options.pop(key) for key in ("low", "high") if key in options}
+    return AdvantageRule(estimator, NAMES, {"influence": request or ASKED, **options}, **bounds)
+
+
+def after(rule, steps, **kwargs):
+    for seed in range(steps):
+        rule.update(batch(seed, **kwargs), ONES)
+    return np.array(rule.weights_in_force(ONES))
+
+
+def influence(rule, **kwargs):
+    """Return the influence shares over 2,000 new groups."""
+    rewards = batch(10**6, prompts=2000, **kwargs)
+    z = standardize(rounded(rewards), over=SAMPLES).values
+    each = np.mean(rule(rewards, ONES)[..., None] * z, axis=(0, 1))
+    return each / np.sum(np.abs(each))
+
+
+def statuses(rule):
+    return {point.name: point.status for point in rule.set_points}
+
+
+def test_the_weights_start_in_proportion_to_the_request_and_70_30_means_70_percent():
+    assert rule_of().weights_in_force(ONES) == pytest.approx([1.5, 0.9, 0.6])
+    percent = {"correct": 70, "format": 30}
+    assert rule_of(percent).weights_in_force([1, 1, 0]) == pytest.approx([1.4, 0.6, 0])
+
+
+@pytest.mark.parametrize("estimator", ["gdpo", "mo_grpo"])
+@pytest.mark.parametrize(("live", "correlation"), [((1, 1, 0.15), 0), ((1, 1, 1), -0.6)])
+def test_the_rewards_get_their_shares_although_one_is_rare_or_related(estimator, live, correlation):
+    rule = rule_of(estimator=estimator)
+    before = np.max(np.abs(influence(rule, live=live, correlation=correlation) - SHARES))
+    weights = after(rule, 30, live=live, correlation=correlation)
+    found = influence(rule, live=live, correlation=correlation)
+    assert np.max(np.abs(found - SHARES)) < 0.04 < before
+    assert sum(weights) == pytest.approx(3)
+    assert set(statuses(rule).values()) == {"governed"}
+
+
+def test_no_weight_changes_by_more_than_half_in_a_step_or_by_20_in_all():
+    rule = rule_of()
+    before = np.array(rule.weights_in_force(ONES))
+    for seed in range(60):
+        now = after_one(rule, batch(seed, live=(1, 1, 0.01)))
+        assert np.all(now / before <= 1.5 + 1e-9)
+        assert np.all(before / now <= 1.5 + 1e-9)
+        before = now
+    assert np.all(before / (3 * SHARES) >= 1 / 20 - 1e-9)
+    assert "at its bound" in statuses(rule).values()
+
+
+def after_one(rule, rewards):
+    rule.update(rewards, ONES)
+    return np.array(rule.weights_in_force(ONES))
+
+
+def test_a_reward_that_does_not_vary_keeps_its_weight_and_leaves_the_others_their_shares():
+    rule = rule_of()
+    weights = after(rule, 30, live=(1, 0.3, 0))
+    assert weights[2] == pytest.approx(0.6)
+    found = influence(rule, live=(1, 0.3, 0))
+    np.testing.assert_allclose(found, [5 / 8, 3 / 8, 0], atol=0.03)
+    assert statuses(rule)["brevity"] == "does not vary"
+
+
+def test_a_reward_that_stops_varying_keeps_the_weight_it_had():
+    rule = rule_of()
+    before = after(rule, 30, live=(1, 1, 0.2))
+    for seed in range(17):
+        rule.update(batch(seed, live=(1, 1, 0)), ONES)
+    kept = rule.weights_in_force(ONES)[2]
+    for seed in range(5):
+        rule.update(batch(seed, live=(1, 1, 0)), ONES)
+    assert rule.weights_in_force(ONES)[2] == kept > before[2]
+
+
+def learned(mean, seed=0):
+    """Return rewards of which the first, 0 or 1, has this mean."""
+    rewards = batch(seed)
+    flat = np.random.default_rng(seed).permutation(128) < round(mean * 128)
+    rewards[..., 0] = flat.reshape(16, 8)
+    return rewards
+
+
+def test_a_learned_reward_is_released_and_taken_back():
+    bounds = {"low": [0, np.nan, np.nan], "high": [1, np.nan, np.nan]}
+    rule = rule_of(**bounds)
+    seen = []
+    for mean in [0.97] * 12 + [0.92] * 8 + [0.85] * 8:
+        rule.update(learned(mean, seed=len(seen)), ONES)
+        seen.append((statuses(rule)["correct"], rule.weights_in_force(ONES)[0]))
+    status, weights = zip(*seen, strict=True)
+    assert status[2] == "governed"  # 48 groups are too few
+    assert status[3] == status[11] == status[19] == "learned and released"
+    assert weights[11] == weights[19] == 1.5
+    assert status[-1] == "governed"
+    assert weights[-1] > 1.5
+
+
+def test_a_reward_without_a_declared_range_is_not_released():
+    rule = rule_of()
+    for seed in range(12):
+        rule.update(learned(0.99, seed=seed), ONES)
+    assert statuses(rule)["correct"] != "learned and released"
+
+
+def test_shares_that_a_correlation_rules_out_are_reported_with_the_correlation():
+    rule = rule_of({"correct": 0.9, "format": 0.1})
+    for seed in range(20):
+        rule.update(batch(seed, correlation=0.8), [1, 1, 0])
+    assert statuses(rule)["correct"] == "governed"
+    assert statuses(rule)["format"].startswith("not attainable: correlation 0.7")
+    assert statuses(rule)["format"].endswith("with correct")
+    weights = rule.weights_in_force([1, 1, 0])
+    assert weights[1] == pytest.approx(0.2 / 20, rel=0.01)
+
+
+def test_copies_share_the_weight_and_do_not_break_the_solution():
+    weights, held, _ = solve(np.ones((2, 2)), np.array([1.0, 1.0]))
+    np.testing.assert_allclose(weights, [1, 1])
+    assert not np.any(held)
+    weights, held, negative = solve(np.ones((2, 2)), np.array([1.4, 0.6]))
+    assert list(held & negative) == [False, True]
+
+
+def test_the_solution_gives_the_shares_where_no_bound_is_met():
+    m = np.array([[0.8, 0.1, 0], [0.1, 0.7, -0.2], [0, -0.2, 0.1]])
+    weights, held, _ = solve(m, 3 * SHARES)
+    shares = m @ weights
+    np.testing.assert_allclose(shares / np.sum(shares), SHARES, atol=2e-3)
+    assert not np.any(held)
+
+
+@pytest.mark.parametrize("asarray", [np.asarray, torch.tensor])
+def test_a_resumed_run_goes_on_bit_for_bit(asarray):
+    bounds = {"low": [-9, 0, 0], "high": [9, 1, 1]}
+    whole, resumed = rule_of(**bounds), rule_of(**bounds)
+    after(whole, 7, live=(1, 0.5, 0.1))
+    resumed.restore(json.loads(json.dumps(whole.state())))
+    for seed in range(7, 14):
+        rewards = asarray(batch(seed, live=(1, 0.5, 0.1)))
+        ours, theirs = whole(rewards, ONES), resumed(rewards, ONES)
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+        for rule in (whole, resumed):
+            rule.update(rewards, ONES)
+    assert resumed.state() == whole.state()
+    assert resumed.set_points == whole.set_points
+
+
+def test_the_state_of_another_request_is_refused():
+    other = rule_of({"correct": 1, "format": 1})
+    with pytest.raises(ConfigError, match="set-points of this run"):
+        rule_of().restore(other.state())
+
+
+def test_missing_values_and_a_noise_floor_count_as_in_the_estimator():
+    rule = rule_of({"correct": 1, "format": 1}, noise_floor={"format": 10.0})
+    for seed in range(20):
+        rewards = batch(seed)
+        rewards[0, :, 0] = np.nan
+        rule.update(rewards, [1, 1, 0])
+    weights = rule.weights_in_force([1, 1, 0])
+    assert weights[1] > 10 * weights[0]
+
+
+def test_the_metrics_contain_weight_and_request():
+    assert rule_of({"correct": 3, "format": 1}).metrics(NAMES, [1, 1, 0]) == {
+        "rewards/correct/weight": 1.5,
+        "rewards/format/weight": 0.5,
+        "rewards/correct/requested_share": 0.75,
+        "rewards/format/requested_share": 0.25,
+    }
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1, 1, 2], "'brevity' has the weight 2 and a requested share"),
+        ([1, 1], "one weight per reward"),
+    ],
+)
+def test_weights_beside_a_request_are_refused(weights, message):
+    with pytest.raises(ConfigError, match=message):
+        rule_of()(batch(0), weights)
+
+
+def test_weights_per_prompt_beside_a_request_are_refused():
+    with pytest.raises(ConfigError, match="remove the weights per prompt"):
+        rule_of().weighting.check(np.ones((16, 3)))
+
+
+def test_a_trained_reward_without_a_share_is_refused():
+    with pytest.raises(ConfigError, match="no share for 'brevity', whose weight is 1"):
+        rule_of({"correct": 1, "format": 1}).weights_in_force(ONES)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("grpo", {"influence": ASKED}, "rare reward could not get its share. Use gdpo or mo_grpo"),
+        ("gdpo_leave_one_out", {"influence": ASKED}, "Use gdpo or mo_grpo"),
+        ("gdpo", {"influence": 0.5}, "influence must map"),
+        ("gdpo", {"influence": {}}, "influence must map"),
+        ("gdpo", {"influence": {"corect": 1}}, "'corect'.*correct"),
+        ("gdpo", {"influence": {"correct": 0}}, "correct must be a finite number above 0"),
+        ("gdpo", {"influence": {"correct": "much"}}, "correct must be a number"),
+        (
+            "gdpo",
+            {"influence": ASKED, "schedules": {"format": {"to": 1, "steps": 2}}},
+            "exclude each other",
+        ),
+    ],
+)
+def test_a_request_that_cannot_work_is_an_error_at_once(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        AdvantageRule(name, NAMES, options)
