@@ -430,7 +430,7 @@ def test_weights_beside_rewards_are_those_of_the_rollouts(tmp_path, make):
     path = written(tmp_path / "run", "jsonl", rows(lambda n: texts(n) | make(n)))
     for named in (None, ["a", "b"]):
         (table,) = read_rollout_files(path, rewards=named)
-        assert (table.names, table.weights) == (("a", "b"), (0.2, 1))
+        assert (table.names, table.grouped().weights) == (("a", "b"), (0.2, 1))
 
 
 def test_no_command_is_offered_that_leaves_a_reward_out(gdpo_says, tmp_path):

@@ -131,7 +131,7 @@ def test_rewards_weights_gates_and_options_go_by_name(planned, own_rewards):
     ).config
     kwargs = at(config, "reward.custom_reward_function.reward_kwargs")
     assert kwargs["rewards"] == [f"{own_rewards}:vowels", "format"]
-    assert kwargs["gates"] == {"vowels": {"on": "format", "at_least": 1}}
+    assert kwargs["gates"] == {"vowels": {"on": "format", "at_least": 1, "otherwise": "zero"}}
     assert kwargs["on_error"] == "worst"
     settings = read_settings(config["algorithm"])
     assert settings.names == ("vowels", "format")

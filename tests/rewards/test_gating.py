@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from gdpo import gdpo
+from gdpo.advantages import mo_grpo
 from gdpo.errors import ConfigError
-from gdpo.rewards import Gate, apply_gates
-from gdpo.rewards.gates import closed_gates
+from gdpo.rewards import Gate, Reward, apply_gates
+from gdpo.rewards.gates import closed_gates, declared_ranges, describe_rewards
 
 NAMES = ["correct", "short"]
 GATES = {"short": Gate("correct", at_least=1)}
@@ -20,6 +21,38 @@ def test_a_closed_gate_gives_zero_and_an_open_one_leaves_the_reward():
     gated = apply_gates(r, NAMES, GATES)
     np.testing.assert_array_equal(gated[0], [[1, 0.7], [0.99, 0], [0, 0]])
     assert r[0, 1, 1] == 0.7  # the caller's array stays as it is
+
+
+def test_a_closed_gate_can_make_the_reward_missing():
+    gates = {"short": Gate("correct", 1, otherwise="missing")}
+    r = np.array([[[1.0, 0.7], [0.99, 0.7], [0.0, -3.0]]])
+    np.testing.assert_array_equal(apply_gates(r, NAMES, gates)[0, :, 1], [0.7, NAN, NAN])
+    with pytest.raises(ConfigError, match=r"'none': write zero .* or missing"):
+        Gate("correct", 1, otherwise="none")
+
+
+def test_a_missing_reward_is_normalized_among_the_open_gates():
+    """The advantage is z over all, plus z over the right samples alone."""
+    r = np.random.default_rng(0).random((5, 8, 2))
+    r[..., 0] = r[..., 0] < 0.5
+    gates = {"short": Gate("correct", 1, otherwise="missing")}
+    wanted = np.zeros((5, 8))
+    for p, (correct, short) in enumerate(zip(r[..., 0], r[..., 1], strict=True)):
+        wanted[p] = (correct - correct.mean()) / correct.std(ddof=1)
+        right = correct == 1
+        if right.sum() > 1:
+            wanted[p, right] += (short[right] - short[right].mean()) / short[right].std(ddof=1)
+    got = mo_grpo(apply_gates(r, NAMES, gates), [1, 1])
+    np.testing.assert_allclose(got, wanted, atol=1e-12)
+
+
+def test_a_range_includes_zero_only_if_a_closed_gate_gives_it():
+    short = Reward("short", len, low=0.5, high=1)
+    for otherwise, low in (("zero", 0.0), ("missing", 0.5)):
+        gates = {"short": Gate("correct", 1, otherwise)}
+        assert declared_ranges([short], gates) == ([low], [1])
+    described = describe_rewards(["short"], [0.5], [1], gates)
+    assert described["short"]["gate"] == {"on": "correct", "at_least": 1, "otherwise": "missing"}
 
 
 def test_a_missing_condition_makes_the_gated_reward_missing():

@@ -105,7 +105,7 @@ class Judge:
         """Name of the first reward that depends on the number of tokens, or None."""
         self._gates = read_gates(given.pop("gates", None))
         check_gates(self.names, self._gates)
-        low, high = declared_ranges(rewards, gated=self._gates)
+        low, high = declared_ranges(rewards, self._gates)
         self.declared = describe_rewards(self.names, low, high, self._gates)
         """Ranges and gates, in the format of the rollout record."""
         self._scorers: SimpleQueue[Scorer] = SimpleQueue()

@@ -6,7 +6,7 @@ Hydra merges the result over verl's own configuration `ppo_trainer`.
 import copy
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from inspect import signature
 from math import isfinite
 from pathlib import Path
@@ -198,7 +198,7 @@ def _reward(resolved: Resolved) -> dict[str, Any]:
         **recipe.scorer,
     }
     if gates:
-        kwargs["gates"] = {n: {"on": g.on, "at_least": g.at_least} for n, g in gates.items()}
+        kwargs["gates"] = {name: asdict(gate) for name, gate in gates.items()}
     return {
         "custom_reward_function": {
             "path": PATH,

@@ -120,12 +120,15 @@ class BatchConfig(Config):
 
 
 class GateConfig(Config):
-    """Defines a condition for a reward. If the condition is not met, the reward is 0."""
+    """Defines a condition for a reward. If the condition is not met, the reward is 0 or missing."""
 
     on: str
     """Name of the reward that the condition tests."""
     at_least: float
     """Minimum value that the tested reward must have."""
+    otherwise: Literal["zero", "missing"] = "zero"
+    """The reward if the condition is not met: `zero`, or `missing`, which compares the reward only
+    among the rollouts that meet the condition."""
 
 
 class RewardConfig(Config):

@@ -44,7 +44,7 @@ class Resolved:
     @property
     def ranges(self) -> tuple[list[float], list[float]]:
         """Return the lowest and highest value of each reward. A gated reward's range includes 0."""
-        return declared_ranges(self.rewards, gated=self.gates)
+        return declared_ranges(self.rewards, self.gates)
 
     def under(self, recipe: Recipe) -> "Resolved":
         """Return a copy with a different recipe that lists the same rewards.
@@ -107,7 +107,7 @@ def _scorer(recipe: Recipe, rewards: Sequence[Reward], on_error: OnError | None 
 
 
 def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) -> AdvantageRule:
-    low, high = declared_ranges(rewards, gated=gates)
+    low, high = declared_ranges(rewards, gates)
     names = [reward.name for reward in rewards]
     try:
         return AdvantageRule(recipe.advantage, names, recipe.advantage_options, low=low, high=high)
@@ -126,7 +126,7 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
             continue
         try:
             _refuse_unlisted_gate(recipe, task, rewards, reward.name, entry.gate.on)
-            gate = Gate(entry.gate.on, entry.gate.at_least)
+            gate = Gate(entry.gate.on, entry.gate.at_least, entry.gate.otherwise)
             check_gates(list(by_name), {reward.name: gate})
             _refuse_constant_gate(gate, by_name[gate.on])
             gates[reward.name] = gate

@@ -1,9 +1,12 @@
-"""Defines gates: a gated reward counts only if another reward reaches a threshold."""
+"""Defines gates: a gated reward counts only if another reward reaches a threshold.
+
+A closed gate makes the reward 0 or missing. `apply_gates` states the difference.
+"""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from array_api_compat import array_namespace
 from jaxtyping import Bool, Float
@@ -11,6 +14,9 @@ from jaxtyping import Bool, Float
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
 from gdpo.rewards.reward import DeclaredRange, Reward
+
+Otherwise = Literal["zero", "missing"]
+"""What a closed gate makes of the gated reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +27,22 @@ class Gate:
         on: Name of the reward that opens the gate, usually the harder of the two rewards.
         at_least: Lowest value of the reward `on` at which the gate is open, in the unit of that
             reward.
+        otherwise: What a closed gate makes of the gated reward: `zero` or `missing`.
 
     Raises:
-        ConfigError: If `at_least` is not finite.
+        ConfigError: If `at_least` is not finite, or `otherwise` is another word.
     """
 
     on: str
     at_least: float
+    otherwise: Otherwise = "zero"
 
     def __post_init__(self) -> None:
+        if self.otherwise not in get_args(Otherwise):
+            raise ConfigError(
+                f"otherwise of a gate on {self.on!r} is {self.otherwise!r}: write zero (a closed "
+                "gate gives 0) or missing (only rollouts with an open gate are compared)"
+            )
         if not isfinite(self.at_least):
             raise ConfigError(
                 f"at_least of a gate on {self.on!r} must be a finite number, got {self.at_least}"
@@ -39,19 +52,21 @@ class Gate:
 def apply_gates(
     rewards: Float[Any, "*batch reward"], names: Sequence[str], gates: Mapping[str, Gate]
 ) -> Float[Any, "*batch reward"]:
-    r"""Return the rewards with each gated reward set to 0 where its gate is closed.
+    r"""Return the rewards with each gated reward set to 0, or to missing, where its gate is closed.
 
-    $$ \tilde r_k = \begin{cases} r_k & r_l \ge t \\ 0 & \text{else} \end{cases} $$
+    $$ \tilde r_k = \begin{cases} r_k & r_l \ge t \\ 0 \text{ or NaN} & \text{else} \end{cases} $$
 
-    The paper uses a gate to give a hard reward priority over an easier reward. For example, a short
-    response earns the length reward only if the response is correct.
+    For example, a short response earns the length reward only if the response is correct.
 
-    *Closed gates give 0.* This 0 enters the mean and the standard deviation of the group like any
-    other value. A rollout with an open gate is therefore compared with rollouts whose gate is
-    closed, so that meeting the condition is rewarded in itself. If rollouts with a closed gate were
-    left out (NaN) instead, rollouts with an open gate would be compared only with each other, and
-    the priority would be lost. If the lowest value of a reward is not 0, a closed gate does not
-    give the lowest value. Shift the range of such a reward first.
+    *A closed gate gives 0* (`otherwise="zero"`, as in the paper). This 0 enters the mean and the
+    standard deviation of the group like any other value. A rollout with an open gate is compared
+    with rollouts whose gate is closed, so the gated reward also rewards meeting the condition. If
+    the lowest value of a reward is not 0, a closed gate does not give the lowest value. Shift the
+    range of such a reward first.
+
+    *A closed gate gives a missing reward* (`otherwise="missing"`, conditional normalization). The
+    reward is normalized among the rollouts with an open gate, and adds nothing to the others. It
+    does not reward meeting the condition, and has no effect in a group with a single open gate.
 
     A gate uses the raw score of the reward `on`, even if that reward is gated as well. If the raw
     score is missing (NaN), the gated reward becomes missing too. A gated reward that does not apply
@@ -84,8 +99,8 @@ def apply_gates(
     columns = [rewards[..., k] for k in range(len(names))]
     for name, gate in gates.items():
         k, condition = names.index(name), rewards[..., names.index(gate.on)]
-        zero = xp.zeros_like(condition)
-        closed_to = xp.where(xp.isnan(condition), condition, zero)
+        closed = xp.full_like(condition, 0.0 if gate.otherwise == "zero" else nan)
+        closed_to = xp.where(xp.isnan(condition), condition, closed)
         kept = (condition >= gate.at_least) | xp.isnan(columns[k])
         columns[k] = xp.where(kept, columns[k], closed_to)
     return xp.stack(columns, axis=-1)
@@ -128,15 +143,16 @@ def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
 
 
 def declared_ranges(
-    rewards: Sequence[Any], gated: Container[str] = ()
+    rewards: Sequence[Any], gates: Mapping[str, Gate] | None = None
 ) -> tuple[list[float], list[float]]:
     """Return the lowest and the highest values of the rewards. NaN: no range is declared.
 
     Args:
         rewards: `Reward` and `DeclaredRange` objects. Anything else declares no range.
-        gated: Names of the gated rewards. The range of a gated reward includes 0, because a closed
-            gate gives 0.
+        gates: Gates, keyed by the name of the gated reward. The range of a reward whose closed gate
+            gives 0 includes 0.
     """
+    gated = [name for name, gate in (gates or {}).items() if gate.otherwise == "zero"]
     ranges = [_range(reward, gated) for reward in rewards]
     return [low for low, _ in ranges], [high for _, high in ranges]
 
@@ -174,6 +190,8 @@ def describe_rewards(
         if name in gates:
             gate = gates[name]
             described[name]["gate"] = {"on": gate.on, "at_least": float(gate.at_least)}
+            if gate.otherwise != "zero":
+                described[name]["gate"]["otherwise"] = gate.otherwise
     return described
 
 

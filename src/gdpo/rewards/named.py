@@ -97,7 +97,7 @@ def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) ->
 
 
 def read_gates(gates: Any) -> dict[str, Gate]:
-    """Return the gates in a configuration that maps reward names to `on` and `at_least`.
+    """Return the gates in a configuration that maps reward names to the fields of `Gate`.
 
     Raises:
         ConfigError: If the configuration has a different form.
@@ -106,7 +106,8 @@ def read_gates(gates: Any) -> dict[str, Gate]:
         return {name: Gate(**fields) for name, fields in (gates or {}).items()}
     except (TypeError, AttributeError) as error:
         raise ConfigError(
-            f"gates must have the form {{length: {{on: correct, at_least: 1}}}}, got {gates!r}"
+            f"gates must have the form {{length: {{on: correct, at_least: 1}}}}, and may add "
+            f"otherwise: missing; got {gates!r}"
         ) from error
 
 

@@ -36,7 +36,7 @@ class GDPOConfig(GRPOConfig):
         gates (`dict[str, dict]`, *optional*):
             Rewards that count only if another reward reaches a threshold, for example
             `{"length": {"on": "correctness", "at_least": 1}}`. Below the threshold, the gated
-            reward is 0.
+            reward is 0, or missing with `"otherwise": "missing"`.
         scorer (`dict[str, Any]`, *optional*):
             Options of the `gdpo.rewards.Scorer` that runs `gdpo.Reward` objects, e.g.
             `{"workers": 8, "on_error": "worst"}`.

@@ -19,8 +19,8 @@ class Groups:
         rewards: Gated rewards `[prompt, sample, reward]`.
         token_counts: Number of tokens `[prompt, sample]`. None: the estimator does not use token
             counts.
-        closed_gates: Maps the name of each gated reward to the share of rollouts in which the gate
-            set the reward to 0.
+        closed_gates: Maps the name of each gated reward to the share of rollouts with a closed
+            gate.
         rollouts: This process's data for the rollout record. None: the batch was assembled from
             several generations, which are recorded separately.
         output: This process's rows, in the format of TRL's loss.

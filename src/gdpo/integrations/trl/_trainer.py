@@ -111,8 +111,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
       a remedy.
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
-    - `rewards/<name>/gate_closed`: share of rollouts in which the gate set a gated reward to 0.
-      (All other metrics of this reward are computed from the gated values.)
+    - `rewards/<name>/gate_closed`: share of rollouts with a closed gate, where the reward is 0 or
+      missing. (All other metrics of this reward are computed from the gated values.)
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
     - `filter/rounds`, `filter/replaced`, `filter/generated`: logged if `filter_groups` is set.
     - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: logged if
@@ -190,7 +190,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         gates: Any = args.gates
         self._gates = read_gates(gates)
         check_gates(names, self._gates)
-        low, high = declared_ranges(rewards, gated=self._gates)
+        low, high = declared_ranges(rewards, self._gates)
         self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
         self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
         self._declared = describe_rewards(names, low, high, self._gates)
