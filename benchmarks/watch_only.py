@@ -117,7 +117,7 @@ def in_steps(rewards, groups):
 
 
 def first_report(rewards, groups):
-    """Return the step and the finding of the first report of the pair that is hacked, or None."""
+    """Return the step and the finding of the first report, or None."""
     course = Course()
     for number, step in enumerate(in_steps(rewards, groups), 1):
         course.add(step, number)
@@ -130,16 +130,18 @@ def wilson(hits, of):
     """Return the 95 % interval of a share."""
     z, p = 1.959964, hits / of
     middle, half = p + z * z / 2 / of, z * np.sqrt(p * (1 - p) / of + (z / 2 / of) ** 2)
-    return np.array([middle - half, middle + half]) / (1 + z * z / of)
+    return np.clip([middle - half, middle + half], 0, None) / (1 + z * z / of)
 
 
-SIZES = ((1, 200), (4, 100), (16, 60), (64, 40))
-"""Groups per step and steps."""
+STEPS = {1: 200, 4: 100, 16: 60, 64: 40}
+"""Steps by the number of groups per step."""
 
 
 def alarms(options):
     """Print the share of healthy runs with a report."""
-    for groups, steps in SIZES:
+    total = runs = 0
+    for groups in options.groups:
+        steps = STEPS[groups]
         for name, scenario in HEALTHY.items():
             hits = sum(
                 first_report(simulate(scenario, seed, groups, steps), groups) is not None
@@ -151,13 +153,17 @@ def alarms(options):
                 f"({low:.1f} to {high:.1f} %)",
                 flush=True,
             )
+            total, runs = total + hits, runs + options.runs
+    low, high = 100 * wilson(total, runs)
+    print(f"all: {total} of {runs} runs ({low:.2f} to {high:.2f} %)")
 
 
 def found(options):
     """Print which share of the fall had happened at the first report."""
-    for groups, steps in SIZES:
+    for groups in options.groups:
+        steps = STEPS[groups]
         for name, scenario in HACKED.items():
-            shares, covered = [], 0
+            shares = []
             many = simulate(scenario, 10**6, 2000, steps).reshape(steps, -1, 3).mean(axis=1)
             means = many[:, 2]
             for seed in range(options.runs):
@@ -207,9 +213,12 @@ def train(seed, groups, *, steps, rate=0.15, weights=(1.0, 1.0, 0.0)):
 
 def policy(options):
     """Print the share of the fall at the report for each seed of the trained policy."""
-    for groups, steps in ((4, 400), (16, 300), (64, 300)):
+    for groups in options.groups:
+        steps = 400
         for weights in ((1.0, 1.0, 0.0), (0.0, 1.0, 0.0)):
-            rows = [train(seed, groups, steps=steps, weights=weights) for seed in range(options.seeds)]
+            rows = [
+                train(seed, groups, steps=steps, weights=weights) for seed in range(options.seeds)
+            ]
             falls = [(way[0], way[-1]) for way, _ in rows]
             shares = [
                 (way[0] - way[report[0] - 1]) / (way[0] - way[-1]) if report else np.nan
@@ -230,6 +239,7 @@ def main() -> None:
     parser.add_argument("what", nargs="+", choices=["alarms", "found", "policy"])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--groups", type=int, nargs="+", default=[1, 4, 16, 64])
     options = parser.parse_args()
     for what in options.what:
         globals()[what](options)

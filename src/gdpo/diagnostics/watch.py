@@ -100,8 +100,8 @@ class FindingHistory:
 
         Args:
             influence: Influence sums of the step.
-            findings: The findings of the step. `ignored` and `reversed` are skipped, because they
-                are computed over the window instead.
+            findings: The findings of the step. `ignored`, `reversed` and `parted` are skipped, because
+                they are computed over several steps instead.
             number: Number of the step in messages. Default: the number of steps so far.
 
         Returns:
