@@ -195,7 +195,7 @@ def train(seed, groups, *, steps, rate=0.15, weights=(1.0, 1.0, 0.0)):
     for step in range(1, steps + 1):
         p, q = np.exp(logits) / np.exp(logits).sum(), 1 / (1 + np.exp(-form))
         grid = (LENGTHS[:, None] - 8) / 2 - 1.2 * np.linspace(-2, 2, 41)
-        bell = np.exp(-np.linspace(-2, 2, 41) ** 2 / 2)
+        bell = np.exp(-(np.linspace(-2, 2, 41) ** 2) / 2)
         expected.append(float(p @ (1 / (1 + np.exp(-grid))) @ bell / bell.sum()))
         size = (groups, SAMPLES)
         length, formed = random.choice(LENGTHS, size, p=p), random.random(size) < q

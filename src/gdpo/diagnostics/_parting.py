@@ -1,39 +1,44 @@
 r"""Finds where a trained reward rises while a watch-only reward (weight 0) falls.
 
 The course of a run is kept as blocks of steps. All pairs of neighbouring windows "before" and
-"after" are compared, where "after" ends with the current step. In a window of $n$ groups with group
-means $m_g$, mean $\bar m$ and variance $s^2$ of the group means, a reward changes by
+"after" are compared, where "after" ends with the current step. With the mean $\bar m$ of the group
+means over the $n$ groups of each window, and the variance $s^2$ of the group means over both windows
+together, a reward changes by
 
-$$ t = \frac{\bar m_{after} - \bar m_{before}}{\sqrt{s^2_{before} / n_{before} + s^2_{after} /
-n_{after}}} $$
+$$ t = \frac{\bar m_{after} - \bar m_{before}}{s \sqrt{1 / n_{before} + 1 / n_{after}}} $$
 
-standard errors. A falling mean alone is no proof, because the prompts can become harder. So the
+standard errors. The variance of both together is safer than one of each: a window in which a rare
+event happens not to occur has almost no variance of its own. If the means of the steps (times the
+square root of their groups) vary more than the groups do, their variance counts instead, because
+the groups of a step can share a difficulty. A falling mean alone is no proof, because the prompts can become harder. So the
 update itself must lower the watched reward: its correlation $\rho$ with the advantage, over the
-groups of "after", must be below 0 by as much as for a reversed reward.
+groups of "after", must be clearly below 0.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import copysign
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
 from gdpo.diagnostics.influence import Influence, Sums, pooled, with_rewards
 
 MOST_BLOCKS = 64
 """Maximum number of blocks. If there are more, neighbouring blocks are merged in pairs."""
-LEAST_STEPS, LEAST_GROUPS = 5, 32
+LEAST_STEPS, LEAST_GROUPS = 5, 64
 """Minimum number of steps and groups in each of the two windows."""
-FALL, RISE, AGAINST = 4.5, 3.0, 3.0
+FALL, RISE, AGAINST = 5.0, 3.0, 4.0
 """Minimum number of standard errors by which the watched reward falls, the trained reward rises,
 and the correlation of the watched reward with the advantage is below 0. The first is the largest,
 because the windows are chosen where the watched reward falls most."""
 _NORMAL_95 = 1.959964
 
-PerPair = Float[np.ndarray, "start end"]
+Rows = Float[np.ndarray, "five start end"]
+"""Number of groups, sum of the group means, sum of their squares, `Block.squares` and number of
+steps, for each pair of windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +49,16 @@ class Block:
     """Number of the first step."""
     steps: int
     sums: Influence
+    squares: Mapping[str, float]
+    """Sum over the steps of (sum of the group means)² / groups, by reward."""
 
     def then(self, later: "Block") -> "Block":
         """Return this block and the next one as one block."""
-        return Block(self.first, self.steps + later.steps, pooled([self.sums, later.sums]))
+        squares = {
+            name: self.squares.get(name, 0.0) + later.squares.get(name, 0.0)
+            for name in {**self.squares, **later.squares}
+        }
+        return Block(self.first, self.steps + later.steps, pooled([self.sums, later.sums]), squares)
 
 
 class Course:
@@ -69,7 +80,9 @@ class Course:
         """
         if not self.blocks and np.all(step.sums.weight != 0):
             return
-        block = Block(number, 1, step)
+        squares = step.sums.mean**2 / np.maximum(step.sums.applies, 1)
+        of_step = dict(zip(step.names, squares.tolist(), strict=True))
+        block = Block(number, 1, step, of_step)
         if self.blocks and self.blocks[-1].steps < self._size:
             block = self.blocks.pop().then(block)
         self.blocks.append(block)
@@ -86,13 +99,13 @@ class Course:
         names = tuple(dict.fromkeys(name for block in self.blocks for name in block.sums.names))
         windows = _Windows.of(self.blocks, names)
         weights = Sums(*windows.up_to[:, -1]).weight
-        for watched in np.flatnonzero(weights == 0):
+        for watched in np.flatnonzero(weights == 0).tolist():
             falls = windows.falls(watched)
-            for trained in np.flatnonzero(weights) if np.any(falls) else ():
+            for trained in np.flatnonzero(weights).tolist() if np.any(falls) else ():
                 rises = windows.change(trained).errors * copysign(1, weights[trained]) >= RISE
                 if np.any(falls & rises):
                     split = windows.clearest(watched, falls & rises)
-                    yield self._finding(windows, split, names, (int(trained), int(watched)))
+                    yield self._finding(windows, split, names, (trained, watched))
 
     def _finding(
         self,
@@ -157,27 +170,30 @@ def _moved(change: _Change) -> str:
 class _Windows:
     """Compares all pairs of windows: the blocks [start, end), and all blocks from end on."""
 
-    up_to: Float[np.ndarray, "sum end reward"]
+    up_to: Float[np.ndarray, "sum edge reward"]
     """Sums over all blocks before the end, and over all blocks in the last place."""
-    allowed: Bool[np.ndarray, "start end"]
-    """Whether both windows have enough steps."""
+    squares: Float[np.ndarray, "edge reward"]
+    """Sums of `Block.squares` in the same way."""
+    steps: Int[np.ndarray, " edge"]
+    """Number of steps in the same way."""
 
     @staticmethod
     def of(blocks: Sequence[Block], names: tuple[str, ...]) -> "_Windows":
         tables = [with_rewards(block.sums, names).table for block in blocks]
         up_to = np.cumsum([np.zeros_like(tables[0]), *tables], axis=0)
         steps = np.cumsum([0, *(block.steps for block in blocks)])
-        before = steps[None, :-1] - steps[:-1, None] >= LEAST_STEPS
-        return _Windows(up_to.swapaxes(0, 1), before & (steps[-1] - steps[:-1] >= LEAST_STEPS))
+        squares = [[block.squares.get(name, 0.0) for name in names] for block in blocks]
+        squares = np.cumsum([[0.0] * len(names), *squares], axis=0)
+        return _Windows(up_to.swapaxes(0, 1), squares, steps)
 
     def change(self, reward: int) -> _Change:
         """Return the change of a reward's mean between the windows of each pair."""
         sums = Sums(*self.up_to[:, :, reward])
-        three = np.stack([sums.applies, sums.mean, sums.mean_square])
-        before, after = three[:, None, :-1] - three[:, :-1, None], three[:, -1:] - three[:, :-1]
-        (old, of_old), (new, of_new) = map(_mean_and_variance, (before, after[:, None]))
-        size = np.where(self.allowed, new - old, np.nan)
-        return _Change(size, np.sqrt(of_old + of_new))
+        rows = (sums.applies, sums.mean, sums.mean_square, self.squares[:, reward], self.steps)
+        all_of = np.stack(rows)
+        before = all_of[:, None, :-1] - all_of[:, :-1, None]
+        after = all_of[:, -1:] - all_of[:, :-1]
+        return _change(before, np.broadcast_to(after[:, None], before.shape))
 
     def lowered(self, reward: int) -> Bool[np.ndarray, " end"]:
         """Return for which windows "after" the update lowers a reward."""
@@ -190,7 +206,7 @@ class _Windows:
         """Return in which pairs a reward falls, and the update lowers it."""
         lowered = self.lowered(reward)
         if not np.any(lowered):
-            return np.zeros_like(self.allowed)
+            return np.zeros((len(lowered), len(lowered)), np.bool_)
         return (self.change(reward).errors <= -FALL) & lowered
 
     def clearest(self, reward: int, among: Bool[np.ndarray, "start end"]) -> tuple[int, int]:
@@ -200,11 +216,16 @@ class _Windows:
         return int(start), int(end)
 
 
-def _mean_and_variance(sums: Float[np.ndarray, "three start end"]) -> tuple[PerPair, PerPair]:
-    """Return the mean over the groups of each window and its squared standard error, or NaN."""
+def _change(before: Rows, after: Rows) -> _Change:
+    """Return the change of the mean, and its standard error. NaN where it is not allowed."""
     with np.errstate(all="ignore"):
-        groups = np.where(sums[0] >= LEAST_GROUPS, sums[0], np.nan)
-        mean, square = sums[1:] / groups
+        shorter = np.minimum(before, after)
+        known = (shorter[0] >= LEAST_GROUPS) & (shorter[4] >= LEAST_STEPS)
+        size = np.where(known, after[1] / after[0] - before[1] / before[0], np.nan)
+        groups, total, square, by_step, steps = before + after
+        mean, rounding = total / groups, 8 * np.finfo(np.float64).eps * square / groups
+        of_groups = square / groups - mean**2
+        of_steps = (by_step - total * mean) / (steps - 1)
         # The difference of two large numbers is not known better than to their rounding error.
-        variance = np.maximum(square - mean**2, 8 * np.finfo(np.float64).eps * square)
-        return mean, variance / (groups - 1)
+        variance = np.maximum(np.maximum(of_groups, of_steps), rounding)
+        return _Change(size, np.sqrt(variance * (1 / before[0] + 1 / after[0])))

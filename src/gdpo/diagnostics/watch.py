@@ -2,9 +2,10 @@
 
 Trainers, `gdpo analyze` and reports use the same rule. `ignored` and `reversed` are computed over
 the last 256 groups, and `parted` over the course of the run, so they are reported as soon as they
-are found. All other findings are computed from a single batch. A finding in one batch can be due to chance, but this is unlikely for several
-batches in a row. A finding about a share of fewer than seven groups is a note. It becomes a warning
-after five batches in a row, if the share over the last 256 groups (at least 20) confirms it.
+are found. All other findings are computed from a single batch. A finding in one batch can be due to
+chance, but this is unlikely for several batches in a row. A finding about a share of fewer than
+seven groups is a note. It becomes a warning after five batches in a row, if the share over the last
+256 groups (at least 20) confirms it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -100,8 +101,8 @@ class FindingHistory:
 
         Args:
             influence: Influence sums of the step.
-            findings: The findings of the step. `ignored`, `reversed` and `parted` are skipped, because
-                they are computed over several steps instead.
+            findings: The findings of the step. Those in `OVER_STEPS` are skipped, because they are
+                computed over several steps instead.
             number: Number of the step in messages. Default: the number of steps so far.
 
         Returns:
@@ -153,7 +154,12 @@ class FindingHistory:
                 for held in self._held.values()
             ],
             "course": [
-                {"first": block.first, "steps": block.steps, "sums": _plain(block.sums)}
+                {
+                    "first": block.first,
+                    "steps": block.steps,
+                    "sums": _plain(block.sums),
+                    "squares": dict(block.squares),
+                }
                 for block in self._course.blocks
             ],
         }
@@ -170,7 +176,7 @@ class FindingHistory:
         # Older checkpoints have no course: it starts at the next step.
         self._course.restore(
             [
-                Block(block["first"], block["steps"], _influence(block["sums"]))
+                Block(block["first"], block["steps"], _influence(block["sums"]), block["squares"])
                 for block in state.get("course", ())
             ]
         )
