@@ -8,9 +8,9 @@ together, a reward changes by
 $$ t = \frac{\bar m_{after} - \bar m_{before}}{s \sqrt{1 / n_{before} + 1 / n_{after}}} $$
 
 standard errors. The variance of both together is safer than one of each: a window in which a rare
-event happens not to occur has almost no variance of its own. If the means of the steps (times the
-square root of their groups) vary more than the groups do, their variance counts instead, because
-the groups of a step can share a difficulty. A falling mean alone is no proof, because the prompts can become harder. So the
+event happens not to occur has almost no variance of its own. If the means of the steps vary more
+within the windows than those of independent groups, their variance counts instead, because the
+groups of a step can share a difficulty. A falling mean alone is no proof, because the prompts can become harder. So the
 update itself must lower the watched reward: its correlation $\rho$ with the advantage, over the
 groups of "after", must be clearly below 0.
 """
@@ -222,10 +222,11 @@ def _change(before: Rows, after: Rows) -> _Change:
         shorter = np.minimum(before, after)
         known = (shorter[0] >= LEAST_GROUPS) & (shorter[4] >= LEAST_STEPS)
         size = np.where(known, after[1] / after[0] - before[1] / before[0], np.nan)
-        groups, total, square, by_step, steps = before + after
+        groups, total, square, _, steps = before + after
         mean, rounding = total / groups, 8 * np.finfo(np.float64).eps * square / groups
         of_groups = square / groups - mean**2
-        of_steps = (by_step - total * mean) / (steps - 1)
+        around = sum(one[3] - one[1] ** 2 / one[0] for one in (before, after))
+        of_steps = around / (steps - 2)
         # The difference of two large numbers is not known better than to their rounding error.
         variance = np.maximum(np.maximum(of_groups, of_steps), rounding)
         return _Change(size, np.sqrt(variance * (1 / before[0] + 1 / after[0])))
