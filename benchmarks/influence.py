@@ -140,7 +140,7 @@ def by_group(scenario: Scenario, seed: int) -> np.ndarray:
     z = np.where(std[:, None] > 0, centred / np.where(std > 0, std, 1)[:, None], 0.0)
     half = len(rewards) // 2
     parts = [
-        group_sums(advantages[part], z[part], std[part], weights[part][:1])
+        group_sums(advantages[part], z[part], std[part], weights[part][:1], rewards[part])
         for part in (slice(None, half), slice(half, None))
     ]
     return np.concatenate(parts, axis=1)

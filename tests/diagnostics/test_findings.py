@@ -574,6 +574,12 @@ def test_a_warning_of_a_lesser_kind_comes_before_a_note_of_a_worse_one():
     ]
 
 
+def test_a_single_batch_does_not_part():
+    """`Kind.PARTED` needs the course of a run: see test_parting.py."""
+    batch = stacked(uniform(1), 1 - uniform(1))
+    assert not found(Kind.PARTED, batch, B, [1, 0])
+
+
 def test_every_kind_of_finding_is_explained():
     """The names in this file are what `Kind` has: none is without a test."""
     tested = Path(__file__).read_text(encoding="utf-8")

@@ -191,7 +191,7 @@ class RunAnalysis:
     def _follow(self) -> None:
         """Add all steps since the previous call to the history of findings."""
         for step in self._steps[self._history.steps :]:
-            window, _ = self._history.add(step.influence, step.findings)
+            window, _ = self._history.add(step.influence, step.findings, number=step.number)
             self._windows.append(window)
 
     def _correlate(self, diagnosis: Diagnosis) -> None:

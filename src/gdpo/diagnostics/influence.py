@@ -54,6 +54,10 @@ class Sums(NamedTuple):
     """Number of groups that the reward applies to."""
     zero_advantage: Vector
     """Number of groups whose advantages are all exactly 0. The same for every reward."""
+    mean: Vector
+    """Sum of the group means of the reward, over the groups that it applies to."""
+    mean_square: Vector
+    """Sum of the squares of the same means."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,6 +205,7 @@ def influence_of(
     std: PerGroup,
     weights: Float[np.ndarray, "prompt_or_1 reward"],
     names: Sequence[str],
+    values: Values,
 ) -> Influence:
     """Return the influence sums of one step.
 
@@ -211,8 +216,9 @@ def influence_of(
             vary.
         weights: Weights of each prompt, or one row for all prompts.
         names: One name per reward.
+        values: The rewards themselves, each in its unit. NaN as in `z`.
     """
-    sums = group_sums(advantages, z, std, weights)
+    sums = group_sums(advantages, z, std, weights, values)
     prompts = sums.shape[1]
     by_group = sums[Sums._fields.index("influence")]
     with np.errstate(all="ignore"):
@@ -234,6 +240,7 @@ def group_sums(
     z: Values,
     std: PerGroup,
     weights: Float[np.ndarray, "prompt_or_1 reward"],
+    values: Values,
 ) -> Float[np.ndarray, "sum prompt reward"]:
     """Return the fields of `Sums` for each group. `influence_of` describes the arguments."""
     applies, live = ~np.isnan(z), std > 0
@@ -244,6 +251,7 @@ def group_sums(
             _centred(each, applies, count)
             for each in (advantages[..., None], scores @ unit[..., None])
         )
+        means = np.sum(np.where(applies, values, 0.0), axis=1) / np.maximum(count, 1)
         sums = Sums(
             influence=np.sum(a * scores, axis=1),
             weight=np.broadcast_to(unit, live.shape),
@@ -258,6 +266,8 @@ def group_sums(
             zero_advantage=np.broadcast_to(
                 np.all(advantages == 0, axis=1)[:, None].astype(np.float64), live.shape
             ),
+            mean=means,
+            mean_square=means**2,
         )
     return np.stack(sums)
 
@@ -265,7 +275,7 @@ def group_sums(
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
     """Return the sums over several steps. If a step lacks a reward, the reward adds 0."""
     names = tuple(dict.fromkeys(name for step in steps for name in step.names))
-    fitted = [step if step.names == names else _with_rewards(step, names) for step in steps]
+    fitted = [with_rewards(step, names) for step in steps]
     with np.errstate(all="ignore"):
         table = np.sum([step.table for step in fitted], axis=0)
         products = np.sum([step.products for step in fitted], axis=0)
@@ -273,14 +283,16 @@ def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
     return Influence(names, groups, table, products, sampled)
 
 
-def _with_rewards(step: Influence, names: Sequence[str]) -> Influence:
+def with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
     """Return a step with all of these rewards, and zeros for the rewards that the step lacks."""
+    if step.names == names:
+        return step
     places = [names.index(name) for name in step.names]
     table = np.zeros((len(step.table), len(names)))
     table[:, places] = step.table
     products = np.zeros((len(names), len(names)))
     products[np.ix_(places, places)] = step.products
-    return Influence(tuple(names), step.groups, table, products, step.sampled)
+    return Influence(names, step.groups, table, products, step.sampled)
 
 
 def _unit(

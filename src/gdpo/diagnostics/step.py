@@ -114,7 +114,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     gain = float(spread(centre(batch.total, over=BATCH), over=BATCH)[0, 0])
     correlation, degrees = measures.pooled_correlation(batch.z, batch.std)
     conflict, chance_conflict = measures.conflict(batch.z, batch.weights)
-    influence = influence_of(a, batch.z, batch.std, batch.prompt_weights, names)
+    influence = influence_of(a, batch.z, batch.std, batch.prompt_weights, names, x)
     diagnosis = Diagnosis(
         estimator=_name(estimator),
         prompts=x.shape[0],

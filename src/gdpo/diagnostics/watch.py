@@ -1,10 +1,11 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
 Trainers, `gdpo analyze` and reports use the same rule. `ignored` and `reversed` are computed over
-the last 256 groups, so they are reported as soon as they are found. All other findings are computed
-from a single batch. A finding in one batch can be due to chance, but this is unlikely for several
-batches in a row. A finding about a share of fewer than seven groups is a note. It becomes a warning
-after five batches in a row, if the share over the last 256 groups (at least 20) confirms it.
+the last 256 groups, and `parted` over the course of the run, so they are reported as soon as they
+are found. All other findings are computed from a single batch. A finding in one batch can be due to
+chance, but this is unlikely for several batches in a row. A finding about a share of fewer than
+seven groups is a note. It becomes a warning after five batches in a row, if the share over the last
+256 groups (at least 20) confirms it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,14 +16,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpo.diagnostics._findings import Thresholds, confirmed, in_order, influence_findings
+from gdpo.diagnostics._parting import Block, Course
 from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Severity
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
 
-OVER_WINDOW = (Kind.IGNORED, Kind.REVERSED)
-"""Kinds of findings that are computed over the window of the last 256 groups."""
+OVER_STEPS = (Kind.IGNORED, Kind.REVERSED, Kind.PARTED)
+"""Kinds of findings that are computed over many groups of several steps: the window of the last 256
+groups, or the course of the run."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
@@ -56,7 +59,7 @@ class HeldFinding:
     @property
     def certain(self) -> bool:
         """Return whether the finding is unlikely to be due to chance, even in an unfinished run."""
-        return self.finding.kind in OVER_WINDOW or self.in_a_row >= LASTING
+        return self.finding.kind in OVER_STEPS or self.in_a_row >= LASTING
 
     @property
     def lasting(self) -> bool:
@@ -89,16 +92,18 @@ class FindingHistory:
         self._last: Influence | None = None
         self._all: Influence | None = None
         self._held: dict[Key, _Held] = {}
+        self._course = Course()
 
     def add(
-        self, influence: Influence, findings: Iterable[Finding]
+        self, influence: Influence, findings: Iterable[Finding], *, number: int | None = None
     ) -> tuple[Influence, tuple[Finding, ...]]:
         """Add the next step.
 
         Args:
             influence: Influence sums of the step.
-            findings: The findings of the step. `ignored` and `reversed` are skipped, because they
-                are computed over the window instead.
+            findings: The findings of the step. Those in `OVER_STEPS` are skipped, because they are
+                computed over several steps instead.
+            number: Number of the step in messages. Default: the number of steps so far.
 
         Returns:
             The sums over the window of the last groups, and the current findings.
@@ -111,11 +116,15 @@ class FindingHistory:
         )
         window = self._window.add(step)
         over_window = list(influence_findings(window, self._thresholds))
-        of_batch = [finding for finding in findings if finding.kind not in OVER_WINDOW]
+        of_batch = [finding for finding in findings if finding.kind not in OVER_STEPS]
         of_batch = [self._hold_of_batch(finding, window) for finding in of_batch]
         for finding in over_window:
             self._hold(finding, self.steps - len(self._window) + 1)
-        return window, in_order([*of_batch, *over_window])
+        self._course.add(step, self.steps if number is None else number)
+        parted = list(self._course.findings())
+        for finding, steps in parted:
+            self._hold(finding, self.steps - steps + 1)
+        return window, in_order([*of_batch, *over_window, *(finding for finding, _ in parted)])
 
     def held(self) -> list[HeldFinding]:
         """Return all findings, ordered by severity and then by the number of steps.
@@ -144,6 +153,15 @@ class FindingHistory:
                 {"finding": asdict(held.finding), "spans": list(held.spans)}
                 for held in self._held.values()
             ],
+            "course": [
+                {
+                    "first": block.first,
+                    "steps": block.steps,
+                    "sums": _plain(block.sums),
+                    "squares": dict(block.squares),
+                }
+                for block in self._course.blocks
+            ],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -154,6 +172,13 @@ class FindingHistory:
             self._window.add(_influence(step))
         self._last, self._all = (
             None if state[which] is None else _influence(state[which]) for which in ("last", "all")
+        )
+        # Older checkpoints have no course: it starts at the next step.
+        self._course.restore(
+            [
+                Block(block["first"], block["steps"], _influence(block["sums"]), block["squares"])
+                for block in state.get("course", ())
+            ]
         )
         self._held = {}
         for held in state["held"]:

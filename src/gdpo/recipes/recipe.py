@@ -149,6 +149,22 @@ class RewardConfig(Config):
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Keyword arguments for the function that returns the reward, such as `{limit: 4000}`."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _watched(cls, values: Any) -> Any:
+        """Read `watch: true` as weight 0."""
+        if not isinstance(values, dict) or "watch" not in values:
+            return values
+        given = dict(cast("dict[str, Any]", values))
+        watch = given.pop("watch")
+        if watch is not True:
+            raise ValueError(f"watch must be true, got {watch!r}. Leave it out to train the reward")
+        if given.setdefault("weight", 0.0) != 0:
+            raise ValueError(
+                f"watch: true means weight 0, but weight is {given['weight']!r}. Remove one of them"
+            )
+        return given
+
     @field_validator("weight")
     @classmethod
     def _finite(cls, weight: float) -> float:
