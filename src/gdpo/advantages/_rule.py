@@ -17,11 +17,11 @@ from jaxtyping import Real
 from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
-from gdpo.advantages._schedules import Schedules
 from gdpo.advantages._set_points import SetPoint, SetPoints
 from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number, positive
 from gdpo.advantages.contrib import DualAscent, mo_grpo
 from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estimator
+from gdpo.advantages.schedules import Schedules
 from gdpo.advantages.stages import namespace
 from gdpo.errors import ConfigError, GdpoError
 
