@@ -172,6 +172,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         super().__init__(**{**arguments, **changed})
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
+        self._given_weights = tuple(weights)
         self._exact, self._detail = ExactRewards(), args.diagnostics
         self.reward_funcs = self._exact.watched(self.reward_funcs)
         self._watch = Watch()
@@ -214,12 +215,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             ConfigError: If a user-defined estimator returns an invalid result.
         """
         check_finite(rewards, self.reward_func_names)
-        weights = self.reward_weights.to(rewards)
+        weights = torch.tensor(self._weights(), dtype=rewards.dtype, device=rewards.device)
         return self._rule(rewards, weights, token_counts=token_counts)
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
+        if self._rule.weighting is not None:  # TRL's own sum of the rewards uses them too
+            self.reward_weights = torch.tensor(self._weights_in_force())
         rounded = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         rewards = self._exact.of_all_ranks(rounded, self._ranks)
         names = self.reward_func_names
@@ -266,7 +269,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
         if mode == "train":
-            self._rule.update(generated[0].rewards, self.reward_weights.tolist())
+            self._rule.update(generated[0].rewards, self._weights())
         return batch.output
 
     def _replace_advantages(self, batch: Groups) -> torch.Tensor:
@@ -309,7 +312,12 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         )
 
     def _weights_in_force(self) -> list[float]:
-        return self._rule.weights_in_force(self.reward_weights.tolist())
+        return self._rule.weights_in_force(self._weights())
+
+    def _weights(self) -> list[float]:
+        """Return the weights that the rule multiplies. A callback may change fixed weights."""
+        changing = self._rule.weighting is not None
+        return list(self._given_weights) if changing else self.reward_weights.tolist()
 
     def _log_diagnosis(
         self, mode: str, diagnosis: Diagnosis, closed_gates: Mapping[str, float]
@@ -317,9 +325,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         metrics = self._metrics[mode]
         for name, share in closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
-        for key, value in self._rule.metrics(
-            self.reward_func_names, self.reward_weights.tolist()
-        ).items():
+        for key, value in self._rule.metrics(self.reward_func_names, self._weights()).items():
             metrics[key].append(value)
         for key, value in trl_metrics(diagnosis, self._detail).items():
             metrics[key].append(value)
