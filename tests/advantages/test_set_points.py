@@ -201,6 +201,8 @@ def test_the_metrics_contain_weight_and_request():
         "rewards/format/weight": 0.5,
         "rewards/correct/requested_share": 0.75,
         "rewards/format/requested_share": 0.25,
+        "rewards/correct/set_point_status": 0.0,
+        "rewards/format/set_point_status": 0.0,
     }
 
 

@@ -181,6 +181,26 @@ def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(recipe_fi
     assert repeatable(run) == whole
 
 
+@pytest.mark.parametrize(
+    "asked",
+    ["rewards.brief.weight={from: 1.0, to: 0.0, steps: 4}", "influence={brief: 0.9, vowels: 0.1}"],
+)
+def test_a_resumed_run_goes_on_with_its_changing_weights(recipe_file, asked):
+    recipe = load_recipe(recipe_file, [asked, "trainer.save_total_limit=10"])
+    run = train(recipe).run
+    whole = repeatable(run)
+    weights = [row["rewards/brief/weight"] for row in whole]
+    recorded = [
+        read_rollouts(run.rollouts / f"step_{step:06d}.parquet")[0].weights["brief"]
+        for step in range(1, len(whole) + 1)
+    ]
+    assert weights == recorded
+    assert len(set(weights)) > 1
+    forget_checkpoints_after(run, 2)
+    train(recipe, resume=True)
+    assert repeatable(run) == whole
+
+
 def test_a_gated_reward_counts_only_where_its_gate_is_open(recipe_file, own_rewards):
     gate = "gate: {on: brief, at_least: 0.81}"
     gated = f"rewards=[{{name: {own_rewards}:brief}}, {{name: {own_rewards}:always_half, {gate}}}]"

@@ -17,11 +17,11 @@ from jaxtyping import Real
 from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
-from gdpo.advantages._schedules import Schedules
 from gdpo.advantages._set_points import SetPoint, SetPoints
 from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number, positive
 from gdpo.advantages.contrib import DualAscent, mo_grpo
 from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estimator
+from gdpo.advantages.schedules import Schedules
 from gdpo.advantages.stages import namespace
 from gdpo.errors import ConfigError, GdpoError
 
@@ -206,8 +206,9 @@ class AdvantageRule:
         """Return what changes during a run, as metrics.
 
         The metrics are `rewards/<name>/multiplier` for each constraint, `rewards/<name>/weight`,
-        the weight in force, for each reward with a schedule or a requested share, and
-        `rewards/<name>/requested_share`.
+        the weight in force, for each reward with a schedule or a requested share. Rewards with a
+        requested share also have `requested_share` and `set_point_status`: 0 governed, 1 at its
+        bound, 2 does not vary, 3 learned and released, 4 not attainable.
 
         Args:
             names: Names of the rewards.
@@ -220,7 +221,10 @@ class AdvantageRule:
             for name, weight, changes in zip(names, now, self.weighting.changing, strict=True):
                 if changes:
                     found[f"rewards/{name}/weight"] = weight
-        return found | {f"rewards/{p.name}/requested_share": p.requested for p in self.set_points}
+        for point in self.set_points:
+            found[f"rewards/{point.name}/requested_share"] = point.requested
+            found[f"rewards/{point.name}/set_point_status"] = float(point.code)
+        return found
 
     @property
     def set_points(self) -> list[SetPoint]:

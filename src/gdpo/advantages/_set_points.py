@@ -51,6 +51,10 @@ _RIDGE = 1e-3
 """Part of M's diagonal that is added to it, so that rewards that are copies have a solution."""
 
 
+STATUSES = (GOVERNED, AT_BOUND, NOT_VARYING, RELEASED, NOT_ATTAINABLE)
+"""Statuses in the order of their numbers in metrics."""
+
+
 class SetPoint(NamedTuple):
     """Describes the state of one reward with a requested share."""
 
@@ -62,6 +66,11 @@ class SetPoint(NamedTuple):
     status: str
     """`governed`, `at its bound`, `does not vary`, `learned and released`, or `not attainable` with
     the correlation that makes it so."""
+
+    @property
+    def code(self) -> int:
+        """Return the number of the status in metrics."""
+        return STATUSES.index(self.status.partition(":")[0])
 
 
 class SetPoints:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import ESTIMATORS
+from gdpo.advantages.schedules import read_schedule
 from gdpo.errors import ConfigError, DataError
 from gdpo.experiments.threshold import REACHED
 from gdpo.recipes.read import read_recipe
@@ -62,10 +63,12 @@ def label_of(name: str, variant: str) -> str:
     return Label(label, name.estimator) if isinstance(name, Label) else label
 
 
-def in_words(value: float | GateConfig | None) -> str:
-    """Return a weight or a gate in the format of `--vary`."""
+def in_words(value: float | GateConfig | Mapping[str, Any] | None) -> str:
+    """Return a weight, a schedule or a gate in the format of `--vary`."""
     if isinstance(value, GateConfig):
         return f"{{on: {value.on}, at_least: {spell_number(value.at_least)}}}"
+    if isinstance(value, Mapping):
+        return str(read_schedule("weight", value))
     return "null" if value is None else spell_number(value)
 
 
@@ -335,7 +338,7 @@ def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -
 def _rank(label: str, recipe: Recipe) -> tuple[int, str, list[float], str]:
     """Return a sort key: GRPO, then shipped estimators, then others. Larger weights come first."""
     known = [*ESTIMATORS, recipe.advantage].index(recipe.advantage)
-    return known, recipe.advantage, [-entry.weight for entry in recipe.rewards], label
+    return known, recipe.advantage, [-entry.factor for entry in recipe.rewards], label
 
 
 def _compared(folder: Path, plan: Plan) -> Experiment:
@@ -390,7 +393,7 @@ def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured,
     """
     ranges = _declared(runs) or dict.fromkeys(_logged(runs))
     weights = (
-        {entry.weight for entry in each}
+        {None if isinstance(e.weight, dict) else e.weight for e in each}
         for each in zip(*(r.rewards for r in recipes), strict=False)
     )
     return tuple(

@@ -162,7 +162,7 @@ def _longest_prompt(recipe: Recipe) -> int:
 
 def _algorithm(resolved: Resolved) -> dict[str, Any]:
     recipe = resolved.recipe
-    options = {**recipe.advantage_options, **_ranges(resolved)}
+    options = {**resolved.options, **_ranges(resolved)}
     return {
         "adv_estimator": f"{PREFIX}{recipe.advantage}",
         "use_kl_in_reward": False,

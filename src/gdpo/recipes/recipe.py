@@ -21,6 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+from gdpo.advantages.arrays import number
+from gdpo.advantages.schedules import read_schedule
 from gdpo.recipes.yaml import KeyPath, dotted, dump_yaml, nearest_place
 
 RECIPE_FILE = "recipe.yaml"
@@ -138,10 +140,11 @@ class RewardConfig(Config):
     """Name of one of the task's rewards, name of a built-in reward (such as `token_limit`), or
     `module:attribute`. The attribute is a `gdpo.Reward` or a function that returns a
     `gdpo.Reward`."""
-    weight: float = 1.0
+    weight: float | dict[str, Any] = 1.0
     """Weight of the reward, a finite number. Most estimators apply the weight after they normalize
     each reward. Sum-then-normalize estimators apply the weight before they normalize the sum.
-    Default: 1.
+    A schedule changes the weight during the run: `{from: 1.0, to: 0.2, steps: 200}`, or
+    `{from: 1.0, after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. Default: 1.
     """
 
     gate: GateConfig | None = None
@@ -165,12 +168,28 @@ class RewardConfig(Config):
             )
         return given
 
-    @field_validator("weight")
+    @field_validator("weight", mode="before")
     @classmethod
-    def _finite(cls, weight: float) -> float:
+    def _valid(cls, weight: Any) -> Any:
+        if isinstance(weight, Mapping):
+            read_schedule("weight", weight)
+            return dict(cast("Mapping[str, Any]", weight))
+        number("a weight without a schedule", weight)
         if not math.isfinite(weight):
             raise ValueError(f"a weight must be a finite number, got {weight}")
-        return weight
+        return float(weight)
+
+    @property
+    def factor(self) -> float:
+        """Return the weight that a schedule multiplies (1), or the weight without a schedule."""
+        return 1.0 if isinstance(self.weight, dict) else self.weight
+
+    @property
+    def weight_in_words(self) -> str:
+        """Return the weight or its schedule, such as `1 → 0.2 over 200 steps`."""
+        if isinstance(self.weight, dict):
+            return str(read_schedule("weight", self.weight))
+        return f"{self.weight:g}"
 
 
 class LoraSettings(Config):
@@ -223,6 +242,10 @@ class Recipe(Config):
     """Data for evaluation during training. Default: no evaluation."""
     rewards: Annotated[tuple[RewardConfig, ...], Field(strict=False)] = ()
     """List of the rewards. Default: every reward of the task, with weight 1."""
+    influence: dict[str, float] | None = None
+    """Influence share that each reward should have, such as `{correctness: 0.7, brevity: 0.3}`. The
+    run computes the weights. Only the ratios of the numbers count. Every reward is named, except
+    rewards with weight 0. Only for `gdpo` and `mo_grpo`. Default: the weights are used."""
     lora: LoraSettings | None = None
     """LoRA settings. Default: train all weights without LoRA."""
     scorer: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -249,6 +272,10 @@ class Recipe(Config):
                 "dots, dashes "
                 "and underscores, starting with a letter or digit"
             )
+        instead_of = {"schedules": "`weight:` of a reward", "influence": "`influence:`"}
+        for option, instead in instead_of.items():
+            if option in self.advantage_options:
+                raise ValueError(f"advantage_options contains {option}: use {instead} instead")
         if self.rewards and all(reward.weight == 0 for reward in self.rewards):
             raise ValueError("every reward has weight 0. Give at least one reward a nonzero weight")
         return self

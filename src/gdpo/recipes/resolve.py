@@ -39,7 +39,12 @@ class Resolved:
     @property
     def weights(self) -> tuple[float, ...]:
         """Return the weights of the rewards, in the recipe's order."""
-        return tuple(entry.weight for entry in self.recipe.rewards)
+        return tuple(entry.factor for entry in self.recipe.rewards)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options of the rule: the estimator's, the schedules and the influence."""
+        return _options(self.recipe, self.names)
 
     @property
     def ranges(self) -> tuple[list[float], list[float]]:
@@ -110,12 +115,28 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     low, high = declared_ranges(rewards, gates)
     names = [reward.name for reward in rewards]
     try:
-        return AdvantageRule(recipe.advantage, names, recipe.advantage_options, low=low, high=high)
+        options = _options(recipe, names)
+        rule = AdvantageRule(recipe.advantage, names, options, low=low, high=high)
+        rule.weights_in_force([entry.factor for entry in recipe.rewards])
+        return rule
     except ConfigError as error:
+        if recipe.influence is not None and "influence" in str(error):
+            raise ConfigError(f"{recipe.place('influence')}: {error}") from error
+        for i, name in enumerate(names):
+            if str(error).startswith(f"schedules: {name}"):
+                place = recipe.place("rewards", i, "weight")
+                raise ConfigError(f"{place}: {error}") from error
         # Point to the option that the message names, otherwise to all options.
         named = [name for name in recipe.advantage_options if name in str(error)]
         place = recipe.place("advantage_options", *named[:1])
         raise ConfigError(f"{place}: {error}") from error
+
+
+def _options(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
+    entries = zip(names, recipe.rewards, strict=True)
+    schedules = {name: each.weight for name, each in entries if isinstance(each.weight, dict)}
+    influence = {} if recipe.influence is None else {"influence": recipe.influence}
+    return recipe.advantage_options | influence | ({"schedules": schedules} if schedules else {})
 
 
 def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, Gate]:

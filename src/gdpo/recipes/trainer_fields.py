@@ -276,7 +276,7 @@ def _owned(resolved: Resolved) -> dict[str, Any]:
     gates = {name: dataclasses.asdict(gate) for name, gate in resolved.gates.items()}
     return {
         "advantage": recipe.advantage,
-        "advantage_options": recipe.advantage_options or None,
+        "advantage_options": resolved.options or None,
         "gates": gates or None,
         "scorer": recipe.scorer or None,
         "num_generations": recipe.batch.samples,
@@ -285,7 +285,7 @@ def _owned(resolved: Resolved) -> dict[str, Any]:
         "steps_per_generation": split.per_generation,
         "output_dir": str(recipe.run_dir / "checkpoints"),
         "rollouts_dir": str(recipe.run_dir / "rollouts"),
-        "reward_weights": [reward.weight for reward in recipe.rewards],
+        "reward_weights": list(resolved.weights),
         "run_name": recipe.name,
     }
 

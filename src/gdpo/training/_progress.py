@@ -172,13 +172,17 @@ def _reward_table(view: RunView) -> Table:
         means = [v for past in view.rows if (v := number(past, f"rewards/{name}/mean")) is not None]
         table.add_row(
             escape(name),
-            f"{weight:g}",
+            f"{_now(view.newest(f'rewards/{name}/weight'), weight):.3g}",
             _figure(view.newest(f"rewards/{name}/mean")),
             trend(means),
             _percent(view.newest(f"rewards/{name}/zero_variance_groups")),
             _percent(view.newest(f"rewards/{name}/influence_share")),
         )
     return table
+
+
+def _now(newest: float | None, given: float) -> float:
+    return given if newest is None else newest
 
 
 def _rest(view: RunView) -> str:

@@ -195,7 +195,10 @@ class _Inspection:
 
     def _describe_recipe(self) -> None:
         recipe = self.recipe
-        rewards = ", ".join(f"{reward.name} × {reward.weight:g}" for reward in recipe.rewards)
+        rewards = ", ".join(f"{each.name} × {each.weight_in_words}" for each in recipe.rewards)
+        if recipe.influence is not None:
+            shares = ", ".join(f"{name} {share:g}" for name, share in recipe.influence.items())
+            rewards = f"with requested influence {shares}"
         self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
 
     def _describe_lora(self) -> None:

@@ -362,7 +362,7 @@ def _view(job: Job, run: RunDirectory) -> RunView:
     entries = zip(job.resolved.rewards, job.recipe.rewards, strict=True)
     return RunView(
         name=job.recipe.name,
-        rewards=[(reward.name, entry.weight) for reward, entry in entries],
+        rewards=[(reward.name, entry.factor) for reward, entry in entries],
         total_steps=job.batches.total_steps,
         rows=[row for row in run.read_metrics() if "loss" in row],
     )

@@ -181,7 +181,7 @@ def test_multipliers_of_constraints_are_logged_and_learn():
     options = {"targets": {"format": 3.0}, "step_size": 1.0}
     asked = estimator(name="gdpo/constrained_grpo", gdpo_options=options)
     computed(scored(), asked=asked)
-    assert asked.last_metrics["gdpo/format/multiplier"] == 0  # that of the batch
+    assert asked.last_metrics["gdpo/format/multiplier"] == 0  # that of this batch
     computed(scored(), asked=asked)
     assert asked.last_metrics["gdpo/format/multiplier"] > 0
 

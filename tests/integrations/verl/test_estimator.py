@@ -13,6 +13,7 @@ from gdpo.integrations.verl._estimator import (
     Carried,
     carrying,
     compute_advantages,
+    latest,
     metrics_of_latest,
 )
 from gdpo.integrations.verl._trainers import (
@@ -71,9 +72,20 @@ def test_numbers_for_the_log_come_once_per_batch():
 def test_multipliers_of_constraints_are_logged_and_learn():
     options = {"targets": {"format": 0.9}, "step_size": 1.0}
     config = {**ALGORITHM, "adv_estimator": "gdpo/constrained_grpo", "gdpo_options": options}
-    for multiplier in (0.0, 0.4):  # that of the batch, not of the next one
+    for multiplier in (0.0, 0.4):  # that of the batch
         called(config=config, non_tensor_batch=COLUMNS)
         assert metrics_of_latest()["gdpo/format/multiplier"] == pytest.approx(multiplier)
+
+
+def test_the_weights_of_a_batch_are_logged():
+    options = {"schedules": {"format": {"to": 0.0, "steps": 2}}}
+    config = {**ALGORITHM, "adv_estimator": "gdpo/gdpo", "gdpo_options": options}
+    found = []
+    for _ in range(3):
+        called(config=config, non_tensor_batch=COLUMNS)
+        found.append((latest().weights[1], metrics_of_latest()["gdpo/format/weight"]))
+    start = found[0][0]
+    assert found == [(start, start), (start / 2, start / 2), (0.0, 0.0)]
 
 
 def test_a_finding_that_lasts_is_logged_once(caplog):

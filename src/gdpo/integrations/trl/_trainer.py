@@ -163,15 +163,15 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         own, factory = environment_rewards(arguments.get("environment_factory"), args.seed)
         names = [*reward_names(functions), *(environment.__name__ for environment in own)]
         check_names(names)
-        self._make_rule(args, names, [*given, *map(environment_range, own)])
         weights = all_weights(names, len(own), args.reward_weights)
-        self._rule.weights_in_force(weights)  # refuse weights that contradict the request
+        self._make_rule(args, names, [*given, *map(environment_range, own)], weights)
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
         changed = {"reward_funcs": functions, "args": args, "environment_factory": factory}
         super().__init__(**{**arguments, **changed})
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
+        self._given_weights = tuple(weights)
         self._exact, self._detail = ExactRewards(), args.diagnostics
         self.reward_funcs = self._exact.watched(self.reward_funcs)
         self._watch = Watch()
@@ -184,7 +184,13 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         if self._rollout_log is not None:
             self.add_callback(self._rollout_log)
 
-    def _make_rule(self, args: GDPOConfig, names: Sequence[str], rewards: Sequence[Any]) -> None:
+    def _make_rule(
+        self,
+        args: GDPOConfig,
+        names: Sequence[str],
+        rewards: Sequence[Any],
+        weights: Sequence[float],
+    ) -> None:
         """Create the estimator and the gates. The model does not have to be loaded yet."""
         options: Any = args.advantage_options
         gates: Any = args.gates
@@ -192,6 +198,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         check_gates(names, self._gates)
         low, high = declared_ranges(rewards, self._gates)
         self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
+        self._rule.weights_in_force(weights)  # refuses weights that contradict requested shares
         self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
         self._declared = describe_rewards(names, low, high, self._gates)
 
@@ -214,12 +221,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             ConfigError: If a user-defined estimator returns an invalid result.
         """
         check_finite(rewards, self.reward_func_names)
-        weights = self.reward_weights.to(rewards)
+        weights = torch.tensor(self._weights(), dtype=rewards.dtype, device=rewards.device)
         return self._rule(rewards, weights, token_counts=token_counts)
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
+        if self._rule.weighting is not None:  # TRL's own sum of the rewards uses them too
+            self.reward_weights = torch.tensor(self._weights_in_force())
         rounded = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         rewards = self._exact.of_all_ranks(rounded, self._ranks)
         names = self.reward_func_names
@@ -266,7 +275,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
         if mode == "train":
-            self._rule.update(generated[0].rewards, self.reward_weights.tolist())
+            self._rule.update(generated[0].rewards, self._weights())
         return batch.output
 
     def _replace_advantages(self, batch: Groups) -> torch.Tensor:
@@ -309,7 +318,12 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         )
 
     def _weights_in_force(self) -> list[float]:
-        return self._rule.weights_in_force(self.reward_weights.tolist())
+        return self._rule.weights_in_force(self._weights())
+
+    def _weights(self) -> list[float]:
+        """Return the weights that the rule multiplies. A callback may change fixed weights."""
+        changing = self._rule.weighting is not None
+        return list(self._given_weights) if changing else self.reward_weights.tolist()
 
     def _log_diagnosis(
         self, mode: str, diagnosis: Diagnosis, closed_gates: Mapping[str, float]
@@ -317,9 +331,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         metrics = self._metrics[mode]
         for name, share in closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
-        for key, value in self._rule.metrics(
-            self.reward_func_names, self.reward_weights.tolist()
-        ).items():
+        for key, value in self._rule.metrics(self.reward_func_names, self._weights()).items():
             metrics[key].append(value)
         for key, value in trl_metrics(diagnosis, self._detail).items():
             metrics[key].append(value)

@@ -10,7 +10,7 @@ from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
 from gdpo.advantages.arrays import Number, Rewards, number
 from gdpo.errors import ConfigError
 
-_FORMS = (
+FORMS = (
     "{from: 1.0, to: 0.2, steps: 200} or {after: {reward: format, mean_at_least: 0.95}, value: 0.2}"
 )
 
@@ -28,6 +28,10 @@ class Linear:
         done = min(step / self.steps, 1.0)
         return self.start + (self.end - self.start) * done if done < 1 else float(self.end)
 
+    def __str__(self) -> str:
+        """Return the schedule in words."""
+        return f"{self.start:g} → {self.end:g} over {self.steps:,} steps"
+
 
 @dataclass(frozen=True, slots=True)
 class After:
@@ -37,6 +41,10 @@ class After:
     end: Number
     reward: str
     at_least: Number
+
+    def __str__(self) -> str:
+        """Return the schedule in words."""
+        return f"{self.start:g}, {self.end:g} after mean {self.reward} ≥ {self.at_least:g}"
 
 
 class Schedules:
@@ -59,10 +67,14 @@ class Schedules:
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(f"schedules must map reward names to schedules, got {given!r}")
         schedules = cast("Mapping[str, Any]", given)
-        for name in schedules:
-            _check_name("schedules", name, names)
         self._names = tuple(names)
-        self._schedules = {name: _read(name, each, names) for name, each in schedules.items()}
+        self._schedules: dict[str, Linear | After] = {}
+        for name, each in schedules.items():
+            _check_name("schedules", name, names)
+            schedule = read_schedule(f"schedules: {name}", each)
+            if isinstance(schedule, After):
+                _check_name(f"schedules: {name}: after", schedule.reward, names)
+            self._schedules[name] = schedule
         self._step = 0
         self._met: set[str] = set()
         watched = {s.reward for s in self._schedules.values() if isinstance(s, After)}
@@ -122,8 +134,16 @@ class Schedules:
         return 1.0
 
 
-def _read(name: str, given: Any, names: Sequence[str]) -> Linear | After:
-    place = f"schedules: {name}"
+def read_schedule(place: str, given: Any) -> Linear | After:
+    """Read one schedule.
+
+    Args:
+        place: Name of the schedule's place, used in error messages.
+        given: A mapping with `to` and `steps`, or with `after` and `value`. Both take `from`.
+
+    Raises:
+        ConfigError: If a key is unknown or missing, or a value is invalid.
+    """
     fields = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
     start = _finite(f"{place}: from", fields.pop("from", 1.0))
     if set(fields) == {"to", "steps"}:
@@ -132,16 +152,15 @@ def _read(name: str, given: Any, names: Sequence[str]) -> Linear | After:
             raise ConfigError(f"{place}: steps must be a whole number of at least 1, got {steps!r}")
         return Linear(start, _finite(f"{place}: to", fields["to"]), steps)
     if set(fields) == {"after", "value"}:
-        reward, at_least = _condition(place, fields["after"], names)
+        reward, at_least = _condition(place, fields["after"])
         return After(start, _finite(f"{place}: value", fields["value"]), reward, at_least)
-    raise ConfigError(f"{place} is {given!r}: write {_FORMS}")
+    raise ConfigError(f"{place} is {given!r}: write {FORMS}")
 
 
-def _condition(place: str, given: Any, names: Sequence[str]) -> tuple[str, Number]:
+def _condition(place: str, given: Any) -> tuple[str, Number]:
     after = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
-    if set(after) != {"reward", "mean_at_least"}:
-        raise ConfigError(f"{place}: after is {given!r}: write {_FORMS}")
-    _check_name(f"{place}: after", after["reward"], names)
+    if set(after) != {"reward", "mean_at_least"} or not isinstance(after["reward"], str):
+        raise ConfigError(f"{place}: after is {given!r}: write {FORMS}")
     return after["reward"], _finite(f"{place}: mean_at_least", after["mean_at_least"])
 
 

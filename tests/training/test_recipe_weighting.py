@@ -1,0 +1,91 @@
+"""Weights in a recipe that change during a run, and requested influence shares."""
+
+import pytest
+
+from gdpo.errors import ConfigError
+from gdpo.recipes import load_recipe
+from gdpo.recipes.resolve import resolve
+
+LINEAR = {"from": 1.0, "to": 0.2, "steps": 200}
+AFTER = {"after": {"reward": "format", "mean_at_least": 0.95}, "value": 0.2}
+
+
+def recipe_of(tmp_path, *, weight="1.0", more=""):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(
+        f"""task: gsm8k
+model: smollm2-135m
+data: {{source: rows.jsonl}}
+rewards:
+  - {{name: correctness}}
+  - name: format
+    weight: {weight}
+{more}
+"""
+    )
+    return file
+
+
+@pytest.mark.parametrize(
+    ("weight", "schedule", "words"),
+    [
+        ("{from: 1.0, to: 0.2, steps: 200}", LINEAR, "1 → 0.2 over 200 steps"),
+        (
+            "{after: {reward: format, mean_at_least: 0.95}, value: 0.2}",
+            AFTER,
+            "1, 0.2 after mean format ≥ 0.95",
+        ),
+    ],
+)
+def test_a_schedule_becomes_an_option_of_the_rule(tmp_path, weight, schedule, words):
+    resolved = resolve(load_recipe(recipe_of(tmp_path, weight=weight)))
+    assert resolved.weights == (1.0, 1.0)
+    assert resolved.options == {"schedules": {"format": schedule}}
+    assert resolved.recipe.rewards[1].weight_in_words == words
+    (tmp_path / "again.yaml").write_text(resolved.recipe.to_yaml())
+    assert load_recipe(tmp_path / "again.yaml").digest == resolved.recipe.digest
+
+
+def test_set_overrides_a_part_of_a_schedule(tmp_path):
+    file = recipe_of(tmp_path, weight="{from: 1.0, to: 0.2, steps: 200}")
+    recipe = load_recipe(file, ["rewards.format.weight.steps=50"])
+    assert recipe.rewards[1].weight == {**LINEAR, "steps": 50}
+
+
+def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
+    file = recipe_of(tmp_path, more="influence: {correctness: 0.7, format: 0.3}")
+    resolved = resolve(load_recipe(file))
+    assert resolved.options == {"influence": {"correctness": 0.7, "format": 0.3}}
+    assert resolved.rule.weights_in_force([1.0, 1.0]) == pytest.approx([1.4, 0.6])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weight": "{to: 0.2}"}, r"recipe.yaml:7: .*write \{from"),
+        ({"weight": "{to: 0.2, steps: 0}"}, "recipe.yaml:7: .*steps must be a whole number"),
+        ({"weight": "{to: 0.2, steps: 3, by: 2}"}, "recipe.yaml:7: .*write"),
+        ({"weight": "half"}, "recipe.yaml:7: .*a weight without a schedule must be a number"),
+        (
+            {"weight": "{after: {reward: x, mean_at_least: 1}, value: 0.2}"},
+            "recipe.yaml:7: .*'x', which is not a reward",
+        ),
+        ({"more": "influence: {correct: 1}"}, "recipe.yaml:8: .*'correct', which is not a reward"),
+        ({"more": "influence: {correctness: 1}"}, "recipe.yaml:8: .*no share for 'format'"),
+        (
+            {"weight": "2.0", "more": "influence: {correctness: 1, format: 1}"},
+            "recipe.yaml:8: .*'format' has the weight 2 and a requested share",
+        ),
+        (
+            {"more": "influence: {correctness: 1, format: 1}\nadvantage: grpo"},
+            "recipe.yaml:8: .*rare reward could not get its share",
+        ),
+        (
+            {"more": "advantage_options: {influence: {correctness: 1}}"},
+            "advantage_options contains influence: use `influence:`",
+        ),
+    ],
+)
+def test_a_recipe_that_cannot_work_is_an_error_with_its_line(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve(load_recipe(recipe_of(tmp_path, **changes)))
