@@ -15,7 +15,16 @@ from jaxtyping import Real
 from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
-from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number, positive
+from gdpo.advantages.arrays import (
+    Advantages,
+    Number,
+    Rewards,
+    Weights,
+    broadcast_weights,
+    number,
+    per_prompt,
+    positive,
+)
 from gdpo.advantages.contrib import DualAscent
 from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estimator
 from gdpo.errors import ConfigError, GdpoError
@@ -76,7 +85,7 @@ class AdvantageRule:
         low: Sequence[Number] | None = None,
         high: Sequence[Number] | None = None,
     ) -> None:
-        self.name = name
+        self.name, self._count = name, len(names)
         self.estimator = resolve_estimator(name)
         given, parameters = dict(options or {}), _keywords(self.estimator)
         if self.estimator is gdpo:
@@ -107,7 +116,9 @@ class AdvantageRule:
         Args:
             rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not
                 apply.
-            weights: One weight per reward.
+            weights: One weight per reward, or weights `[prompt, reward]`, where NaN means that the
+                reward does not apply to the prompt. The estimator gets weights per prompt as
+                `[prompt, 1, reward]`, and NaN rewards where a weight is NaN.
             token_counts: Number of tokens in each response. Used only if the `token_counts` option
                 is true.
 
@@ -116,6 +127,7 @@ class AdvantageRule:
             ConfigError: If token counts are missing, or the estimator returned an invalid result.
         """
         options = dict(self._options)
+        rewards, weights = broadcast_weights(rewards, weights)
         if self.wants_token_counts:
             if token_counts is None:
                 raise ConfigError(
@@ -140,6 +152,7 @@ class AdvantageRule:
             rewards: Raw rewards of the batch, `[prompt, sample, reward]`.
             weights: The weights that the advantages were computed with.
         """
+        rewards, weights = broadcast_weights(rewards, weights)
         if self.duals is not None:
             self.duals.update(rewards)
         if self.scale is not None:
@@ -160,11 +173,45 @@ class AdvantageRule:
         if kept is not None and state:
             kept.restore(state)
 
-    def weights_in_force(self, weights: Sequence[float]) -> list[float]:
-        r"""Return the current weights. Each constraint's weight is multiplied by $\lambda$."""
-        multipliers = [nan] * len(weights) if self.duals is None else self.duals.multipliers
-        pairs = zip(weights, multipliers, strict=True)
-        return [weight if isnan(m) else weight * m for weight, m in pairs]
+    def weights_in_force(self, weights: Any) -> Any:
+        r"""Return the current weights. Each constraint's weight is multiplied by $\lambda$.
+
+        Args:
+            weights: One weight per reward, or weights `[prompt, reward]`.
+        """
+        count = np.shape(weights)[-1]
+        multipliers = [nan] * count if self.duals is None else self.duals.multipliers
+        factors = [1.0 if isnan(m) else m for m in multipliers]
+        if per_prompt(weights):
+            return np.asarray(weights) * factors
+        return [weight * factor for weight, factor in zip(weights, factors, strict=True)]
+
+    def check_prompt_weights(self) -> None:
+        """Check that the estimator takes weights per prompt. Call this before a model is loaded.
+
+        Raises:
+            ConfigError: If the same weights, once as a list and once for each prompt, do not give
+                the same advantages.
+        """
+        if self.estimator in ESTIMATORS.values():
+            return
+        rewards = np.random.default_rng(0).random((3, 4, self._count))
+        weights = np.linspace(1.0, 2.0, self._count)
+        counts, of_each = np.ones((3, 4)), np.tile(weights, (3, 1))
+        wanted = self(rewards, weights, token_counts=counts)
+        try:
+            same = np.allclose(self(rewards, of_each, token_counts=counts), wanted)
+        except Exception as error:  # whatever a user's estimator raises
+            raise ConfigError(self._no_prompt_weights()) from error
+        if not same:
+            raise ConfigError(self._no_prompt_weights())
+
+    def _no_prompt_weights(self) -> str:
+        return (
+            f"estimator {self.name!r} does not take weights per prompt: make it accept weights of "
+            "the shape [prompt, 1, reward] (for example with gdpo.advantages.arrays.prepare), or "
+            "do not set a weights column"
+        )
 
     def metrics(self, names: Sequence[str]) -> dict[str, float]:
         """Return the multipliers as metrics named `rewards/<name>/multiplier`."""

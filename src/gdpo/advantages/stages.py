@@ -162,8 +162,10 @@ def below(values: Any, bound: Any, *, size: Any) -> Any:
     return values + _SAFETY * rounding_of(size, _eps(xp, values.dtype)) < bound
 
 
-def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
+def weighted_sum(x: Rounded, weights: Any) -> Rounded:
     r"""Return the sum over the rewards that apply: $\sum_k w_k x_k$.
+
+    The weights are `[reward]` or `[prompt, 1, reward]`.
 
     A reward with weight 0 is ignored. If no reward applies, the sum is missing.
     """
@@ -190,7 +192,7 @@ def rounding_of(size: Any, eps: float) -> Any:
     return _SAFETY * eps * size
 
 
-def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Number) -> Rounded:
+def soft_minimum(x: Rounded, weights: Any, *, sharpness: Number) -> Rounded:
     r"""Return the smooth minimum over the rewards that apply.
 
     $$ -\frac{1}{\kappa} \log \frac{\sum_k w_k e^{-\kappa x_k}}{\sum_k w_k} $$
@@ -252,13 +254,19 @@ def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward re
 
 
 def decorrelated(
-    weights: Float[Any, " reward"], correlations: Float[Any, "reward reward"], *, power: Number
-) -> Float[Any, " reward"]:
-    r"""Return $w' = C^{-\alpha} w$, for a positive definite $C$."""
+    weights: Any, correlations: Float[Any, "*prompt reward reward"], *, power: Number
+) -> Any:
+    r"""Return $w' = C^{-\alpha} w$, for a positive definite $C$ (or one for each prompt)."""
     xp = namespace(correlations)
     values, vectors = xp.linalg.eigh(correlations)
-    rotated = xp.matmul(weights, vectors)
-    return xp.matmul(vectors, values**-power * rotated)
+    powered = xp.matmul(vectors * values[..., None, :] ** -power, xp.matrix_transpose(vectors))
+    return xp.matmul(weights, powered)
+
+
+def used_rewards(weights: Any) -> Any:
+    """Return a mask `[reward]` of the rewards whose weight is not 0 for every prompt."""
+    xp = namespace(weights)
+    return xp.any(xp.reshape(weights, (-1, weights.shape[-1])) != 0, axis=0)
 
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
