@@ -18,7 +18,7 @@ Rewards: TypeAlias = Real[Any, "prompt sample reward"]
 """Raw rewards, each in its own unit. NaN means that the reward does not apply to this rollout, or
 that the rollout is padding."""
 
-Weights: TypeAlias = Real[Any, " reward"] | Real[Any, "prompt reward"] | Sequence[float | int]
+Weights: TypeAlias = Real[Any, "*own reward"] | Sequence[Any]
 """Importance of each reward (dimensionless): one weight per reward, or one per prompt and reward. A
 reward with weight 0 is ignored. NaN in `[prompt, reward]` means that the reward does not apply to
 this prompt. `[prompt, 1, reward]` is accepted as well."""
@@ -80,7 +80,7 @@ def _per_prompt(r: Rounded, w: Any) -> tuple[Rounded, Any]:
     return Rounded(values, error, complete), w
 
 
-def broadcast_weights(rewards: Rewards, weights: Weights) -> tuple[Rewards, Weights]:
+def broadcast_weights(rewards: Rewards, weights: Weights) -> tuple[Rewards, Any]:
     """Return weights that broadcast with `[prompt, sample, reward]`, and rewards to match.
 
     An estimator that computes `rewards * weights` then works with both kinds of weights.
@@ -309,8 +309,14 @@ def _check_weights(weights: Any, shape: tuple[int, ...]) -> None:
             f"weights have the shape {tuple(weights.shape)}, but there are {prompts}{shape[-1]} "
             "rewards: pass one weight per reward, or an array [prompt, reward]"
         )
-    if not isfinite(float(xp.sum(xp.abs(weights)))):
-        raise ConfigError(f"weights must be finite numbers, got {weights.tolist()}")
+    if not bool(xp.all(xp.isfinite(weights))):
+        flat = xp.reshape(weights, (-1,))
+        first = int(xp.nonzero(~xp.isfinite(flat))[0][0])
+        raise ConfigError(
+            f"weights must be finite numbers, but weight {first} of {flat.shape[0]} is "
+            f"{float(flat[first])}: correct it. (In weights [prompt, reward], NaN is allowed and "
+            "means that the reward does not apply to the prompt.)"
+        )
 
 
 @cache

@@ -1,9 +1,9 @@
 """Analyzes one step of a run: rewards, completion lengths and truncation."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, nan
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -52,7 +52,8 @@ class Batch:
     table: RolloutTable
     rewards: Float[np.ndarray, "prompt sample reward"]
     """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
-    weights: tuple[float, ...]
+    weights: tuple[float, ...] | Float[np.ndarray, "prompt reward"]
+    """One weight per reward, or the weights of each group if they differ between groups."""
     weights_from: str
     advantages: Float[np.ndarray, "prompt sample"] | None
     """Recorded advantages, or None if some advantages are missing."""
@@ -88,14 +89,16 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
     used = table.take(trained) if len(trained) < len(table) else table
     arrays = used.grouped()
     given, weights_from = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "recorded"
+    if used.own_weights is not None:
+        weights_from = "recorded, different between prompts"
     if weights is not None:
         others = ""
         if set(table.names) - set(weights):
             others = ", others 1" if table.weights is None else ", others recorded"
-        named = zip(table.names, given, strict=True)
-        given = tuple(float(weights.get(name, weight)) for name, weight in named)
+        given = _replaced(given, table.names, weights)
         weights_from = f"as given{others}"
-    numbered = replace(used, names=("number",), weights=None, rewards=np.arange(len(used))[:, None])
+    numbers = np.arange(len(used))[:, None]
+    numbered = replace(used, names=("number",), weights=None, own_weights=None, rewards=numbers)
     return Batch(
         table=used,
         rewards=arrays.rewards,
@@ -105,6 +108,18 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         left_out=len(table) - len(trained),
         placed=np.nan_to_num(numbered.grouped().rewards[..., 0], nan=-1).astype(np.int64),
     )
+
+
+def _replaced(recorded: Any, names: Sequence[str], given: Mapping[str, float]) -> Any:
+    """Return the recorded weights with those replaced that the caller gives for all prompts."""
+    if isinstance(recorded, tuple):
+        named = zip(names, recorded, strict=True)
+        return tuple(float(given.get(name, weight)) for name, weight in named)
+    weights = recorded.copy()
+    for name, weight in given.items():
+        if name in names:
+            weights[:, names.index(name)] = weight
+    return weights
 
 
 def analyze_steps(

@@ -155,7 +155,7 @@ def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
     return np.where(together, product / np.where(together, degrees, 1.0), np.nan), degrees
 
 
-def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | None, float | None]:
+def conflict(z: Values, weights: PerGroup) -> tuple[float | None, float | None]:
     r"""Return the share of rollouts with conflicting rewards, and the share expected by chance.
 
     A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. The
@@ -164,7 +164,7 @@ def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | 
     pulls up and down, a sample has no conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 -
     p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
     """
-    pull = np.sign(weights) * z
+    pull = np.sign(weights)[:, None, :] * z
     absent = np.all(np.isnan(z), axis=-1)
     if np.all(absent):
         return None, None

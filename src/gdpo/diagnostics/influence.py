@@ -199,7 +199,7 @@ def influence_of(
     advantages: Scores,
     z: Values,
     std: PerGroup,
-    weights: Vector,
+    weights: PerGroup,
     names: Sequence[str],
 ) -> Influence:
     """Return the influence sums of one step.
@@ -209,7 +209,7 @@ def influence_of(
         z: Rewards standardized within their group. NaN means that the reward does not apply.
         std: Standard deviation of each reward in each group; 0 or NaN where the reward does not
             vary.
-        weights: One weight per reward.
+        weights: Weight of each reward in each group.
         names: One name per reward.
     """
     sums = group_sums(advantages, z, std, weights)
@@ -230,19 +230,20 @@ def influence_of(
 
 
 def group_sums(
-    advantages: Scores, z: Values, std: PerGroup, weights: Vector
+    advantages: Scores, z: Values, std: PerGroup, weights: PerGroup
 ) -> Float[np.ndarray, "sum prompt reward"]:
     """Return the fields of `Sums` for each group. `influence_of` describes the arguments."""
     applies, live = ~np.isnan(z), std > 0
     scores, unit = np.where(applies, z, 0.0), _unit(weights)
+    implied = np.matmul(scores, unit[:, :, None])
     count = np.sum(applies, axis=1)
     with np.errstate(all="ignore"):
         a, asked = (
-            _centred(each[..., None], applies, count) for each in (advantages, scores @ unit)
+            _centred(each, applies, count) for each in (advantages[..., None], implied)
         )
         sums = Sums(
             influence=np.sum(a * scores, axis=1),
-            weight=np.broadcast_to(unit, live.shape),
+            weight=unit,
             live=live.astype(np.float64),
             std=np.where(live, std, 0.0),
             degrees=np.where(live, count - 1.0, 0.0),
@@ -279,13 +280,12 @@ def _with_rewards(step: Influence, names: Sequence[str]) -> Influence:
     return Influence(tuple(names), step.groups, table, products, step.sampled)
 
 
-def _unit(weights: Vector) -> Vector:
-    """Return w / Σ|w|, computed without overflow."""
-    largest = np.max(np.abs(weights), initial=0.0)
-    if largest == 0:
-        return np.zeros_like(weights)
-    scaled = weights / largest
-    return scaled / np.sum(np.abs(scaled))
+def _unit(weights: PerGroup) -> PerGroup:
+    """Return w / Σ|w| of each group, computed without overflow."""
+    largest = np.max(np.abs(weights), axis=1, keepdims=True, initial=0.0)
+    scaled = weights / np.where(largest > 0, largest, 1.0)
+    total = np.sum(np.abs(scaled), axis=1, keepdims=True)
+    return scaled / np.where(total > 0, total, 1.0)
 
 
 def _centred(

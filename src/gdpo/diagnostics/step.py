@@ -12,7 +12,13 @@ from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages import AdvantageRule, Estimator, Rewards, grpo
-from gdpo.advantages.arrays import check_finite, per_reward, prepare
+from gdpo.advantages.arrays import (
+    broadcast_weights,
+    check_finite,
+    per_prompt,
+    per_reward,
+    prepare,
+)
 from gdpo.advantages.registry import check_advantages, weights_by_name
 from gdpo.advantages.stages import (
     BATCH,
@@ -63,8 +69,9 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library. Each
             reward has its own unit. NaN means that the reward does not apply.
-        weights: One weight per reward in the order of `names`, or a dict from reward name to
-            weight. None: all weights are 1.
+        weights: One weight per reward in the order of `names`, a dict from reward name to weight,
+            or weights `[prompt, reward]`, where NaN means that the reward does not apply to the
+            prompt. None: all weights are 1.
         names: One name per reward.
         estimator: Estimator that computes the advantages: a name, or a function that takes NumPy
             arrays. If `advantages` is passed, this argument only sets the estimator name in the
@@ -96,7 +103,11 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     """
     r = _numpy(rewards)
     _check_names(names, r)
-    weights = weights_by_name(names, _floats(weights))
+    if not isinstance(weights, Mapping) and weights is not None and per_prompt(weights):
+        given = weights if isinstance(weights, Sequence) else _numpy(weights)
+        weights = np.asarray(given, dtype=np.float64)
+    else:
+        weights = weights_by_name(names, _floats(weights))
     batch = _Batch.of(r, weights)
     x = batch.values
     bounds = _bounds(low, "low", names, x), _bounds(high, "high", names, x)
@@ -136,7 +147,10 @@ class _Batch:
     """Stores intermediate arrays that are used for several values in a diagnosis."""
 
     values: measures.Values
-    weights: Vector
+    given: Any
+    """The weights as given: one per reward, or `[prompt, reward]`."""
+    weights: measures.PerGroup
+    """Weight of each reward in each group; 0 where the reward does not apply to the prompt."""
     std: measures.PerGroup
     """Standard deviation of each reward in each group. NaN if the reward does not apply to the
     group."""
@@ -146,13 +160,14 @@ class _Batch:
     grpo: measures.Scores
 
     @staticmethod
-    def of(rewards: Rewards, weights: Sequence[float]) -> "_Batch":
+    def of(rewards: Rewards, weights: Any) -> "_Batch":
         x, w = prepare(rewards, weights)
         std = raw_spread(x, over=SAMPLES)
         z = standardize(x, over=SAMPLES)
         return _Batch(
             values=x.values,
-            weights=w,
+            given=weights,
+            weights=np.broadcast_to(w if w.ndim == 1 else w[:, 0], (len(rewards), w.shape[-1])),
             std=measures.where_it_applies(std[:, 0, :], x.values),
             z=z.values,
             total=weighted_sum(z, w),
@@ -176,7 +191,7 @@ def _reward_diagnoses(
 
     columns: dict[str, Sequence[Any]] = {
         "name": names,
-        "weight": batch.weights.tolist(),
+        "weight": _mean_weights(batch).tolist(),
         "low": _numbers(low),
         "high": _numbers(high),
         "mean": _numbers(means),
@@ -194,6 +209,16 @@ def _reward_diagnoses(
     }
     rows = zip(*columns.values(), strict=True)
     return tuple(RewardDiagnosis(**dict(zip(columns, row, strict=True))) for row in rows)
+
+
+def _mean_weights(batch: _Batch) -> Vector:
+    """Return the mean weight of each reward over the groups that the reward applies to."""
+    first = batch.weights[0]
+    if np.all(batch.weights == first):
+        return first
+    applies = ~np.isnan(batch.std)
+    total = np.sum(np.where(applies, batch.weights, 0.0), axis=0)
+    return total / np.maximum(np.sum(applies, axis=0), 1)
 
 
 def _varying_std(std: measures.PerGroup) -> Vector:
@@ -233,7 +258,7 @@ def _advantages(
     if isinstance(estimator, str):
         low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
         estimator = AdvantageRule(estimator, names, low=low, high=high)
-    a = estimator(rewards, batch.weights)
+    a = estimator(*broadcast_weights(rewards, batch.given))
     check_advantages(a, rewards, _name(estimator) or "estimator")
     return np.asarray(a, dtype=np.float64)
 

@@ -42,6 +42,8 @@ class Rollout:
     rewards: Mapping[str, float | None]
     """Raw rewards by name. None if a reward does not apply or could not be computed."""
     weights: Mapping[str, float]
+    """Weights by reward name, which may differ between groups. If a reward does not apply to a
+    prompt, its weight is 0 and its rewards are None."""
     advantage: float
     num_tokens: int
     """Number of tokens in the completion."""
@@ -204,7 +206,8 @@ class RewardArrays:
 
     names: tuple[str, ...]
     """Names of the rewards, in the order of the last axis."""
-    weights: tuple[float, ...]
+    weights: tuple[float, ...] | Float[np.ndarray, "prompt reward"]
+    """One weight per reward, or the weights of each group if they differ between groups."""
     rewards: Float[np.ndarray, "prompt sample reward"]
     """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
     advantages: Float[np.ndarray, "prompt sample"]
@@ -215,19 +218,23 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
     """Return recorded rollouts as arrays, grouped by step and `group_id`.
 
     Raises:
-        DataError: If there are no rollouts, or their rewards or weights differ.
+        DataError: If there are no rollouts, if their rewards differ, or if the weights differ within
+            a group.
     """
     if not rollouts:
         raise DataError("rollouts is empty: pass at least one rollout")
-    names, weights = tuple(rollouts[0].rewards), tuple(rollouts[0].weights.values())
+    names = tuple(rollouts[0].rewards)
     groups: dict[tuple[int, int], list[Rollout]] = {}
     for rollout in rollouts:
-        if tuple(rollout.rewards) != names or tuple(rollout.weights.values()) != weights:
+        group = groups.setdefault((rollout.step, rollout.group_id), [])
+        first = group[0] if group else rollout
+        if tuple(rollout.rewards) != names or rollout.weights != first.weights:
             raise DataError(
-                f"step {rollout.step} has different rewards or weights from step "
-                f"{rollouts[0].step}: pass only rollouts with the same rewards and weights"
+                f"step {rollout.step}, group {rollout.group_id} has different rewards or weights "
+                f"from step {rollouts[0].step} or within the group: pass only rollouts with the "
+                "same rewards, and with the same weights in each group"
             )
-        groups.setdefault((rollout.step, rollout.group_id), []).append(rollout)
+        group.append(rollout)
     size = max(len(group) for group in groups.values())
     rewards = np.full((len(groups), size, len(names)), np.nan)
     advantages = np.zeros((len(groups), size))
@@ -236,4 +243,6 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
             values = [rollout.rewards[name] for name in names]
             rewards[p, s] = [np.nan if value is None else value for value in values]
             advantages[p, s] = rollout.advantage
+    own = [tuple(group[0].weights[name] for name in names) for group in groups.values()]
+    weights = own[0] if len(set(own)) == 1 else np.array(own)
     return RewardArrays(names, weights, rewards, advantages)

@@ -31,7 +31,7 @@ from gdpo.rollouts.readers.files import (
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.report import BY_IDS, BY_PROMPT, FileReport, ReadReport
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
-from gdpo.rollouts.readers.table import RolloutTable, joined
+from gdpo.rollouts.readers.table import RolloutTable, Weights, joined, weights_of_rows
 
 _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, even if the rollouts are not
@@ -185,14 +185,16 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
         scored = None if rescore is None else _rescored(rescore, batch, texts, file)
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
-            lines, weights, ranges = batch.lines[rows], None, {}
+            lines, weights, own, ranges = batch.lines[rows], None, None, {}
             if opened.rewards is None:
                 columns = {name: column.take(rows) for name, column in (scored or {}).items()}
                 how = RESCORED
             else:
                 paths, how = opened.rewards.of(batch, rows)
                 columns = {name: batch.reward(path, rows) for name, path in paths.items()}
-                weights, ranges = _weights(batch, paths, rows, file), opened.rewards.ranges
+                groups = of_batch["groups"][rows]
+                weights, own = _weights(batch, paths, rows, groups, file)
+                ranges = opened.rewards.ranges
             file.found_rewards(columns, how)
             _report_groups(batch, rows, file)
             none = np.full(len(lines), np.nan)
@@ -211,6 +213,7 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
                 row=numbered + np.arange(len(batch))[rows],
                 ranges=ranges,
                 grouped_by=batch.grouped_by(rows),
+                own_weights=own,
                 **{name: values[rows] for name, values in of_batch.items()},
             )
             if table.steps[0] < 0:
@@ -243,24 +246,30 @@ def _rescored(
 
 
 def _weights(
-    batch: Batch, names: Iterable[str], rows: Rows, file: FileReport
-) -> tuple[float, ...] | None:
-    """Return the first recorded weight of each reward in a step, or None if there are none."""
+    batch: Batch,
+    names: Iterable[str],
+    rows: Rows,
+    groups: Int[np.ndarray, " rollout"],
+    file: FileReport,
+) -> Weights:
+    """Return the recorded weights of a step, for all groups or for each group, or None."""
     columns = [batch.weight(name, rows) for name in names]
     given = [column for column in columns if column is not None]
     if not columns or len(given) < len(columns):
-        return None
+        return None, None
     lines, weights = batch.lines[rows], np.stack(given, axis=-1)
+    if np.all(np.abs(weights) <= LARGEST) and (found := weights_of_rows(weights, groups)):
+        return found
     known = ~np.isnan(weights)
     first = weights[np.argmax(known, axis=0), np.arange(len(columns))]
     others = np.any(known & (weights != first), axis=-1)
     if others.any():
         file.note(int(lines[np.argmax(others)]), WEIGHTS_DIFFER, count=int(np.sum(others)))
     if np.all(np.abs(first) <= LARGEST):
-        return tuple(first.tolist())
+        return tuple(first.tolist()), None
     what = "some weights are not usable numbers: weight 1 is used for each reward"
     file.note(int(lines[0]), what)
-    return None
+    return None, None
 
 
 def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:

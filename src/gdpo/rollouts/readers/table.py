@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -25,7 +25,8 @@ class RolloutTable:
     names: tuple[str, ...]
     """Names of the rewards, in the order of the columns of `rewards`."""
     weights: tuple[float, ...] | None
-    """Weights that are recorded in the files, or None if there are none."""
+    """Weights that are recorded in the files, or None if there are none. If groups have different
+    weights: the weights of the first group."""
     files: tuple[Path, ...]
     steps: Int[np.ndarray, " rollout"]
     groups: Int[np.ndarray, " rollout"]
@@ -52,6 +53,8 @@ class RolloutTable:
     """Declared ranges by reward name, for rewards whose range is declared in a file."""
     grouped_by: str = BY_IDS
     """How the rollouts are grouped: by `group id`, by `equal prompts`, or by `nothing`."""
+    own_weights: Float[np.ndarray, "rollout reward"] | None = None
+    """Weights of each rollout, if groups have different weights."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -59,6 +62,8 @@ class RolloutTable:
     def take(self, rows: Int[np.ndarray, " some"]) -> "RolloutTable":
         """Return a table of some of the rollouts."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
+        if self.own_weights is not None:
+            columns["own_weights"] = self.own_weights[rows]
         return replace(self, **columns)
 
     def grouped(self) -> RewardArrays:
@@ -80,7 +85,10 @@ class RolloutTable:
         rewards[prompt, sample] = self.rewards
         advantages = np.zeros(shape)
         advantages[prompt, sample] = np.nan_to_num(self.advantages)
-        weights = self.weights or (1.0,) * len(self.names)
+        weights: Any = self.weights or (1.0,) * len(self.names)
+        if self.own_weights is not None:
+            weights = np.zeros((shape[0], len(self.names)))
+            weights[prompt] = self.own_weights
         return RewardArrays(self.names, weights, rewards, advantages)
 
 
@@ -110,12 +118,13 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
     columns["file"] = np.concatenate(
         [np.array([files.index(path) for path in t.files])[t.file] for t in tables]
     )
-    weights = _weights_of(tables, names)
+    weights, own = _weights_of(tables, names, columns["groups"])
     return RolloutTable(
         *(first.run, first.format, names, weights, files),
         **columns,
         ranges=_ranges_of(tables),
         grouped_by=first.grouped_by,
+        own_weights=own,
     )
 
 
@@ -126,16 +135,40 @@ def _ranges_of(tables: Sequence[RolloutTable]) -> dict[str, Range]:
     return {name: known for name, known in found if names.count(name) == 1}
 
 
-def _weights_of(tables: Sequence[RolloutTable], names: tuple[str, ...]) -> tuple[float, ...] | None:
+Weights: TypeAlias = tuple[tuple[float, ...] | None, Float[np.ndarray, "rollout reward"] | None]
+"""The fields `weights` and `own_weights` of a table."""
+
+
+def weights_of_rows(
+    own: Float[np.ndarray, "rollout reward"], groups: Int[np.ndarray, " rollout"]
+) -> Weights | None:
+    """Return the weights of a table from those of each rollout.
+
+    None: the weights differ within a group, so they are not the weights of prompts.
+    """
+    first = tuple(own[0].tolist())
+    if np.all(own == own[0]):
+        return first, None
+    _, starts, prompt = np.unique(groups, return_index=True, return_inverse=True)
+    return (first, own) if np.array_equal(own, own[starts][prompt]) else None
+
+
+def _weights_of(
+    tables: Sequence[RolloutTable], names: tuple[str, ...], groups: Int[np.ndarray, " rollout"]
+) -> Weights:
     """Return the weights of a step, or None if a table has no weights or its weights differ."""
-    weights: dict[str, float] = {}
+    known: dict[str, float] = {}
     for table in tables:
         if table.weights is None:
-            return None
+            return None, None
         for name, weight in zip(table.names, table.weights, strict=True):
-            if weights.setdefault(name, weight) != weight:
-                return None
-    return tuple(weights[name] for name in names)
+            known.setdefault(name, weight)
+    own = np.tile([known[name] for name in names], (len(groups), 1))
+    ends = np.cumsum([len(table) for table in tables])
+    for table, end in zip(tables, ends, strict=True):
+        rows, columns = slice(end - len(table), end), [names.index(name) for name in table.names]
+        own[rows, columns] = table.weights if table.own_weights is None else table.own_weights
+    return weights_of_rows(own, groups) or (None, None)
 
 
 def places(
