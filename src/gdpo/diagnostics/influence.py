@@ -238,9 +238,7 @@ def group_sums(
     implied = np.matmul(scores, unit[:, :, None])
     count = np.sum(applies, axis=1)
     with np.errstate(all="ignore"):
-        a, asked = (
-            _centred(each, applies, count) for each in (advantages[..., None], implied)
-        )
+        a, asked = (_centred(each, applies, count) for each in (advantages[..., None], implied))
         sums = Sums(
             influence=np.sum(a * scores, axis=1),
             weight=unit,

@@ -218,8 +218,8 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
     """Return recorded rollouts as arrays, grouped by step and `group_id`.
 
     Raises:
-        DataError: If there are no rollouts, if their rewards differ, or if the weights differ within
-            a group.
+        DataError: If there are no rollouts, if their rewards differ, or if the weights differ
+            within a group.
     """
     if not rollouts:
         raise DataError("rollouts is empty: pass at least one rollout")

@@ -174,7 +174,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         super().__init__(**{**arguments, **changed})
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
-        self._weights_column = args.weights_column
         self._exact, self._detail = ExactRewards(), args.diagnostics
         self.reward_funcs = self._exact.watched(self.reward_funcs)
         self._watch = Watch()
@@ -202,10 +201,11 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self, args: GDPOConfig, names: Sequence[str], arguments: Mapping[str, Any]
     ) -> None:
         """Check the column with weights per prompt. The model does not have to be loaded yet."""
-        if args.weights_column is not None:
+        self._weights_column = args.weights_column
+        if self._weights_column is not None:
             self._rule.check_prompt_weights()
             for which in ("train_dataset", "eval_dataset"):
-                check_column(arguments.get(which), args.weights_column, names)
+                check_column(arguments.get(which), self._weights_column, names)
 
     def compute_advantages(
         self,
