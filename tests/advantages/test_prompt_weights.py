@@ -71,7 +71,7 @@ def test_nan_in_one_weight_per_reward_is_refused():
 
 def plain_sum(rewards, weights):
     """Written for one weight per reward, with NumPy's broadcasting."""
-    return np.nansum((rewards - np.nanmean(rewards, axis=1, keepdims=True)) * weights, axis=-1)
+    return np.nansum(rewards * weights, axis=-1)
 
 
 def test_an_estimator_written_for_lists_gets_weights_that_broadcast():

@@ -54,9 +54,10 @@ class Computed:
         return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}
 
     def _diagnosis(self) -> Diagnosis:
+        own = self.groups.weights
         return diagnose(
             self.groups.rewards,
-            self.settings.rule.weights_in_force(self.settings.weights),
+            self.settings.rule.weights_in_force(self.settings.weights if own is None else own),
             self.settings.names,
             estimator=self.watched or self.settings.rule.name,
             advantages=self.advantages,
