@@ -123,7 +123,7 @@ def test_a_group_on_two_processes_has_its_own_weights(tiny_policy, tmp_path):
 @pytest.mark.parametrize(
     ("cell", "told"),
     [
-        ({"bytes": 1.0}, "'bytes' is not a reward of this run: did you mean 'bytes_written'"),
+        ({"bytes": 1.0}, "'bytes' is not a reward of this run: Allowed: bytes_written"),
         ({"digits": float("inf")}, "weight of 'digits' is inf"),
         ({"digits": "much"}, "weight of 'digits' is 'much'"),
         ({"digits": True}, "weight of 'digits' is True"),
