@@ -67,8 +67,8 @@ def changes_its_weights(rewards, weights):
 
 
 def averages_the_weights(rewards, weights):
-    if np.ndim(weights) == 2:
-        weights = [np.nanmean(weights, axis=0).tolist()] * len(weights)
+    if np.ndim(weights) > 1:
+        weights = np.mean(weights, axis=(0, 1))
     return mo_grpo(rewards, weights)
 
 
@@ -87,7 +87,7 @@ def takes_everything(rewards, weights):
         (counts_absent_rewards, Claims(), "without a reward|weight 0"),
         (looks_at_other_groups, Claims(local=True), "another group"),
         (changes_its_weights, Claims(), "changes its arguments"),
-        (averages_the_weights, Claims(prompt_weights=True), "NaN in the weights"),
+        (averages_the_weights, Claims(prompt_weights=True), "separate rewards for each prompt"),
         (takes_everything, Claims(), "DataError for a reward of inf"),
         (gdpo, Claims(local=True), "another group"),
         (grpo_no_std, Claims(unit="each"), "rewards of size|rewards times"),

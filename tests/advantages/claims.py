@@ -51,6 +51,14 @@ CLAIMS = {
     "constrained_grpo": (Claims("each", local=True), first_is_constrained),
 }
 
+POOLED = {"grpo_batch_std", "per_reward_batch_std", "sa_mrpo", "saw", "gdpo_decorrelated"}
+POOLED |= {"dara_symmetric", "dara_asymmetric"}
+
+CLAIMS = {
+    name: (replace(claims, prompt_weights=True, pooled=name in POOLED), options)
+    for name, (claims, options) in CLAIMS.items()
+}
+
 SUBJECTS = {
     name: (ESTIMATORS[name], getattr(by_hand, name), claims, options)
     for name, (claims, options) in CLAIMS.items()
@@ -61,18 +69,13 @@ SUBJECTS |= {
     "gdpo, token weights": (
         gdpo,
         by_hand.gdpo_token_weighted,
-        Claims("mixed", shift=False, zero_variance_groups=False),
+        Claims("mixed", shift=False, zero_variance_groups=False, prompt_weights=True),
         tokens,
     ),
     "gdpo_decorrelated, power 1": (
         gdpo_decorrelated,
         by_hand.gdpo_decorrelated,
-        Claims("each"),
+        Claims("each", prompt_weights=True, pooled=True),
         {"power": 1},
     ),
-}
-
-SUBJECTS = {
-    name: (estimator, oracle, replace(claims, prompt_weights=True), options)
-    for name, (estimator, oracle, claims, options) in SUBJECTS.items()
 }

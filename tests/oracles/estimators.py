@@ -48,6 +48,17 @@ def _weighted(columns, weights):
     return totals
 
 
+def _by_group(rewards, weights):
+    """Return the weights of each group: one list for all, or a list for each."""
+    own = isinstance(weights[0], list)
+    return list(weights) if own else [weights] * len(rewards)
+
+
+def _used(rewards, weights):
+    """Return for each reward whether a group gives it a weight."""
+    return [any(ws) for ws in zip(*_by_group(rewards, weights), strict=True)]
+
+
 def _filled(groups):
     return [[0.0 if a is None else a for a in group] for group in groups]
 
@@ -137,12 +148,16 @@ def rloo(rewards, weights):
 
 def grpo_batch_std(rewards, weights):
     """Sums of values centred over the batch differ from the raw sums where a reward is missing."""
-    rows = [row for group in rewards for row in group]
-    std = _std(_present(_centred_sum(rows, weights)))
+    each, size = _by_group(rewards, weights), len(rewards[0])
+    columns = [_standardless(c) for c in _columns([row for group in rewards for row in group])]
+    flat = []
+    for p, of_group in enumerate(each):
+        flat += _weighted([c[p * size : (p + 1) * size] for c in columns], of_group)
+    std = _std(_present(flat))
     return _filled(
         [
-            [None if t is None else (t / std if std > 0 else 0.0) for t in _centred_sum(g, weights)]
-            for g in rewards
+            [None if t is None else (t / std if std > 0 else 0.0) for t in _centred_sum(g, w)]
+            for g, w in zip(rewards, each, strict=True)
         ]
     )
 
@@ -186,7 +201,8 @@ def gdpo_leave_one_out(rewards, weights):
 
 def per_reward_batch_std(rewards, weights):
     centred = [[_standardless(c) for c in _columns(group)] for group in rewards]
-    stds = [_std(_present([v for group in centred for v in group[k]])) for k in range(len(weights))]
+    count = len(rewards[0][0])
+    stds = [_std(_present([v for group in centred for v in group[k]])) for k in range(count)]
     return _filled(
         [
             _weighted(
@@ -194,9 +210,9 @@ def per_reward_batch_std(rewards, weights):
                     [None if v is None else (v / std if std > 0 else 0.0) for v in column]
                     for column, std in zip(group, stds, strict=True)
                 ],
-                weights,
+                of_group,
             )
-            for group in centred
+            for group, of_group in zip(centred, _by_group(rewards, weights), strict=True)
         ]
     )
 
@@ -286,7 +302,8 @@ def _emphasis_sum(columns, weights, emphasis):
 
 
 def _emphasized(rewards, weights, emphasis):
-    return _batch_standardized([_emphasis_sum(_z(g), weights, emphasis) for g in rewards])
+    pairs = zip(rewards, _by_group(rewards, weights), strict=True)
+    return _batch_standardized([_emphasis_sum(_z(g), w, emphasis) for g, w in pairs])
 
 
 def _all_of(rewards, k):
@@ -295,7 +312,7 @@ def _all_of(rewards, k):
 
 def sa_mrpo(rewards, weights, low, high, gamma=0.5):
     emphasis = []
-    for k in range(len(weights)):
+    for k in range(len(low)):
         values = _all_of(rewards, k)
         saturation = (_mean(values) - low[k]) / (high[k] - low[k]) if values else 0.0
         emphasis.append((1 - min(max(saturation, 0.0), 1.0)) ** gamma)
@@ -303,19 +320,20 @@ def sa_mrpo(rewards, weights, low, high, gamma=0.5):
 
 
 def saw(rewards, weights, low):
-    cvs = []
-    for k in range(len(weights)):
+    cvs, used = [], _used(rewards, weights)
+    for k in range(len(low)):
         values = _all_of(rewards, k)
         above = _mean(values) - low[k] if values else 0.0
-        cvs.append(_std(values) / above if above > 0 and weights[k] else 0.0)
+        cvs.append(_std(values) / above if above > 0 and used[k] else 0.0)
     total = math.fsum(cvs)
     return _emphasized(rewards, weights, [len(cvs) * cv / total if total else 0.0 for cv in cvs])
 
 
 def _boosts(rewards, weights, max_boost):
+    each = list(zip(rewards, _by_group(rewards, weights), strict=True))
     live = [
-        sum(_std(_present(_columns(group)[k])) > 0 for group in rewards) if weights[k] else 0
-        for k in range(len(weights))
+        sum(w[k] != 0 and _std(_present(_columns(group)[k])) > 0 for group, w in each)
+        for k in range(len(rewards[0][0]))
     ]
     return [min(max_boost, max(1.0, math.sqrt(max(live) / (n or 1)))) for n in live]
 
@@ -327,12 +345,12 @@ def dara_symmetric(rewards, weights, max_boost=5.0):
 def dara_asymmetric(rewards, weights, max_boost=5.0):
     boosts = _boosts(rewards, weights, max_boost)
     sums = []
-    for group in rewards:
+    for group, of_group in zip(rewards, _by_group(rewards, weights), strict=True):
         columns = [
             [None if v is None else v + (boost - 1) * (v if w * v > 0 else 0.0) for v in column]
-            for column, boost, w in zip(_z(group), boosts, weights, strict=True)
+            for column, boost, w in zip(_z(group), boosts, of_group, strict=True)
         ]
-        sums.append(_weighted(columns, weights))
+        sums.append(_weighted(columns, of_group))
     return _batch_standardized(sums)
 
 
@@ -384,8 +402,23 @@ def _inverse_root(matrix):
 
 
 def gdpo_decorrelated(rewards, weights, power=0.5, shrinkage=0.1):
-    z = [[[v or 0.0 for v in column] for column in _z(group)] for group in rewards]
+    each = _by_group(rewards, weights)
+    z = [
+        [[(v or 0.0) if w else 0.0 for v in c] for c, w in zip(_z(group), of_group, strict=True)]
+        for group, of_group in zip(rewards, each, strict=True)
+    ]
+    sums = []
+    for group, of_group in zip(rewards, each, strict=True):
+        new = _undone(z, of_group, power, shrinkage)
+        sums.append(_weighted(_z(group), new))
+    return _batch_standardized(sums)
+
+
+def _undone(z, weights, power, shrinkage):
+    """Return the weights of one group, corrected among the rewards that it uses."""
     used = [k for k, w in enumerate(weights) if w != 0]
+    if not used:
+        return weights
     flat = [[v for group in z for v in group[k]] for k in used]
     length = [math.sqrt(math.fsum(v * v for v in column)) or 1.0 for column in flat]
     c = [
@@ -403,4 +436,4 @@ def gdpo_decorrelated(rewards, weights, power=0.5, shrinkage=0.1):
     new = [0.0] * len(weights)
     for k, row in zip(used, undo, strict=True):
         new[k] = math.fsum(v * weights[m] for v, m in zip(row, used, strict=True))
-    return _batch_standardized([_weighted(_z(group), new) for group in rewards])
+    return new

@@ -7,6 +7,8 @@ to the size of a signal. `max_advantage` clips large advantages.
 
 from typing import Any
 
+from array_api_compat import device
+
 from gdpo.advantages.arrays import (
     Advantages,
     Number,
@@ -307,4 +309,8 @@ def _decorrelated(z: Rounded, weights: Any, *, power: Number, shrinkage: Number)
     used = weights != 0
     known = Rounded(xp.where(used, z.values, 0.0), z.error)
     c = correlation(known, shrinkage=shrinkage)
+    if weights.ndim > 1:  # each prompt has the correlations of the rewards that it uses
+        both = used & xp.matrix_transpose(used)
+        itself = xp.eye(c.shape[-1], dtype=c.dtype, device=device(c))
+        c = xp.where(both, c, itself)
     return xp.where(used, decorrelated(weights, c, power=power), 0.0)

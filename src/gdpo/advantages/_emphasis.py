@@ -29,6 +29,7 @@ from gdpo.advantages.stages import (
     spread,
     standardize,
     times,
+    used_rewards,
     weighted_sum,
 )
 from gdpo.errors import ConfigError, DataError
@@ -158,7 +159,7 @@ def saw(
     above = _above(mean(r.values, over=BATCH), bottom, w, error)
     std = spread(centre(r, over=BATCH), over=BATCH)
     cv = xp.where(std > 0, std / xp.where(above > 0, above, 1.0), 0.0)
-    used = xp.where(w != 0, cv, 0.0)
+    used = xp.where(used_rewards(w), cv, 0.0)
     largest = xp.max(used)
     relative = used / xp.where(largest > 0, largest, 1.0)
     z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
@@ -194,7 +195,7 @@ def _above(means: Any, low: Any, weights: Any, error: Any) -> Any:
     above = means - low
     size = xp.abs(means) + xp.abs(low)
     rounding = error + rounding_of(size, float(xp.finfo(means.dtype).eps))
-    below = xp.any((above < -rounding) & (weights != 0), axis=BATCH)
+    below = xp.reshape((above < -rounding) & used_rewards(weights), (-1,))
     if bool(xp.any(below)):
         k = int(xp.nonzero(below)[0][0])
         raise DataError(

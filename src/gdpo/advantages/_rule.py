@@ -18,7 +18,15 @@ from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
 from gdpo.advantages._set_points import SetPoint, SetPoints
-from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number, positive
+from gdpo.advantages.arrays import (
+    Advantages,
+    Number,
+    Rewards,
+    Weights,
+    broadcast_weights,
+    number,
+    positive,
+)
 from gdpo.advantages.contrib import DualAscent, mo_grpo
 from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estimator
 from gdpo.advantages.schedules import Schedules
@@ -91,7 +99,7 @@ class AdvantageRule:
         low: Sequence[Number] | None = None,
         high: Sequence[Number] | None = None,
     ) -> None:
-        self.name = name
+        self.name, self._count = name, len(names)
         self.estimator = resolve_estimator(name)
         given, parameters = dict(options or {}), _keywords(self.estimator)
         if self.estimator is gdpo:
@@ -133,8 +141,10 @@ class AdvantageRule:
         Args:
             rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not
                 apply.
-            weights: One weight per reward, or weights for each prompt, `[prompt, reward]`.
-                Schedules and requested shares multiply them.
+            weights: One weight per reward, or weights `[prompt, reward]`, where NaN means that the
+                reward does not apply to the prompt. Schedules and requested shares multiply them.
+                The estimator gets weights of each prompt as `[prompt, 1, reward]`, and NaN rewards
+                where a weight is NaN.
             token_counts: Number of tokens in each response. Used only if the `token_counts` option
                 is true.
 
@@ -142,7 +152,8 @@ class AdvantageRule:
             DataError: If a reward is infinite.
             ConfigError: If token counts are missing, or the estimator returned an invalid result.
         """
-        weights, options = self._weighted(weights), dict(self._options)
+        options = dict(self._options)
+        rewards, weights = broadcast_weights(rewards, self._weighted(weights))
         if self.wants_token_counts:
             if token_counts is None:
                 raise ConfigError(
@@ -167,10 +178,11 @@ class AdvantageRule:
             rewards: Raw rewards of the batch, `[prompt, sample, reward]`.
             weights: The weights that this rule was called with.
         """
+        rewards, in_force = broadcast_weights(rewards, self._weighted(weights))
         if self.duals is not None:
             self.duals.update(rewards)
         if self.scale is not None:
-            self.scale.update(rewards, self._weighted(weights))
+            self.scale.update(rewards, in_force)
         if self.weighting is not None:
             self.weighting.update(rewards)
 
@@ -201,6 +213,33 @@ class AdvantageRule:
             multipliers = np.asarray(self.duals.multipliers)
             now = now * np.where(np.isnan(multipliers), 1.0, multipliers)
         return now.tolist() if now.ndim == 1 else now
+
+    def check_prompt_weights(self) -> None:
+        """Check that the estimator takes weights for each prompt. Call this before a run.
+
+        Raises:
+            ConfigError: If the same weights, once as a list and once for each prompt, do not give
+                the same advantages, or if influence shares are requested.
+        """
+        if isinstance(self.weighting, SetPoints):
+            self.weighting.check(np.ones((1, self._count)))
+        if self.estimator in ESTIMATORS.values():
+            return
+        rewards = np.random.default_rng(0).random((3, 4, self._count))
+        weights = np.linspace(1.0, 2.0, self._count)
+        counts, of_each = np.ones((3, 4)), np.tile(weights, (3, 1))
+        problem = ""
+        try:
+            wanted = self(rewards, weights, token_counts=counts)
+            if np.allclose(self(rewards, of_each, token_counts=counts), wanted):
+                return
+        except Exception as error:  # noqa: BLE001 (a user's estimator may raise anything)
+            problem = f" ({type(error).__name__}: {error})"
+        raise ConfigError(
+            f"estimator {self.name!r} does not take weights for each prompt{problem}: make it "
+            "accept weights [prompt, 1, reward], as gdpo.testing.check_estimator tests with "
+            "Claims(prompt_weights=True), or do not set a weights column"
+        )
 
     def metrics(self, names: Sequence[str], weights: Sequence[Number]) -> dict[str, float]:
         """Return what changes during a run, as metrics.

@@ -13,8 +13,8 @@ from gdpo.advantages.stages import (
     divide,
     namespace,
     present_in,
+    raw_spread,
     scale,
-    spread,
     standardize,
     times,
     weighted_sum,
@@ -183,7 +183,7 @@ def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
     """
     r, w = prepare(rewards, weights)
     total = weighted_sum(centre(r, over=SAMPLES), w)
-    std = spread(weighted_sum(centre(r, over=BATCH), w), over=BATCH)
+    std = raw_spread(weighted_sum(centre(r, over=BATCH), w), over=BATCH)
     return finish(divide(total, std), rewards)
 
 

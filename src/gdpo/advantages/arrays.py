@@ -26,12 +26,10 @@ Rewards: TypeAlias = Real[Any, "prompt sample reward"]
 """Raw rewards, each in its own unit. NaN means that the reward does not apply to this rollout, or
 that the rollout is padding."""
 
-Weights: TypeAlias = (
-    Real[Any, " reward"] | Real[Any, "prompt reward"] | Sequence[float | int | Sequence[float]]
-)
-"""Importance of each reward (dimensionless), for the whole batch or for each prompt. A reward with
-weight 0 is ignored. With weights for each prompt, NaN means that the reward does not apply to the
-prompt."""
+Weights: TypeAlias = Real[Any, "*own reward"] | Sequence[Any]
+"""Importance of each reward (dimensionless): one weight per reward, or one per prompt and reward. A
+reward with weight 0 is ignored. NaN in `[prompt, reward]` means that the reward does not apply to
+this prompt. `[prompt, 1, reward]` is accepted as well."""
 
 PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
 """An option with one number per reward, in that reward's unit. NaN: no value for this reward.
@@ -50,40 +48,78 @@ def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, PreparedWeight
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
-        weights: One weight per reward, `[reward]`, or weights for each prompt, `[prompt, reward]`.
-            In the latter, NaN means that the reward does not apply to the prompt.
+        weights: One weight per reward, or weights `[prompt, reward]`. NaN in `[prompt, reward]`
+            means that the reward does not apply to this prompt.
 
     Returns:
         The rewards with their rounding error, and the weights as an array of the same library:
-        `[reward]`, or `[prompt, 1, reward]`, which broadcasts over the samples. A reward that does
-        not apply to a prompt is missing there, and has weight 0.
+        `[reward]`, or `[prompt, 1, reward]` for weights per prompt. Where a weight was NaN, the
+        rewards are missing and the weight is 0.
 
     Raises:
         DataError: If a reward is infinite or the reward array does not have three axes.
-        ConfigError: If the shape of the weights does not fit the rewards, or a weight is not
-            finite.
+        ConfigError: If the shape of the weights does not fit the rewards, or a weight is infinite,
+            or a weight in `[reward]` is NaN.
     """
     r = rounded(rewards)
     xp = r.xp
     if is_torch_array(weights):
         weights = weights.detach() if is_torch_array(r.values) else weights.tolist()
-    weights_array = xp.asarray(weights, dtype=r.values.dtype, device=device(r.values))
-    if weights_array.ndim != 2:
-        _check_weights(weights_array, rewards.shape)
-        return r, weights_array
-    left_out = xp.isnan(weights_array)
-    weights_array = xp.where(left_out, 0.0, weights_array)
-    _check_weights(weights_array, rewards.shape)
-    if bool(xp.any(left_out)):
-        r = _without(r, left_out[:, None, :])
-    return r, weights_array[:, None, :]
+    w = xp.asarray(weights, dtype=r.values.dtype, device=device(r.values))
+    if w.ndim < 2:
+        _check_weights(w, (rewards.shape[-1],))
+        return r, w
+    return _per_prompt(r, w)
 
 
-def _without(x: Rounded, left_out: Any) -> Rounded:
-    """Return the values, with those of some prompts and rewards missing."""
-    xp = x.xp
-    values = xp.where(left_out, xp.nan, x.values)
-    return Rounded(values, xp.where(left_out, 0.0, x.error), complete=False)
+def _per_prompt(r: Rounded, w: Any) -> tuple[Rounded, Any]:
+    """Return rewards that are missing where a weight is NaN, and weights that broadcast to them."""
+    xp = r.xp
+    prompts, _, count = r.values.shape
+    if w.shape == (prompts, 1, count):
+        w = w[:, 0, :]
+    absent = xp.isnan(w)
+    w = xp.where(absent, 0.0, w)
+    _check_weights(w, (prompts, count))
+    w, absent = w[:, None, :], absent[:, None, :]
+    # Where all weights of a prompt are 0, no reward applies, so the sum is missing.
+    complete = r.complete and not bool(xp.any(w == 0))
+    values, error = xp.where(absent, xp.nan, r.values), xp.where(absent, 0.0, r.error)
+    return Rounded(values, error, complete), w
+
+
+def broadcast_weights(rewards: Rewards, weights: Weights) -> tuple[Rewards, Any]:
+    """Return weights that broadcast with `[prompt, sample, reward]`, and rewards to match.
+
+    An estimator that computes `rewards * weights` then works with both kinds of weights.
+
+    Args:
+        rewards: Raw rewards, `[prompt, sample, reward]`.
+        weights: One weight per reward, or weights `[prompt, reward]`.
+
+    Returns:
+        The arguments unchanged for one weight per reward. Otherwise the rewards, which are NaN
+        where a weight is NaN, and weights `[prompt, 1, reward]` without NaN.
+
+    Raises:
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If the shape of the weights does not fit the rewards, or a weight is infinite.
+    """
+    if not per_prompt(weights):
+        return rewards, weights
+    r, w = prepare(rewards, weights)
+    xp = namespace(rewards)
+    dtype, _ = _result_dtype(xp, rewards.dtype)
+    where = {"dtype": dtype, "device": device(rewards)}
+    return xp.asarray(r.values, **where), xp.asarray(w, **where)
+
+
+def per_prompt(weights: Weights) -> bool:
+    """Return whether these are weights per prompt, and not one weight per reward."""
+    axes = getattr(weights, "ndim", None)
+    if axes is None:
+        return any(isinstance(each, Sequence) or getattr(each, "ndim", 0) for each in weights)
+    return axes > 1
 
 
 def rounded(rewards: Rewards) -> Rounded:
@@ -273,23 +309,22 @@ def in_range(name: str, value: Number, low: Number, high: Number) -> None:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}, got {value}")
 
 
-def _check_weights(weights: PreparedWeights, shape: Sequence[int]) -> None:
+def _check_weights(weights: Any, shape: tuple[int, ...]) -> None:
     xp = namespace(weights)
-    prompts, _, count = shape
-    if tuple(weights.shape) not in ((count,), (prompts, count)):
+    if tuple(weights.shape) != shape:
+        prompts = "" if len(shape) == 1 else f"{shape[0]} prompts and "
         raise ConfigError(
-            f"weights have the shape {tuple(weights.shape)}, but there are {count} rewards: pass "
-            f"one weight per reward, or an array of the shape {(prompts, count)} [prompt, reward]"
+            f"weights have the shape {tuple(weights.shape)}, but there are {prompts}{shape[-1]} "
+            "rewards: pass one weight per reward, or an array [prompt, reward]"
         )
-    if isfinite(float(xp.sum(xp.abs(weights)))):
-        return
-    if weights.ndim == 1:
-        raise ConfigError(f"weights must be finite numbers, got {[float(w) for w in weights]}")
-    prompt = int(xp.nonzero(xp.isinf(weights))[0][0])
-    raise ConfigError(
-        f"weights must be finite numbers, or NaN where a reward does not apply; prompt {prompt} "
-        f"has {[float(w) for w in weights[prompt, :]]}"
-    )
+    if not bool(xp.all(xp.isfinite(weights))):
+        flat = xp.reshape(weights, (-1,))
+        first = int(xp.nonzero(~xp.isfinite(flat))[0][0])
+        raise ConfigError(
+            f"weights must be finite numbers, but weight {first} of {flat.shape[0]} is "
+            f"{float(flat[first])}: correct it. (In weights [prompt, reward], NaN is allowed and "
+            "means that the reward does not apply to the prompt.)"
+        )
 
 
 @cache

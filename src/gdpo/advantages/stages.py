@@ -15,14 +15,14 @@ from math import prod
 from typing import Any
 
 from array_api_compat import array_namespace, device
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 Axis = int | tuple[int, ...]
 
 Number = float | int
 
 PreparedWeights = Float[Any, "*prompts reward"]
-"""One weight per reward: `[reward]`, or `[prompt, 1, reward]`, which broadcasts over samples."""
+"""Weights that broadcast over the samples: `[reward]`, or `[prompt, 1, reward]`."""
 
 Counts = Any
 """How many times each value counts in a statistic, as an array of the same shape. None: each value
@@ -255,16 +255,19 @@ def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward re
 
 
 def decorrelated(
-    weights: PreparedWeights,
-    correlations: Float[Any, "reward reward"],
-    *,
-    power: Number,
+    weights: PreparedWeights, correlations: Float[Any, "*each reward reward"], *, power: Number
 ) -> PreparedWeights:
-    r"""Return $w' = C^{-\alpha} w$, for a positive definite $C$."""
+    r"""Return $w' = C^{-\alpha} w$, for a positive definite $C$ (or one for each prompt)."""
     xp = namespace(correlations)
     values, vectors = xp.linalg.eigh(correlations)
-    rotated = xp.matmul(weights, vectors)
-    return xp.matmul(values**-power * rotated, vectors.T)
+    powered = xp.matmul(vectors * values[..., None, :] ** -power, xp.matrix_transpose(vectors))
+    return xp.matmul(weights, powered)
+
+
+def used_rewards(weights: PreparedWeights) -> Bool[Any, " reward"]:
+    """Return a mask `[reward]` of the rewards whose weight is not 0 for every prompt."""
+    xp = namespace(weights)
+    return xp.any(xp.reshape(weights, (-1, weights.shape[-1])) != 0, axis=0)
 
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:

@@ -35,7 +35,7 @@ class StepAnalysis:
     """Whether the advantages are recorded. False if an estimator computed the advantages."""
     weights_from: str
     """Source of the weights: `as given`, `recorded` or `UNKNOWN_WEIGHTS`, followed by `others ...`
-    if only some weights were given."""
+    if only some weights were given, and by `different between prompts` if they are."""
     left_out: int
     """Number of rollouts that were scored but not trained on."""
     cut: float
@@ -96,6 +96,8 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         named = [weights.get(name, nan) for name in table.names]
         given = np.where(np.isnan(named), given, named)
         weights_from = f"as given{others}"
+    if np.ndim(given) > 1:
+        weights_from += ", different between prompts"
     numbered = replace(used, names=("number",), weights=None, rewards=np.arange(len(used))[:, None])
     return Batch(
         table=used,

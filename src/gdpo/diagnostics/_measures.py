@@ -13,6 +13,7 @@ from gdpo.advantages.arrays import Advantages, Rewards, rounded
 from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,
+    PreparedWeights,
     Rounded,
     correlation,
     mean,
@@ -155,7 +156,7 @@ def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
     return np.where(together, product / np.where(together, degrees, 1.0), np.nan), degrees
 
 
-def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | None, float | None]:
+def conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float | None]:
     r"""Return the share of rollouts with conflicting rewards, and the share expected by chance.
 
     A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. The

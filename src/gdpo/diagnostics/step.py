@@ -158,6 +158,14 @@ class _Batch:
         """Return the weights of each prompt, or one row if they are the same for all prompts."""
         return np.reshape(self.weights, (-1, self.weights.shape[-1]))
 
+    @property
+    def mean_weights(self) -> Vector:
+        """Return the mean weight of each reward over the prompts that it applies to."""
+        applies = np.any(~np.isnan(self.values), axis=SAMPLES)
+        total = np.sum(np.where(applies, self.prompt_weights, 0.0), axis=0)
+        mean = total / np.maximum(np.sum(applies, axis=0), 1)
+        return self.weights if self.weights.ndim == 1 else mean
+
     @staticmethod
     def of(rewards: Rewards, weights: Weights) -> "_Batch":
         x, w = prepare(rewards, weights)
@@ -190,7 +198,7 @@ def _reward_diagnoses(
 
     columns: dict[str, Sequence[Any]] = {
         "name": names,
-        "weight": np.mean(batch.prompt_weights, axis=0).tolist(),
+        "weight": batch.mean_weights.tolist(),
         "low": _numbers(low),
         "high": _numbers(high),
         "mean": _numbers(means),

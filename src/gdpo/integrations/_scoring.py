@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gdpo.advantages import Weights
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
@@ -30,8 +31,8 @@ class Computed:
     settings: Settings
     groups: Groups
     advantages: Float[np.ndarray, "prompt sample"]
-    weights: Sequence[float]
-    """The weights in force in this batch."""
+    weights: Weights
+    """The weights in force in this batch, `[reward]` or `[prompt, reward]`."""
     changing: Mapping[str, float]
     """`AdvantageRule.metrics()` of this batch."""
     watched: str | None = None
@@ -69,7 +70,8 @@ class Computed:
 def compute(groups: Groups, settings: Settings) -> Computed:
     """Return a batch with its advantages, and update the state of the settings' rule."""
     rule = settings.rule
-    weights = rule.weights_in_force(settings.weights)
+    own = groups.weights
+    weights = rule.weights_in_force(settings.weights if own is None else own)
     changing = rule.metrics(settings.names, settings.weights)
     return Computed(settings, groups, advantages_of(groups, settings), weights, changing)
 

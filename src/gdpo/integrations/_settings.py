@@ -25,6 +25,8 @@ class Settings:
     """One weight per reward, in the order of `names`."""
     detail: str = "brief"
     """Metrics of the diagnosis that are logged: `brief` or `full`."""
+    weights_column: str | None = None
+    """Column with weights of each prompt. None: the same weights for all prompts."""
 
 
 def make_settings(

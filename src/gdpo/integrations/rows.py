@@ -5,7 +5,7 @@ contain padding rows, and several rows of the same rollout. This module computes
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
 
@@ -66,6 +66,21 @@ class Groups:
     """Prompt index of each row; -1 for padding rows."""
     samples: Int[np.ndarray, " row"]
     """Sample index of each row; -1 for padding rows."""
+    weights: Float[np.ndarray, "prompt reward"] | None = None
+    """Weights of each prompt. None: the configured weights, for every prompt."""
+
+    def with_weights(self, rows: Float[np.ndarray, "row reward"]) -> "Groups":
+        """Return the groups with weights of each prompt.
+
+        Args:
+            rows: Weights of each row. NaN means that the reward does not apply; its rewards become
+                NaN and its weight 0.
+        """
+        weights = np.zeros((len(self.rewards), self.rewards.shape[-1]))
+        real = self.prompts >= 0
+        weights[self.prompts[real]] = rows[real]
+        rewards = np.where(np.isnan(weights)[:, None], nan, self.rewards)
+        return replace(self, rewards=rewards, weights=np.nan_to_num(weights))
 
     def per_rollout(
         self, values: Float[np.ndarray, " row"], outputs: Sequence[int] | None
@@ -163,8 +178,9 @@ def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prom
     """
     check_finite(groups.rewards, settings.names)
     rule = settings.rule
-    advantages = rule(groups.rewards, settings.weights, token_counts=groups.token_counts)
-    rule.update(groups.rewards, settings.weights)
+    weights = settings.weights if groups.weights is None else groups.weights
+    advantages = rule(groups.rewards, weights, token_counts=groups.token_counts)
+    rule.update(groups.rewards, weights)
     return advantages
 
 

@@ -54,8 +54,11 @@ class Claims:
         constant_rewards: Whether an additional reward that never varies has no effect.
         local: Whether the advantages of a group are independent of other groups.
         signed: Whether negative weights are allowed.
-        prompt_weights: Whether the weights may be an array `[prompt, reward]`. All estimators of
-            `gdpo.advantages` allow it.
+        prompt_weights: Whether weights per prompt, `[prompt, 1, reward]`, are allowed. The default
+            is False: an estimator that takes one weight per reward keeps the contract.
+        pooled: Whether a statistic of one reward covers several prompts, such as its mean over the
+            batch. If not, weights per prompt give the same result as separate rewards for each
+            prompt. Only used with `prompt_weights`.
     """
 
     unit: Unit = "mixed"
@@ -65,6 +68,7 @@ class Claims:
     local: bool = False
     signed: bool = True
     prompt_weights: bool = False
+    pooled: bool = False
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
@@ -91,10 +95,10 @@ def check_estimator(
     - Batches without signal, batches with only rounding noise, and groups of one get exactly 0.
     - The order of prompts, samples and rewards has no effect. Rewards with weight 0 have no effect.
     - Shifting and scaling rewards and adding constant rewards have the claimed effect.
-    - If claimed, weights for each prompt have the same effect as one weight per reward, and a
-      weight of NaN has the same effect as a missing reward.
     - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
     - Arrays of every installed array library work.
+    - If claimed, weights per prompt work: the same weights for each prompt equal one weight per
+      reward, and each prompt gets the advantages that its own weights give.
     - Infinite rewards, empty arrays and invalid weights raise an error.
 
     Args:
@@ -102,7 +106,8 @@ def check_estimator(
             returns advantages `[prompt, sample]`.
         options: The estimator's keyword options. For options whose shape depends on the rewards, a
             function that computes the options from NumPy rewards.
-        oracle: A simpler implementation of the same formula, on nested lists, for comparison. None:
+        oracle: A simpler implementation of the same formula, on nested lists, for comparison. With
+            the claims `prompt_weights` and `pooled`, it also gets weights `[prompt][reward]`. None:
             no comparison.
         claims: Properties that the estimator has in addition to the contract. None: the defaults of
             `Claims`.
@@ -258,17 +263,44 @@ def _check(subject: _Subject, oracle: Oracle | None, r: Any, w: Any, seed: int) 
     """Raise an AssertionError if the estimator breaks its contract on this batch."""
     a = np.asarray(subject(r, w))
     if oracle is not None:
-        options = {
-            name: np.asarray(value).tolist() if np.ndim(value) else value
-            for name, value in subject.options_for(r).items()
-        }
-        _same(a, oracle(r.tolist(), w.tolist(), **options), of=r, what=f"oracle, weights {w}")
+        wanted = oracle(r.tolist(), w.tolist(), **_lists(subject.options_for(r)))
+        _same(a, wanted, of=r, what=f"oracle, weights {w}")
     assert np.all(np.isfinite(a)), f"advantages are not finite: {a}, for the rewards\n{r!r}"
     nothing = np.all(np.isnan(r) | (w == 0), axis=-1)
     _zero(a[nothing], of=r, what=f"rollouts without a reward, weights {w}")
     rng = np.random.default_rng(seed)
-    for check in _ON_RANDOM_BATCHES:
+    for check in (_order, _padding, _weight_zero, _constant_reward, _units, _other_groups):
         check(subject, r, w, a, rng)
+    if subject.claims.prompt_weights:
+        _weights_per_prompt(subject, oracle, r, w, rng)
+
+
+def _lists(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: np.asarray(v).tolist() if np.ndim(v) else v for k, v in options.items()}
+
+
+def _weights_per_prompt(subject: _Subject, oracle: Oracle | None, r: Any, w: Any, rng: Any) -> None:
+    prompts, count = r.shape[0], r.shape[2]
+    equal = np.asarray(subject(r, np.tile(w, (prompts, 1, 1))))
+    _same(equal, subject(r, w), of=r, what="the same weights for each prompt")
+    own = rng.choice(_allowed_weights(subject), (prompts, 1, count))
+    a = np.asarray(subject(r, own))
+    _zero(a[np.all(np.isnan(r) | (own == 0), axis=-1)], of=r, what=f"no reward, weights {own}")
+    options = subject.options_for(r)
+    if subject.claims.local:
+        alone = [subject(r[[p]], own[p, 0], like=r) for p in range(prompts)]
+        what = f"each prompt in a batch of its own, weights {own}"
+        _same(a, np.concatenate([np.asarray(each) for each in alone]), of=r, what=what)
+    if not subject.claims.pooled:
+        apart = np.full((*r.shape[:2], prompts * count), np.nan)
+        for p in range(prompts):
+            apart[p, :, p * count : (p + 1) * count] = r[p]
+        spread = {k: np.tile(v, prompts) if np.ndim(v) == 1 else v for k, v in options.items()}
+        wanted = subject.estimator(apart, own.reshape(-1), **spread)
+        _same(a, wanted, of=r, what=f"separate rewards for each prompt, weights {own}")
+    elif oracle is not None:
+        wanted = oracle(r.tolist(), own[:, 0].tolist(), **_lists(options))
+        _same(a, wanted, of=r, what=f"oracle, weights {own}")
 
 
 def _order(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
@@ -328,28 +360,6 @@ def _other_groups(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
     changed[0] = np.where(rng.random(r[0].shape) < 0.5, np.nan, 7.0 * rng.random(r[0].shape))
     got = np.asarray(subject(changed, w))
     assert np.array_equal(got[1:], a[1:]), f"a group depends on another group's rewards, for\n{r!r}"
-
-
-def _prompt_weights(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
-    if not subject.claims.prompt_weights:
-        return
-    repeated = np.tile(w, (len(r), 1))
-    _same(subject(r, repeated), a, of=r, what="the same weights for each prompt")
-    drawn = rng.choice(_allowed_weights(subject), repeated.shape)
-    absent = rng.random(repeated.shape) < 0.2
-    missing = np.where(absent[:, None, :], np.nan, r)
-    wanted = np.asarray(subject(missing, np.where(absent, 0.0, drawn), like=r))
-    got = subject(r, np.where(absent, np.nan, drawn))
-    _same(got, wanted, of=r, what=f"NaN in the weights {drawn} at {absent}")
-    if subject.claims.local:
-        alone = [subject(r[p : p + 1], drawn[p])[0] for p in range(len(r))]
-        _same(subject(r, drawn), alone, of=r, what=f"each prompt alone with its weights {drawn}")
-
-
-_ON_RANDOM_BATCHES = (
-    *(_order, _padding, _weight_zero, _constant_reward, _units, _other_groups),
-    _prompt_weights,
-)
 
 
 def _batch(shape: tuple[int, ...] = (4, 6, 2), seed: int = 0) -> Any:
@@ -446,10 +456,7 @@ def _refusals(subject: _Subject) -> None:
         _refused(subject, infinite, [1.0, 1.0], DataError, f"a reward of {bad}")
     for shape in ((0, 4, 2), (3, 0, 2)):
         _refused(subject, np.zeros(shape), [1.0, 1.0], DataError, "no rollouts")
-    wrong: list[Any] = [[1.0], [1.0, 1.0, 1.0], [1.0, np.nan], [np.inf, 1.0]]
-    if subject.claims.prompt_weights:
-        wrong += [[[1.0, 1.0]] * 3, [[1.0, -np.inf]] * 4]
-    for weights in wrong:
+    for weights in ([1.0], [1.0, 1.0, 1.0], [1.0, np.nan], [np.inf, 1.0]):
         _refused(subject, _batch(), weights, ConfigError, f"the weights {weights}")
 
 

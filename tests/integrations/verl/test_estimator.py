@@ -61,6 +61,22 @@ def test_rewards_that_did_not_arrive_are_an_error():
         called()
 
 
+def test_a_column_gives_each_prompt_its_own_weights():
+    cells = [{"correct": 2.0}] * 2 + [None] * 2
+    config = ALGORITHM | {"gdpo_reward_weights": [1.0, 0.5], "gdpo_weights_column": "w"}
+    advantages, _ = called(config=config, non_tensor_batch=COLUMNS | {"w": cells})
+    rewards = np.stack([CORRECT, FORMAT], -1).reshape(2, 2, 2)
+    wanted = gdpo(rewards, np.array([[2.0, np.nan], [1.0, 0.5]])).reshape(-1)
+    torch.testing.assert_close(advantages, torch.tensor(wanted)[:, None].float() * MASK)
+    assert metrics_of_latest()["gdpo/format/mean"] == 0  # only where it applies
+
+
+def test_a_column_of_weights_that_is_not_there_is_told():
+    config = ALGORITHM | {"gdpo_weights_column": "w"}
+    with pytest.raises(ConfigError, match="no such column"):
+        called(config=config, non_tensor_batch=COLUMNS)
+
+
 def test_numbers_for_the_log_come_once_per_batch():
     called(non_tensor_batch=COLUMNS)
     metrics = metrics_of_latest()

@@ -44,6 +44,11 @@ class GDPOConfig(GRPOConfig):
             A list of weights in the order of the reward functions, or a dict from reward name to
             weight. A reward that is not in the dict has weight 1. Rewards of environments come last
             and may be left out of a list.
+        weights_column (`str`, *optional*):
+            Dataset column with weights of each prompt, e.g. `"reward_weights"`: a dict from reward
+            name to a number that multiplies the configured weight. A reward that is missing or
+            `None` in the dict does not apply to the prompt. `None` instead of a dict: the
+            configured weights.
         rollouts_dir (`str`, *optional*):
             Folder for the rollout record, one parquet file per step. `None`: no record is written.
             Files of an earlier run in this folder are moved to `earlier-1` (or the next free
@@ -110,6 +115,13 @@ class GDPOConfig(GRPOConfig):
         metadata={
             "help": "Options of the scorer that runs gdpo.Reward objects: workers, on_error, "
             "concurrency, retries, worker_memory_gb."
+        },
+    )
+    weights_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "Dataset column with weights of each prompt, a dict from reward name to a "
+            "number that multiplies the configured weight. None: the same weights for all prompts."
         },
     )
     rollouts_dir: str | None = field(

@@ -57,10 +57,19 @@ class FilteredGroups(GRPOTrainer):
             raise ConfigError(f"filter_groups={self._filter!r} is not supported: {reason}")
 
     def compute_advantages(
-        self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
+        self,
+        rewards: torch.Tensor,
+        token_counts: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the advantages `[prompt, sample]` of rewards `[prompt, sample, reward]`."""
         raise NotImplementedError
+
+    def _advantages_of(self, groups: Groups) -> torch.Tensor:
+        """Return the advantages of these groups, `[prompt, sample]`."""
+        # A subclass may override the method without the argument `weights`.
+        own = {} if groups.weights is None else {"weights": groups.weights}
+        return self.compute_advantages(groups.rewards, groups.token_counts, **own)
 
     def _generate_groups(self, inputs: Any) -> Groups:
         """Return the groups that TRL generates and scores for these rows."""
@@ -97,7 +106,7 @@ class FilteredGroups(GRPOTrainer):
     def _have_signal(self, groups: Groups) -> list[bool]:
         if self._filter == "any_reward_varies":
             return which_vary(groups, self.reward_weights.tolist())
-        advantages = self.compute_advantages(groups.rewards, groups.token_counts)
+        advantages = self._advantages_of(groups)
         return (advantages != 0).any(1).tolist()
 
     def _generate_more(self, count: int) -> Groups:

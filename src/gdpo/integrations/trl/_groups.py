@@ -23,6 +23,7 @@ class Groups:
             gate.
         rollouts: This process's data for the rollout record. None: the batch was assembled from
             several generations, which are recorded separately.
+        weights: Weights `[prompt, reward]`. None: the configured weights, for every prompt.
         output: This process's rows, in the format of TRL's loss.
         places: Position of each group in the training batch. None: the group is not trained on.
             Default: the groups form the training batch, in this order.
@@ -32,6 +33,7 @@ class Groups:
     token_counts: torch.Tensor | None
     closed_gates: Mapping[str, float]
     rollouts: tuple[Any, Any, Any, Any] | None
+    weights: torch.Tensor | None = None
     output: MicroBatch = field(default_factory=dict[str, Any])
     places: list[int | None] = field(default_factory=list[int | None])
 
@@ -65,15 +67,23 @@ class Ranks:
 
 
 def which_vary(groups: Groups, weights: Sequence[float]) -> list[bool]:
-    """Return, for each group, whether any reward with a nonzero weight varies beyond rounding."""
+    """Return, for each group, whether any reward with a nonzero weight varies beyond rounding.
+
+    Args:
+        groups: The groups. Their own weights are used, if they have any.
+        weights: The configured weights.
+    """
+    own = groups.weights
     return [
         any(
             weight != 0 and constant == 0
             for weight, constant in zip(
-                weights, zero_variance_groups(group[None]).tolist(), strict=True
+                weights if own is None else own[prompt].tolist(),
+                zero_variance_groups(group[None]).tolist(),
+                strict=True,
             )
         )
-        for group in groups.rewards.cpu()
+        for prompt, group in enumerate(groups.rewards.cpu())
     ]
 
 
@@ -137,6 +147,7 @@ def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
         token_counts=_stacked(counts, sources),
         closed_gates=generated[0].closed_gates,
         rollouts=None,
+        weights=_stacked([groups.weights for groups in generated], sources),
         output=_rows(generated, ranks.own(sources), ranks, padding),
     )
 
@@ -162,9 +173,9 @@ def _places(generated: Sequence[Groups]) -> Iterator[tuple[int, int, int]]:
 
 
 def _stacked(
-    counts: Sequence[torch.Tensor | None], sources: Sequence[tuple[int, int]]
+    parts: Sequence[torch.Tensor | None], sources: Sequence[tuple[int, int]]
 ) -> torch.Tensor | None:
-    known = [count for count in counts if count is not None]
+    known = [part for part in parts if part is not None]
     return torch.stack([known[i][group] for i, group in sources]) if known else None
 
 

@@ -88,7 +88,7 @@ class RolloutLog(TrainerCallback):
         step: int,
         rewards: torch.Tensor,
         advantages: torch.Tensor,
-        weights: Mapping[str, float],
+        weights: Sequence[Mapping[str, float]],
         trained: Sequence[bool],
     ) -> None:
         """Write the rollouts of a generation batch to the file of its step, in the main process.
@@ -99,8 +99,8 @@ class RolloutLog(TrainerCallback):
             step: The optimizer step that the rollouts belong to.
             rewards: Rewards `[prompt, sample, reward]` of all processes.
             advantages: Advantages `[prompt, sample]` of all processes.
-            weights: Weights as a mapping from reward name to weight, in the order of the reward
-                axis.
+            weights: For each prompt, a mapping from reward name to weight, in the order of the
+                reward axis.
             trained: For each prompt, whether its rollouts are in the training batch.
         """
         samples = rewards.shape[1]
@@ -115,9 +115,9 @@ class RolloutLog(TrainerCallback):
                 sample_id=i % samples,
                 rewards={
                     name: None if value != value else value  # NaN: missing
-                    for name, value in zip(weights, values, strict=True)
+                    for name, value in zip(weights[0], values, strict=True)
                 },
-                weights=weights,
+                weights=weights[i // samples],
                 advantage=advantage,
                 trained=trained[i // samples],
                 **fact,

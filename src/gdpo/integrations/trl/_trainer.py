@@ -11,7 +11,9 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
+from accelerate.utils import gather_object
 from transformers import TrainerCallback
 from trl.trainer.utils import get_config_model_id
 
@@ -41,6 +43,7 @@ from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead, bound_memory
 from gdpo.integrations.trl.vllm_versions import check_vllm
+from gdpo.integrations.weights_column import check_column, weights_of_cells
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import check_gates, closed_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
@@ -162,16 +165,15 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         functions, self.scorer = as_reward_functions(given, scorer)
         own, factory = environment_rewards(arguments.get("environment_factory"), args.seed)
         names = [*reward_names(functions), *(environment.__name__ for environment in own)]
-        check_names(names)
         weights = all_weights(names, len(own), args.reward_weights)
         self._make_rule(args, names, [*given, *map(environment_range, own)], weights)
+        self._check_weights_column(args, names, arguments)
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
         changed = {"reward_funcs": functions, "args": args, "environment_factory": factory}
         super().__init__(**{**arguments, **changed})
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
-        self._given_weights = tuple(weights)
         self._exact, self._detail = ExactRewards(), args.diagnostics
         self.reward_funcs = self._exact.watched(self.reward_funcs)
         self._watch = Watch()
@@ -192,6 +194,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         weights: Sequence[float],
     ) -> None:
         """Create the estimator and the gates. The model does not have to be loaded yet."""
+        check_names(names)
         options: Any = args.advantage_options
         gates: Any = args.gates
         self._gates = read_gates(gates)
@@ -202,8 +205,21 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
         self._declared = describe_rewards(names, low, high, self._gates)
 
+    def _check_weights_column(
+        self, args: GDPOConfig, names: Sequence[str], arguments: Mapping[str, Any]
+    ) -> None:
+        """Check the column with weights per prompt. The model does not have to be loaded yet."""
+        self._weights_column = args.weights_column
+        if self._weights_column is not None:
+            self._rule.check_prompt_weights()
+            for which in ("train_dataset", "eval_dataset"):
+                check_column(arguments.get(which), self._weights_column, names)
+
     def compute_advantages(
-        self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
+        self,
+        rewards: torch.Tensor,
+        token_counts: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the advantages of a whole generation batch.
 
@@ -212,6 +228,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
                 dtype is float64, or float32 if all rewards come from reward models.
             token_counts: Number of tokens of each completion. None: the estimator does not use
                 token counts.
+            weights: Weights `[prompt, reward]`, if `weights_column` is set. None: the configured
+                weights, for every prompt.
 
         Returns:
             Advantages `[prompt, sample]`.
@@ -221,7 +239,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             ConfigError: If a user-defined estimator returns an invalid result.
         """
         check_finite(rewards, self.reward_func_names)
-        weights = torch.tensor(self._weights(), dtype=rewards.dtype, device=rewards.device)
+        given = self._weights() if weights is None else weights
+        weights = torch.as_tensor(given, dtype=rewards.dtype, device=rewards.device)
         return self._rule(rewards, weights, token_counts=token_counts)
 
     def _calculate_rewards(
@@ -233,13 +252,28 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         rewards = self._exact.of_all_ranks(rounded, self._ranks)
         names = self.reward_func_names
         gated = apply_gates(rewards, names, self._gates) if self._gates else rewards
+        own = self._weights_of_prompts(inputs)
+        if own is not None:  # a reward with the weight NaN does not apply to the prompt
+            apart = gated.view(-1, self._samples(), len(names))
+            gated = torch.where(own.isnan()[:, None], torch.nan, apart).view_as(gated)
         self._scored = Groups(
             rewards=gated.view(-1, self._samples(), len(names)),
             token_counts=self._count_tokens(completion_ids_list),
             closed_gates=closed_gates(rewards, names, self._gates),
             rollouts=(inputs, prompts, completions, completion_ids_list),
+            weights=None if own is None else own.nan_to_num(),
         )
         return gated.to(rounded)  # TRL computes its own metrics and sums in its own precision
+
+    def _weights_of_prompts(self, inputs: Sequence[Mapping[str, Any]]) -> torch.Tensor | None:
+        """Return the weights `[prompt, reward]` of all processes' prompts. NaN: does not apply."""
+        if self._weights_column is None:
+            return None
+        cells = [row.get(self._weights_column) for row in inputs]
+        names, column = self.reward_func_names, self._weights_column
+        here = weights_of_cells(cells, names, self._weights(), column=column)
+        rows: Any = gather_object(here.tolist())
+        return torch.tensor(rows, dtype=torch.float64)[:: self._samples()]
 
     def _count_tokens(self, completion_ids: Any) -> torch.Tensor | None:
         if not self._rule.wants_token_counts:
@@ -267,7 +301,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         advantages = self._replace_advantages(batch)
         self._warn_of_one_group(mode, batch.rewards)
         self._log_advantages(generated[0].their_own(advantages))
-        diagnosis = self._diagnose(batch.rewards, advantages)
+        diagnosis = self._diagnose(batch, advantages)
         if mode == "train":
             diagnosis = self._watch.update(diagnosis)
             self._warn()
@@ -275,13 +309,13 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
         if mode == "train":
-            self._rule.update(generated[0].rewards, self._weights())
+            self._rule.update(generated[0].rewards, self._weights(generated[0]))
         return batch.output
 
     def _replace_advantages(self, batch: Groups) -> torch.Tensor:
         """Put our advantages into TRL's batch. Return those of all processes."""
         theirs = batch.output["advantages"]
-        advantages = self.compute_advantages(batch.rewards, batch.token_counts)
+        advantages = self._advantages_of(batch)
         advantages = advantages.to(theirs.dtype)  # the record matches training
         batch.output["advantages"] = self._local_part(advantages, theirs)
         return advantages
@@ -306,10 +340,10 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         start = self.accelerator.process_index * len(local)
         return advantages.reshape(-1)[start : start + len(local)].to(local)
 
-    def _diagnose(self, rewards: torch.Tensor, advantages: torch.Tensor) -> Diagnosis:
+    def _diagnose(self, batch: Groups, advantages: torch.Tensor) -> Diagnosis:
         return diagnose(
-            rewards,
-            self._weights_in_force(),
+            batch.rewards,
+            self._weights_in_force(batch),
             self.reward_func_names,
             estimator=self._rule.name,
             advantages=advantages,
@@ -317,13 +351,19 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             high=self._high,
         )
 
-    def _weights_in_force(self) -> list[float]:
-        return self._rule.weights_in_force(self._weights())
+    def _weights_in_force(self, groups: Groups | None = None) -> Any:
+        return self._rule.weights_in_force(self._weights(groups))
 
-    def _weights(self) -> list[float]:
-        """Return the weights that the rule multiplies. A callback may change fixed weights."""
+    def _weights(self, groups: Groups | None = None) -> list[Any]:
+        """Return the weights that the rule multiplies: `[reward]`, or `[prompt, reward]`.
+
+        A callback may change fixed weights.
+        """
+        if groups is not None and groups.weights is not None:
+            return groups.weights.tolist()
+        config: Any = self.args
         changing = self._rule.weighting is not None
-        return list(self._given_weights) if changing else self.reward_weights.tolist()
+        return list(config.reward_weights) if changing else self.reward_weights.tolist()
 
     def _log_diagnosis(
         self, mode: str, diagnosis: Diagnosis, closed_gates: Mapping[str, float]
@@ -364,8 +404,15 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             rewards=groups.rewards,
             advantages=advantages,
             trained=[place is not None for place in groups.places],
-            weights=dict(zip(self.reward_func_names, self._weights_in_force(), strict=True)),
+            weights=self._weights_by_name(groups),
         )
+
+    def _weights_by_name(self, groups: Groups) -> list[dict[str, float]]:
+        """Return the weights of each group by reward name."""
+        # A replay multiplies by the multipliers of constraints again.
+        recorded = self._weights if self._rule.duals is not None else self._weights_in_force
+        rows = np.broadcast_to(recorded(groups), groups.rewards[:, 0].shape).tolist()
+        return [dict(zip(self.reward_func_names, row, strict=True)) for row in rows]
 
     def _ends_of_text(self) -> set[int]:
         tokenizer: Any = self._tokenizer

@@ -216,7 +216,7 @@ class _Watched(TrainerCallback):
                 step=trainer.state.global_step + training,
                 rewards=rewards,
                 advantages=advantages,
-                weights=weights,
+                weights=[weights] * len(rewards),
                 trained=[True] * len(rewards),
             )
         self._diagnose(rewards, advantages, weights)

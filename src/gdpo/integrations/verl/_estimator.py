@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Bool
 
+from gdpo._naming import did_you_mean
 from gdpo.diagnostics import Watch
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
@@ -24,6 +25,7 @@ from gdpo.integrations._settings import Settings
 from gdpo.integrations.rows import Columns, Groups, as_groups, reward_columns
 from gdpo.integrations.verl.scores import declared_by
 from gdpo.integrations.verl.settings import ROLLOUTS, read_settings
+from gdpo.integrations.weights_column import weights_of_cells
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.writing import set_aside
 
@@ -77,8 +79,19 @@ class Carried:
             asked_by="algorithm.gdpo_reward_keys",
             given_by="compute_score, next to 'score'",
         )
-        return as_groups(
+        groups = as_groups(
             rewards, list(prompt_ids), token_counts, outputs=self.outputs, padding=self.padding
+        )
+        column = settings.weights_column
+        if column is None:
+            return groups
+        if column not in self.columns:
+            raise ConfigError(
+                f"algorithm.gdpo_weights_column is {column!r}, but the batch has no such column: "
+                f"{did_you_mean(column, list(self.columns))}. Add the column to the data files"
+            )
+        return groups.with_weights(
+            weights_of_cells(self.columns[column], settings.names, settings.weights, column=column)
         )
 
 
@@ -256,12 +269,13 @@ def _rollout(row: int, step: int, computed: Computed, fact: Mapping[str, Any]) -
     groups, settings = computed.groups, computed.settings
     at = int(groups.prompts[row]), int(groups.samples[row])
     rewards = zip(settings.names, groups.rewards[at].tolist(), strict=True)
+    weights = np.broadcast_to(computed.weights, groups.rewards[:, 0].shape)[at[0]].tolist()
     return Rollout(
         step=step,
         group_id=at[0],
         sample_id=at[1],
         rewards={name: None if value != value else value for name, value in rewards},  # NaN
-        weights=dict(zip(settings.names, computed.weights, strict=True)),
+        weights=dict(zip(settings.names, weights, strict=True)),
         advantage=float(computed.advantages[at]),
         num_tokens=int(groups.token_counts[at]),
         **fact,

@@ -22,6 +22,7 @@ from gdpo.integrations.verl._estimator import (
 from gdpo.integrations.verl._watching import delivered, observe, warn_once
 from gdpo.integrations.verl.scores import check_keys
 from gdpo.integrations.verl.settings import (
+    COLUMN,
     ROLLOUTS,
     check_fields,
     is_plain,
@@ -193,6 +194,8 @@ def fetch_columns(trainer: Any, batch: Any, queue: Any) -> dict[str, list[Any]]:
     shares the GPUs with the policy writes to separate fields.
     """
     names = trainer.config.algorithm.get("gdpo_reward_keys") or ()
+    column = trainer.config.algorithm.get(COLUMN)
+    names = [*names, *([] if column is None else [column])]
     fields = ["extra_fields", *names]  # the queue ignores fields that it does not have
     data = queue.kv_batch_get(
         keys=batch.keys, partition_id=batch.partition_id, select_fields=fields

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -23,7 +24,10 @@ WATCH = "gdpo_watch"
 REPLACE = "gdpo_replace"
 """Field with which `adv_estimator=gdpo` selects gdpo's estimator instead of verl's."""
 
-_ALL = (*FIELDS, ROLLOUTS, WATCH, REPLACE)
+COLUMN = "gdpo_weights_column"
+"""Field with the name of the data column that has weights of each prompt."""
+
+_ALL = (*FIELDS, COLUMN, ROLLOUTS, WATCH, REPLACE)
 
 _WITHOUT_EFFECT = {
     "use_kl_in_reward": (
@@ -77,7 +81,12 @@ def read_settings(algorithm: Any) -> Settings:
         _check_switches(algorithm)
     else:
         name = NAME
-    return _settings(json.dumps({"name": name, **fields}))
+    settings = _settings(json.dumps({"name": name, **fields}))
+    column = algorithm.get(COLUMN)
+    if column is None:
+        return settings
+    settings.rule.check_prompt_weights()
+    return replace(settings, weights_column=str(column))
 
 
 @lru_cache
@@ -127,7 +136,8 @@ def _check_for_verls(algorithm: Any) -> None:
             f"adv_estimator={NAME}. Remove it, or {_ways(name)}"
         )
     watched = watches(algorithm)
-    without_effect = ["gdpo_options"] if watched else ["gdpo_options", "gdpo_diagnostics", ROLLOUTS]
+    without_effect = ["gdpo_options", COLUMN]
+    without_effect += [] if watched else ["gdpo_diagnostics", ROLLOUTS]
     asked = [field for field in without_effect if algorithm.get(field) is not None]
     if is_plain(name) and isinstance(algorithm.get("gdpo_reward_weights"), Mapping):
         raise ConfigError(

@@ -1,0 +1,157 @@
+"""Tests `weights_column`: each prompt of a TRL training has its own weights."""
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from tests.integrations.two_ranks import launched
+from tests.integrations.variants import PROMPTS, SAMPLES, bytes_written, digits, settings, vowels
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gdpo import ConfigError, DataError, gdpo
+from gdpo.analysis import analyze
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.integrations.weights_column import weights_of_cells
+from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
+from gdpo.rollouts.readers import read_rollout_files
+
+NAMES = ["bytes_written", "digits", "vowels"]
+CONFIGURED = [1.0, 0.5, 0.25]
+CELLS = [
+    {"bytes_written": 2.0, "vowels": 4.0},
+    {"bytes_written": None, "digits": 1.0, "vowels": 1.0},
+    None,
+    {"bytes_written": 1.0, "digits": -3.0, "vowels": 0.0},
+    {"vowels": 2.0},
+    None,
+]
+nan = float("nan")
+WEIGHTS = dict(
+    zip(
+        PROMPTS,
+        [[2, nan, 1], [nan, 0.5, 0.25], CONFIGURED, [1, -1.5, 0], [nan, nan, 0.5], CONFIGURED],
+        strict=True,
+    )
+)
+
+
+def rows(cells=CELLS):
+    return Dataset.from_list(
+        [{"prompt": p, "w": c} for p, c in zip(PROMPTS * 4, cells * 4, strict=True)]
+    )
+
+
+def make(policy, folder, *, data=None, rewards=(bytes_written, digits, vowels), **changed):
+    wanted = {"weights_column": "w", "reward_weights": CONFIGURED, "max_steps": 2}
+    data = rows() if data is None else data
+    return GDPOTrainer(
+        AutoModelForCausalLM.from_pretrained(policy) if policy else "no/such-model",
+        list(rewards),
+        GDPOConfig(**settings(folder, **{**wanted, **changed})),
+        train_dataset=data,
+        processing_class=AutoTokenizer.from_pretrained(policy) if policy else None,
+    )
+
+
+def recorded(folder, step):
+    return [r for r in read_rollouts(rollout_file(folder, step)) if r.trained]
+
+
+def check(folder, steps=2):
+    """Check that the recorded rewards, weights and advantages are those of the column."""
+    for step in range(1, steps + 1):
+        rollouts = recorded(folder, step)
+        arrays = reward_arrays(rollouts)
+        prompts = [r.prompt for r in rollouts if r.sample_id == 0]
+        wanted = np.array([WEIGHTS[prompt] for prompt in prompts])
+        np.testing.assert_allclose(arrays.weights, np.nan_to_num(wanted))
+        for p in range(len(prompts)):
+            for s, name in enumerate(NAMES):
+                assert np.all(np.isnan(arrays.rewards[p, :, s])) == np.isnan(wanted[p, s]), name
+        expected = gdpo(arrays.rewards, wanted)
+        np.testing.assert_allclose(arrays.advantages, expected, atol=1e-5)
+        assert np.any(expected)
+
+
+@pytest.mark.slow
+def test_each_prompt_is_trained_with_its_own_weights(tiny_policy, tmp_path):
+    trainer = make(tiny_policy, tmp_path, rollouts_dir=str(tmp_path / "r"))
+    trainer.train()
+    check(tmp_path / "r")
+
+
+@pytest.mark.slow
+def test_analyze_reads_the_weights_of_each_prompt_and_replays_with_them(tiny_policy, tmp_path):
+    make(tiny_policy, tmp_path, rollouts_dir=str(tmp_path / "r")).train()
+    analysis = analyze(read_rollout_files(tmp_path / "r"), replayed=["recorded", "gdpo"])
+    (run,) = analysis.runs
+    assert run.weights_from == "recorded, different between prompts"
+    assert [each.changed for each in analysis.replayed] == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filter_groups", ["any_reward_varies", "advantage_nonzero"])
+def test_groups_that_replace_others_bring_their_weights(tiny_policy, tmp_path, filter_groups):
+    changed = {"filter_groups": filter_groups, "rollouts_dir": str(tmp_path / "r")}
+    make(tiny_policy, tmp_path, **changed).train()
+    for step in (1, 2):
+        for rollout in read_rollouts(rollout_file(tmp_path / "r", step)):
+            wanted = np.nan_to_num(WEIGHTS[rollout.prompt])
+            np.testing.assert_allclose(list(rollout.weights.values()), wanted)
+
+
+def weights_of_a_rank(policy, folder):
+    trainer = make(
+        policy,
+        folder,
+        rollouts_dir=str(folder / "r"),
+        per_device_train_batch_size=6,
+        max_steps=1,
+    )
+    trainer.train()
+    return len(trainer.train_dataset)
+
+
+@pytest.mark.slow
+def test_a_group_on_two_processes_has_its_own_weights(tiny_policy, tmp_path):
+    """12 rollouts of 3 prompts on 2 processes: the second group is on both."""
+    assert SAMPLES == 4
+    name = "tests.integrations.test_trl_prompt_weights:weights_of_a_rank"
+    assert launched(name, tiny_policy, tmp_path) == [24, 24]
+    check(tmp_path / "r", steps=1)
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ({"bytes": 1.0}, "'bytes' is not a reward of this run: Allowed: bytes_written"),
+        ({"digits": float("inf")}, "weight of 'digits' is inf"),
+        ({"digits": "much"}, "weight of 'digits' is 'much'"),
+        ({"digits": True}, "weight of 'digits' is True"),
+        (1.0, "1.0 is not a mapping"),
+    ],
+)
+def test_a_wrong_cell_is_told_with_its_row_before_the_model_is_loaded(tmp_path, cell, told):
+    data = Dataset.from_dict({"prompt": ["a", "b"], "w": [None, cell]})
+    with pytest.raises(DataError, match="row 1") as raised:
+        make(None, tmp_path, data=data)
+    assert told in str(raised.value)
+
+
+def test_a_dataset_without_the_column_is_refused_before_the_model_is_loaded(tmp_path):
+    with pytest.raises(ConfigError, match="no such column: did you mean 'w'"):
+        make(None, tmp_path, weights_column="ww")
+
+
+def test_missing_and_null_both_mean_that_the_reward_does_not_apply():
+    cells = [{"a": 2.0}, {"a": 2.0, "b": None}, None, {"a": 1, "other": None}]
+    weights = weights_of_cells(cells, ["a", "b"], [3.0, 0.5], column="w")
+    np.testing.assert_array_equal(weights, [[6, nan], [6, nan], [3, 0.5], [3, nan]])
+
+
+def only_lists(rewards, weights):
+    return rewards @ weights.reshape(3)
+
+
+def test_an_estimator_that_takes_only_lists_is_refused_before_the_model_is_loaded(tmp_path):
+    with pytest.raises(ConfigError, match="does not take weights for each prompt"):
+        make(None, tmp_path, advantage=f"{__name__}:only_lists")
