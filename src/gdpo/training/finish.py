@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,9 @@ def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | Non
     rollouts = [rollout for rollout in records if rollout.trained]
     if not rollouts:
         return None
-    arrays = reward_arrays(rollouts)
+    # Weights may change from step to step: those of the last step are used.
+    last = rollouts[-1].weights
+    arrays = reward_arrays([replace(each, weights=last) for each in rollouts])
     low, high = job.resolved.ranges
     return diagnose(
         arrays.rewards,

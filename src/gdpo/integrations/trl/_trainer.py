@@ -172,7 +172,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         super().__init__(**{**arguments, **changed})
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
-        self._given_weights = tuple(weights)
         self._exact, self._detail = ExactRewards(), args.diagnostics
         self.reward_funcs = self._exact.watched(self.reward_funcs)
         self._watch = Watch()
@@ -314,10 +313,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def _weights_in_force(self) -> list[float]:
         return self._rule.weights_in_force(self._weights())
 
+    def _recorded_weights(self) -> list[float]:
+        # A replay multiplies by the multipliers again.
+        return self._weights_in_force() if self._rule.duals is None else self._weights()
+
     def _weights(self) -> list[float]:
         """Return the weights that the rule multiplies. A callback may change fixed weights."""
         changing = self._rule.weighting is not None
-        return list(self._given_weights) if changing else self.reward_weights.tolist()
+        return list(self.args.reward_weights or ()) if changing else self.reward_weights.tolist()
 
     def _log_diagnosis(
         self, mode: str, diagnosis: Diagnosis, closed_gates: Mapping[str, float]
@@ -358,7 +361,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             rewards=groups.rewards,
             advantages=advantages,
             trained=[place is not None for place in groups.places],
-            weights=dict(zip(self.reward_func_names, self._weights_in_force(), strict=True)),
+            weights=dict(zip(self.reward_func_names, self._recorded_weights(), strict=True)),
         )
 
     def _ends_of_text(self) -> set[int]:

@@ -284,6 +284,7 @@ def _truth(judged: Any) -> dict[str, Any]:
 
 def _rollout(row: int, step: int, computed: Computed, fact: Mapping[str, Any]) -> Rollout:
     groups, settings = computed.groups, computed.settings
+    weights = computed.weights if settings.rule.duals is None else settings.weights
     at = int(groups.prompts[row]), int(groups.samples[row])
     rewards = zip(settings.names, groups.rewards[at].tolist(), strict=True)
     return Rollout(
@@ -291,7 +292,7 @@ def _rollout(row: int, step: int, computed: Computed, fact: Mapping[str, Any]) -
         group_id=at[0],
         sample_id=at[1],
         rewards={name: None if value != value else value for name, value in rewards},  # NaN
-        weights=dict(zip(settings.names, computed.weights, strict=True)),
+        weights=dict(zip(settings.names, weights, strict=True)),
         advantage=float(computed.advantages[at]),
         num_tokens=int(groups.token_counts[at]),
         **fact,
