@@ -183,10 +183,15 @@ def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(recipe_fi
 
 @pytest.mark.parametrize(
     "asked",
-    ["rewards.brief.weight={from: 1.0, to: 0.0, steps: 4}", "influence={brief: 0.9, vowels: 0.1}"],
+    [
+        "rewards.brief.weight={from: 1.0, to: 0.0, steps: 4}",
+        "influence={brief: 0.8, vowels: 0.1, format: 0.1}",
+    ],
 )
 def test_a_resumed_run_goes_on_with_its_changing_weights(recipe_file, asked):
-    recipe = load_recipe(recipe_file, [asked, "trainer.save_total_limit=10"])
+    recipe = load_recipe(
+        recipe_file, ["rewards.brief.weight=1.0", asked, "trainer.save_total_limit=10"]
+    )
     run = train(recipe).run
     whole = repeatable(run)
     weights = [row["rewards/brief/weight"] for row in whole]

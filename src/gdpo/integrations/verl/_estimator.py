@@ -269,7 +269,10 @@ def _rollout(row: int, step: int, computed: Computed, fact: Mapping[str, Any]) -
     groups, settings = computed.groups, computed.settings
     at = int(groups.prompts[row]), int(groups.samples[row])
     rewards = zip(settings.names, groups.rewards[at].tolist(), strict=True)
-    weights = np.broadcast_to(computed.weights, groups.rewards[:, 0].shape)[at[0]].tolist()
+    given = settings.weights if groups.weights is None else groups.weights
+    # A replay multiplies by the multipliers of constraints again.
+    used = computed.weights if settings.rule.duals is None else given
+    weights = np.broadcast_to(used, groups.rewards[:, 0].shape)[at[0]].tolist()
     return Rollout(
         step=step,
         group_id=at[0],
