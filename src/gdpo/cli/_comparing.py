@@ -33,7 +33,7 @@ from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
 from gdpo.report import summary, write_report
-from gdpo.report._front_summary import front_summary
+from gdpo.report.front_summary import front_summary
 from gdpo.report.export import missing_png
 from gdpo.training.preflight import prepare
 
