@@ -33,8 +33,8 @@ from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
 from gdpo.report import summary, write_report
-from gdpo.report.front_summary import front_summary
 from gdpo.report.export import missing_png
+from gdpo.report.front_summary import front_summary
 from gdpo.training.preflight import prepare
 
 _PREFLIGHT_ROWS = 64
