@@ -1,5 +1,6 @@
 """The trade-off between two rewards: which variants are on the front, and its hypervolume."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +88,16 @@ def test_a_front_needs_two_rewards(text):
 def test_an_unknown_reward_is_named_with_those_that_exist():
     with pytest.raises(ConfigError, match=r"no reward 'z'.*x and y"):
         fronts(compared(ENDS), ("x", "z"))
+
+
+def test_a_run_that_has_not_ended_is_left_out_with_its_seed():
+    comparison = compared(ENDS)
+    runs = [
+        replace(each, state="running") if (each.label, each.seed) == ("grpo w=2", 2) else each
+        for each in comparison.experiment.runs
+    ]
+    open_run = replace(comparison.experiment, runs=tuple(runs))
+    grpo, gdpo = fronts(analyse(open_run), BOTH)
+    assert (grpo.seeds, gdpo.seeds) == (2, 3)
+    assert grpo.points[1].first.value == pytest.approx(0.495)
+    assert gdpo.difference.value == pytest.approx(0.05)
