@@ -54,3 +54,21 @@ def test_without_matplotlib_the_reason_is_printed(gdpo_says, runs, tmp_path, mon
     assert "matplotlib" in out
     assert "PNG" in out
     assert not list((tmp_path / "paper").glob("*.png"))
+
+
+def test_a_front_is_printed_for_each_estimator_with_its_hypervolume(gdpo_says, tmp_path):
+    for label, level in (("grpo", 0.1), ("gdpo", 0.8)):
+        for seed in range(3):
+            curves = {"format": [level] * 4, "length": [0.5 + seed / 100] * 4}
+            write_run(tmp_path / "runs", label, seed, curves)
+    code, out, err = gdpo_says("report", str(tmp_path / "runs"), "--front", "format,length")
+    assert (code, err) == (0, "")
+    assert "hypervolume of grpo: 0." in out
+    assert "minus grpo: 0." in out
+
+
+def test_a_front_of_an_unknown_reward_is_refused_before_anything_is_written(gdpo_says, runs):
+    code, _, err = gdpo_says("report", str(runs), "--front", "format,lenght")
+    assert code == 2
+    assert "no reward 'lenght'" in err
+    assert not (runs / "report.html").exists()

@@ -16,6 +16,7 @@ from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.errors import ConfigError
 from gdpo.experiments.analysis import analyse
 from gdpo.experiments.display import grid_display
+from gdpo.experiments.fronts import fronts, read_front
 from gdpo.experiments.grid import (
     Grid,
     decidable,
@@ -33,6 +34,7 @@ from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
 from gdpo.report import summary, write_report
 from gdpo.report.export import missing_png
+from gdpo.report.front_summary import front_summary
 from gdpo.training.preflight import prepare
 
 _PREFLIGHT_ROWS = 64
@@ -53,6 +55,7 @@ def compare_recipe(
     jobs: int | None,
     reach: float | None,
     price: float,
+    front: str | None = None,
     retry_failed: bool,
     dry_run: bool,
 ) -> int:
@@ -64,6 +67,7 @@ def compare_recipe(
         ConfigError: If an argument is invalid. Arguments are checked before training starts.
     """
     shared = resolve(read_recipe(path, overrides))
+    _check_front(front, shared)
     recipe = shared.recipe
     folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
     grid = make_grid(
@@ -99,10 +103,18 @@ def compare_recipe(
         if any(cell.ending for cell in grid.cells):
             _say(console, grid.conclusion())
         raise
-    return _conclude(grid, console)
+    return _conclude(grid, console, front)
 
 
-def _conclude(grid: Grid, console: Console) -> int:
+def _check_front(front: str | None, shared: Resolved) -> None:
+    names = [reward.name for reward in shared.rewards]
+    if missing := [name for name in (read_front(front) if front else ()) if name not in names]:
+        raise ConfigError(
+            f"--front {front}: there is no reward {missing[0]!r}. The rewards: {', '.join(names)}"
+        )
+
+
+def _conclude(grid: Grid, console: Console, front: str | None) -> int:
     """Write the report, print the failed and remaining runs, and return the exit code."""
     failed = [cell for cell in grid.cells if cell.failed]
     for cell in failed:
@@ -110,7 +122,7 @@ def _conclude(grid: Grid, console: Console) -> int:
     if failed:
         _say(console, f"logs: {grid.folder / LOGS}. To train failed runs again: --retry-failed")
     if any(cell.run.read_metrics() for cell in grid.cells if cell.begun):
-        make_report(grid.folder, None, console)
+        make_report(grid.folder, None, console, front=front)
     if left := grid.open():
         _say(console, grid.conclusion())
     return FAILED if failed else INTERRUPTED if left else 0
@@ -121,7 +133,12 @@ def _say(console: Console, text: str) -> None:
 
 
 def make_report(
-    folder: Path, output: Path | None, console: Console, *, export: Path | None = None
+    folder: Path,
+    output: Path | None,
+    console: Console,
+    *,
+    export: Path | None = None,
+    front: str | None = None,
 ) -> None:
     """Write the HTML report of the runs in a folder, and print the summary.
 
@@ -130,6 +147,7 @@ def make_report(
         output: Path of the HTML file. None: `report.html` in the folder.
         console: Console for the summary.
         export: Folder for figures and tables. None: nothing is exported.
+        front: Two rewards whose trade-off is printed. None: none is printed.
 
     Raises:
         DataError: If the folder contains no run, or if a run's file cannot be read.
@@ -137,6 +155,8 @@ def make_report(
     """
     file = output or folder / "report.html"
     comparison = analyse(read_experiment(folder))
+    rewards = None if front is None else read_front(front)
+    found = () if rewards is None else fronts(comparison, rewards)
     try:
         write_report(comparison, file, export=export)
     except OSError as error:
@@ -149,6 +169,8 @@ def make_report(
             f"{error.filename or file} cannot be written: {error.strerror}. Choose {other}"
         ) from error
     console.print(summary(comparison))
+    if rewards is not None:
+        console.print(front_summary(found, rewards))
     console.print(f"report: {file}", markup=False, soft_wrap=True)
     if export is not None:
         console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)

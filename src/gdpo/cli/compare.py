@@ -21,6 +21,7 @@ def compare(
     jobs: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     output: Path | None = None,
     reach: float | None = None,
+    front: str | None = None,
     price: Annotated[float, Parameter(validator=Number(gte=0), show_default=False)] = 0.0,
     retry_failed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -58,6 +59,8 @@ def compare(
             `runs_dir`. With --suite, HTML reports are written only if --output is set.
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
+        front: Print where the variants of each estimator end in two rewards, which of them are on
+            the front, and the hypervolume, as in `--front correctness,length`.
         price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
             Default: print no cost.
         retry_failed: Train failed runs again.
@@ -85,10 +88,10 @@ def compare(
             "pass a recipe, or --suite toys" + ("" if recipe is None else ", not both")
         )
     if recipe is None:
-        if set or vary or price or retry_failed or dry_run or reach is not None:
+        if set or vary or price or front or retry_failed or dry_run or reach is not None:
             raise ConfigError(
-                "--suite toys does not take --set, --vary, --price, --reach, --retry-failed or "
-                "--dry-run: remove them, or pass a recipe"
+                "--suite toys does not take --set, --vary, --front, --price, --reach, "
+                "--retry-failed or --dry-run: remove them, or pass a recipe"
             )
         compare_toys(estimators or "all", seeds or "20", output, console, jobs=jobs)
         return 0
@@ -103,6 +106,7 @@ def compare(
         jobs=jobs,
         reach=reach,
         price=price,
+        front=front,
         retry_failed=retry_failed,
         dry_run=dry_run,
     )

@@ -3,7 +3,14 @@
 from pathlib import Path
 
 
-def report(run: Path, /, *, output: Path | None = None, export: Path | None = None) -> int:
+def report(
+    run: Path,
+    /,
+    *,
+    output: Path | None = None,
+    export: Path | None = None,
+    front: str | None = None,
+) -> int:
     """Write an HTML report of a run, a folder of runs or a comparison, and print its summary.
 
     The report is a self-contained file that shows which estimator is better, by how much, and with
@@ -15,10 +22,12 @@ def report(run: Path, /, *, output: Path | None = None, export: Path | None = No
         output: Path of the HTML file. An existing file is replaced. Default: `report.html` in RUN.
         export: Write every figure (SVG, PNG, CSV) and every table (CSV, Markdown, LaTeX) to this
             folder. The folder must be empty or not exist. PNG files need matplotlib.
+        front: Print where the variants of each estimator end in two rewards, which of them are on
+            the front, and the hypervolume, as in `--front correctness,length`.
     """
     from rich.console import Console
 
     from gdpo.cli._comparing import make_report
 
-    make_report(run, output, Console(highlight=False), export=export)
+    make_report(run, output, Console(highlight=False), export=export, front=front)
     return 0
