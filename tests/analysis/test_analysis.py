@@ -15,7 +15,8 @@ from gdpo.analysis.steps import UNKNOWN_WEIGHTS
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.errors import ConfigError, DataError
-from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.report.rollouts_summary import rollouts_summary
+from gdpo.rollouts import Rollout, read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -164,6 +165,21 @@ def test_a_weight_that_is_not_asked_for_is_that_of_the_dump(tmp_path):
     (step,) = analyze_steps(read_rollout_files(tmp_path), weights={"x": 3})
     assert [reward.weight for reward in step.diagnosis.rewards] == [3.0, 0.5]
     assert step.weights_from == "as given, others recorded"
+
+
+def test_weights_that_change_are_shown_with_their_first_and_last_value(tmp_path):
+    run_of(tmp_path, [0.5] * 4)
+    for step, weight in ((3, 0.5), (4, 0.25)):
+        file = rollout_file(tmp_path, step)
+        rollouts = [
+            replace(each, weights={"format": weight, "noise": 1.0}) for each in read_rollouts(file)
+        ]
+        write_rollouts(file, rollouts)
+    analysis = analyze(read_rollout_files(tmp_path))
+    (run,) = analysis.runs
+    assert run.weight_changes() == {"format": (1.0, 0.25)}
+    text = "\n".join(line.plain for line in rollouts_summary(analysis, width=200, room=100))
+    assert "weights change: format 1 → 0.25\n" in text
 
 
 def test_steps_with_and_without_weights_are_both_told(tmp_path):

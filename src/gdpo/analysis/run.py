@@ -14,7 +14,7 @@ from gdpo.diagnostics import Diagnosis, Finding, Influence
 from gdpo.diagnostics.influence import pooled
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding
 
-OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std")
+OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 """Fields of `RewardDiagnosis` that are stored for every reward at every step."""
 
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
@@ -150,6 +150,16 @@ class RunAnalysis:
         place = (*OVER_TIME, "with_length").index(what)
         numbers = (step.rewards.get(name) for step in self._steps)
         return np.array([nan if known is None else known[place] for known in numbers])
+
+    def weight_changes(self) -> dict[str, tuple[float, float]]:
+        """Return the first and the last weight of each reward whose weight changes in the run."""
+        found: dict[str, tuple[float, float]] = {}
+        for name in self.names:
+            weights = self.over_time(name, "weight")
+            known = weights[~np.isnan(weights)]
+            if len(known) and np.any(known != known[0]):
+                found[name] = float(known[0]), float(known[-1])
+        return found
 
     def lengths(self) -> Float[np.ndarray, "step 2"]:
         """Return the mean number of tokens and the share of truncated completions at every step."""

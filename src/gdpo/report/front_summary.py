@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gdpo._text import visible
 from gdpo.experiments.fronts import Front
 from gdpo.experiments.statistics import Interval
-from gdpo.report.text import visible
 
 _NOTE = (
     "front: no variant of the same estimator has a mean at least as high in both rewards and "

@@ -217,6 +217,14 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     yield from table([headings, *cells], width)
     if len(rows) > most:
         yield Text(f"and {len(rows) - most:,} more rewards (--json prints all)", style="dim")
+    for run in analysis.runs:
+        if changes := run.weight_changes():
+            where = f" of {short_name(run.run)}" if several else ""
+            each = [
+                f"{short_name(name)} {as_number(first)} → {as_number(last)}"
+                for name, (first, last) in changes.items()
+            ]
+            yield Text(f"weights{where} change: {', '.join(each)}")
 
 
 def _cells(reward: RewardOverall) -> tuple[str, ...]:
