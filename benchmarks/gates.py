@@ -2,8 +2,10 @@
 
     python -m benchmarks.gates groups    # how often the gated reward varies, and what it is worth
     python -m benchmarks.gates policy    # a policy that chooses among four answers, 10 seeds
+    python -m benchmarks.gates length    # a policy that chooses only the length, 10 seeds
 
-Two rewards of 0 or 1, `correct` and `short`, both with weight 1. `short` is gated on `correct`.
+Two rewards of 0 or 1, `correct` and `short`, both with weight 1 unless `--weight` is given. `short` is
+gated on `correct`.
 """
 
 import argparse
@@ -82,6 +84,35 @@ def trained(
     return p[:2].sum(), p[0] / p[:2].sum(), p[2] / p[2:].sum()
 
 
+def length(seeds: int, steps: int, weight: float) -> None:
+    """Print the share of short answers after training, as mean ± 95 %.
+
+    Half of the answers are short at the start. An answer is right with a probability that depends
+    on its length alone.
+    """
+    cases = [(0.1, 0.1), (0.5, 0.5), (0.9, 0.9), (0.05, 0.1), (0.35, 0.5), (0.7, 0.9)]
+    print("right if short | right if long | gate | short answers after training")
+    for case in cases:
+        for name, gates in GATES.items():
+            ends = [shortened(case, gates, seed, steps, weight) for seed in range(seeds)]
+            print(f"{case[0]:.0%} | {case[1]:.0%} | {name} | {interval(np.array(ends))}")
+
+
+def shortened(
+    right_if: tuple[float, float], gates: dict[str, Gate], seed: int, steps: int, weight: float
+) -> float:
+    """Train the length of the answers with GDPO, and return the share of short answers."""
+    random, logit = np.random.default_rng(seed), 0.0
+    for _ in range(steps):
+        share = 1 / (1 + np.exp(-logit))
+        short = random.random((16, SAMPLES)) < share
+        correct = random.random((16, SAMPLES)) < np.where(short, *right_if)
+        rewards = np.stack([correct, short], axis=-1).astype(np.float64)
+        advantages = gdpo(apply_gates(rewards, NAMES, gates), [1.0, weight])
+        logit += 0.1 * float((advantages * (short - share)).sum()) / SAMPLES
+    return float(1 / (1 + np.exp(-logit)))
+
+
 def interval(values: np.ndarray) -> str:
     """Return mean and half-width of the 95 % interval (Student's t)."""
     half = student_quantile(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
@@ -91,14 +122,17 @@ def interval(values: np.ndarray) -> str:
 def main() -> None:
     """Read the options and run a measurement."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["groups", "policy"])
+    parser.add_argument("what", choices=["groups", "policy", "length"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--weight", type=float, default=1.0, help="weight of short (length only)")
     options = parser.parse_args()
     if options.what == "groups":
         groups()
-    else:
+    elif options.what == "policy":
         policy(options.seeds, options.steps)
+    else:
+        length(options.seeds, options.steps, options.weight)
 
 
 if __name__ == "__main__":

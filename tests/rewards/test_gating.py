@@ -31,19 +31,30 @@ def test_a_closed_gate_can_make_the_reward_missing():
         Gate("correct", 1, otherwise="none")
 
 
+def papo(correct, quality, weight):
+    """Return the advantages of one group by PAPO (arXiv 2603.26535, its "method" section).
+
+    A reward that does not vary gives 0, and so does the quality of a single right sample.
+    """
+    right = correct == 1
+    outcome, process = np.zeros(len(correct)), np.zeros(len(correct))
+    if correct.std() > 0:
+        outcome = (correct - correct.mean()) / correct.std(ddof=1)
+    if right.sum() >= 2 and quality[right].std() > 0:
+        process[right] = (quality[right] - quality[right].mean()) / quality[right].std(ddof=1)
+    return outcome + weight * process
+
+
 def test_a_missing_reward_is_normalized_among_the_open_gates():
-    """The advantage is z over all, plus z over the right samples alone."""
-    r = np.random.default_rng(0).random((5, 8, 2))
-    r[..., 0] = r[..., 0] < 0.5
-    gates = {"short": Gate("correct", 1, otherwise="missing")}
-    wanted = np.zeros((5, 8))
-    for p, (correct, short) in enumerate(zip(r[..., 0], r[..., 1], strict=True)):
-        wanted[p] = (correct - correct.mean()) / correct.std(ddof=1)
-        right = correct == 1
-        if right.sum() > 1:
-            wanted[p, right] += (short[right] - short[right].mean()) / short[right].std(ddof=1)
-    got = mo_grpo(apply_gates(r, NAMES, gates), [1, 1])
-    np.testing.assert_allclose(got, wanted, atol=1e-12)
+    """`mo_grpo` gives PAPO's advantages, and `gdpo` the same over their batch std."""
+    random = np.random.default_rng(0)
+    r = np.stack([random.random((40, 8)) < 0.25, random.choice([0, 0.5, 1], (40, 8))], axis=-1)
+    right = r[..., 0].sum(axis=1)
+    assert {0, 1, 2} < set(right)  # groups without, with one and with several right samples
+    wanted = np.array([papo(*group.T, weight=0.5) for group in r])
+    gated = apply_gates(r, NAMES, {"short": Gate("correct", 1, otherwise="missing")})
+    np.testing.assert_allclose(mo_grpo(gated, [1, 0.5]), wanted, atol=1e-12)
+    np.testing.assert_allclose(gdpo(gated, [1, 0.5]), wanted / wanted.std(ddof=1), atol=1e-12)
 
 
 def test_a_range_includes_zero_only_if_a_closed_gate_gives_it():

@@ -86,6 +86,7 @@ def apply_gates(
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 8.
+        Tan et al. 2026, "PAPO", https://arxiv.org/abs/2603.26535, for `otherwise="missing"`.
 
     Examples:
         >>> import numpy as np
