@@ -4,8 +4,8 @@
     python -m benchmarks.gates policy    # a policy that chooses among four answers, 10 seeds
     python -m benchmarks.gates length    # a policy that chooses only the length, 10 seeds
 
-Two rewards of 0 or 1, `correct` and `short`, both with weight 1 unless `--weight` is given. `short` is
-gated on `correct`.
+Two rewards of 0 or 1, `correct` and `short`, both with weight 1 unless `--weight` is given.
+`short` is gated on `correct`.
 """
 
 import argparse
