@@ -178,7 +178,7 @@ def test_switches_that_would_have_no_effect_are_refused(swift, wrong):
 
 
 def test_a_moved_function_or_an_unknown_estimator_changes_nothing(swift):
-    with pytest.raises(ConfigError, match="gpdo"):
+    with pytest.raises(ConfigError, match="did you mean 'gdpo'"):
         use_estimator("gpdo")
     assert computed(swift)[0] == "its own"
     swift["swift.rl_core.advantage"].compute_advantages_dynamic = lambda rewards: rewards

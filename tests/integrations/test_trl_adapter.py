@@ -217,13 +217,13 @@ def test_a_moved_part_of_an_optional_capability_switches_it_off(
 ):
     own = getattr(GRPOTrainer, method)
     parameters = inspect.signature(own).parameters.values()
-    named = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    plain = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
 
     def same_by_place(self, *others, **named):
         return own(self, *others, **named)
 
     same_by_place.__signature__ = inspect.Signature(
-        [each.replace(name=f"new_{each.name}") for each in named if each.name != "batch_size"]
+        [each.replace(name=f"new_{each.name}") for each in plain if each.name != "batch_size"]
     )
     monkeypatch.setattr(GRPOTrainer, method, same_by_place)
     with caplog.at_level(logging.WARNING, logger="gdpo"):

@@ -72,7 +72,7 @@ def test_what_goes_wrong_while_watching_is_said_once_and_the_training_goes_on(ca
     assert "stops watching" in message
 
 
-def test_advantages_that_are_not_numbers_end_the_watch_and_not_the_training(caplog):
+def test_a_batch_whose_advantages_are_not_numbers_is_left_out(caplog):
     def broken(data, adv_estimator, config):
         data.batch["advantages"] = torch.full(MASK.shape, torch.nan)
         return data
@@ -80,6 +80,8 @@ def test_advantages_that_are_not_numbers_end_the_watch_and_not_the_training(capl
     with_columns(broken, lambda name: None)(batch(), "rloo", config=VERLS)
     assert with_metrics(lambda: {"loss": 1.0})() == {"loss": 1.0}
     assert "advantages must be a finite array" in caplog.messages[-1]
+    watched()
+    assert "gdpo/correct/influence_share" in metrics_of_latest()  # the next batch is watched
 
 
 def test_the_value_of_the_trained_tokens_is_the_advantage_of_a_rollout():

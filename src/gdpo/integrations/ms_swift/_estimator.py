@@ -128,7 +128,9 @@ def _functions() -> list[Callable[..., Any]]:
     """Return ms-swift's functions that gdpo replaces, or raise a `ConfigError`."""
     try:
         advantage: Any = import_module(_MODULE)
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name not in (_MODULE, _MODULE.rpartition(".")[0]):
+            raise  # ms-swift itself, or a package that it needs, is not installed
         advantage = None
     found = [getattr(advantage, name, None) for name in _FUNCTIONS]
     for function, (name, needed) in zip(found, _FUNCTIONS.items(), strict=True):
