@@ -21,6 +21,7 @@ VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",  # with the default, 15, workers starve on a busy machine
     "RAY_memory_monitor_refresh_ms": "0",  # it would end a run for what other processes use
     "RAY_agent_register_timeout_ms": "300000",  # imports take long on a busy machine
     "RAY_prestart_worker_first_driver": "0",

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import EntryPoint
@@ -77,3 +78,18 @@ def test_verls_own_names_stay_verls():
     registry = core_algos.ADV_ESTIMATOR_REGISTRY
     assert registry["gdpo"] is registry["grpo"] is theirs
     assert {"gdpo/gdpo", "gdpo/grpo"} < set(registry)
+
+
+@pytest.mark.parametrize("level", ["NOTSET", "ERROR"])
+def test_a_warning_is_written_once_also_if_the_root_logger_drops_warnings(level):
+    program = f"""
+import logging
+from gdpo.integrations.verl import _plugin
+_plugin.install()
+_plugin.install()
+logging.basicConfig(level="{level}")
+logging.root.handlers[0].setLevel("{level}")
+logging.getLogger("gdpo.integrations._scoring").warning("brevity is ignored")
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert done.stderr.decode().count("brevity is ignored") == 1

@@ -81,11 +81,33 @@ sys.meta_path.insert(0, _FINDER)
 logger = logging.getLogger(__name__)
 
 
+class _Silenced(logging.StreamHandler[Any]):
+    """Writes the records that no handler of the root logger writes.
+
+    In verl's task runner, the root logger and its handlers only accept errors.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether this handler writes the record."""
+        return not any(record.levelno >= handler.level for handler in logging.root.handlers)
+
+
+def show_warnings() -> None:
+    """Write gdpo's warnings to stderr, even if the root logger drops warnings."""
+    of_gdpo = logging.getLogger("gdpo")
+    if not any(isinstance(handler, _Silenced) for handler in of_gdpo.handlers):
+        handler = _Silenced()
+        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        of_gdpo.addHandler(handler)
+        of_gdpo.setLevel(logging.WARNING)
+
+
 def install() -> None:
     """Register the changes to verl's modules. Each change is applied when verl imports the module.
 
     A change whose function this verl does not have is left out, with a warning.
     """
+    show_warnings()
     for module, change in (
         ("verl.trainer.ppo.core_algos", _register_all),
         ("verl.trainer.ppo.utils", _check_configuration),
