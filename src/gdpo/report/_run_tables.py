@@ -11,7 +11,6 @@ from gdpo.report._tables import NOTHING, Cell, Estimate, Name, Table
 from gdpo.report.requested import HEADINGS, cells
 from gdpo.report.text import number, probability
 
-
 _SHARE = Measured("", 0.0, 1.0, None)
 """The unit of numbers from 0 to 1."""
 
