@@ -13,6 +13,7 @@ from rich.console import Console
 from tests.training.conftest import forget_checkpoints_after, repeatable, weights
 
 from gdpo.errors import ConfigError, DataError
+from gdpo.experiments.reading import read_experiment
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.resolve import resolve
 from gdpo.rollouts import read_rollouts
@@ -181,11 +182,14 @@ def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(recipe_fi
     assert repeatable(run) == whole
 
 
+REQUESTED = {"brief": 0.8, "vowels": 0.1, "format": 0.1}
+
+
 @pytest.mark.parametrize(
     "asked",
     [
         "rewards.brief.weight={from: 1.0, to: 0.0, steps: 4}",
-        "influence={brief: 0.8, vowels: 0.1, format: 0.1}",
+        f"influence={REQUESTED}",
     ],
 )
 def test_a_resumed_run_goes_on_with_its_changing_weights(recipe_file, asked):
@@ -201,6 +205,10 @@ def test_a_resumed_run_goes_on_with_its_changing_weights(recipe_file, asked):
     ]
     assert weights == recorded
     assert len(set(weights)) > 1
+    (read,) = read_experiment(run.path).runs
+    assert read.weights["brief"].tolist() == weights
+    assert read.requested == ({} if "influence" not in asked else REQUESTED)
+    assert f"| brief | 0 to 1 | {weights[-1]:g} |" in run.readme.read_text()
     forget_checkpoints_after(run, 2)
     train(recipe, resume=True)
     assert repeatable(run) == whole
