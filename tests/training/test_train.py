@@ -6,6 +6,7 @@ import pickle
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -212,6 +213,19 @@ def test_a_resumed_run_goes_on_with_its_changing_weights(recipe_file, asked):
     forget_checkpoints_after(run, 2)
     train(recipe, resume=True)
     assert repeatable(run) == whole
+
+
+def test_with_sparse_logs_weights_and_statuses_are_those_of_the_logged_steps(recipe_file):
+    changes = ["rewards.brief.weight=1.0", f"influence={REQUESTED}", "trainer.logging_steps=2"]
+    run = train(load_recipe(recipe_file, changes)).run
+    recorded = [
+        read_rollouts(run.rollouts / f"step_{step:06d}.parquet")[0].weights["brief"]
+        for step in (1, 2, 3, 4)
+    ]
+    (read,) = read_experiment(run.path).runs
+    assert len(set(recorded)) > 1
+    np.testing.assert_array_equal(read.weights["brief"], [np.nan, recorded[1], np.nan, recorded[3]])
+    assert set(read.statuses["brief"][[1, 3]]) <= {0, 1, 2, 3, 4}
 
 
 def test_a_gated_reward_counts_only_where_its_gate_is_open(recipe_file, own_rewards):

@@ -372,7 +372,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         for name, share in closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
         for key, value in self._rule.metrics(self.reward_func_names, self._weights()).items():
-            metrics[key].append(value)
+            # TRL logs the mean of the values since the last log, but a status has no mean.
+            metrics[key] = [value]
         for key, value in trl_metrics(diagnosis, self._detail).items():
             metrics[key].append(value)
         metrics["frac_reward_zero_std"][-1] = diagnosis.zero_advantage_groups
