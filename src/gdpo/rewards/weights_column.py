@@ -7,7 +7,8 @@ weights.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, nan
+from math import nan
+from sys import float_info
 from typing import Any, cast
 
 import numpy as np
@@ -75,7 +76,7 @@ def _weights_of(
                 f"{place}: {name!r} is not a reward of this run: {did_you_mean(name, names)}"
             )
         is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if value is not None and not (is_number and abs(value) < inf):
+        if value is not None and not (is_number and abs(value) <= float_info.max):
             raise DataError(
                 f"{place}: the weight of {name!r} is {value!r:.80}: write a finite number, "
                 "or null if the reward does not apply to this prompt"
