@@ -180,7 +180,7 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
     return LoopCallback()
 
 
-def _dataset(problems: Sequence[Problem], *, column: str | None) -> "Dataset":
+def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Dataset":
     """Return the problems as a dataset for TRL, without converting them to Arrow.
 
     Arrow gives every row of a column the same keys, so a reference whose values are objects (for
