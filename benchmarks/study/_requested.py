@@ -58,32 +58,59 @@ def _ends(curve):
 
 
 def _errors(experiment):
+    """Return a table with the share error of each run, over all its steps and over windows."""
     analysis = analyze_experiment(experiment)
-    lines = ["| seed | governed steps | error | half-width | within |", "|---|---|---|---|---|"]
-    found = []
+    lines = [
+        "| seed | governed steps | error | half-width | within | windows within |",
+        "|---|---|---|---|---|---|",
+    ]
+    whole, parts = [], []
     for place, run in enumerate(experiment.runs):
         recorded = analysis.runs[str(place)]
-        steps = governed_steps(run, recorded)
-        window = recorded.influence(steps) if steps else None
-        rows = [] if window is None else [window.names.index(name) for name in run.requested]
-        if window is None or np.min(window.sums.live[rows]) < LIVE_GROUPS:
-            lines.append(f"| {run.seed} | {len(steps)} | not measured | | |")
+        steps = sorted(governed_steps(run, recorded))
+        windows = [_error(recorded.influence(each), run) for each in _windows(recorded, run, steps)]
+        if not windows:
+            lines.append(f"| {run.seed} | {len(steps)} | not measured | | | |")
             continue
-        apart = np.abs(window.shares[rows] - list(run.requested.values()))
-        worst = int(np.argmax(apart))
-        margin = window.margins[rows][worst]
-        within = apart[worst] <= TOLERANCE + margin
-        found.append((apart[worst], margin, within))
+        error, margin, within = _error(recorded.influence(steps), run)
+        whole.append((error, margin, within))
+        parts += windows
         lines.append(
-            f"| {run.seed} | {len(steps)} | {apart[worst]:.3f} | {margin:.3f} | "
-            f"{'yes' if within else 'no'} |"
+            f"| {run.seed} | {len(steps)} | {error:.3f} | {margin:.3f} | "
+            f"{'yes' if within else 'no'} | {_count(windows)} |"
         )
-    if found:
-        error, margin, share = np.mean(found, axis=0)
+    if whole:
+        error, margin, _ = np.mean(whole, axis=0)
         lines.append(
-            f"| mean | | {error:.3f} | {margin:.3f} | {share * len(found):.0f} of {len(found)} |"
+            f"| mean | | {error:.3f} | {margin:.3f} | {_count(whole)} | {_count(parts)}, mean "
+            f"error {np.mean(parts, axis=0)[0]:.3f} |"
         )
     return "\n".join(lines)
+
+
+def _windows(recorded, run, steps):
+    """Yield the steps of each window in which every reward varies in `LIVE_GROUPS` groups."""
+    window = []
+    for step in steps:
+        window.append(step)
+        influence = recorded.influence(window)
+        live = [influence.sums.live[influence.names.index(name)] for name in run.requested]
+        if min(live) >= LIVE_GROUPS:
+            yield window
+            window = []
+
+
+def _error(influence, run):
+    """Return the largest share error, the half-width of its interval, and whether it is small."""
+    rows = [influence.names.index(name) for name in run.requested]
+    apart = np.abs(influence.shares[rows] - list(run.requested.values()))
+    worst = int(np.argmax(apart))
+    margin = influence.margins[rows][worst]
+    return apart[worst], margin, apart[worst] <= TOLERANCE + margin
+
+
+def _count(found):
+    return f"{sum(bool(within) for *_, within in found)} of {len(found)}"
 
 
 def interval(values):
