@@ -28,10 +28,9 @@ class PointTexts:
 def point_texts(found: TradeOff) -> PointTexts:
     """Return the varied values if one key has short values in all variants, otherwise numbers."""
     chosen = [point.label.partition(" ")[2].partition("=") for point in found.points]
-    # A space in the rest of a label separates two varied keys, or is part of a long value.
-    keys = {"" if " " in value else key for key, _, value in chosen}
-    values = tuple(value for _, _, value in chosen)
-    if len(keys) == 1 and all(len(value) in range(1, _SHORT + 1) for value in values):
+    keys, values = {key for key, _, _ in chosen}, tuple(value for _, _, value in chosen)
+    # A space separates two varied keys, or belongs to a value with several parts.
+    if len(keys) == 1 and all(0 < len(v) <= _SHORT and " " not in v for v in values):
         return PointTexts(keys.pop(), values)
     return PointTexts("", tuple(map(str, range(1, len(values) + 1))))
 
