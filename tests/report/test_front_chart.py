@@ -121,6 +121,11 @@ def test_an_export_has_the_picture_and_both_tables(tmp_path):
     for row in rows:
         value = f"{row['y']} [{row['y, low']}, {row['y, high']}]".replace("-", "−")
         assert value in text
+    point = trade_off(comparison, NAMES).points[2]
+    ends = [float(rows[2][column]) for column in ("y", "y, low", "y, high")]
+    assert ends == pytest.approx(
+        [point.second.value, point.second.low, point.second.high], abs=0.01
+    )
     assert "| `front` | svg, png, csv, md, tex |" in (folder / "README.md").read_text("utf-8")
     words = [e.text for e in ElementTree.parse(folder / "front.svg").iter() if e.text]
     assert {"grpo", "gdpo", "y against x"} <= set(words)
