@@ -60,6 +60,26 @@ def test_a_dry_run_shows_the_labels_and_writes_nothing(gdpo_says, tmp_path):
     assert not folder.exists()
 
 
+def test_a_dry_run_shows_schedules_and_the_requested_influence_of_each_variant(gdpo_says, tmp_path):
+    shares = "influence={correctness: 0.7, integer: 0.15, format: 0.15}"
+    common = ["recipes/gsm8k", "--estimators", "gdpo", "--dry-run", "--output", tmp_path / "c"]
+    code, out, err = gdpo_says(
+        "compare", *common, "--set", shares, "--vary", "influence.format=0.15,0.3"
+    )
+    assert (code, err) == (0, "")
+    assert "gdpo influence.format=0.3: correctness × 1" in out
+    assert "with requested influence correctness 0.7, integer 0.15, format 0.3;" in out
+    code, out, err = gdpo_says("compare", *common, "--vary", shares.replace("=", "=null,", 1))
+    assert (code, err) == (0, "")
+    assert out.count("with requested influence") == 1
+    schedule = "rewards.format.weight={from: 1, to: 0.2, steps: 200}"
+    varied = "rewards.format.weight.to=0.5,0.2"
+    code, out, err = gdpo_says("compare", *common, "--set", schedule, "--vary", varied)
+    assert (code, err) == (0, "")
+    assert "gdpo format.weight.to=0.5: " in out
+    assert "format × 1 → 0.5 over 200 steps" in out
+
+
 def test_a_dry_run_prints_the_smallest_p_value_and_the_seeds_that_are_needed(gdpo_says, tmp_path):
     options = ["--seeds", "3", "--dry-run", "--output", tmp_path / "compared"]
     code, out, _ = gdpo_says("compare", "recipes/gsm8k", *options)

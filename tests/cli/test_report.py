@@ -64,7 +64,9 @@ def test_a_front_is_printed_for_each_estimator_with_its_hypervolume(gdpo_says, t
     code, out, err = gdpo_says("report", str(tmp_path / "runs"), "--front", "format,length")
     assert (code, err) == (0, "")
     assert "hypervolume of grpo: 0." in out
-    assert "minus grpo: 0." in out
+    assert "minus grpo: +0." in out
+    page = (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
+    assert "Trade-off between <bdi>format</bdi> and <bdi>length</bdi>" in page
 
 
 def test_a_front_of_an_unknown_reward_is_refused_before_anything_is_written(gdpo_says, runs):

@@ -16,7 +16,7 @@ from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.errors import ConfigError
 from gdpo.experiments.analysis import analyse
 from gdpo.experiments.display import grid_display
-from gdpo.experiments.fronts import fronts, read_front
+from gdpo.experiments.fronts import read_front
 from gdpo.experiments.grid import (
     Grid,
     decidable,
@@ -148,7 +148,7 @@ def make_report(
         output: Path of the HTML file. None: `report.html` in the folder.
         console: Console for the summary.
         export: Folder for figures and tables. None: nothing is exported.
-        front: Two rewards whose trade-off is printed. None: none is printed.
+        front: Two rewards whose trade-off is printed and shown in the report. None: no trade-off.
 
     Raises:
         DataError: If the folder contains no run, or if a run's file cannot be read.
@@ -157,9 +157,8 @@ def make_report(
     file = output or folder / "report.html"
     comparison = analyse(read_experiment(folder))
     rewards = None if front is None else read_front(front)
-    found = () if rewards is None else fronts(comparison, rewards)
     try:
-        requested = write_report(comparison, file, export=export)
+        requested = write_report(comparison, file, export=export, front=rewards)
     except OSError as error:
         if is_full(error):
             raise
@@ -173,7 +172,7 @@ def make_report(
     if requested:
         console.print(requested_summary(requested))
     if rewards is not None:
-        console.print(front_summary(found, rewards))
+        console.print(front_summary(comparison, rewards))
     console.print(f"report: {file}", markup=False, soft_wrap=True)
     if export is not None:
         console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)

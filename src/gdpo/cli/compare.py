@@ -60,7 +60,8 @@ def compare(
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
         front: Print where the variants of each estimator end in two rewards, which of them are on
-            the front, and the hypervolume, as in `--front correctness,length`.
+            the front, and the hypervolume, as in `--front correctness,length`. The report shows
+            them as a chart.
         price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
             Default: print no cost.
         retry_failed: Train failed runs again.

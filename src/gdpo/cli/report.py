@@ -23,7 +23,8 @@ def report(
         export: Write every figure (SVG, PNG, CSV) and every table (CSV, Markdown, LaTeX) to this
             folder. The folder must be empty or not exist. PNG files need matplotlib.
         front: Print where the variants of each estimator end in two rewards, which of them are on
-            the front, and the hypervolume, as in `--front correctness,length`.
+            the front, and the hypervolume, as in `--front correctness,length`. The report shows
+            them as a chart.
     """
     from rich.console import Console
 

@@ -39,6 +39,19 @@ class Front:
     """Number of seeds for which the runs of all variants have ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class TradeOff:
+    """Stores where the variants of all estimators end in two rewards."""
+
+    rewards: tuple[Measured, Measured]
+    fronts: tuple[Front, ...]
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The points of all fronts."""
+        return tuple(point for front in self.fronts for point in front.points)
+
+
 def read_front(text: str) -> tuple[str, str]:
     """Return the two rewards in the value of `--front`.
 
@@ -50,9 +63,25 @@ def read_front(text: str) -> tuple[str, str]:
         ('correctness', 'length')
     """
     names = [part.strip() for part in text.split(",") if part.strip()]
+    _check_two(names, text)
+    return names[0], names[1]
+
+
+def _check_two(names: Sequence[str], text: str) -> None:
     if len(names) != 2 or names[0] == names[1]:
         raise ConfigError(f"--front {text}: name two rewards, as in --front correctness,length")
-    return names[0], names[1]
+
+
+def trade_off(comparison: Comparison, rewards: tuple[str, str]) -> TradeOff:
+    """Return the fronts of all estimators, with the ranges of the two rewards.
+
+    Raises:
+        ConfigError: If the rewards are the same, the experiment has no such reward, or labels
+            define it differently.
+    """
+    found = fronts(comparison, rewards)
+    first, second = rewards
+    return TradeOff((_measured(comparison, first), _measured(comparison, second)), found)
 
 
 def fronts(comparison: Comparison, rewards: tuple[str, str]) -> tuple[Front, ...]:
@@ -67,7 +96,8 @@ def fronts(comparison: Comparison, rewards: tuple[str, str]) -> tuple[Front, ...
         rewards: Names of two rewards. Higher is better for both.
 
     Raises:
-        ConfigError: If the experiment has no such reward, or labels define it differently.
+        ConfigError: If the rewards are the same, the experiment has no such reward, or labels
+            define it differently.
     """
     check_front(rewards, comparison)
     groups: dict[str, list[str]] = {}
@@ -88,7 +118,8 @@ def fronts(comparison: Comparison, rewards: tuple[str, str]) -> tuple[Front, ...
 
 
 def check_front(rewards: Sequence[str], comparison: Comparison) -> None:
-    """Raise a ConfigError if a reward of the front does not exist or has several definitions."""
+    """Raise a ConfigError unless these are two rewards, and each exists and has one definition."""
+    _check_two(rewards, ",".join(rewards))
     names = [reward.name for reward in comparison.experiment.rewards]
     for name in rewards:
         if name not in names:

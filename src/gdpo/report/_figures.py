@@ -12,10 +12,10 @@ from gdpo._text import one_line
 from gdpo.report._charts import Chart, Line
 from gdpo.report._html import render_figure
 from gdpo.report._tables import Name, Table
-from gdpo.report.colours import style_at
+from gdpo.report.colours import Style, style_at
 from gdpo.report.text import number
 
-_LETTERS = 62
+LETTERS = 62
 """Maximum number of characters per line of text in an image."""
 
 
@@ -38,15 +38,17 @@ class Figure:
 def to_svg(figure: Figure) -> str:
     """Return a figure as self-contained SVG without a style sheet."""
     legend = [
-        (style_at(line.colour), _wrapped(line.label, _LETTERS - 6)) for line in figure.chart.lines
+        (style_at(line.colour), wrapped_lines(line.label, LETTERS - 6))
+        for line in figure.chart.lines
     ]
     return render_figure(
+        "figure.svg",
         chart=figure.chart,
-        heading=_wrapped(figure.heading, _LETTERS - 4),
+        heading=wrapped_lines(figure.heading, LETTERS - 4),
         legend=legend,
         style_at=style_at,
         notes=_notes(figure),
-        dash=lambda each: " ".join(f"{length:g}" for length in each.dashes),
+        dash=dash,
     )
 
 
@@ -83,7 +85,7 @@ def save_png(figure: Figure, file: Path) -> None:
         lines = sorted(figure.chart.lines, key=lambda line: line.colour)
         handles = {line.label: _draw(axis, figure.chart, line) for line in lines}
         _frame(axis, figure)
-        texts = ["\n".join(_wrapped(line.label, _LETTERS)) for line in figure.chart.lines]
+        texts = ["\n".join(wrapped_lines(line.label, LETTERS)) for line in figure.chart.lines]
         # matplotlib omits labels that begin with an underscore, so each label gets a space.
         legend = axis.legend(
             [handles[line.label] for line in figure.chart.lines],
@@ -122,7 +124,7 @@ def _draw(axis: Any, chart: Chart, line: Line) -> Any:
 
 def _frame(axis: Any, figure: Figure) -> None:
     chart = figure.chart
-    heading = "\n".join(_wrapped(figure.heading, _LETTERS))
+    heading = "\n".join(wrapped_lines(figure.heading, LETTERS))
     axis.set_title(heading, fontsize=10, loc="left", parse_math=False)
     axis.set_xlabel(chart.unit, fontsize=8)
     axis.set_ylim(chart.low, chart.high)
@@ -132,7 +134,7 @@ def _frame(axis: Any, figure: Figure) -> None:
     axis.grid(axis="y", alpha=0.3, linewidth=0.6)
     axis.spines[["top", "right"]].set_visible(False)
     note = "\n".join(_notes(figure))
-    rows = sum(len(_wrapped(line.label, _LETTERS)) for line in chart.lines)
+    rows = sum(len(wrapped_lines(line.label, LETTERS)) for line in chart.lines)
     below = -0.20 - 0.075 * rows
     axis.text(
         0, below, note, transform=axis.transAxes, va="top", fontsize=7, color="#5b616b",
@@ -141,12 +143,18 @@ def _frame(axis: Any, figure: Figure) -> None:
 
 
 def _notes(figure: Figure) -> list[str]:
-    return _wrapped(f"{figure.note} {figure.chart.axis_note}".strip(), 80)
+    return wrapped_lines(f"{figure.note} {figure.chart.axis_note}".strip(), 80)
 
 
 def _edge(values: Any, chart: Chart) -> Any:
     return np.full(len(chart.x), np.nan) if values is None else values
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def dash(style: Style) -> str:
+    """Return the dashes of a style as the SVG attribute `stroke-dasharray`."""
+    return " ".join(f"{length:g}" for length in style.dashes)
+
+
+def wrapped_lines(text: str, width: int) -> list[str]:
+    """Return the text on lines of at most `width` characters, at least one line."""
     return textwrap.wrap(one_line(text), width) or [""]

@@ -46,13 +46,14 @@ def render(template: str, *, data: Any, **content: Any) -> str:
     return environment.get_template(template).render(content, data=Markup(embedded(data)))
 
 
-def render_figure(**content: Any) -> str:
+def render_figure(template: str, **content: Any) -> str:
     """Return a chart as an SVG file.
 
     Args:
-        content: Values for the variables in `templates/figure.svg`.
+        template: Name of the template file in `templates/`.
+        content: Values for the template's variables.
     """
-    return _environment().get_template("figure.svg").render(content)
+    return _environment().get_template(template).render(content)
 
 
 @cache

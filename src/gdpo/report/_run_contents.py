@@ -10,6 +10,7 @@ from gdpo.diagnostics.diagnosis import Kind
 from gdpo.diagnostics.watch import Span
 from gdpo.errors import GdpoError
 from gdpo.experiments.comparison import Comparison
+from gdpo.experiments.fronts import TradeOff, trade_off
 from gdpo.experiments.grid import estimator_of
 from gdpo.experiments.reading import Experiment
 from gdpo.recipes.read import read_recipe
@@ -54,14 +55,22 @@ class Contents:
     findings: list[tuple[str, bool, list[Lasting]]]
     """Label of each estimator, whether its rollouts were recorded, and its lasting findings, worst
     first."""
+    trade_off: TradeOff | None = None
+    """Where the variants end in two rewards. None: the page does not show it."""
 
 
-def read_contents(comparison: Comparison) -> Contents:
+def read_contents(comparison: Comparison, front: tuple[str, str] | None = None) -> Contents:
     """Read the rollouts of a comparison's runs and return the contents of its page.
 
+    Args:
+        comparison: The results of an experiment.
+        front: Two rewards whose trade-off the page shows. None: the page shows no trade-off.
+
     Raises:
+        ConfigError: If `front` does not name two rewards that all labels define in the same way.
         DataError: If a rollout file in a run directory cannot be read.
     """
+    shown = None if front is None else trade_off(comparison, front)
     experiment = comparison.experiment
     analysis = analyze_experiment(experiment)
     # The survival curve of a single run has only one step, so it is not drawn.
@@ -77,6 +86,7 @@ def read_contents(comparison: Comparison) -> Contents:
         weights=weights(comparison),
         requested=requested_shares(experiment, analysis),
         findings=list(_findings(experiment, analysis)),
+        trade_off=shown,
     )
 
 

@@ -6,8 +6,9 @@ from itertools import chain
 from gdpo.experiments.comparison import Comparison, Difference, Outcome
 from gdpo.experiments.reading import Measured
 from gdpo.experiments.statistics import Interval
+from gdpo.report._front_tables import hypervolumes, variants
 from gdpo.report._run_contents import Contents
-from gdpo.report._tables import NOTHING, Cell, Estimate, Name, Table
+from gdpo.report._tables import NOTHING, Cell, Estimate, Name, Table, estimate
 from gdpo.report.requested import HEADINGS, cells
 from gdpo.report.text import number, probability
 
@@ -21,6 +22,8 @@ def tables(contents: Contents) -> list[Table]:
     found = [_results(comparison), _seeds(comparison)]
     if comparison.hypervolumes:
         found.append(_hypervolumes(comparison))
+    if contents.trade_off is not None:
+        found += [variants(contents.trade_off, for_chart=True), hypervolumes(contents.trade_off)]
     found += [_requested(contents), _runs(comparison), _findings(contents)]
     if contents.analysis.replayed:
         found.append(_advantages(contents))
@@ -43,7 +46,7 @@ def _results(comparison: Comparison) -> Table:
         [
             Name(reward.name),
             Name(label),
-            _estimate(outcome.final, reward),
+            estimate(outcome.final, reward),
             *(_difference(found.get((label, reward.name)), reward) if found else ()),
             number(comparison.threshold(reward), reward.low, reward.high),
             f"{outcome.reached} of {outcome.runs}",
@@ -60,7 +63,7 @@ def _difference(found: Difference | None, reward: Measured) -> list[Cell]:
     if found is None:
         return [NOTHING] * 4
     values = (found.p_adjusted, found.p_value, found.p_floor)
-    return [_estimate(found.final, reward, sign=True), *map(probability, values)]
+    return [estimate(found.final, reward, sign=True), *map(probability, values)]
 
 
 def _seeds(comparison: Comparison) -> Table:
@@ -83,7 +86,7 @@ def _seeds(comparison: Comparison) -> Table:
             Name(outcome.label),
             str(outcome.runs),
             str(outcome.failed),
-            _estimate(outcome.best, rewards[outcome.reward]),
+            estimate(outcome.best, rewards[outcome.reward]),
             *_finals(comparison, outcome, rewards[outcome.reward]),
             *(_tests(found.get((outcome.label, outcome.reward))) if found else ()),
         ]
@@ -107,7 +110,7 @@ def _tests(found: Difference | None) -> list[str]:
 
 
 def _hypervolumes(comparison: Comparison) -> Table:
-    rows = [[Name(label), _estimate(share, _SHARE)] for label, share in comparison.hypervolumes]
+    rows = [[Name(label), estimate(share, _SHARE)] for label, share in comparison.hypervolumes]
     return Table("hypervolume", "Hypervolume of all rewards", ["estimator", "share"], rows)
 
 
@@ -117,7 +120,7 @@ def _requested(contents: Contents) -> Table:
             Name(share.label),
             Name(share.reward),
             number(share.requested),
-            _estimate(share.realized, _SHARE),
+            estimate(share.realized, _SHARE),
             *cells(share)[2:-1],
             Name(share.status),
         ]
@@ -207,12 +210,3 @@ def steps(found: Interval) -> Cell:
         NOTHING if end != end else f"{end:.0f}" for end in (found.value, found.low, found.high)
     )
     return Estimate(value, low, high)
-
-
-def _estimate(found: Interval, reward: Measured, *, sign: bool = False) -> Estimate:
-    return Estimate(
-        *(
-            number(value, reward.low, reward.high, sign=sign)
-            for value in (found.value, found.low, found.high)
-        )
-    )

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gdpo._text import one_line
+from gdpo.experiments.reading import Measured
+from gdpo.experiments.statistics import Interval
+from gdpo.report.text import number
 
 NOTHING = "–"
 """Placeholder for a missing value. CSV files have an empty cell instead."""
@@ -45,6 +48,12 @@ class Table:
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+
+
+def estimate(found: Interval, reward: Measured, *, sign: bool = False) -> Estimate:
+    """Return a number and its interval, rounded to about a thousandth of the reward's range."""
+    ends = (found.value, found.low, found.high)
+    return Estimate(*(number(end, reward.low, reward.high, sign=sign) for end in ends))
 
 
 def to_csv(table: Table) -> str:

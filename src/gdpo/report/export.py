@@ -14,6 +14,9 @@ from gdpo.experiments.comparison import details, headline
 from gdpo.experiments.statistics import FEWEST_SEEDS
 from gdpo.report._charts import smoothing
 from gdpo.report._figures import Figure, save_png, to_svg, to_table
+from gdpo.report._front_chart import front_chart
+from gdpo.report._front_figure import front_svg, save_front_png
+from gdpo.report._front_tables import FRONT
 from gdpo.report._run_contents import Contents
 from gdpo.report._run_tables import tables
 from gdpo.report._tables import Table, markdown_text, to_csv, to_latex, to_markdown
@@ -143,6 +146,11 @@ def _move_up(partial: Path, folder: Path) -> None:
 def _write(contents: Contents, folder: Path) -> None:
     drawn, listed = list(_figures(contents)), tables(contents)
     pngs = not missing_png()
+    chart = None if contents.trade_off is None else front_chart(contents.trade_off)
+    if chart is not None:
+        _save(folder / f"{FRONT}.svg", front_svg(chart))
+        if pngs:
+            save_front_png(chart, folder / f"{FRONT}.png")
     for figure in drawn:
         _save(folder / f"{figure.file}.svg", to_svg(figure))
         _save(folder / f"{figure.file}.csv", to_csv(to_table(figure)))
@@ -152,7 +160,8 @@ def _write(contents: Contents, folder: Path) -> None:
         _save(folder / f"{table.file}.csv", to_csv(table))
         _save(folder / f"{table.file}.md", to_markdown(table))
         _save(folder / f"{table.file}.tex", to_latex(table))
-    _save(folder / INDEX, _index(contents, drawn, listed))
+    charted = {FRONT} if chart is not None else set[str]()
+    _save(folder / INDEX, _index(contents, drawn, listed, charted=charted))
 
 
 def _save(file: Path, text: str) -> None:
@@ -186,13 +195,25 @@ def _plain(name: str) -> str:
     return f"-{plain}" if plain else ""
 
 
-def _index(contents: Contents, figures: Sequence[Figure], listed: Sequence[Table]) -> str:
+def _index(
+    contents: Contents, figures: Sequence[Figure], listed: Sequence[Table], *, charted: set[str]
+) -> str:
+    """Return the list of all files.
+
+    Args:
+        contents: Contents of the page.
+        figures: Figures whose points are in a CSV file.
+        listed: Tables.
+        charted: Files of the tables that are drawn as a chart too.
+    """
     comparison = contents.comparison
-    endings = "svg, csv" if missing_png() else "svg, png, csv"
+    images = "svg" if missing_png() else "svg, png"
     rows = [
-        *(f"| `{each.file}` | {endings} | {markdown_text(each.heading)} |" for each in figures),
-        *(f"| `{each.file}` | csv, md, tex | {markdown_text(each.caption)} |" for each in listed),
+        f"| `{each.file}` | {images}, csv | {markdown_text(each.heading)} |" for each in figures
     ]
+    for table in listed:
+        endings = f"{images}, csv, md, tex" if table.file in charted else "csv, md, tex"
+        rows.append(f"| `{table.file}` | {endings} | {markdown_text(table.caption)} |")
     notices = [missing_png()] if missing_png() else []
     return "\n\n".join(
         [

@@ -1,14 +1,14 @@
 """Prints the trade-off between two rewards as a table for a terminal."""
 
-from collections.abc import Sequence
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gdpo._text import visible
-from gdpo.experiments.fronts import Front
-from gdpo.experiments.statistics import Interval
+from gdpo.experiments.comparison import Comparison
+from gdpo.experiments.fronts import TradeOff, trade_off
+from gdpo.report._front_tables import hypervolumes, variants
+from gdpo.report._tables import Cell, Name
 
 _NOTE = (
     "front: no variant of the same estimator has a mean at least as high in both rewards and "
@@ -17,30 +17,38 @@ _NOTE = (
 )
 
 
-def front_summary(fronts: Sequence[Front], rewards: tuple[str, str]) -> RenderableType:
-    """Return a table of the variants and a line with the hypervolume of each estimator."""
+def front_summary(comparison: Comparison, rewards: tuple[str, str]) -> RenderableType:
+    """Return a table of the variants and a line with the hypervolume of each estimator.
+
+    Args:
+        comparison: The results of an experiment.
+        rewards: Names of two rewards.
+
+    Raises:
+        ConfigError: If the experiment has no such reward, or labels define it differently.
+    """
+    found = trade_off(comparison, rewards)
+    shown = variants(found)
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("variant", style="bold", overflow="fold")
-    for heading in (*rewards, "front"):
+    for heading in shown.columns[1:]:
         table.add_column(Text(visible(heading)), justify="right")
-    for front in fronts:
-        for point in front.points:
-            cells = [visible(point.label), _shown(point.first), _shown(point.second)]
-            table.add_row(*map(Text, cells), "yes" if point.on_front else "no")
-    lines = [Text(_hypervolume(front, fronts[0].estimator)) for front in fronts]
-    return Group(table, *lines, Text(_NOTE, style="dim"))
+    for row in shown.rows:
+        table.add_row(*(Text(_text(cell)) for cell in row))
+    return Group(table, *map(Text, _lines(found)), Text(_NOTE, style="dim"))
 
 
-def _hypervolume(front: Front, baseline: str) -> str:
-    seeds = f"{front.seeds} seed{'s' * (front.seeds != 1)}"
-    text = f"hypervolume of {visible(front.estimator)}: {_shown(front.hypervolume)}, {seeds}"
-    if front.difference is None:
-        return text
-    return f"{text}; minus {visible(baseline)}: {_shown(front.difference)}"
+def _lines(found: TradeOff) -> list[str]:
+    """Return a line for each estimator with its hypervolume and its difference from the first."""
+    baseline = found.fronts[0].estimator
+    lines: list[str] = []
+    for name, volume, *difference, seeds in hypervolumes(found).rows:
+        text = f"hypervolume of {_text(name)}: {volume}, {seeds} seed{'s' * (seeds != '1')}"
+        if lines:
+            text += f"; minus {visible(baseline)}: {difference[0]}"
+        lines.append(text)
+    return lines
 
 
-def _shown(found: Interval) -> str:
-    if found.value != found.value:
-        return "–"
-    known = found.low == found.low
-    return f"{found.value:.3f}" + (f" [{found.low:.3f}, {found.high:.3f}]" if known else "")
+def _text(cell: Cell) -> str:
+    return visible(cell.text if isinstance(cell, Name) else str(cell))

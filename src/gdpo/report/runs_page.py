@@ -11,6 +11,8 @@ from gdpo.experiments.comparison import Comparison, Outcome, details, headline
 from gdpo.experiments.reading import Experiment, Measured
 from gdpo.experiments.statistics import FEWEST_SEEDS
 from gdpo.report._charts import smoothing
+from gdpo.report._front_chart import front_chart
+from gdpo.report._front_tables import hypervolumes, variants
 from gdpo.report._html import bars, finding_row, render
 from gdpo.report._run_contents import Contents, Lasting, read_contents
 from gdpo.report._run_tables import off_record
@@ -29,7 +31,11 @@ _LINES = 3
 
 
 def write_report(
-    comparison: Comparison, file: Path, *, export: Path | None = None
+    comparison: Comparison,
+    file: Path,
+    *,
+    export: Path | None = None,
+    front: tuple[str, str] | None = None,
 ) -> list[RequestedShare]:
     """Write a self-contained HTML file that shows which estimator is better.
 
@@ -45,18 +51,21 @@ def write_report(
         export: Folder for every figure (SVG, and PNG if matplotlib is installed) and every table
             (CSV, Markdown, LaTeX). The folder must be empty or not exist. None: nothing is
             exported.
+        front: Two rewards. The page and the export show where the variants of each estimator end
+            in both, with intervals, and the hypervolumes. None: they do not show it.
 
     Returns:
         The requested influence shares, and the shares that the rewards had.
 
     Raises:
-        ConfigError: If `export` exists and is not an empty folder, or contains `file`. In this case
+        ConfigError: If `export` exists and is not an empty folder, or contains `file`, or if
+            `front` does not name two rewards that all labels define in the same way. In this case
             nothing is written.
         DataError: If a rollout file in a run directory cannot be read.
     """
     if export is not None:
         check_destination(export, page=file)
-    contents = read_contents(comparison)
+    contents = read_contents(comparison, front)
     write_whole(file, _page(contents))
     if export is not None:
         write_export(contents, export)
@@ -71,6 +80,7 @@ def _page(contents: Contents) -> str:
     charts = list(enumerate([*drawn, *contents.times, *contents.weights]))
     times, weights = len(drawn), len(drawn) + len(contents.times)
     rewards = {reward.name: reward for reward in experiment.rewards}
+    found = contents.trade_off
 
     def finals(outcome: Outcome) -> str:
         reward = rewards[outcome.reward]
@@ -92,6 +102,11 @@ def _page(contents: Contents) -> str:
         results=[(reward, *_scale(comparison, reward)) for reward in experiment.rewards],
         fewest=FEWEST_SEEDS,
         few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),
+        trade_off=None if found is None else [reward.name for reward in found.rewards],
+        front_chart=None if found is None else front_chart(found),
+        front_tables=()
+        if found is None
+        else (variants(found, for_chart=True), hypervolumes(found)),
         window=smoothing(experiment.total_steps),
         curves=charts[: len(drawn)],
         survival=charts[times:weights],

@@ -1,0 +1,224 @@
+"""The picture and the tables of a trade-off have the terminal's numbers, whatever the names."""
+
+import csv
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.experiments.test_analysis import run
+
+from gdpo.errors import ConfigError
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.fronts import trade_off
+from gdpo.experiments.reading import Experiment, Measured
+from gdpo.report import write_report
+from gdpo.report._front_chart import front_chart
+from gdpo.report._front_tables import point_texts
+from gdpo.report.front_summary import front_summary
+
+ENDS = {
+    "grpo w=1": (0.2, -1.0),
+    "grpo w=0.5": (0.1, -2.0),
+    "gdpo w=1": (0.3, 1.0),
+    "gdpo w=0.5": (0.6, -0.5),
+}
+NAMES = ("x", "y")
+
+
+def compared(ends, *, names=NAMES, seeds=3):
+    rewards = (Measured(names[0], 0.0, 1.0, 1.0), Measured(names[1], -3.0, 3.0, 1.0))
+    runs = tuple(
+        replace(
+            run(label, s),
+            means={
+                names[0]: np.full(100, x + 0.01 * s),
+                names[1]: np.full(100, y + 0.1 * s),
+            },
+        )
+        for label, (x, y) in ends.items()
+        for s in range(seeds)
+    )
+    experiment = Experiment(
+        "t", Path("r"), tuple(ends), tuple(range(seeds)), rewards, 100, runs, 0.8, frozenset()
+    )
+    return analyse(experiment, draws=100)
+
+
+def printed(comparison, names=NAMES):
+    console = Console(width=400)
+    with console.capture() as capture:
+        console.print(front_summary(comparison, names))
+    return capture.get()
+
+
+def page_of(folder, comparison, names=NAMES, **options):
+    write_report(comparison, folder / "page.html", front=names, **options)
+    return (folder / "page.html").read_text(encoding="utf-8")
+
+
+def section_of(page):
+    return page.partition('<section aria-labelledby="front">')[2].partition("</section>")[0]
+
+
+def test_the_chart_has_a_point_for_each_variant_where_its_means_are():
+    found = trade_off(compared(ENDS), NAMES)
+    chart = front_chart(found)
+    marks = {mark.point.label: mark for series in chart.series for mark in series.marks}
+    assert list(marks) == list(ENDS)
+    for mark in marks.values():
+        assert mark.x == chart.across.at(mark.point.first.value)
+        assert mark.y == chart.up.at(mark.point.second.value)
+    assert marks["gdpo w=0.5"].x > marks["gdpo w=1"].x
+    assert marks["gdpo w=0.5"].y > marks["gdpo w=1"].y, "pixels are counted from the top"
+    assert marks["gdpo w=1"].cross.count("M") == 2, "an interval in each direction"
+
+
+def test_the_line_of_a_front_goes_through_its_points_only():
+    chart = front_chart(trade_off(compared(ENDS), NAMES))
+    grpo, gdpo = chart.series
+    first, second = sorted(gdpo.marks, key=lambda mark: mark.x)
+    assert chart.steps(gdpo) == (
+        f"M62 {first.y:g}H{first.x:g}V{second.y:g}H{second.x:g}V{chart.up.start:g}"
+    )
+    assert [point.label for point in grpo.front] == ["grpo w=1"]
+    assert grpo.shape != gdpo.shape, "readable without colours"
+
+
+def test_the_page_has_the_numbers_of_the_terminal(tmp_path):
+    comparison = compared(ENDS)
+    text, section = printed(comparison), section_of(page_of(tmp_path, comparison))
+    numbers = re.findall(r"[−+]?\d\.\d\d+", text.partition("front: no variant")[0])
+    assert len(numbers) > 4 * 6
+    shown = re.sub(r"<title>.*?</title>", "", section)
+    assert [n for n in numbers if n not in shown] == []
+    assert section.count('class="variant"') == len(ENDS)
+    assert section.count("mark off") == 1
+    for label in ENDS:
+        [title] = re.findall(rf"<title>{label}: (.*?)</title>", section)
+        assert set(re.findall(r"[−]?\d\.\d\d+", title)) <= set(numbers)
+
+
+def test_a_page_without_a_front_has_no_section(tmp_path):
+    assert section_of(page_of(tmp_path, compared(ENDS), None)) == ""
+
+
+def test_an_export_has_the_picture_and_both_tables(tmp_path):
+    comparison = compared(ENDS)
+    page_of(tmp_path, comparison, export=tmp_path / "export")
+    folder, text = tmp_path / "export", printed(comparison)
+    assert {path.name for path in folder.glob("front*")} == {
+        *(f"front.{end}" for end in ("svg", "png", "csv", "md", "tex")),
+        *(f"front-hypervolume.{end}" for end in ("csv", "md", "tex")),
+    }
+    with (folder / "front.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["variant"] for row in rows] == list(ENDS)
+    assert [row["front"] for row in rows] == ["yes", "no", "yes", "yes"]
+    for row in rows:
+        value = f"{row['y']} [{row['y, low']}, {row['y, high']}]".replace("-", "−")
+        assert value in text
+    point = trade_off(comparison, NAMES).points[2]
+    ends = [float(rows[2][column]) for column in ("y", "y, low", "y, high")]
+    assert ends == pytest.approx(
+        [point.second.value, point.second.low, point.second.high], abs=0.01
+    )
+    assert "| `front` | svg, png, csv, md, tex |" in (folder / "README.md").read_text("utf-8")
+    words = [e.text for e in ElementTree.parse(folder / "front.svg").iter() if e.text]
+    assert {"grpo", "gdpo", "y against x"} <= set(words)
+    assert (folder / "front.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_front_nothing_of_it_is_exported(tmp_path):
+    page_of(tmp_path, compared(ENDS), None, export=tmp_path / "export")
+    assert not list((tmp_path / "export").glob("front*"))
+
+
+def test_points_have_the_varied_value_or_else_the_number_of_their_row(tmp_path):
+    short = point_texts(trade_off(compared(ENDS), NAMES))
+    assert (short.key, short.texts) == ("w", ("1", "0.5", "1", "0.5"))
+    schedule = {"gdpo w=1": (0.2, 1.0), "gdpo w={from: 1, to: 0.2, steps: 200}": (0.3, 0.5)}
+    several = {"gdpo w=1 r=8": (0.2, 1.0), "gdpo w=1 r=16": (0.3, 0.5)}
+    for ends in (schedule, several, {"grpo": (0.2, 1.0), "gdpo": (0.3, 0.5)}):
+        found = point_texts(trade_off(compared(ends), NAMES))
+        assert (found.key, found.texts) == ("", ("1", "2"))
+        section = section_of(page_of(tmp_path, compared(ends)))
+        assert re.findall(r"<td>(\d)</td><th scope=\"row\"><bdi>", section) == ["1", "2"]
+
+
+def test_one_variant_with_one_seed_is_a_point_without_a_cross(tmp_path):
+    comparison = compared({"gdpo": (0.5, 0.0)}, seeds=1)
+    chart = front_chart(trade_off(comparison, NAMES))
+    [[mark]] = [series.marks for series in chart.series]
+    assert mark.cross == ""
+    section = section_of(page_of(tmp_path, comparison, export=tmp_path / "export"))
+    assert "difference from" not in section
+    assert "0.500" in section
+    assert (tmp_path / "export" / "front.png").is_file()
+
+
+@pytest.mark.parametrize("missing", ["state", "nan", "absent"])
+def test_a_variant_without_a_value_is_not_drawn_but_listed(tmp_path, missing):
+    comparison = compared(ENDS)
+    lost = [
+        each
+        if each.label != "gdpo w=1"
+        else replace(each, state="running")
+        if missing == "state"
+        else replace(each, means=each.means | {"y": np.full(100, np.nan)})
+        if missing == "nan"
+        else replace(each, means={"x": each.means["x"]})
+        for each in comparison.experiment.runs
+    ]
+    comparison = analyse(replace(comparison.experiment, runs=tuple(lost)), draws=100)
+    section = section_of(page_of(tmp_path, comparison, export=tmp_path / "export"))
+    assert section.count('class="variant"') == len(ENDS) - 1
+    assert "No run has ended: gdpo w=1." in section
+    assert "<bdi>gdpo w=1</bdi></th>" in section
+    assert "nan" not in section.lower()
+
+
+def test_without_any_value_there_are_only_tables(tmp_path):
+    comparison = compared(ENDS)
+    lost = tuple(replace(each, state="running") for each in comparison.experiment.runs)
+    comparison = analyse(replace(comparison.experiment, runs=lost), draws=100)
+    section = section_of(page_of(tmp_path, comparison, export=tmp_path / "export"))
+    assert "<figure" not in section
+    assert "<bdi>gdpo w=1</bdi></th>" in section
+    assert not (tmp_path / "export" / "front.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("front", "message"), [(("x", "z"), r"no reward 'z'.*x and y"), (("x", "x"), "two rewards")]
+)
+def test_a_front_that_cannot_be_drawn_is_refused_like_in_the_terminal(tmp_path, front, message):
+    comparison = compared(ENDS)
+    errors = []
+    for show in (
+        lambda: write_report(comparison, tmp_path / "page.html", front=front),
+        lambda: front_summary(comparison, front),
+    ):
+        with pytest.raises(ConfigError, match=message) as raised:
+            show()
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1]
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_names_are_never_markup(tmp_path):
+    evil = '"><img/src=x/onerror=alert(1)>'
+    names = (f"{evil}a", f"$x_1$ {evil}b\u202e")
+    ends = {f"{evil} k=<b>": (0.2, 1.0), f"{evil} k=$x_1$": (0.3, 0.5), f"{evil}2 k=_": (0.1, 0.1)}
+    page = page_of(tmp_path, compared(ends, names=names), names, export=tmp_path / "export")
+    section = section_of(page)
+    assert "<img" not in section
+    assert "<b>:" not in section
+    assert "\u202e" not in section
+    tags = {
+        e.tag.rpartition("}")[2] for e in ElementTree.parse(tmp_path / "export/front.svg").iter()
+    }
+    assert tags <= {"svg", "title", "desc", "rect", "g", "path", "text"}
+    assert (tmp_path / "export" / "front.png").is_file()
