@@ -38,7 +38,7 @@ class Change:
     constant: str | None = None
     """Name of a reward that is replaced by a constant, so that it has no effect."""
     gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])
-    """Gates in addition to those of the recipe."""
+    """Gates that are added to those of the recipe, or replace them."""
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
     """Factors by which weights are multiplied."""
 

@@ -30,8 +30,8 @@ _LENGTHS = (0.25, 0.75)
 
 _JUDGES = 0.75
 """A reward judges correctness if it prefers the reference answer in at least this share of the
-comparisons with reference answers of other rows, and with the form alone. A reward that does not depend on the row prefers
-it in at most half of them, by symmetry."""
+comparisons with reference answers of other rows, and with the form alone. A reward that does not
+depend on the row prefers it to those of other rows in at most half, by symmetry."""
 
 RIGHT, IN_FORM, FORMLESS = range(3)
 """Kinds of honest completions: right, wrong in the form of the reference answer, wrong without."""
