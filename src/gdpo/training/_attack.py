@@ -12,6 +12,7 @@ from gdpo._student import student_quantile
 from gdpo.recipes.resolve import Resolved
 from gdpo.rewards import Gate, apply_gates
 from gdpo.training._attack_rows import (
+    FORMLESS,
     IN_FORM,
     RIGHT,
     Completions,
@@ -87,7 +88,7 @@ class Attack:
         repeats = ceil(GROUPS / len(rows))
         self._row = np.repeat(np.arange(len(rows)), repeats)
         shape = (3, len(self._row), resolved.recipe.batch.samples)
-        self._kind, self._form, self._pick = np.random.default_rng(seed).random(shape)
+        self._drawn = np.random.default_rng(seed).random(shape)
 
     @cached_property
     def right(self) -> Bool[np.ndarray, " completion"]:
@@ -124,16 +125,27 @@ class Attack:
             rate: Share of right completions among the honest ones, from 0 to 1.
             change: How rewards and weights differ from the recipe's. None: the recipe's own.
         """
-        places = self.found.lazy[policy]
-        groups = np.flatnonzero([row in places for row in self._row.tolist()])
-        row = self._row[groups]
-        wrong = np.where(self._form[groups] < FORM, IN_FORM, IN_FORM + 1)
-        kind = np.where(self._kind[groups] < rate, RIGHT, wrong)
+        chosen, kind = self.groups(policy, rate)
+        row = self._row[self._places(policy)]
+        return _outcome(self._advantages(chosen, change or Change()), kind, row)
+
+    def groups(
+        self, policy: str, rate: float
+    ) -> tuple[Int[np.ndarray, "prompt sample"], Int[np.ndarray, "prompt sample"]]:
+        """Return the completions of all groups, the lazy one first, and their kinds (-1: lazy)."""
+        places, row = self.found.lazy[policy], self._row[self._places(policy)]
+        form, drawn, pick = (of_each[self._places(policy)] for of_each in self._drawn)
+        wrong = np.where(form < FORM, IN_FORM, FORMLESS)
+        kind = np.where(drawn < rate, RIGHT, wrong)
         choices, counts = self._choices
-        pick = (self._pick[groups] * counts[row[:, None], kind]).astype(int)
+        pick = (pick * counts[row[:, None], kind]).astype(int)
         chosen = choices[row[:, None], kind, pick]
         kind[:, 0], chosen[:, 0] = -1, [places[i] for i in row.tolist()]
-        return _outcome(self._advantages(chosen, change or Change()), kind, row)
+        return chosen, kind
+
+    def _places(self, policy: str) -> Int[np.ndarray, " prompt"]:
+        """Return the indices of the groups whose row has a completion of the policy."""
+        return np.flatnonzero(np.isin(self._row, list(self.found.lazy[policy])))
 
     def _advantages(
         self, chosen: Int[np.ndarray, "prompt sample"], change: Change
