@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil, sqrt
 
 import numpy as np
@@ -175,7 +175,8 @@ def _outcome(
     some = np.any(in_form, axis=1)
     wrong = np.sum(np.where(in_form, advantages, 0.0), axis=1)[some] / np.sum(in_form, axis=1)[some]
     gain = lazy[some] - wrong
-    means = np.array([np.mean(gain[row[some] == i]) for i in np.unique(row[some])])
+    _, of_row, counts = np.unique(row[some], return_inverse=True, return_counts=True)
+    means = np.bincount(of_row, gain, len(counts)) / counts
     return Outcome(
         advantage=float(np.mean(lazy)),
         beaten=float(np.mean(margin >= -_EQUAL)) if len(margin) else np.nan,
@@ -188,5 +189,10 @@ def _outcome(
 def _lower_end(means: Float[np.ndarray, " row"]) -> float:
     if len(means) < 2:
         return float(np.sum(means)) if len(means) else float("nan")
-    half = student_quantile(0.975, len(means) - 1) * np.std(means, ddof=1) / sqrt(len(means))
+    half = _quantile(len(means) - 1) * np.std(means, ddof=1) / sqrt(len(means))
     return float(np.mean(means) - half)
+
+
+@lru_cache
+def _quantile(freedom: int) -> float:
+    return student_quantile(0.975, freedom)
