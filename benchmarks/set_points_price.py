@@ -84,21 +84,25 @@ def interval(values):
 def replay(folder: str) -> None:
     """Print the share errors for the recorded rewards of a run."""
     batches = [b for t in read_rollout_files(folder) if (b := batch_of(t)) is not None]
-    names, share = batches[0].table.names, 1 / len(batches[0].table.names)
+    table = batches[0].table
+    names, share = table.names, 1 / len(table.names)
+    low, high = ([table.ranges[name][end] for name in names] for end in (0, 1))
     for what, options in (
         ("equal weights", {}),
         ("requested shares", {"influence": dict.fromkeys(names, share)}),
     ):
         kept = Recorded(names)
         with mock.patch.object(AdvantageRule, "__call__", kept.calls(AdvantageRule.__call__)):
-            rule = AdvantageRule("gdpo", names, options)
+            rule = AdvantageRule("gdpo", names, options, low=low, high=high)
             for batch in batches:
                 rule(batch.rewards, [1.0] * len(names))
                 rule.update(batch.rewards, [1.0] * len(names))
         errors, margins, counted = kept.errors(share)
+        within = "" if errors[0] <= 0.03 + margins[0] else "not "
         print(
             f"{folder}: {what}: share error {errors[0]:.3f}, half-width {margins[0]:.3f}, "
-            f"{counted} of {min(len(batches), WINDOW[1]) - WINDOW[0]} steps"
+            f"{counted} of {min(len(batches), WINDOW[1]) - WINDOW[0]} steps; {within}within .03 + "
+            "half-width"
         )
 
 

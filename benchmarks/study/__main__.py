@@ -1,12 +1,13 @@
 """The study of docs/explanation/study.md: which estimator does better, where, and how certainly.
 
-    python -m benchmarks.study [kit tools maths map] [--seeds 10] [--jobs 2] [--output FOLDER]
+    python -m benchmarks.study [PART ...] [--seeds 10] [--jobs 2] [--output FOLDER]
 
 - kit: the toys with 20 seeds and every estimator.
 - tools: the demo's tool calling with two rewards and a policy of 0.4 M parameters.
 - maths: stories like GSM8K's with three rewards and a policy of the same size.
 - map: tools again, from a policy that saw a quarter as many well-formed texts, over learning rates
   and group sizes. Counts the seeds that have the format at the end.
+- requested: tools and maths with equal requested influence shares, compared with fixed weights.
 
 Each run is a run directory, and each cell a comparison with a report.html. Rerun the command to
 resume. Prints Markdown tables; with `--tables` it prints the tables of existing runs and trains
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.study._map import draw_map, map_cells, map_table
 from benchmarks.study._recipes import OFTEN, RARELY, maths_recipe, tools_recipe
+from benchmarks.study._requested import FIXED, asked, requested_table
 from benchmarks.study._tables import kit_tables, outcome_table
 from rich.console import Console
 
@@ -51,7 +53,7 @@ MAP_ESTIMATORS = (
     "per_reward_batch_std",
 )
 
-PARTS = ("kit", "tools", "maths", "map")
+PARTS = ("kit", "tools", "maths", "map", "requested")
 
 _FIRST_SEED = 1
 
@@ -69,6 +71,14 @@ def compare(recipe, labels, seeds, folder, options):
     if not options.tables:
         write_report(comparison, folder / "report.html")
     return comparison
+
+
+def requested(name, recipe, folder, options):
+    """Train with fixed weights and with equal requested influence shares, and print the table."""
+    fixed = compare(recipe, FIXED, options.seeds, folder / f"{name}-fixed", options)
+    own = compare(asked(recipe, fixed.experiment), FIXED[:1], options.seeds, folder / name, options)
+    table = requested_table(fixed.experiment, own.experiment)
+    print(f"\n## requested, {name}\n\n{table}", flush=True)
 
 
 def main():
@@ -98,6 +108,8 @@ def main():
             recipe = recipe_in(output)
             done = compare(recipe, ESTIMATORS, options.seeds, output / name, options)
             print(f"\n## {name}\n\n{done.answer}\n\n{outcome_table(done)}", flush=True)
+    for name in recipes if "requested" in parts else ():
+        requested(name, recipes[name](output), output / "requested", options)
     if "map" in parts:
         cells = {
             cell: compare(

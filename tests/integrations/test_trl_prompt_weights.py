@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdpo import ConfigError, DataError, gdpo
 from gdpo.analysis import analyze
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.weights_column import weights_of_cells
+from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
 from gdpo.rollouts.readers import read_rollout_files
 

@@ -12,15 +12,19 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from datasets import Dataset
 
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.evaluation.push import uploads
+from gdpo.integrations.verl.settings import read_settings
 from gdpo.launch.batches import Machines
 from gdpo.launch.launch import launch_verl, plan_verl
 from gdpo.recipes.read import load_recipe
+from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.runs.lock import is_locked
 from gdpo.training import train
 
@@ -137,6 +141,41 @@ def test_the_data_has_the_format_that_verl_and_our_rewards_read(planned, install
     assert json.loads(table[3]["reward_model"]["ground_truth"])["answer"] == "6"
     assert pq.read_metadata(launch.files.evaluation).num_rows == 2
     assert launch.config["data"]["val_files"] == str(launch.files.evaluation)
+
+
+def test_the_weights_of_each_prompt_are_in_the_training_data_and_verl_reads_them(
+    planned, install, rows
+):
+    install("0.9.1")
+    cells = [{"vowels": 2.0}, None, {"vowels": None, "format": 3}] + 7 * [{"brief": 0.0}]
+    plain = rows.with_name("plain.jsonl")
+    plain.write_text(rows.read_text())
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    both = zip(lines, cells, strict=True)
+    rows.write_text("\n".join(json.dumps({**line, "w": cell}) for line, cell in both))
+    launch = planned("data.weights_column=w", f"eval_data={{source: {plain}}}")
+    told = []
+    launch_verl(launch, report=told.append)
+    assert any("9 of 10 rows" in line for line in told)
+    settings = read_settings(launch.config["algorithm"])
+    column = settings.weights_column
+    read = Dataset.from_parquet(str(launch.files.train))  # as verl does
+    found, wanted = (
+        weights_of_cells(each, settings.names, settings.weights, column="w")
+        for each in (read[column], cells)
+    )
+    np.testing.assert_array_equal(found, wanted)
+    assert column not in pq.read_schema(launch.files.evaluation).names
+
+
+def test_a_wrong_weight_of_a_prompt_is_an_error_before_anything_is_written(planned, install, rows):
+    install("0.9.1")
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    rows.write_text("\n".join(json.dumps({**line, "w": {"vowel": 1}}) for line in lines))
+    launch = planned("data.weights_column=w")
+    with pytest.raises(DataError, match=r"row 1 of .*'vowel'.* did you mean 'vowels'"):
+        launch_verl(launch)
+    assert not launch.files.run.path.exists()
 
 
 def test_a_run_is_not_overwritten_and_can_be_resumed(planned, install, monkeypatch):

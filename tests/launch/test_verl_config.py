@@ -313,3 +313,11 @@ def test_text_in_braces_is_escaped_for_omegaconf(planned, tmp_path):
     launch = planned(f"runs_dir={tmp_path}/${{oc.env:HOME}}")
     written = yaml.safe_load(launch.config_text)["data"]["train_files"]
     assert "/\\${oc.env:HOME}/" in written
+
+
+def test_verl_does_not_filter_groups_by_a_sum_that_ignores_the_weights_of_the_prompt(planned):
+    column, filtered = "data.weights_column=w", "trainer.filter_groups=any_reward_varies"
+    assert planned(column, "trainer.filter_groups=off").config["algorithm"]["gdpo_weights_column"]
+    assert "gdpo_weights_column" not in planned(filtered).config["algorithm"]
+    with pytest.raises(ConfigError, match=r"trainer\.filter_groups.*data\.weights_column"):
+        planned(column, filtered)

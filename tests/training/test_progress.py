@@ -155,6 +155,12 @@ def test_a_reward_changes_from_its_first_to_its_last_tenth():
     assert "correct[ness]" in table
 
 
+def test_the_table_has_the_last_weight_if_a_schedule_or_a_request_changes_it():
+    rows = [row(step) | {f"rewards/{REWARDS[0].name}/weight": 1 / step} for step in (1, 2, 4)]
+    first, second = reward_changes(rows, REWARDS, [1.0, 0.5])
+    assert (first.weight, second.weight) == (0.25, 0.5)
+
+
 def test_a_reward_that_was_never_measured_has_no_change():
     (change, _) = reward_changes([{"step": 1, "loss": 0.0}], REWARDS, [1.0, 1.0])
     assert change.start is None

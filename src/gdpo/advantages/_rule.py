@@ -7,7 +7,7 @@ estimator's arguments and tested once, before a model is loaded.
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from math import nan
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from array_api_compat import device as device_of
@@ -17,7 +17,7 @@ from jaxtyping import Real
 from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
-from gdpo.advantages._set_points import SetPoint, SetPoints
+from gdpo.advantages._set_points import STATUSES, SetPoint, SetPoints
 from gdpo.advantages.arrays import (
     Advantages,
     Number,
@@ -89,6 +89,9 @@ class AdvantageRule:
         >>> rule(np.array([[[0.0, 0.0], [0.01, 1.0]]]), [1.0, 1.0]).round(4)
         array([[-0.7071,  0.7071]])
     """
+
+    SET_POINT_STATUSES: ClassVar[tuple[str, ...]] = STATUSES
+    """Statuses of a reward with a requested share, in the order of their numbers in metrics."""
 
     def __init__(
         self,

@@ -28,10 +28,10 @@ NOT_VARYING = "does not vary"
 RELEASED = "learned and released"
 NOT_ATTAINABLE = "not attainable"
 
-_HALF_LIFE_LIVE_GROUPS = 16
+_HALF_LIFE_LIVE_GROUPS = 8
 """Half-life of the averages in groups in which the rarest reward varies."""
 
-_LEAST_HALF_LIFE = 5
+_LEAST_HALF_LIFE = 1
 """Minimum half-life of the averages in steps."""
 
 _LARGEST_FACTOR = 20

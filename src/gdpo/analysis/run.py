@@ -1,7 +1,7 @@
 """Collects the results of a run: rewards over time, overall and by length, and findings."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import nan
 from typing import TypeAlias
@@ -183,14 +183,18 @@ class RunAnalysis:
                 total, degrees = total + sums[place], degrees + counts[place]
         return float(total / degrees) if degrees else nan
 
+    def influence(self, numbers: Collection[int]) -> Influence:
+        """Return the influence of the rewards, pooled over the steps with these numbers."""
+        influences = [step.influence for step in self._steps]
+        # The variance of a step with one group is estimated with the previous step.
+        after = zip(self._steps, [None, *influences], strict=False)
+        return pooled([s.influence.after(last) for s, last in after if s.number in numbers])
+
     def rewards(self) -> list[RewardOverall]:
         """Return the results for every reward over all steps."""
         if not self._steps:
             return []
-        influences = [step.influence for step in self._steps]
-        # The variance of a step with one group is estimated with the previous step.
-        after = zip(influences, [None, *influences], strict=False)
-        whole = pooled([step.after(last) for step, last in after])
+        whole = self.influence(set(self.steps))
         return [self._overall(name, whole) for name in self.names]
 
     def findings(self) -> list[HeldFinding]:

@@ -35,6 +35,7 @@ from gdpo.recipes.trainer_fields import check_fields
 from gdpo.report import summary, write_report
 from gdpo.report.export import missing_png
 from gdpo.report.front_summary import front_summary
+from gdpo.report.requested import requested_summary
 from gdpo.training.preflight import prepare
 
 _PREFLIGHT_ROWS = 64
@@ -158,7 +159,7 @@ def make_report(
     rewards = None if front is None else read_front(front)
     found = () if rewards is None else fronts(comparison, rewards)
     try:
-        write_report(comparison, file, export=export)
+        requested = write_report(comparison, file, export=export)
     except OSError as error:
         if is_full(error):
             raise
@@ -169,6 +170,8 @@ def make_report(
             f"{error.filename or file} cannot be written: {error.strerror}. Choose {other}"
         ) from error
     console.print(summary(comparison))
+    if requested:
+        console.print(requested_summary(requested))
     if rewards is not None:
         console.print(front_summary(found, rewards))
     console.print(f"report: {file}", markup=False, soft_wrap=True)

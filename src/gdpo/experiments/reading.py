@@ -109,6 +109,17 @@ class Run:
     )
     """The `mean` and `max` length of the completions of each finished step, in tokens. Empty:
     lengths were not logged."""
+    weights: Mapping[str, Float[np.ndarray, " step"]] = field(
+        default_factory=dict[str, Float[np.ndarray, " step"]]
+    )
+    """For each reward with a schedule or a requested share, its weight in each finished step."""
+    requested: Mapping[str, float] = field(default_factory=dict[str, float])
+    """For each reward with a requested influence share, this share. From 0 to 1."""
+    statuses: Mapping[str, Float[np.ndarray, " step"]] = field(
+        default_factory=dict[str, Float[np.ndarray, " step"]]
+    )
+    """For each reward with a requested influence share, the number of the status of its set-point
+    in each finished step. See `AdvantageRule.metrics`."""
 
     @property
     def steps(self) -> int:
@@ -150,6 +161,10 @@ class Experiment:
         """Return the `mean` or `max` completion length of each step in tokens, one row per seed."""
         return self._table([run.lengths.get(figure) for run in self.runs_of(label)])
 
+    def weights(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
+        """Return the logged weight of a reward in each step, one row per seed."""
+        return self._table([run.weights.get(reward) for run in self.runs_of(label)])
+
     def _table(
         self, curves: Sequence[Float[np.ndarray, " step"] | None]
     ) -> Float[np.ndarray, "seed step"]:
@@ -189,6 +204,14 @@ _MAY_DIFFER = (
 
 _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
 """Metrics with the lengths of a step's completions in tokens, and their names in `Run.lengths`."""
+
+_OF_REWARDS = {
+    "mean": "means",
+    "weight": "weights",
+    "requested_share": "requested",
+    "set_point_status": "statuses",
+}
+"""Metrics of a reward, and the fields of `Run` that they belong to."""
 
 _LONGEST = 120
 """Maximum number of characters of a label to use in the name of a run's folder."""
@@ -454,7 +477,7 @@ def _read_run(label: str, seed: int, path: Path, failed: Path | None) -> Run:
     run = RunDirectory(path)
     rows = [row for row in run.read_metrics() if "loss" in row] if path.is_dir() else []
     state, why = _state(run, failed)
-    return Run(label, seed, path, state, why, *_curves(rows))
+    return Run(label, seed, path, state, why, **_curves(rows))
 
 
 def _state(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
@@ -475,24 +498,30 @@ def _why(file: Path) -> str:
         return f"{file} cannot be read"
 
 
-def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, _Curve], dict[str, _Curve]]:
-    """Return the mean rewards and lengths of each step, with NaN for steps that were not logged."""
+def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of `Run` that come from metrics, with NaN for steps without a log."""
     rows = [row for row in rows if isinstance(row.get("step"), int) and row["step"] > 0]
     count = max((row["step"] for row in rows), default=0)
-    means: dict[str, _Curve] = {}
-    lengths: dict[str, _Curve] = {}
+    fields: dict[str, dict[str, _Curve]] = {kind: {} for kind in (*_OF_REWARDS.values(), "lengths")}
     for row in rows:
         for key, value in row.items():
-            if key.startswith("rewards/") and key.endswith("/mean"):
-                curves, name = means, key.removeprefix("rewards/").removesuffix("/mean")
-            elif key in _LENGTHS:
-                curves, name = lengths, _LENGTHS[key]
-            else:
+            kind, name = _field_of(key)
+            if not kind:
                 continue
-            curve = curves.setdefault(name, np.full(count, np.nan))
+            curve = fields[kind].setdefault(name, np.full(count, np.nan))
             if isinstance(value, int | float):
                 curve[row["step"] - 1] = value
-    return means, lengths
+    shares = {name: curve[~np.isnan(curve)] for name, curve in fields["requested"].items()}
+    return fields | {"requested": {name: float(s[-1]) for name, s in shares.items() if len(s)}}
+
+
+def _field_of(metric: str) -> tuple[str, str]:
+    """Return the field of `Run` that a metric belongs to, and the key in this field, or ""."""
+    if metric in _LENGTHS:
+        return "lengths", _LENGTHS[metric]
+    name, _, what = metric.removeprefix("rewards/").rpartition("/")
+    kind = _OF_REWARDS.get(what, "") if metric.startswith("rewards/") and name else ""
+    return kind, name
 
 
 def _steps(recipe: Recipe) -> int:

@@ -17,6 +17,7 @@ from gdpo.errors import ConfigError
 from gdpo.integrations.rows import PREFIX
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, SCORE, TOKENS_MANAGER
+from gdpo.integrations.verl.settings import COLUMN
 from gdpo.launch._trainer import actor, length, rollout
 from gdpo.launch._trl_defaults import field
 from gdpo.launch.batches import Batches, Machines
@@ -24,6 +25,7 @@ from gdpo.recipes.batches import filters_groups
 from gdpo.recipes.models import SMOLLM2, converted_folder
 from gdpo.recipes.recipe import Recipe
 from gdpo.recipes.resolve import Resolved
+from gdpo.rewards.weights_column import WEIGHTS_COLUMN
 from gdpo.runs.directory import RunDirectory
 
 
@@ -162,6 +164,7 @@ def _longest_prompt(recipe: Recipe) -> int:
 
 def _algorithm(resolved: Resolved) -> dict[str, Any]:
     recipe = resolved.recipe
+    _refuse_filter(recipe)
     options = {**resolved.options, **_ranges(resolved)}
     return {
         "adv_estimator": f"{PREFIX}{recipe.advantage}",
@@ -169,9 +172,19 @@ def _algorithm(resolved: Resolved) -> dict[str, Any]:
         "gdpo_reward_keys": list(resolved.names),
         "gdpo_reward_weights": list(resolved.weights),
         **({"gdpo_options": options} if options else {}),
+        **({} if recipe.data.weights_column is None else {COLUMN: WEIGHTS_COLUMN}),
         # SCORE is the weighted sum, which compute_score returns in addition to the rewards.
         **({"filter_groups": {"enable": True, "metric": SCORE}} if filters_groups(recipe) else {}),
     }
+
+
+def _refuse_filter(recipe: Recipe) -> None:
+    if recipe.data.weights_column is not None and filters_groups(recipe):
+        raise ConfigError(
+            f"{recipe.place('trainer', 'filter_groups')}: trainer.filter_groups and "
+            "data.weights_column: verl filters by the sum with the configured weights, not with "
+            "those of the prompt. Set trainer.filter_groups to off, or train with `gdpo train`"
+        )
 
 
 def _ranges(resolved: Resolved) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gdpo.recipes.recipe import DataConfig
+from gdpo.rewards.weights_column import applies, weights_of_cells
 from gdpo.tasks import Problem, Task, load_problems, near_duplicates
 
 
@@ -71,7 +72,14 @@ def read_data(task: Task, data: DataConfig) -> Rows:
     sources: list[str] = []
     places: list[str] = []
     for source in data.sources:
-        found = load_problems(task, source, subset=data.subset, split=data.split, limit=data.limit)
+        found = load_problems(
+            task,
+            source,
+            subset=data.subset,
+            split=data.split,
+            limit=data.limit,
+            weights_column=data.weights_column,
+        )
         problems += found
         sources += [source] * len(found)
         places += [f"row {number} of {source}" for number in range(1, len(found) + 1)]
@@ -84,11 +92,34 @@ def read_data(task: Task, data: DataConfig) -> Rows:
     return Rows(tuple(problems[i] for i in kept), tuple(places[i] for i in kept), read, repeated)
 
 
+def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:
+    """Check the weights of every row, and return a sentence that counts them.
+
+    Args:
+        rows: The rows, read with `weights_column`.
+        column: Name of the column, `data.weights_column`.
+        names: Names of the recipe's rewards.
+
+    Raises:
+        DataError: If a cell is not a mapping from reward names to finite numbers. The message
+            contains the row.
+    """
+    cells = [problem.weights for problem in rows.problems]
+    weights_of_cells(cells, names, [1.0] * len(names), column=column, places=rows.places)
+    given = sum(cell is not None for cell in cells)
+    counts = (f"{name} to {sum(applies(cell, name) for cell in cells):,}" for name in names)
+    return (
+        f"column {column!r} has weights in {given:,} of {len(cells):,} rows; rewards apply to "
+        f"rows: {', '.join(counts)}"
+    )
+
+
 def digest_of(problems: Iterable[Problem]) -> str:
-    """Return a digest of the prompts and references in this order, twelve hex digits long."""
+    """Return a digest of the prompts, references and weights in order, twelve hex digits long."""
     digest = hashlib.sha256()
     for problem in problems:
         row = [problem.prompt, dict(problem.reference)]
+        row += [] if problem.weights is None else [problem.weights]
         text = json.dumps(row, default=lambda value: type(value).__name__)
         digest.update(text.encode("utf-8", "replace") + b"\n")
     return digest.hexdigest()[:12]

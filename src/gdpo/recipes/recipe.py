@@ -69,6 +69,10 @@ class DataConfig(Config):
     `keep` for a single source."""
     max_prompt_length: PositiveInt | None = None
     """Maximum prompt length in tokens. Rows with longer prompts are dropped. Default: no limit."""
+    weights_column: str | None = None
+    """Column with weights per prompt: a mapping from reward name to a number, which multiplies the
+    weight of the reward. A reward that is missing or null does not apply to the prompt. A cell that
+    is null keeps the weights. Not for `eval_data`. Default: all prompts have the same weights."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -276,6 +280,11 @@ class Recipe(Config):
         for option, instead in instead_of.items():
             if option in self.advantage_options:
                 raise ValueError(f"advantage_options contains {option}: use {instead} instead")
+        if self.eval_data is not None and self.eval_data.weights_column is not None:
+            raise ValueError(
+                "eval_data.weights_column has no effect, because weights per prompt are only used "
+                "to train. Remove it"
+            )
         if self.rewards and all(reward.weight == 0 for reward in self.rewards):
             raise ValueError("every reward has weight 0. Give at least one reward a nonzero weight")
         return self

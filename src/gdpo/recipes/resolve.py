@@ -118,7 +118,6 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
         options = _options(recipe, names)
         rule = AdvantageRule(recipe.advantage, names, options, low=low, high=high)
         rule.weights_in_force([entry.factor for entry in recipe.rewards])
-        return rule
     except ConfigError as error:
         if recipe.influence is not None and "influence" in str(error):
             raise ConfigError(f"{recipe.place('influence')}: {error}") from error
@@ -130,6 +129,19 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
         named = [name for name in recipe.advantage_options if name in str(error)]
         place = recipe.place("advantage_options", *named[:1])
         raise ConfigError(f"{place}: {error}") from error
+    _check_prompt_weights(recipe, rule)
+    return rule
+
+
+def _check_prompt_weights(recipe: Recipe, rule: AdvantageRule) -> None:
+    """Raise a ConfigError if the recipe has weights per prompt, which the rule does not take."""
+    if recipe.data.weights_column is None:
+        return
+    try:
+        rule.check_prompt_weights()
+    except ConfigError as error:
+        place = recipe.place("data", "weights_column")
+        raise ConfigError(f"{place}: data.weights_column: {error}") from error
 
 
 def _options(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gdpo.recipes.batches import processes, split_batch
 from gdpo.recipes.models import longest_rollout
 from gdpo.recipes.recipe import Recipe
 from gdpo.recipes.resolve import Resolved
+from gdpo.rewards.weights_column import WEIGHTS_COLUMN
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
@@ -39,6 +40,7 @@ ELSEWHERE: Mapping[str, str] = {
     "num_generations": "use `batch.samples` in the recipe",
     "generation_batch_size": "use `batch.prompts` and `batch.samples` in the recipe",
     "max_prompt_length": "use `data.max_prompt_length` in the recipe",
+    "weights_column": "use `data.weights_column` in the recipe",
     "per_device_train_batch_size": _SHARED,
     "gradient_accumulation_steps": _SHARED,
     "steps_per_generation": _SHARED,
@@ -286,6 +288,7 @@ def _owned(resolved: Resolved) -> dict[str, Any]:
         "output_dir": str(recipe.run_dir / "checkpoints"),
         "rollouts_dir": str(recipe.run_dir / "rollouts"),
         "reward_weights": list(resolved.weights),
+        "weights_column": None if recipe.data.weights_column is None else WEIGHTS_COLUMN,
         "run_name": recipe.name,
     }
 

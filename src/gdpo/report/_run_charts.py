@@ -51,6 +51,33 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
     )
 
 
+def weights(comparison: Comparison) -> list[Chart]:
+    """Return a chart with the weight at each step for each reward whose weight changes in a run."""
+    experiment = comparison.experiment
+    changing = {name for run in experiment.runs for name in run.weights}
+    names = [reward.name for reward in experiment.rewards if reward.name in changing]
+    return [_weights(comparison, name) for name in names]
+
+
+def _weights(comparison: Comparison, name: str) -> Chart:
+    experiment = comparison.experiment
+    labels = [
+        label
+        for label in experiment.labels
+        if any(name in run.weights for run in experiment.runs_of(label))
+    ]
+    drawn = _lines(comparison, [experiment.weights(label, name) for label in labels], labels)
+    values = _drawn(drawn)
+    return Chart(
+        title=name,
+        label="weight",
+        x=_steps(comparison),
+        low=min(0.0, float(np.nanmin(values, initial=0.0))),
+        high=float(np.nanmax(values, initial=1.0)),
+        lines=drawn,
+    )
+
+
 def lengths(comparison: Comparison) -> list[Chart]:
     """Return the charts of the mean and the maximum completion length at each step.
 
@@ -155,9 +182,13 @@ def _steps(comparison: Comparison) -> Points:
     return binned(steps[None], _points(comparison))[0]
 
 
-def _lines(comparison: Comparison, tables: Sequence[Curves]) -> list[Line]:
-    labels = comparison.experiment.labels
-    places, points = styles(labels), _points(comparison)
+def _lines(
+    comparison: Comparison, tables: Sequence[Curves], labels: Sequence[str] | None = None
+) -> list[Line]:
+    """Return one line for each table. Default of the labels: all labels of the experiment."""
+    every = comparison.experiment.labels
+    labels = every if labels is None else labels
+    places, points = styles(every), _points(comparison)
     return [
         _line(label, places[label].place, table, points)
         for label, table in zip(labels, tables, strict=True)

@@ -15,7 +15,8 @@ from gdpo.experiments.reading import Experiment
 from gdpo.recipes.read import read_recipe
 from gdpo.report._charts import Chart
 from gdpo.report._html import in_words
-from gdpo.report._run_charts import curves, lengths, survival
+from gdpo.report._run_charts import curves, lengths, survival, weights
+from gdpo.report.requested import RequestedShare, requested_shares
 from gdpo.runs.directory import RunDirectory
 
 
@@ -47,6 +48,9 @@ class Contents:
     """Charts of the time to the threshold, for rewards where a chart is useful."""
     sentences: list[str]
     """Sentences about the time to the threshold, for rewards without such a chart."""
+    weights: list[Chart]
+    """One chart for each reward whose weight a schedule or a requested share changes."""
+    requested: list[RequestedShare]
     findings: list[tuple[str, bool, list[Lasting]]]
     """Label of each estimator, whether its rollouts were recorded, and its lasting findings, worst
     first."""
@@ -70,6 +74,8 @@ def read_contents(comparison: Comparison) -> Contents:
         lengths=lengths(comparison),
         times=[each for each in times if isinstance(each, Chart)],
         sentences=[each for each in times if isinstance(each, str)],
+        weights=weights(comparison),
+        requested=requested_shares(experiment, analysis),
         findings=list(_findings(experiment, analysis)),
     )
 

@@ -8,7 +8,11 @@ from gdpo.experiments.reading import Measured
 from gdpo.experiments.statistics import Interval
 from gdpo.report._run_contents import Contents
 from gdpo.report._tables import NOTHING, Cell, Estimate, Name, Table
+from gdpo.report.requested import HEADINGS, cells
 from gdpo.report.text import number, probability
+
+_SHARE = Measured("", 0.0, 1.0, None)
+"""The unit of numbers from 0 to 1."""
 
 
 def tables(contents: Contents) -> list[Table]:
@@ -17,7 +21,7 @@ def tables(contents: Contents) -> list[Table]:
     found = [_results(comparison), _seeds(comparison)]
     if comparison.hypervolumes:
         found.append(_hypervolumes(comparison))
-    found += [_runs(comparison), _findings(contents)]
+    found += [_requested(contents), _runs(comparison), _findings(contents)]
     if contents.analysis.replayed:
         found.append(_advantages(contents))
     return [table for table in found if table.rows]
@@ -103,9 +107,24 @@ def _tests(found: Difference | None) -> list[str]:
 
 
 def _hypervolumes(comparison: Comparison) -> Table:
-    unit = Measured("", 0.0, 1.0, None)
-    rows = [[Name(label), _estimate(share, unit)] for label, share in comparison.hypervolumes]
+    rows = [[Name(label), _estimate(share, _SHARE)] for label, share in comparison.hypervolumes]
     return Table("hypervolume", "Hypervolume of all rewards", ["estimator", "share"], rows)
+
+
+def _requested(contents: Contents) -> Table:
+    rows = [
+        [
+            Name(share.label),
+            Name(share.reward),
+            number(share.requested),
+            _estimate(share.realized, _SHARE),
+            *cells(share)[2:-1],
+            Name(share.status),
+        ]
+        for share in contents.requested
+    ]
+    columns = ["estimator", "reward", *HEADINGS]
+    return Table("requested", "Requested and realized influence shares", columns, rows)
 
 
 def _runs(comparison: Comparison) -> Table:

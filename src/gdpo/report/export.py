@@ -171,6 +171,8 @@ def _figures(contents: Contents) -> Iterator[Figure]:
         yield Figure(file, chart, f"{mean}.{lines}{dotted}")
     for kind, chart in zip(("mean", "longest"), contents.lengths, strict=False):
         yield Figure(f"length-{kind}", chart, f"{mean}.{lines}")
+    for place, chart in enumerate(contents.weights, start=1):
+        yield Figure(f"weight-{place}{_plain(chart.title)}", chart, f"{mean}.{lines}")
     for place, chart in enumerate(contents.times, start=1):
         bands = any(line.low is not None for line in chart.lines)
         band = "Band: 95 %." if bands else f"No band with fewer than {FEWEST_SEEDS} runs."

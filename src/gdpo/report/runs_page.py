@@ -18,6 +18,7 @@ from gdpo.report._summary import caution
 from gdpo.report._viewer import Labels, count_shown, viewer_data
 from gdpo.report.colours import styles
 from gdpo.report.export import check_destination, write_export
+from gdpo.report.requested import HEADINGS, NOTE, RequestedShare, cells
 from gdpo.report.text import number, probability
 
 _LISTED = 10
@@ -27,7 +28,9 @@ _LINES = 3
 """Number of last output lines to show for a failed run."""
 
 
-def write_report(comparison: Comparison, file: Path, *, export: Path | None = None) -> None:
+def write_report(
+    comparison: Comparison, file: Path, *, export: Path | None = None
+) -> list[RequestedShare]:
     """Write a self-contained HTML file that shows which estimator is better.
 
     All data comes from the run directories. The page loads no external files, and escapes text that
@@ -43,6 +46,9 @@ def write_report(comparison: Comparison, file: Path, *, export: Path | None = No
             (CSV, Markdown, LaTeX). The folder must be empty or not exist. None: nothing is
             exported.
 
+    Returns:
+        The requested influence shares, and the shares that the rewards had.
+
     Raises:
         ConfigError: If `export` exists and is not an empty folder, or contains `file`. In this case
             nothing is written.
@@ -54,6 +60,7 @@ def write_report(comparison: Comparison, file: Path, *, export: Path | None = No
     write_whole(file, _page(contents))
     if export is not None:
         write_export(contents, export)
+    return contents.requested
 
 
 def _page(contents: Contents) -> str:
@@ -61,7 +68,8 @@ def _page(contents: Contents) -> str:
     experiment = comparison.experiment
     viewer = viewer_data(analysis.sample, _labels(contents), tuple(analysis.estimators))
     drawn = [*contents.rewards, *contents.lengths]
-    charts = list(enumerate([*drawn, *contents.times]))
+    charts = list(enumerate([*drawn, *contents.times, *contents.weights]))
+    times, weights = len(drawn), len(drawn) + len(contents.times)
     rewards = {reward.name: reward for reward in experiment.rewards}
 
     def finals(outcome: Outcome) -> str:
@@ -86,7 +94,11 @@ def _page(contents: Contents) -> str:
         few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),
         window=smoothing(experiment.total_steps),
         curves=charts[: len(drawn)],
-        survival=charts[len(drawn) :],
+        survival=charts[times:weights],
+        weights=charts[weights:],
+        requested=[(share, cells(share)) for share in contents.requested],
+        requested_headings=HEADINGS,
+        requested_note=NOTE,
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
         sentences=contents.sentences,
         listed=_listed,

@@ -27,6 +27,8 @@ class RewardChange:
 
     name: str
     weight: float
+    """The weight in the last step. It differs from the configured weight if a schedule or a
+    requested influence share changes it."""
     low: float
     high: float
     start: float | None
@@ -56,10 +58,12 @@ def _reward_change(
 ) -> RewardChange:
     # A step that reuses the generation of an earlier step has no means.
     means = [m for row in steps if (m := number(row, f"rewards/{reward.name}/mean")) is not None]
+    logged = (number(row, f"rewards/{reward.name}/weight") for row in steps)
+    known = [value for value in logged if value is not None]
     tenth = max(1, round(_SHARE * len(means)))
     return RewardChange(
         name=reward.name,
-        weight=weight,
+        weight=known[-1] if known else weight,
         low=reward.low,
         high=reward.high,
         start=_mean(means[:tenth]),

@@ -153,19 +153,20 @@ def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
     Two problems are near-duplicates if both have the same answer (ignoring case, whitespace and a
     final full stop) and nearly the same user text across all turns. The texts are nearly the same
     if the Jaccard index of the sets of word 5-grams is at least 0.8, ignoring case, punctuation and
-    whitespace. To remove near-duplicates but keep the first problem of each group, drop every
-    problem whose result is not None.
+    whitespace. Problems with different weights are not near-duplicates. To remove near-duplicates
+    but keep the first problem of each group, drop every problem whose result is not None.
 
     Args:
-        problems: Problems of one task, in order. The fields `asked` and `answer` are compared. A
-            problem without any words is never a near-duplicate.
+        problems: Problems of one task, in order. The fields `asked`, `answer` and `weights` are
+            compared. A problem without any words is never a near-duplicate.
     """
     texts = ["\n".join(_turns(problem)) for problem in problems]
     answers = [
         "".join((problem.answer or "").casefold().split()).rstrip(".") for problem in problems
     ]
     kinds = [
-        a if words(text) else i for i, (text, a) in enumerate(zip(texts, answers, strict=True))
+        (answer, repr(problem.weights)) if words(text) else i
+        for i, (text, answer, problem) in enumerate(zip(texts, answers, problems, strict=True))
     ]
     return find_alike(texts, kinds)
 

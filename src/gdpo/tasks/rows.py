@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TextIO, TypeAlias, cast
 
 import numpy as np
 
+from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.tasks.task import Problem, Row, Task
 
@@ -202,6 +204,7 @@ def load_problems(
     split: str = "train",
     limit: int | None = None,
     keep: Callable[[Row], bool] | None = None,
+    weights_column: str | None = None,
 ) -> list[Problem]:
     """Use a task to read the rows of a file or of a dataset on the Hub.
 
@@ -213,6 +216,8 @@ def load_problems(
         limit: Read only the first N rows. None: read all rows.
         keep: Function that returns True for the rows to use. All other rows are skipped and do not
             count towards `limit`. None: use all rows.
+        weights_column: Column with the weights of each row, which become `Problem.weights`. None:
+            no row has weights.
 
     Raises:
         ConfigError: If `limit` is below 1.
@@ -226,7 +231,7 @@ def load_problems(
     mistakes: list[DataError] = []
     for place, row in rows:
         try:
-            problems.append(_problem(task, place, row))
+            problems.append(_problem(task, place, row, weights_column))
         except DataError as error:
             mistakes.append(error)
     if mistakes:
@@ -243,15 +248,26 @@ def _all_of(mistakes: Sequence[DataError], source: str | Path, rows: int) -> Dat
     return DataError(f"{source}: {len(mistakes):,} of {rows:,} rows cannot be used:{named}{more}")
 
 
-def _problem(task: Task, place: str, row: dict[str, Any]) -> Problem:
+def _problem(task: Task, place: str, row: dict[str, Any], weights_column: str | None) -> Problem:
     if not any(all(column in row for column in columns) for columns in task.columns):
         raise DataError(f"{place}: {_lacking(task, row)}")
     try:
         problem = task.read_row(row)
         _check_unicode(problem)
+        weights = None if weights_column is None else _weights_in(row, weights_column)
     except DataError as error:
         raise DataError(f"{place}: {error}") from error
-    return problem
+    return replace(problem, weights=weights)
+
+
+def _weights_in(row: Mapping[str, Any], column: str) -> Any:
+    if column not in row:
+        raise DataError(
+            f"weights_column is {column!r}, but the row has no such column: "
+            f"{did_you_mean(column, row)}. Correct the name, or add the column (null keeps the "
+            "configured weights)"
+        )
+    return row[column]
 
 
 def _check_unicode(problem: Problem) -> None:

@@ -28,6 +28,9 @@ class Problem:
     answer: str | None = None
     """The expected answer as text. Two rows with the same question but different answers are not
     near-duplicates. None: answers are not compared."""
+    weights: Any = None
+    """The row's cell of the column with weights per prompt, which `load_problems` sets: a mapping
+    from reward name to a number, which is not checked yet. None: the configured weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,10 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
         model=job.model.source,
         reward_funcs=list(job.resolved.rewards),
         args=config,
-        train_dataset=_dataset(job.problems),
-        eval_dataset=None if job.eval_problems is None else _dataset(job.eval_problems),
+        train_dataset=_dataset(job.problems, column=config.weights_column),
+        eval_dataset=None
+        if job.eval_problems is None
+        else _dataset(job.eval_problems, column=config.weights_column),
         processing_class=job.tokenizer,
         peft_config=peft_config(job.recipe.lora),
     )
@@ -178,12 +180,16 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
     return LoopCallback()
 
 
-def _dataset(problems: Sequence[Problem]) -> "Dataset":
+def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Dataset":
     """Return the problems as a dataset for TRL, without converting them to Arrow.
 
     Arrow gives every row of a column the same keys, so a reference whose values are objects (for
     example the arguments of a tool call) would get the keys of all other rows. The dataset
     therefore stores row numbers and looks up the problems.
+
+    Args:
+        problems: The problems, in order.
+        column: Name of the column with the weights of each problem. None: no such column.
     """
     from datasets import Dataset
 
@@ -192,6 +198,7 @@ def _dataset(problems: Sequence[Problem]) -> "Dataset":
         return {
             "prompt": [problem.prompt for problem in chosen],
             "reference": [problem.reference for problem in chosen],
+            **({} if column is None else {column: [problem.weights for problem in chosen]}),
         }
 
     return Dataset.from_dict({"row": list(range(len(problems)))}).with_transform(rows)

@@ -5,10 +5,11 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isnan
+from math import isnan, nan
 
 from gdpo.errors import GdpoError, RewardError
 from gdpo.rewards import Reward, Scorer, Scores
+from gdpo.rewards.weights_column import applies
 from gdpo.tasks import Problem, Task
 
 logger = logging.getLogger(__name__)
@@ -127,7 +128,10 @@ def _check_one(
         [gold for *_, gold in known], [s.reference for _, s, _ in known], only=[reward]
     )
     _refuse_failure(reward, scores, [f"the reference answer of row {n}" for n, *_ in known])
-    values = scores.values[:, 0].tolist()
+    values: list[float] = [
+        value if applies(s.weights, reward.name) else nan
+        for (_, s, _), value in zip(known, scores.values[:, 0].tolist(), strict=True)
+    ]
     of_task = task.reward(reward.name) is reward
     short = [
         (n, gold, value)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gdpo.errors import ConfigError, DataError, GdpoError
 from gdpo.recipes.batches import BatchPlan, plan_batches, sharing
-from gdpo.recipes.data import Rows, read_data
+from gdpo.recipes.data import Rows, check_weights, read_data
 from gdpo.recipes.models import (
     PROMPTS_MEASURED,
     SMOLLM2,
@@ -222,6 +222,7 @@ class _Inspection:
             rows = read_data(task, data)
         except DataError as error:
             raise DataError(f"{self.recipe.place(key, 'source')}: {error}") from error
+        counted = self._weights_counted(rows, data)
         if data.max_prompt_length is not None and tokenizer is not None:
             lengths = prompt_lengths(tokenizer, rows.problems, self.recipe)
             rows = rows.no_longer_than(data.max_prompt_length, lengths)
@@ -237,7 +238,19 @@ class _Inspection:
             self._add(Verdict.NOTE, f"{key}: {rows.left_out}")
         elif data.drops_near_duplicates:
             self._fine(f"{key}: no near-duplicate rows")
+        if counted is not None:
+            self._fine(f"{key}: {counted}")
         return rows
+
+    def _weights_counted(self, rows: Rows, data: DataConfig) -> str | None:
+        """Check the weights per prompt. Return a sentence about them, or None without a column."""
+        if data.weights_column is None:
+            return None
+        try:
+            return check_weights(rows, data.weights_column, self.resolved.names)
+        except DataError as error:
+            place = self.recipe.place("data", "weights_column")
+            raise DataError(f"{place}: {error}") from error
 
     def _look(self, task: Task, rows: Rows) -> list[Finding]:
         assert self.also is not None, "there is no additional check"

@@ -8,17 +8,19 @@ import inspect
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from transformers import set_seed
 from trl.trainer.utils import get_callable_name, get_config_model_id
 
+from gdpo._naming import did_you_mean
 from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError, RewardError
 from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.rewards import Reward, Scorer, Scores
 from gdpo.rewards.reward import DeclaredRange
 from gdpo.rewards.scorer import check_distinct
+from gdpo.rewards.weights_column import weights_of_cells
 
 
 def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[type], Any]:
@@ -154,15 +156,44 @@ def check_references(given: Sequence[Any], *datasets: Any) -> None:
         return
     for dataset in datasets:
         for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
-            columns = None if _is_transformed(each) else getattr(each, "column_names", None)
+            columns = _known_columns(each)
             if columns is not None and "reference" not in columns:
                 raise _no_reference(rewards[0], columns)
 
 
-def _is_transformed(dataset: Any) -> bool:
-    """Return whether the dataset has a transform, which creates the columns when a row is read."""
+def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> None:
+    """Check every row of a dataset's column with weights.
+
+    Streams and datasets with a transform are checked as they are read.
+
+    Args:
+        dataset: A dataset, a dict from name to dataset, or None.
+        column: Name of the column.
+        names: Names of the rewards.
+
+    Raises:
+        ConfigError: If the dataset has no such column.
+        DataError: If a cell is not a mapping from reward names to finite numbers.
+    """
+    for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
+        columns = _known_columns(each)
+        if columns is None:
+            continue
+        if column not in columns:
+            raise ConfigError(
+                f"weights_column={column!r}, but the dataset has no such column: "
+                f"{did_you_mean(column, columns)}, add the column, or remove the setting"
+            )
+        if hasattr(each, "__len__"):  # not a stream
+            weights_of_cells(each[column], names, [1.0] * len(names), column=column)
+
+
+def _known_columns(dataset: Any) -> Sequence[str] | None:
+    """Return the columns of a dataset. None: they are known only when a row is read."""
     form = getattr(dataset, "format", None)
-    return isinstance(form, dict) and form.get("type") == "custom"
+    if isinstance(form, dict) and cast("dict[str, Any]", form).get("type") == "custom":
+        return None  # a transform creates the columns
+    return getattr(dataset, "column_names", None)
 
 
 def reward_names(functions: Sequence[Any]) -> list[str]:

@@ -35,6 +35,7 @@ from gdpo.integrations.trl._rewards import (
     as_sequence,
     check_names,
     check_references,
+    check_weights_column,
     environment_range,
     environment_rewards,
     reward_names,
@@ -43,10 +44,10 @@ from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead, bound_memory
 from gdpo.integrations.trl.vllm_versions import check_vllm
-from gdpo.integrations.weights_column import check_column, weights_of_cells
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import check_gates, closed_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
+from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts.record import Declared
 
 
@@ -213,7 +214,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         if self._weights_column is not None:
             self._rule.check_prompt_weights()
             for which in ("train_dataset", "eval_dataset"):
-                check_column(arguments.get(which), self._weights_column, names)
+                check_weights_column(arguments.get(which), self._weights_column, names)
 
     def compute_advantages(
         self,
@@ -372,7 +373,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         for name, share in closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
         for key, value in self._rule.metrics(self.reward_func_names, self._weights()).items():
-            metrics[key].append(value)
+            # TRL logs the mean of the values since the last log, but a status has no mean.
+            metrics[key] = [value]
         for key, value in trl_metrics(diagnosis, self._detail).items():
             metrics[key].append(value)
         metrics["frac_reward_zero_std"][-1] = diagnosis.zero_advantage_groups

@@ -25,7 +25,7 @@ from gdpo.integrations._settings import Settings
 from gdpo.integrations.rows import Columns, Groups, as_groups, reward_columns
 from gdpo.integrations.verl.scores import declared_by
 from gdpo.integrations.verl.settings import ROLLOUTS, read_settings
-from gdpo.integrations.weights_column import weights_of_cells
+from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.writing import set_aside
 

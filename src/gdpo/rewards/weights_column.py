@@ -7,18 +7,27 @@ weights.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, nan
+from math import nan
+from sys import float_info
 from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import DataError
+
+WEIGHTS_COLUMN = "gdpo_weights"
+"""Name of the column in the data that a recipe's run gives to TRL or verl."""
 
 
 def weights_of_cells(
-    cells: Iterable[Any], names: Sequence[str], weights: Sequence[float], *, column: str
+    cells: Iterable[Any],
+    names: Sequence[str],
+    weights: Sequence[float],
+    *,
+    column: str,
+    places: Sequence[str] | None = None,
 ) -> Float[np.ndarray, "row reward"]:
     """Return the weights of rows. NaN means that the reward does not apply to the row.
 
@@ -27,41 +36,29 @@ def weights_of_cells(
         names: Names of the rewards.
         weights: The configured weights, in the order of `names`.
         column: Name of the column for the error message.
+        places: Location of each row for the error message. None: the number of the row, from 0.
 
     Raises:
         DataError: If a cell is not a mapping from reward names to finite numbers. The message
             contains the row.
     """
     rows = [
-        weights if cell is None else _weights_of(cell, names, weights, f"{column!r}, row {row}")
+        weights
+        if cell is None
+        else _weights_of(
+            cell,
+            names,
+            weights,
+            f"column {column!r}, {f'row {row}' if places is None else places[row]}",
+        )
         for row, cell in enumerate(cells)
     ]
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
 
 
-def check_column(dataset: Any, column: str, names: Sequence[str]) -> None:
-    """Check every row of a dataset's column with weights. Streams are checked as they are read.
-
-    Args:
-        dataset: A dataset, a dict from name to dataset, or None.
-        column: Name of the column.
-        names: Names of the rewards.
-
-    Raises:
-        ConfigError: If the dataset has no such column.
-        DataError: If a cell is not a mapping from reward names to finite numbers.
-    """
-    for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
-        columns = getattr(each, "column_names", None)
-        if columns is None:
-            continue
-        if column not in columns:
-            raise ConfigError(
-                f"weights_column={column!r}, but the dataset has no such column: "
-                f"{did_you_mean(column, columns)}, add the column, or remove the setting"
-            )
-        if hasattr(each, "__len__"):  # not a stream
-            weights_of_cells(each[column], names, [1.0] * len(names), column=column)
+def applies(cell: Mapping[str, Any] | None, name: str) -> bool:
+    """Return whether a reward applies to the row with this (checked) cell."""
+    return cell is None or cell.get(name) is not None
 
 
 def _weights_of(
@@ -69,19 +66,19 @@ def _weights_of(
 ) -> list[float]:
     if not isinstance(cell, Mapping):
         raise DataError(
-            f"column {place}: {cell!r:.80} is not a mapping from reward name to number: write for "
+            f"{place}: {cell!r:.80} is not a mapping from reward name to number: write for "
             f"example {{{names[0]!r}: 2.0}}, or null for the configured weights"
         )
     given = cast("Mapping[str, Any]", cell)
     for name, value in given.items():
         if name not in names and value is not None:
             raise DataError(
-                f"column {place}: {name!r} is not a reward of this run: {did_you_mean(name, names)}"
+                f"{place}: {name!r} is not a reward of this run: {did_you_mean(name, names)}"
             )
         is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if value is not None and not (is_number and abs(value) < inf):
+        if value is not None and not (is_number and abs(value) <= float_info.max):
             raise DataError(
-                f"column {place}: the weight of {name!r} is {value!r:.80}: write a finite number, "
+                f"{place}: the weight of {name!r} is {value!r:.80}: write a finite number, "
                 "or null if the reward does not apply to this prompt"
             )
     factors = [given.get(name) for name in names]

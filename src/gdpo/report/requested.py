@@ -1,0 +1,169 @@
+"""Compares the influence shares that were requested with the shares that the rewards had."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gdpo._text import visible
+from gdpo.advantages import AdvantageRule
+from gdpo.analysis.run import RunAnalysis
+from gdpo.analysis.trained import TrainedAnalysis
+from gdpo.diagnostics.influence import Influence, pooled
+from gdpo.experiments.reading import Experiment, Run
+from gdpo.experiments.statistics import Interval
+from gdpo.report.text import number, short
+
+*_, _NOT_ATTAINABLE = AdvantageRule.SET_POINT_STATUSES
+
+
+HEADINGS = ("requested", "realized (95 %)", "farthest run", "weight", "governed steps", "status")
+"""Headings of the values of a `RequestedShare`."""
+
+NOTE = (
+    "Influence shares. Realized: over the recorded steps of all runs in which every reward was "
+    "governed. Farthest run: the share of the run that is farthest from the request. Weight and "
+    "status: at the end."
+)
+"""Explanation of the headings."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedShare:
+    """Stores the request for one reward, and what came of it in the runs of one label."""
+
+    label: str
+    reward: str
+    requested: float
+    """The requested influence share, from 0 to 1."""
+    realized: Interval
+    """The influence share over the governed steps of all runs, with its 95 % interval. NaN: there
+    are no such steps, or no rollouts were recorded."""
+    farthest: float
+    """The share of the run whose share is farthest from the request."""
+    weight: float
+    """Weight in the last step, averaged over the runs."""
+    status: str
+    """Status in the last step. If the runs differ, each status with its number of runs."""
+    governed: int
+    """Number of recorded steps in which every reward with a requested share was governed."""
+    steps: int
+    """Number of recorded steps."""
+
+
+def requested_shares(experiment: Experiment, analysis: TrainedAnalysis) -> list[RequestedShare]:
+    """Return the requested and the realized influence share of each reward, for each label.
+
+    The influence of a label is pooled over the steps in which every requested share was governed.
+    """
+    return [
+        share for label in experiment.labels for share in _of_label(label, experiment, analysis)
+    ]
+
+
+def requested_summary(shares: Sequence[RequestedShare]) -> RenderableType:
+    """Return a table of the requested and the realized shares, for printing with rich."""
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("estimator", style="bold", overflow="fold")
+    table.add_column("reward", style="cyan")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == HEADINGS[-1] else "right")
+    for share in shares:
+        texts = (share.label, share.reward, *cells(share))
+        table.add_row(*(Text(visible(text)) for text in texts))
+    return Group(table, Text(NOTE, style="dim"))
+
+
+def cells(share: RequestedShare) -> tuple[str, ...]:
+    """Return the values under `HEADINGS` as text."""
+    found = share.realized
+    known = found.low == found.low
+    interval = f" [{number(found.low)}, {number(found.high)}]" if known else ""
+    return (
+        number(share.requested),
+        f"{number(found.value)}{interval}",
+        number(share.farthest),
+        short(round(share.weight, 3)) if share.weight == share.weight else "–",
+        f"{share.governed:,} of {share.steps:,}",
+        share.status,
+    )
+
+
+def _of_label(
+    label: str, experiment: Experiment, analysis: TrainedAnalysis
+) -> Iterator[RequestedShare]:
+    runs = [
+        (run, analysis.runs.get(str(place)))
+        for place, run in enumerate(experiment.runs)
+        if run.label == label and run.requested
+    ]
+    kept = [(run, recorded, governed_steps(run, recorded)) for run, recorded in runs if recorded]
+    influences = [recorded.influence(steps) for _, recorded, steps in kept if steps]
+    requests = {name: share for run, _ in runs for name, share in run.requested.items()}
+    for name, requested in requests.items():
+        each = [_share(influence, name).value for influence in influences]
+        yield RequestedShare(
+            label=label,
+            reward=name,
+            requested=requested,
+            realized=_share(pooled(influences), name) if influences else Interval(nan, nan, nan),
+            farthest=max(each, key=lambda share: abs(share - requested), default=nan),
+            weight=float(np.mean([_last(run.weights.get(name)) for run, _ in runs])),
+            status=_counted([_status(name, run, recorded) for run, recorded in runs]),
+            governed=sum(len(steps) for *_, steps in kept),
+            steps=sum(len(recorded.steps) for _, recorded, _ in kept),
+        )
+
+
+def governed_steps(run: Run, recorded: RunAnalysis) -> set[int]:
+    """Return the recorded steps in which every reward with a requested share was governed."""
+    known = [curve for curve in run.statuses.values() if len(curve)]
+    if not known:
+        return set()
+    statuses = np.stack(known)
+    return {
+        step
+        for step in recorded.steps
+        if 1 <= step <= statuses.shape[1] and not np.any(statuses[:, step - 1])
+    }
+
+
+def _share(influence: Influence, name: str) -> Interval:
+    place = influence.names.index(name) if name in influence.names else None
+    if place is None:
+        return Interval(nan, nan, nan)
+    share, margin = float(influence.shares[place]), float(influence.margins[place])
+    return Interval(share, share - margin, share + margin)
+
+
+def _status(name: str, run: Run, recorded: RunAnalysis | None) -> str:
+    """Return the last status in words, or – if the logs average it over several steps."""
+    code = _last(run.statuses.get(name))
+    if code not in range(len(AdvantageRule.SET_POINT_STATUSES)):
+        return "–"
+    status = AdvantageRule.SET_POINT_STATUSES[int(code)]
+    if status != _NOT_ATTAINABLE or recorded is None:
+        return status
+    others = {other: recorded.correlation(name, other) for other in run.requested if other != name}
+    known = {other: found for other, found in others.items() if found == found}
+    if not known:
+        return status
+    nearest = max(known, key=lambda other: abs(known[other]))
+    return f"{status}: correlation {known[nearest]:.2f} with {nearest}"
+
+
+def _counted(statuses: list[str]) -> str:
+    counts = Counter(statuses)
+    if len(counts) == 1:
+        return statuses[0]
+    return ", ".join(f"{status} ({count})" for status, count in counts.most_common())
+
+
+def _last(curve: np.ndarray | None) -> float:
+    known = np.empty(0) if curve is None else curve[~np.isnan(curve)]
+    return float(known[-1]) if len(known) else nan

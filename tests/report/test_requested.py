@@ -1,0 +1,143 @@
+"""Reports show requested influence shares beside the shares that the rewards had."""
+
+import csv
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.report.runs import experiment_of, trained, two_estimators, unrecorded
+
+from gdpo.analysis.trained import TrainedRun, analyze_trained
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.reading import Measured
+from gdpo.report import write_report
+from gdpo.report._run_contents import read_contents
+from gdpo.report.requested import requested_summary
+
+STEPS = 12
+REQUEST = {"format": 0.7, "correct": 0.3}
+
+
+def governed(run, *, statuses=None):
+    """Return a run with the metrics of set-points. The default statuses are governed (0)."""
+    curve = np.zeros(run.steps) if statuses is None else np.array(statuses, dtype=float)
+    weights = {name: np.linspace(1.0, 1.0 + share, run.steps) for name, share in REQUEST.items()}
+    return replace(run, requested=REQUEST, weights=weights, statuses=dict.fromkeys(REQUEST, curve))
+
+
+def contents_of(folder, runs, **kwargs):
+    return read_contents(analyse(experiment_of(folder, runs, **kwargs), draws=50))
+
+
+def alone(folder, run, steps):
+    """Return the influence of a run over some of its steps, read without the report."""
+    analysis = analyze_trained([TrainedRun("0", run.path / "rollouts", "gdpo")], {})
+    return analysis.runs["0"].influence(set(steps))
+
+
+def shown(shares):
+    console = Console(width=300, record=True, file=StringIO())
+    console.print(requested_summary(shares))
+    return console.export_text()
+
+
+def test_the_realized_share_is_the_influence_over_all_governed_steps(tmp_path):
+    run = trained(tmp_path / "runs", "gdpo", 1, steps=STEPS)
+    shares = contents_of(tmp_path, [governed(run)]).requested
+    whole = alone(tmp_path, run, range(1, STEPS + 1))
+    for share, place in zip(shares, map(whole.names.index, REQUEST), strict=True):
+        assert (share.reward, share.requested) == list(REQUEST.items())[shares.index(share)]
+        assert share.realized.value == pytest.approx(whole.shares[place])
+        assert share.realized.high - share.realized.value == pytest.approx(whole.margins[place])
+        assert share.weight == pytest.approx(1.0 + share.requested)
+        assert (share.governed, share.steps, share.status) == (STEPS, STEPS, "governed")
+
+
+def test_steps_in_which_a_reward_is_released_do_not_count(tmp_path):
+    run = trained(tmp_path / "runs", "gdpo", 1, steps=STEPS)
+    kept = governed(run, statuses=[0] * 5 + [3] * 7)
+    share, _ = contents_of(tmp_path, [kept]).requested
+    early = alone(tmp_path, run, range(1, 6))
+    assert share.realized.value == pytest.approx(early.shares[early.names.index("format")])
+    assert (share.governed, share.status) == (5, "learned and released")
+
+
+def test_runs_are_pooled_and_the_farthest_is_named(tmp_path):
+    runs = [trained(tmp_path / "runs", "gdpo", seed, steps=STEPS) for seed in (1, 2, 3)]
+    share, _ = contents_of(tmp_path, [governed(run) for run in runs]).requested
+    each = [alone(tmp_path, run, range(1, STEPS + 1)) for run in runs]
+    own = [window.shares[window.names.index("format")] for window in each]
+    assert share.farthest == pytest.approx(max(own, key=lambda value: abs(value - 0.7)))
+    assert min(own) < share.realized.value < max(own)
+    assert share.steps == 3 * STEPS
+
+
+def test_runs_that_end_differently_are_counted(tmp_path):
+    runs = [trained(tmp_path / "runs", "gdpo", seed, steps=STEPS) for seed in (1, 2, 3)]
+    ends = [None, None, [0] * 11 + [3]]
+    kept = [governed(run, statuses=end) for run, end in zip(runs, ends, strict=True)]
+    share, _ = contents_of(tmp_path, kept).requested
+    assert share.status == "governed (2), learned and released (1)"
+
+
+def test_a_share_that_is_not_attainable_names_the_correlation(tmp_path):
+    run = trained(tmp_path / "runs", "gdpo", 1, steps=STEPS)
+    share, _ = contents_of(tmp_path, [governed(run, statuses=[4] * STEPS)]).requested
+    assert share.status.startswith("not attainable: correlation ")
+    assert share.status.endswith("with correct")
+    assert np.isnan(share.realized.value)
+
+
+def test_a_status_that_is_averaged_over_several_steps_is_not_shown(tmp_path):
+    run = trained(tmp_path / "runs", "gdpo", 1, steps=STEPS)
+    share, _ = contents_of(tmp_path, [governed(run, statuses=[0] * 11 + [1.5])]).requested
+    assert share.status == "–"
+
+
+def test_without_rollouts_the_request_and_the_weight_remain(tmp_path):
+    run = governed(unrecorded("gdpo", 1, tmp_path))
+    share, _ = contents_of(tmp_path, [run]).requested
+    assert (share.requested, share.weight, share.steps) == (0.7, 1.7, 0)
+    assert "0.700" in shown([share])
+    assert "nan" not in shown([share])
+
+
+def test_runs_with_fixed_weights_have_no_table_and_no_chart(tmp_path):
+    comparison = analyse(two_estimators(tmp_path / "runs"), draws=50)
+    contents = read_contents(comparison)
+    assert (contents.requested, contents.weights) == ([], [])
+    assert write_report(comparison, tmp_path / "page.html") == []
+    assert 'id="weights"' not in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_the_page_and_the_export_have_the_table_and_the_weights(tmp_path):
+    runs = [
+        trained(tmp_path / "runs", "grpo", 1, steps=STEPS),
+        governed(trained(tmp_path / "runs", "gdpo", 1, steps=STEPS)),
+    ]
+    comparison = analyse(experiment_of(tmp_path, runs), draws=50)
+    shares = write_report(comparison, tmp_path / "page.html", export=tmp_path / "export")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "Requested influence</h2>" in page
+    file = (tmp_path / "export" / "requested.csv").read_text("utf-8")
+    rows = list(csv.DictReader(StringIO(file)))
+    assert [row["reward"] for row in rows] == list(REQUEST)
+    for row, share in zip(rows, shares, strict=True):
+        assert float(row["realized (95 %)"]) == pytest.approx(share.realized.value, abs=1e-3)
+        assert row["realized (95 %)"] in page
+    file = (tmp_path / "export" / "weight-1-format.csv").read_text("utf-8")
+    points = list(csv.DictReader(StringIO(file)))
+    assert {row["estimator"] for row in points} == {"gdpo"}  # GRPO's weights do not change
+    assert [float(row["value"]) for row in (points[0], points[-1])] == [1.0, 1.7]
+
+
+def test_hostile_names_are_made_visible(tmp_path):
+    name = "for\x1b[31mmat"
+    rewards = (Measured(name, 0.0, 1.0, 1.0),)
+    run = unrecorded("gdpo", 1, tmp_path, rewards=rewards)
+    statuses = {name: np.zeros(run.steps)}
+    run = replace(run, requested={name: 1.0}, statuses=statuses)
+    (share,) = contents_of(tmp_path, [run], rewards=rewards).requested
+    assert "\x1b" not in shown([share])

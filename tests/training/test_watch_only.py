@@ -1,0 +1,79 @@
+"""Tests `watch: true` of a reward in a recipe, which is weight 0."""
+
+import numpy as np
+import pytest
+from tests.training.conftest import assert_equal_runs
+
+from gdpo import gdpo
+from gdpo.errors import ConfigError
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.resolve import resolve
+from gdpo.rollouts import read_rollouts, reward_arrays
+from gdpo.training import train
+
+
+@pytest.fixture
+def load(recipe_file, own_rewards):
+    """Loads the recipe with these fields of the reward `brief`."""
+
+    def read(fields, **more):
+        path = recipe_file.with_name(f"{more.get('name', 'changed')}.yaml")
+        text = recipe_file.read_text().replace("    weight: 0.5\n", f"    {fields}\n")
+        path.write_text(text)
+        return load_recipe(path, [f"{key}={value}" for key, value in more.items()])
+
+    return read
+
+
+@pytest.mark.parametrize("fields", ["watch: true", "watch: true\n    weight: 0"])
+def test_a_watched_reward_is_one_with_weight_0(load, fields, tmp_path):
+    watched, zero = resolve(load(fields)), resolve(load("weight: 0"))
+    assert watched.weights == (1.0, 0.0, 1.0)
+    assert watched.rule.weights_in_force(watched.weights) == [1.0, 0.0, 1.0]
+    assert watched.recipe.digest == zero.recipe.digest
+    (tmp_path / "again.yaml").write_text(watched.recipe.to_yaml())
+    assert load_recipe(tmp_path / "again.yaml").digest == watched.recipe.digest
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ("watch: true\n    weight: 0.5", "watch: true .* weight is 0.5"),
+        ("watch: true\n    weight: {from: 1.0, to: 0.0, steps: 3}", "watch: true .* 'steps': 3"),
+        ("watch: false", "watch must be true, got False"),
+    ],
+)
+def test_watch_with_a_weight_is_refused_with_its_line(load, fields, told):
+    with pytest.raises(ConfigError, match=rf"changed.yaml:\d+: .*{told}"):
+        load(fields)
+
+
+def test_set_watches_a_reward_that_has_no_weight_in_the_file(load):
+    recipe = load("weight: 0.5", **{"rewards.format.watch": "true"})
+    assert resolve(recipe).weights == (1.0, 0.5, 0.0)
+    with pytest.raises(ConfigError, match=r"weight is 0.5"):
+        load("weight: 0.5", **{"rewards.brief.watch": "true"})
+
+
+def test_a_recipe_that_only_watches_is_refused(load):
+    watch = {"rewards.vowels.watch": "true", "rewards.format.watch": "true"}
+    with pytest.raises(ConfigError, match="every reward has weight 0"):
+        load("watch: true", **watch)
+
+
+@pytest.mark.slow
+def test_a_watched_reward_is_scored_and_recorded_but_not_trained(load):
+    shorter = {"trainer.max_steps": 2}
+    run = train(load("watch: true", **shorter, name="watched")).run
+    files = sorted(run.rollouts.glob("*.parquet"))
+    assert len(files) == 2
+    for file in files:
+        rollouts = read_rollouts(file)
+        assert {rollout.weights["brief"] for rollout in rollouts} == {0.0}
+        arrays = reward_arrays(rollouts)
+        brief = list(arrays.names).index("brief")
+        assert np.all(np.isfinite(arrays.rewards[..., brief]))
+        others = np.delete(arrays.rewards, brief, axis=-1)
+        np.testing.assert_allclose(arrays.advantages, gdpo(others, np.ones(2)), atol=1e-5)
+    assert all("rewards/brief/mean" in row for row in run.read_metrics() if "loss" in row)
+    assert_equal_runs(run, train(load("weight: 0", **shorter, name="zero")).run)

@@ -1,0 +1,240 @@
+"""Tests `data.weights_column` of a recipe: each prompt has its own weights."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.integrations.trl._rewards import check_weights_column
+from gdpo.recipes.data import check_weights, digest_of, read_data
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.recipe import DataConfig
+from gdpo.recipes.resolve import resolve
+from gdpo.rewards import Scorer
+from gdpo.rollouts import read_rollouts
+from gdpo.tasks import TASKS, Problem, load_problems, near_duplicates
+from gdpo.training import check, train
+from gdpo.training._reward_checks import check_rewards
+from gdpo.training.preflight import Verdict, prepare
+
+NAMES = ("vowels", "brief", "format")
+CONFIGURED = {"vowels": 1.0, "brief": 0.5, "format": 1.0}
+CELLS = [
+    {"vowels": 2.0, "format": 3},
+    {"vowels": None, "brief": 4.0, "format": 0.0},
+    None,
+    {"brief": -1.0},
+    {"vowels": 1, "brief": 1, "format": 1},
+]
+COLUMN = "data.weights_column=w"
+
+
+@pytest.fixture
+def weighted(rows):
+    """Writes a cell into each row of the recipe's data, the five cells in turn or others."""
+
+    def write(*cells, name="w"):
+        cells = cells or CELLS
+        lines = [json.loads(line) for line in rows.read_text().splitlines()]
+        for i, line in enumerate(lines):
+            line[name] = cells[i % len(cells)]
+        rows.write_text("\n".join(map(json.dumps, lines)))
+        return rows
+
+    return write
+
+
+def wanted(cell, name):
+    """The weight that a rollout of this row has in the record; 0 where it does not apply."""
+    return CONFIGURED[name] * (1 if cell is None else cell.get(name) or 0)
+
+
+ROW = {"question": "1 + 1?", "answer": "So. #### 2"}
+OWN = replace(
+    TASKS["gsm8k"],
+    columns=(("question",),),
+    read_row=lambda row: Problem([{"role": "user", "content": row["question"]}], {}),
+)
+
+
+@pytest.mark.parametrize("task", [TASKS["gsm8k"], OWN])
+def test_every_task_passes_the_cell_on_without_reading_it(tmp_path, task):
+    file = tmp_path / "rows.jsonl"
+    cells = [{"a": 2.0}, None, "not checked here"]
+    file.write_text("\n".join(json.dumps({**ROW, "w": cell}) for cell in cells))
+    assert [p.weights for p in load_problems(task, file, weights_column="w")] == cells
+    assert [p.weights for p in load_problems(task, file)] == [None] * 3
+
+
+def test_a_parquet_file_has_the_same_cells(tmp_path):
+    file = tmp_path / "rows.parquet"
+    rows = [{**ROW, "w": cell} for cell in CELLS]
+    Dataset.from_list(rows).to_parquet(file)
+    data = DataConfig(source=str(file), weights_column="w")
+    read = read_data(TASKS["gsm8k"], data)
+    assert check_weights(read, "w", NAMES).endswith("vowels to 3, brief to 4, format to 4")
+    assert read.problems[2].weights is None
+
+
+def test_a_check_counts_the_rows_with_weights_and_those_of_each_reward(recipe_file, weighted):
+    weighted()
+    findings = check(load_recipe(recipe_file, [COLUMN]))
+    (found,) = [each for each in findings if "'w'" in each.text]
+    assert found.verdict is Verdict.FINE
+    assert "8 of 10 rows" in found.text
+    assert "vowels to 6, brief to 8, format to 8" in found.text
+    assert not [each for each in check(load_recipe(recipe_file)) if "weights" in each.text]
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ({"vowel": 1.0}, "'vowel' is not a reward of this run: did you mean 'vowels'"),
+        ({"brief": "much"}, "weight of 'brief' is 'much'"),
+        ({"brief": 10**400}, "weight of 'brief' is 1000"),
+        ([1.0, 0.5], "[1.0, 0.5] is not a mapping"),
+    ],
+)
+def test_a_wrong_cell_is_told_with_its_line_column_and_row(recipe_file, weighted, cell, told):
+    rows = weighted(None, None, None, cell)
+    recipe = load_recipe(recipe_file, [COLUMN, "model=no/such-model"])
+    (found,) = [each for each in check(recipe) if "'w'" in each.text]
+    assert found.verdict is Verdict.WRONG
+    assert told in found.text
+    assert "--set data.weights_column" in found.text
+    assert f"column 'w', row 4 of {rows}" in found.text
+
+
+def test_a_wrong_cell_stops_a_run_before_the_model_is_loaded(recipe_file, weighted):
+    weighted(None, {"vowel": 1.0})
+    with pytest.raises(DataError, match="'vowel'"):
+        prepare(resolve(load_recipe(recipe_file, [COLUMN])))
+
+
+def test_rows_without_the_column_are_counted_with_the_nearest_name(recipe_file, weighted):
+    weighted(name="weight")
+    with pytest.raises(DataError, match="10 of 10 rows") as raised:
+        prepare(resolve(load_recipe(recipe_file, ["data.weights_column=weights"])))
+    assert "did you mean 'weight'" in str(raised.value)
+
+
+def only_lists(rewards, weights):
+    return rewards @ weights.reshape(3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["influence={vowels: 1, brief: 1, format: 1}", "rewards.brief.weight=1"], "influence"),
+        ([f"advantage={__name__}:only_lists"], "only_lists"),
+    ],
+)
+def test_a_rule_that_takes_one_weight_per_reward_is_refused_early(recipe_file, changes, told):
+    resolve(load_recipe(recipe_file, changes))
+    with pytest.raises(ConfigError, match=rf"data\.weights_column: .*{told}") as raised:
+        resolve(load_recipe(recipe_file, [*changes, COLUMN]))
+    assert COLUMN in str(raised.value)
+
+
+def test_a_comparison_refuses_such_an_estimator_before_it_trains_another(recipe_file):
+    shared = resolve(load_recipe(recipe_file, [COLUMN]))
+    assert shared.under(shared.recipe.model_copy(update={"advantage": "grpo"}))
+    with pytest.raises(ConfigError, match=r"data\.weights_column: .*only_lists"):
+        shared.under(shared.recipe.model_copy(update={"advantage": f"{__name__}:only_lists"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("eval_data={source: rows.jsonl, weights_column: w}", r"eval_data\.weights_column"),
+        ("data.weights_colum=w", "did you mean 'weights_column'"),
+    ],
+)
+def test_the_key_is_refused_where_it_has_no_effect(recipe_file, change, told):
+    with pytest.raises(ConfigError, match=told):
+        load_recipe(recipe_file, [change])
+
+
+def test_the_trainers_own_field_is_refused_and_names_the_recipes(recipe_file):
+    wrong = [each.text for each in check(load_recipe(recipe_file, ["trainer.weights_column=w"]))]
+    assert any("use `data.weights_column`" in text for text in wrong)
+
+
+def test_the_digest_of_the_rows_contains_their_weights():
+    plain = Problem([], {"answer": "1"})
+    digests = {digest_of([replace(plain, weights=cell)]) for cell in (None, {}, {"a": 1.0})}
+    assert len(digests) == 3
+    assert digest_of([plain]) == "27dfa2be0e03"  # unchanged, so that runs can be resumed
+
+
+def test_the_same_question_with_other_weights_is_no_near_duplicate():
+    asked = Problem([{"role": "user", "content": "What is 1 + 1?"}], {}, answer="2")
+    cells = [{"a": 1.0}, {"a": 2.0}, {"a": 1.0}, None]
+    assert near_duplicates([replace(asked, weights=cell) for cell in cells]) == [
+        None,
+        None,
+        0,
+        None,
+    ]
+
+
+def test_a_reward_need_not_reach_its_maximum_where_it_does_not_apply():
+    task = TASKS["gsm8k"]
+    correctness = task.reward("correctness")
+    never = replace(correctness, function=lambda _text, _reference: 0.0, examples=())
+    task = replace(task, rewards=(never,))
+    samples = [Problem([], {"answer": "1"}, weights={"format": 1.0})] * 3
+    with Scorer([never], on_error="missing") as scorer:
+        applied, *_ = check_rewards(task, scorer, [replace(s, weights=None) for s in samples])
+        finding, *_ = check_rewards(task, scorer, samples)
+    assert applied.mistake is not None
+    assert finding.mistake is None
+
+
+def test_the_trainer_reads_a_column_that_a_transform_creates_with_the_rows():
+    data = Dataset.from_dict({"row": [0]}).with_transform(lambda batch: {"w": [None]})
+    check_weights_column(data, "w", ["a"])
+    with pytest.raises(ConfigError, match="'w'"):
+        check_weights_column(Dataset.from_dict({"row": [0]}), "w", ["a"])
+
+
+@pytest.mark.slow
+def test_a_run_trains_each_prompt_with_the_column_times_the_configured_weights(
+    recipe_file, weighted, tmp_path
+):
+    rows = weighted()
+    cells = {
+        json.loads(line)["question"]: json.loads(line)["w"] for line in rows.read_text().split("\n")
+    }
+    plain = tmp_path / "eval.jsonl"
+    plain.write_text(json.dumps({"question": "What is 1 + 2?", "answer": "#### 3"}) + "\n")
+    changes = [COLUMN, "trainer.max_steps=2", f"eval_data={{source: {plain}}}"]
+    run = train(load_recipe(recipe_file, [*changes, "trainer.eval_steps=1"])).run
+    seen = 0
+    for file in sorted(run.rollouts.glob("*.parquet")):
+        for rollout in read_rollouts(file):
+            asked = rollout.prompt[-1]["content"]
+            evaluated = asked not in cells
+            cell = None if evaluated else cells[asked]
+            assert rollout.weights == {name: wanted(cell, name) for name in NAMES}
+            for name in NAMES:
+                missing = cell is not None and cell.get(name) is None
+                assert (rollout.rewards[name] is None) == missing
+            seen += 1 - evaluated
+    assert seen == 16
+    assert any(np.isfinite(row.get("eval_reward", np.nan)) for row in run.read_metrics())
+
+
+@pytest.mark.slow
+def test_a_run_is_not_resumed_with_other_weights_of_a_row(recipe_file, weighted):
+    weighted()
+    train(load_recipe(recipe_file, [COLUMN, "trainer.max_steps=2"]))
+    recipe = load_recipe(recipe_file, [COLUMN, "trainer.max_steps=3"])
+    weighted(*CELLS[:4], {"vowels": 2.0})
+    with pytest.raises(ConfigError, match="digest of its data"):
+        train(recipe, resume=True)
+    weighted()
+    assert train(recipe, resume=True).finished
