@@ -1,16 +1,20 @@
 """`gdpo check`."""
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from gdpo.cli._codes import FAILED
 from gdpo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gdpo.recipes.data import Rows
+    from gdpo.tasks import Task
 
 _RESPONSES = {"gold": "reference answers", "empty": "empty responses"}
 
@@ -23,6 +27,8 @@ def check(
     data: Annotated[list[str] | None, Parameter(negative=())] = None,
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     rows: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    exploits: Annotated[bool, Parameter(negative=())] = False,
+    rollouts: Path | None = None,
 ) -> int:
     """Validate a recipe without training, or benchmarks without a model.
 
@@ -33,6 +39,12 @@ def check(
     training row repeats a problem from the benchmarks in --benchmarks. Without --benchmarks, checks
     the benchmarks that installed packages contain (BFCL, HumanEval). Exits with 0 if `gdpo train`
     can start, otherwise with 1.
+
+    With --exploits, puts lazy completions (such as an empty form or a guess) into groups of right
+    and wrong ones, and computes the advantages with the recipe's estimator, weights and gates.
+    Reports an error if a lazy completion reaches the advantage of a right one, and a warning if it
+    has more advantage than an honest wrong one of the same form. Names the reward that causes it
+    and what ends it.
 
     With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
     response. At least 95 % of the reference answers must be scored as correct, and the empty
@@ -45,6 +57,10 @@ def check(
         set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
         rows: Score the rewards on the first N rows only. The other checks always use all rows.
             Default: all rows.
+        exploits: Test whether lazy completions win under the combination of rewards. Uses at most
+            64 rows. Default: not tested.
+        rollouts: File or folder with recorded rollouts of the recipe's rows. Their wrong
+            completions replace the constructed ones of --exploits. Default: all are constructed.
     """
     if benchmarks is not None and recipe is None:
         return _check_benchmarks(benchmarks, data or (), rows)
@@ -53,23 +69,30 @@ def check(
             "gdpo check needs a recipe, --benchmarks (optionally with --data), or both. Example: "
             "gdpo check recipe.yaml"
         )
+    if rollouts is not None and not exploits:
+        raise ConfigError("--rollouts is used by --exploits: add --exploits, or remove --rollouts")
     from rich.console import Console
     from rich.text import Text
 
     from gdpo.cli._evaluating import the_benchmarks
     from gdpo.evaluation.overlap import overlap_findings
     from gdpo.recipes.read import read_recipe
+    from gdpo.recipes.resolve import resolve
     from gdpo.training import check as check_recipe
-    from gdpo.training.preflight import Verdict
+    from gdpo.training import find_exploits
+    from gdpo.training.preflight import Finding, Verdict
 
     console = Console(highlight=False)
     styles = {Verdict.FINE: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
     tests = None if benchmarks is None else the_benchmarks(benchmarks, data or ())
-    findings = check_recipe(
-        read_recipe(recipe, set or ()),
-        rows=rows,
-        also=lambda task, found: overlap_findings(task, found, tests),
-    )
+    resolved = resolve(read_recipe(recipe, set or ()))
+
+    def also(task: "Task", found: "Rows") -> Iterator[Finding]:
+        yield from overlap_findings(task, found, tests)
+        if exploits:
+            yield from find_exploits(resolved, found.problems[:rows], rollouts=rollouts)
+
+    findings = check_recipe(resolved, rows=rows, also=also)
     for finding in findings:
         mark = (f"{finding.verdict.value} ", styles[finding.verdict])
         console.print(Text.assemble(mark, finding.text), soft_wrap=True)

@@ -122,7 +122,7 @@ def _check_one(
         return _check_counts(reward, scorer, problems)
     if reward.asks_elsewhere:
         problems = problems[:_ASKED_ROWS]
-    golds = [(n, s, _gold(task, s, n)) for n, s in enumerate(problems, 1)]
+    golds = [(n, s, gold_of(task, s, n)) for n, s in enumerate(problems, 1)]
     known = [(n, s, gold) for n, s, gold in golds if gold is not None]
     scores = scorer.score(
         [gold for *_, gold in known], [s.reference for _, s, _ in known], only=[reward]
@@ -245,7 +245,12 @@ def _texts(task: Task) -> tuple[str, ...]:
     return (*_ODD, task.bad_completion)
 
 
-def _gold(task: Task, problem: Problem, number: int) -> str | None:
+def gold_of(task: Task, problem: Problem, number: int) -> str | None:
+    """Return the reference answer of a row as a completion, or None if the row has none.
+
+    Raises:
+        RewardError: If the task's function raises an error.
+    """
     try:
         return task.gold_completion(problem.reference)
     except Exception as error:

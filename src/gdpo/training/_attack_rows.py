@@ -1,0 +1,250 @@
+"""Writes and scores what the attack on a recipe compares: right, wrong and lazy completions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from gdpo.recipes.resolve import Resolved
+from gdpo.rewards import Scorer
+from gdpo.tasks import Problem, Task
+from gdpo.tasks.lazy import form_of, in_place_of, lazy_completions, padded, shell_of, without_form
+from gdpo.training._recorded import Recorded
+from gdpo.training._reward_checks import gold_of
+
+ROWS = 64
+"""Maximum number of rows of an attack."""
+
+ASKED_ROWS = 8
+"""Maximum number of rows if a reward calls a service, because each call may cost money."""
+
+_OTHERS = 5
+"""Number of reference answers of other rows that are tried on a row."""
+
+_VARIANTS = 3
+"""Number of right and of wrong completions of each kind on a row. They differ in length."""
+
+_LENGTHS = (0.25, 0.75)
+"""Honest completions have between these shares of the maximum number of tokens."""
+
+_JUDGES = 0.75
+"""A reward judges correctness if it prefers the reference answer in at least this share of the
+comparisons with reference answers of other rows, and with the form alone. A reward that does not
+depend on the row prefers it to those of other rows in at most half, by symmetry."""
+
+RIGHT, IN_FORM, FORMLESS = range(3)
+"""Kinds of honest completions: right, wrong in the form of the reference answer, wrong without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Stores a row with a reference answer and reference answers of other rows that are wrong."""
+
+    place: int
+    """Index of the row in the data."""
+    problem: Problem
+    gold: str
+    others: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Completions:
+    """Stores all completions of an attack. The lists have one item per completion."""
+
+    texts: list[str] = field(default_factory=list[str])
+    tokens: list[int] = field(default_factory=list[int])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    honest: list[list[list[int]]] = field(default_factory=list[list[list[int]]])
+    """For each row, the indices of the constructed honest completions of each kind."""
+    recorded: list[list[int]] = field(default_factory=list[list[int]])
+    """For each row, the indices of the recorded completions."""
+    lazy: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
+    """For each lazy policy, its completion by row."""
+    hedged: set[str] = field(default_factory=set[str])
+    """Policies whose completions contain the reference answer."""
+
+    def add(self, problem: Problem, texts: Iterable[str], tokens: Iterable[int]) -> list[int]:
+        """Add completions of a problem, and return their indices."""
+        start = len(self.texts)
+        for text, count in zip(texts, tokens, strict=True):
+            self.texts.append(text)
+            self.tokens.append(count)
+            self.problems.append(problem)
+        return list(range(start, len(self.texts)))
+
+    def scored(self, scorer: Scorer) -> Float[np.ndarray, "completion reward"]:
+        """Return the raw rewards of all completions."""
+        references = [problem.reference for problem in self.problems]
+        return scorer.score(self.texts, references, num_tokens=self.tokens).values
+
+
+def candidates(
+    task: Task, problems: Sequence[Problem], *, first: Iterable[int], most: int, seed: int
+) -> list[Row]:
+    """Return rows with reference answers of other rows, whose text differs from the row's own.
+
+    Reference answers with the same form are preferred.
+
+    Args:
+        task: The task, which writes the reference answers.
+        problems: All rows.
+        first: Indices of rows that are taken first, if they have a reference answer.
+        most: Maximum number of rows.
+        seed: Seed of the choice.
+    """
+    random = np.random.default_rng(seed)
+    each = enumerate(problems)
+    golds = {i: gold for i, problem in each if (gold := gold_of(task, problem, i + 1))}
+    firsts = [i for i in dict.fromkeys(first) if i in golds]
+    rest = [i for i in random.permutation(len(problems)).tolist() if i in golds]
+    pool = rest[: 8 * ROWS]
+    rows: list[Row] = []
+    for i in list(dict.fromkeys((*firsts, *rest)))[:most]:
+        order = [pool[j] for j in random.permutation(len(pool))]
+        texts = dict.fromkeys(golds[j] for j in order if _differs(problems[i], problems[j]))
+        texts.pop(golds[i], None)
+        best = sorted(texts, key=lambda text: form_of(text) != form_of(golds[i]))
+        others = tuple(in_place_of(golds[i], text) for text in best[:_OTHERS])
+        rows.append(Row(i, problems[i], golds[i], others))
+    return [row for row in rows if row.others]
+
+
+def _differs(one: Problem, other: Problem) -> bool:
+    return one.answer is None or one.answer != other.answer
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Stores which rewards judge correctness, and the rows on which they do."""
+
+    judges: tuple[int, ...]
+    """Indices of the rewards."""
+    rows: tuple[Row, ...]
+    """The rows, without reference answers of other rows that are right as well."""
+
+
+def judge(resolved: Resolved, scorer: Scorer, rows: Sequence[Row], tokens: int) -> Judged:
+    """Find the rewards that judge correctness, and the rows whose reference answer is right.
+
+    A reward judges correctness if it prefers a row's own reference answer to those of other rows
+    and to its form without an answer.
+    """
+    tried = Completions()
+    for row in rows:
+        texts = (row.gold, shell_of(row.gold), *row.others)
+        tried.add(row.problem, texts, [tokens] * len(texts))
+    values = tried.scored(scorer) * directions(resolved)
+    each = np.split(values, np.cumsum([2 + len(row.others) for row in rows])[:-1])
+    to_shell = _preference([of_row[:2] for of_row in each])
+    to_others = _preference([np.delete(of_row, 1, axis=0) for of_row in each])
+    judges = tuple(np.flatnonzero(np.minimum(to_shell, to_others) >= _JUDGES).tolist())
+    kept = (_usable(row, of_row[:, judges]) for row, of_row in zip(rows, each, strict=True))
+    return Judged(judges, tuple(row for row in kept if row is not None) if judges else ())
+
+
+def directions(resolved: Resolved) -> Float[np.ndarray, " reward"]:
+    """Return -1 for each reward with a negative weight, and 1 for the others."""
+    return np.where(np.asarray(resolved.weights) < 0, -1.0, 1.0)
+
+
+def is_right(
+    values: Float[np.ndarray, "completion judge"], gold: Float[np.ndarray, " judge"]
+) -> Bool[np.ndarray, " completion"]:
+    """Return which completions reach the reference answer in every reward that applies to it."""
+    return np.all(np.isnan(gold) | (values >= gold), axis=1)
+
+
+def _preference(
+    rows: Sequence[Float[np.ndarray, "completion reward"]],
+) -> Float[np.ndarray, " reward"]:
+    """Return how often each reward prefers the first completion of a row. 0: never comparable."""
+    pairs = [np.where(np.isnan(v[:1] - v[1:]), np.nan, v[:1] > v[1:]) for v in rows]
+    compared = np.concatenate(pairs)
+    return np.nansum(compared, axis=0) / np.maximum(np.sum(~np.isnan(compared), axis=0), 1)
+
+
+def _usable(row: Row, values: Float[np.ndarray, "completion judge"]) -> Row | None:
+    """Return the row with its wrong others, or None if it has none or no right answer.
+
+    Reference answers of other rows that are right here mean the same as the row's own.
+    """
+    if np.all(np.isnan(values[0])):
+        return None
+    right = is_right(values[2:], values[0])
+    others = tuple(text for text, equal in zip(row.others, right, strict=True) if not equal)
+    return Row(row.place, row.problem, row.gold, others) if others else None
+
+
+def write_completions(
+    task: Task,
+    rows: Sequence[Row],
+    recorded: Mapping[int, Sequence[Recorded]],
+    *,
+    budget: int,
+    seed: int,
+) -> Completions:
+    """Return the completions of all rows, which are not scored yet.
+
+    Honest completions that are not recorded get the lengths of the recorded ones, or between 25 and
+    75 % of the budget if nothing is recorded.
+
+    Args:
+        task: The task.
+        rows: Rows with reference answers of other rows.
+        recorded: Recorded completions by the index of the row in the data.
+        budget: Maximum number of tokens in a completion.
+        seed: Seed of the lengths.
+    """
+    random = np.random.default_rng(seed)
+    lengths = [each.num_tokens for some in recorded.values() for each in some]
+    low, high = (max(1, int(share * budget)) for share in _LENGTHS)
+    found = Completions()
+    for i, row in enumerate(rows):
+        size = 3 * _VARIANTS
+        drawn = random.choice(lengths, size) if lengths else random.integers(low, high + 1, size)
+        found.honest.append(_honest(found, task, row, [int(count) for count in drawn]))
+        honest = {found.texts[place] for kind in found.honest[-1] for place in kind}
+        lazy = lazy_completions(task, row.problem, others=row.others, budget=budget)
+        lazy = [each for each in lazy if each.text not in honest]
+        for each in lazy:
+            place = found.add(row.problem, [each.text], [each.num_tokens])
+            found.lazy.setdefault(each.policy, {})[i] = place[0]
+        found.hedged |= {each.policy for each in lazy if each.needs_gold}
+        written = {each.text for each in lazy}
+        real = [each for each in recorded.get(row.place, ()) if each.text not in written]
+        texts, tokens = [each.text for each in real], [each.num_tokens for each in real]
+        found.recorded.append(found.add(row.problem, texts, tokens))
+    return found
+
+
+def _honest(found: Completions, task: Task, row: Row, counts: Sequence[int]) -> list[list[int]]:
+    """Add right and wrong completions of a row. Lazy ones use the first of several others."""
+    wrong = row.others[1:] or row.others
+    others = [wrong[i % len(wrong)] for i in range(_VARIANTS)]
+    plain = [without_form(other) if form_of(row.gold) else task.bad_completion for other in others]
+    places: list[list[int]] = []
+    for kind, texts in enumerate(([row.gold] * _VARIANTS, others, plain)):
+        some = counts[kind * _VARIANTS : (kind + 1) * _VARIANTS]
+        long = [padded(text, count) for text, count in zip(texts, some, strict=True)]
+        places.append(found.add(row.problem, long, some))
+    return places
+
+
+def with_real_failures(
+    found: Completions, rows: Sequence[Row], right: Bool[np.ndarray, " completion"]
+) -> list[list[list[int]]]:
+    """Return the honest completions of each row and kind, with recorded failures where they exist.
+
+    Args:
+        found: The completions.
+        rows: Their rows.
+        right: Whether each completion is right.
+    """
+    kinds: list[list[list[int]]] = []
+    for row, honest, recorded in zip(rows, found.honest, found.recorded, strict=True):
+        wrong = [i for i in recorded if not right[i]]
+        same = [i for i in wrong if form_of(found.texts[i]) == form_of(row.gold)]
+        other = [i for i in wrong if i not in same]
+        kinds.append([honest[RIGHT], same or honest[IN_FORM], other or honest[FORMLESS]])
+    return kinds

@@ -1,0 +1,79 @@
+"""Reads recorded completions of a recipe's problems, to attack the recipe with real failures."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdpo.analysis.rescore import completion_text
+from gdpo.errors import DataError
+from gdpo.rollouts.readers import RolloutText, read_rollout_files, read_texts
+from gdpo.tasks import Problem
+from gdpo.tasks.lazy import tokens_in
+
+_MOST = 20_000
+"""Maximum number of rollouts that are read, from the first step on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Stores a completion from a rollout file."""
+
+    text: str
+    num_tokens: int
+
+
+def recorded_completions(path: Path, problems: Sequence[Problem]) -> dict[int, list[Recorded]]:
+    """Return the recorded completions of each problem, keyed by the index of the problem.
+
+    A rollout belongs to the problem whose last message is contained in the rollout's prompt. If
+    there are several such problems, the longest message counts.
+
+    Args:
+        path: A rollout file or a folder of rollout files, of any framework.
+        problems: The recipe's rows.
+
+    Raises:
+        DataError: If the files cannot be read, or no rollout belongs to a problem.
+    """
+    asked = {p.prompt[-1]["content"]: i for i, p in reversed([*enumerate(problems)]) if p.prompt}
+    known: dict[str, int | None] = {}
+    found: defaultdict[int, list[Recorded]] = defaultdict(list)
+    texts = _texts(path)
+    for each in texts:
+        prompt, text = completion_text(each.prompt), completion_text(each.completion)
+        if prompt is None or text is None:
+            continue
+        if prompt not in known:
+            known[prompt] = _problem_of(prompt, asked)
+        place = known[prompt]
+        if place is not None:
+            count = tokens_in(text) if each.num_tokens is None else int(each.num_tokens)
+            found[place].append(Recorded(text, count))
+    if not found:
+        raise DataError(
+            f"{path}: none of the {len(texts):,} rollouts belongs to a row of the recipe. The "
+            "prompt of a rollout must contain the row's question. Pass rollouts of the same data, "
+            "or leave out --rollouts"
+        )
+    return dict(found)
+
+
+def _problem_of(prompt: str, asked: dict[str, int]) -> int | None:
+    if prompt in asked:
+        return asked[prompt]
+    inside = [question for question in asked if question and question in prompt]
+    return asked[max(inside, key=len)] if inside else None
+
+
+def _texts(path: Path) -> list[RolloutText]:
+    """Return the texts of the first rollouts, reading each file once."""
+    rows: defaultdict[Path, list[int]] = defaultdict(list)
+    count = 0
+    for table in read_rollout_files(path):
+        for place, row in zip(table.file.tolist(), table.row.tolist(), strict=True):
+            rows[table.files[place]].append(row)
+        count += len(table)
+        if count >= _MOST:
+            break
+    return [text for file, some in rows.items() for text in read_texts(file, some)]
