@@ -413,19 +413,22 @@ def _result(
 def leave_processes(code: int) -> None:
     """Leave the process group of a distributed run before this process exits.
 
-    If threads of the process group are still running at interpreter shutdown, they sometimes abort
-    the process. After a stop, the other processes may be at any point of their work, so this
-    process exits without waiting for them.
+    If threads of torch are still running at interpreter shutdown, they sometimes abort the process,
+    even after the process group was destroyed. Every process but the main one therefore exits at
+    once: it has nothing left to write. After a stop, the other processes may be at any point of
+    their work, so this process exits without waiting for them.
 
     Args:
         code: The exit code. 0 means that training is finished.
     """
     state = _processes()
-    if code and state.num_processes > 1:
+    at_once = state.num_processes > 1 and (code != 0 or not state.is_main_process)
+    if code == 0:
+        state.destroy_process_group()
+    if at_once:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    state.destroy_process_group()
 
 
 def _processes() -> "PartialState":
