@@ -140,12 +140,15 @@ def test_rise_and_fall_at_different_times_do_not_part():
     assert list(course_of(exact(rise=fall, fall=fall, against=0.5)).findings())
 
 
-def test_the_difficulty_that_a_step_shares_is_no_fall():
-    """The steps differ by ± 1, so 10 steps before and after prove less than their 80 groups."""
-    shared = np.tile([-1.0, 1.0], 10)
-    fall = 1.8 * np.repeat([0.0, 1.0], 10)
-    assert list(course_of(exact(fall=fall)).findings())
-    assert not list(course_of(exact(fall=fall + shared)).findings())
+def test_steps_that_share_a_difficulty_prove_less_than_their_groups():
+    """If steps differ by ± 1, the variance of 20 steps of 8 groups is 8 · 20 / 18.
+
+    A fall of 2.3 is 4.9 standard errors, and a fall of 2.4 is 5.1.
+    """
+    shared, late = np.tile([-1.0, 1.0], 10), np.repeat([0.0, 1.0], 10)
+    assert list(course_of(exact(fall=2.3 * late)).findings())
+    assert not list(course_of(exact(fall=2.3 * late + shared)).findings())
+    assert list(course_of(exact(fall=2.4 * late + shared)).findings())
 
 
 @pytest.mark.parametrize(("level", "steps"), [(0.1, 40), (1e9 / 7, 34)])
