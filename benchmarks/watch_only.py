@@ -4,9 +4,9 @@
     python -m benchmarks.watch_only found --runs 200     # simulated hacked runs
     python -m benchmarks.watch_only policy --seeds 10    # a small policy that is trained and hacks
 
-Seeds count from 0. In the simulated runs, `brevity` (normal, weight 1) and `format` (0 or 1, weight
-1) rise, and `correctness` has weight 0. Prompts have different difficulties. `policy` trains a
-softmax policy over response lengths and formats with `gdpo`, and reports with `Watch`.
+Seeds count from `--first`. In the simulated runs, `brevity` (normal, weight 1) and `format` (0 or
+1, weight 1) rise, and `correctness` has weight 0. Prompts have different difficulties. `policy`
+trains a softmax policy over response lengths and formats with `gdpo`, and reports with `Watch`.
 """
 
 import argparse
@@ -145,7 +145,7 @@ def alarms(options):
         for name, scenario in HEALTHY.items():
             hits = sum(
                 first_report(simulate(scenario, seed, groups, steps), groups) is not None
-                for seed in range(options.runs)
+                for seed in range(options.first, options.first + options.runs)
             )
             low, high = 100 * wilson(hits, options.runs)
             print(
@@ -166,7 +166,7 @@ def found(options):
             shares = []
             many = simulate(scenario, 10**6, 2000, steps).reshape(steps, -1, 3).mean(axis=1)
             means = many[:, 2]
-            for seed in range(options.runs):
+            for seed in range(options.first, options.first + options.runs):
                 report = first_report(simulate(scenario, seed, groups, steps), groups)
                 if report is None:
                     continue
@@ -217,7 +217,8 @@ def policy(options):
         steps = 400
         for weights in ((1.0, 1.0, 0.0), (0.0, 1.0, 0.0)):
             rows = [
-                train(seed, groups, steps=steps, weights=weights) for seed in range(options.seeds)
+                train(seed, groups, steps=steps, weights=weights)
+                for seed in range(options.first, options.first + options.seeds)
             ]
             falls = [(way[0], way[-1]) for way, _ in rows]
             shares = [
@@ -239,6 +240,7 @@ def main() -> None:
     parser.add_argument("what", nargs="+", choices=["alarms", "found", "policy"])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="Default: 0")
     parser.add_argument("--groups", type=int, nargs="+", default=[1, 4, 16, 64])
     options = parser.parse_args()
     for what in options.what:

@@ -25,6 +25,39 @@ def run(*, steps=30, groups=16, fall=1.0, rise=2.0, against=1.0, start=10, weigh
         yield diagnose(batch, list(weights), NAMES)
 
 
+SIDES = np.array([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0])
+ACROSS = np.array([1.0, 1.0, -1.0, -1.0, 1.0, 1.0, -1.0, -1.0])
+"""Within a group, the advantage is `SIDES`. `ACROSS` is uncorrelated with the advantage."""
+
+
+def exact(*, fall=0.89, rise=0.51, against=0.18, missing=(), weights=(1, 0)):
+    """The diagnosis of each of 20 or more steps of 8 groups whose numbers can be computed by hand.
+
+    `fall` and `rise` are the changes after step 10, or the levels of all steps. The group means are
+    the level ± 1, so the standard deviation of the means is √(1 + change² / 4) over both windows.
+    Each window has 80 groups, and a change is divided by this value times √(2 / 80). `against` is
+    the negative correlation with the advantage: one number, or one for each step. 10 steps have
+    560 degrees of freedom. The defaults are 5.1, 3.1 and 4.3 standard errors.
+    """
+    half = np.repeat([0.0, 1.0], 10)
+    rise, fall = (half * each if np.ndim(each) == 0 else np.array(each) for each in (rise, fall))
+    spread = np.tile([1.0, -1.0], 4)[:, None]
+    for step, rho in enumerate(np.broadcast_to(against, len(fall)), 1):
+        brevity = spread + rise[step - 1] + SIDES
+        correctness = spread - fall[step - 1] - rho * SIDES + np.sqrt(1 - rho**2) * ACROSS
+        if step in missing:
+            correctness = np.full((8, 8), np.nan)
+        batch = np.stack([brevity, correctness], axis=-1)
+        yield diagnose(batch, list(weights), NAMES, advantages=np.tile(SIDES, (8, 1)))
+
+
+def course_of(diagnoses):
+    course = Course()
+    for number, diagnosis in enumerate(diagnoses, 1):
+        course.add(diagnosis.influence, number)
+    return course
+
+
 def parted(diagnoses):
     watch = Watch()
     return [
@@ -38,7 +71,7 @@ def parted(diagnoses):
 
 def test_the_parting_is_reported_once_with_its_step_the_fall_and_what_to_do():
     ((step, finding),) = parted(run())
-    assert 15 <= step <= 22
+    assert 20 <= step <= 24
     assert (finding.rewards, finding.severity) == (("brevity", "correctness"), Severity.WARNING)
     assert "`brevity` rises while the watched `correctness` falls" in finding.message
     assert abs(finding.evidence["step"] - 11) <= 1
@@ -58,13 +91,102 @@ def test_the_parting_is_reported_once_with_its_step_the_fall_and_what_to_do():
         {"against": -1.0},
         {"weights": (1, 1)},
         {"groups": 1},
-        {"steps": 14},
+        {"steps": 19},
     ],
     ids=str,
 )
 def test_nothing_is_reported_unless_all_conditions_hold(changed):
     """Neither part moves wrongly, nor without the update, nor in too few groups or steps."""
     assert parted(run(**changed)) == []
+
+
+@pytest.mark.parametrize(
+    "changed", [{"fall": 0.83}, {"rise": 0.46}, {"against": 0.15}, {"weights": (0, 0)}], ids=str
+)
+def test_a_little_less_than_each_limit_is_not_reported(changed):
+    """4.8 instead of 5.1, 2.8 instead of 3.1, and 3.5 instead of 4.3 standard errors."""
+    assert list(course_of(exact()).findings())
+    assert not list(course_of(exact(**changed)).findings())
+
+
+@pytest.mark.parametrize(("groups", "first"), [(16, 20), (4, 32)])
+def test_each_window_needs_10_steps_and_64_groups(groups, first):
+    """A change that is clear at once is reported as soon as both windows are long enough."""
+    diagnoses = run(steps=first, groups=groups, start=first // 2, fall=3.0, rise=3.0)
+    ((step, _),) = parted(diagnoses)
+    assert step == first
+
+
+def test_a_window_after_the_fall_is_never_shorter_than_10_steps():
+    course = Course()
+    for number, diagnosis in enumerate(run(start=24, fall=3.0, rise=3.0), 1):
+        course.add(diagnosis.influence, number)
+        assert all(steps >= 10 for _, steps in course.findings())
+
+
+@pytest.mark.parametrize(
+    "against", [[0.0] * 19 + [1.0], [1.0] * 10 + [0.0] * 10], ids=["last step", "before the fall"]
+)
+def test_the_update_must_lower_the_watched_reward_where_it_falls(against):
+    assert list(course_of(exact(against=[0.0] * 10 + [0.18] * 10)).findings())
+    assert not list(course_of(exact(against=against)).findings())
+
+
+def test_rise_and_fall_at_different_times_do_not_part():
+    """`brevity` only rises after `correctness` has fallen, to half of its first value."""
+    rise = np.repeat([2.0, 0.0, 1.0], 10)
+    fall = np.repeat([0.0, 1.5, 1.5], 10)
+    assert not list(course_of(exact(rise=rise, fall=fall, against=0.5)).findings())
+    assert list(course_of(exact(rise=fall, fall=fall, against=0.5)).findings())
+
+
+def test_steps_that_share_a_difficulty_prove_less_than_their_groups():
+    """If steps differ by ± 1, the variance of 20 steps of 8 groups is 8 · 20 / 18.
+
+    A fall of 2.3 is 4.9 standard errors, and a fall of 2.4 is 5.1.
+    """
+    shared, late = np.tile([-1.0, 1.0], 10), np.repeat([0.0, 1.0], 10)
+    assert list(course_of(exact(fall=2.3 * late)).findings())
+    assert not list(course_of(exact(fall=2.3 * late + shared)).findings())
+    assert list(course_of(exact(fall=2.4 * late + shared)).findings())
+
+
+@pytest.mark.parametrize(("level", "steps"), [(0.1, 40), (1e9 / 7, 34)])
+def test_a_fall_by_rounding_is_no_fall(level, steps):
+    """The group means are all equal, and their sums differ by 1e-17 and 6e-8 per group."""
+    course = Course()
+    for number in range(1, steps + 1):
+        late = number > 20
+        brevity = np.tile([1.0, -1.0], 4)[:, None] + 3.0 * late + SIDES
+        correctness = np.tile(level - level * SIDES, (8, 1))
+        batch = np.stack([brevity, correctness], axis=-1)
+        step = diagnose(batch, [1, 0], NAMES, advantages=np.tile(SIDES, (8, 1)))
+        course.add(step.influence, number)
+        assert not list(course.findings())
+
+
+def test_the_margins_are_95_percent_intervals():
+    ((finding, steps),) = course_of(exact()).findings()
+    evidence = finding.evidence
+    assert evidence["fall"] == pytest.approx(0.89)
+    assert evidence["fall_margin"] == pytest.approx(0.339, abs=1e-3)
+    assert evidence["rise"] == pytest.approx(0.51)
+    assert evidence["rise_margin"] == pytest.approx(0.320, abs=1e-3)
+    assert (evidence["step"], steps) == (11, 10)
+
+
+def test_a_step_without_the_watched_reward_does_not_count():
+    diagnoses = list(exact(fall=3.0, against=0.5))
+    gap = next(exact(missing=(1,)))
+    assert list(course_of([gap, *diagnoses]).findings())
+    assert not list(course_of(exact(fall=3.0, against=0.5, missing=range(12, 21))).findings())
+
+
+def test_a_reward_that_gets_a_weight_is_watched_no_longer():
+    course = course_of(exact())
+    assert list(course.findings())
+    course.add(next(exact(weights=(1, 1))).influence, 21)
+    assert not list(course.findings())
 
 
 def test_a_reward_with_negative_weight_parts_by_falling():
@@ -89,14 +211,36 @@ def test_a_watch_restored_between_goes_on_as_if_it_had_not_stopped():
 
 
 def test_the_course_has_a_bound_and_keeps_all_groups():
-    course = Course()
-    for number, diagnosis in enumerate(run(steps=150, groups=2), 1):
-        course.add(diagnosis.influence, number)
+    diagnosis = next(run(steps=1, groups=2))
+    course = course_of([diagnosis] * 150)
     assert len(course.blocks) <= MOST_BLOCKS
-    assert sum(block.steps for block in course.blocks) == 150
+    assert [block.steps for block in course.blocks] == [4] * 37 + [2]
     assert sum(block.sums.groups for block in course.blocks) == 300
-    firsts = [block.first for block in course.blocks]
-    assert firsts == [1, *np.cumsum([b.steps for b in course.blocks])[:-1] + 1]
+    assert [block.first for block in course.blocks] == list(range(1, 151, 4))
+    one = course_of([diagnosis]).blocks[0].squares
+    for block in course.blocks:
+        assert block.squares == pytest.approx({k: block.steps * v for k, v in one.items()})
+
+
+def test_a_restored_course_goes_on_with_blocks_of_the_same_length():
+    diagnosis = next(run(steps=1, groups=2))
+    through, again = course_of([diagnosis] * 130), Course()
+    again.restore(through.blocks)
+    for number in range(131, 136):
+        through.add(diagnosis.influence, number)
+        again.add(diagnosis.influence, number)
+    assert [block.steps for block in again.blocks] == [4] * 33 + [3]
+    assert [block.first for block in again.blocks] == [block.first for block in through.blocks]
+
+
+def test_a_checkpoint_of_an_older_version_has_no_course():
+    history = FindingHistory()
+    (diagnosis,) = run(steps=1)
+    history.add(diagnosis.influence, diagnosis.findings)
+    state = history.state()
+    del state["course"]
+    history.restore(state)
+    assert history.state()["course"] == []
 
 
 def test_nothing_is_kept_without_a_watch_only_reward():
@@ -109,8 +253,11 @@ def test_nothing_is_kept_without_a_watch_only_reward():
 def test_the_step_in_the_message_is_that_of_the_record():
     history = FindingHistory()
     for step, diagnosis in enumerate(run(), 1):
-        history.add(diagnosis.influence, diagnosis.findings, number=100 * step)
+        _, now = history.add(diagnosis.influence, diagnosis.findings, number=100 * step)
     (held,) = [held for held in history.held() if held.finding.kind is Kind.PARTED]
     assert held.finding.evidence["step"] in (1000, 1100, 1200)
     assert held.certain
-    assert held.spans[-1][1] == 30
+    assert held.finding in now
+    ((first, last),) = held.spans
+    assert first in (10, 11, 12)
+    assert last == 30

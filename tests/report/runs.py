@@ -16,11 +16,19 @@ def rewards_of(step, steps, rng, groups):
     return np.stack([formatted, correct], axis=-1)
 
 
-def record(path, label, step, rewards, *, texts=("Say it.", "It."), names=("format", "correct")):
+def record(
+    path,
+    label,
+    step,
+    rewards,
+    *,
+    texts=("Say it.", "It."),
+    names=("format", "correct"),
+    weights=(1.0, 1.0),
+):
     """Write the rollouts of one step, with the advantages of its estimator."""
-    weights = dict.fromkeys(names, 1.0)
     estimator = ESTIMATORS.get(label, ESTIMATORS["grpo"])
-    advantages = estimator(rewards, np.ones(len(names)))
+    advantages = estimator(rewards, np.array(weights))
     rollouts = [
         Rollout(
             run=path.name,
@@ -30,7 +38,7 @@ def record(path, label, step, rewards, *, texts=("Say it.", "It."), names=("form
             prompt=[{"role": "user", "content": f"{texts[0]} ({step}, {group})"}],
             completion=texts[1],
             rewards={n: None if np.isnan(v) else v for n, v in zip(names, row, strict=True)},
-            weights=weights,
+            weights=dict(zip(names, weights, strict=True)),
             advantage=float(advantages[group, sample]),
             num_tokens=5,
             finish_reason="stop",

@@ -28,7 +28,7 @@ from gdpo.diagnostics.influence import Influence, Sums, pooled, with_rewards
 
 MOST_BLOCKS = 64
 """Maximum number of blocks. If there are more, neighbouring blocks are merged in pairs."""
-LEAST_STEPS, LEAST_GROUPS = 5, 64
+LEAST_STEPS, LEAST_GROUPS = 10, 64
 """Minimum number of steps and groups in each of the two windows."""
 FALL, RISE, AGAINST = 5.0, 3.0, 4.0
 """Minimum number of standard errors by which the watched reward falls, the trained reward rises,
