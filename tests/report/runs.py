@@ -24,9 +24,10 @@ def record(
     *,
     texts=("Say it.", "It."),
     names=("format", "correct"),
-    weights=(1.0, 1.0),
+    weights=None,
 ):
-    """Write the rollouts of one step, with the advantages of its estimator."""
+    """Write the rollouts of one step, with the advantages of its estimator. Default weights: 1."""
+    weights = [1.0] * len(names) if weights is None else weights
     estimator = ESTIMATORS.get(label, ESTIMATORS["grpo"])
     advantages = estimator(rewards, np.array(weights))
     rollouts = [
