@@ -289,7 +289,20 @@ def test_numpy_computes_in_float64_and_whole_numbers_are_accepted():
     exact = turn_gdpo(single.astype(np.float64), W, turns=turns)
     np.testing.assert_array_equal(turn_gdpo(single, W, turns=turns), exact.astype(np.float32))
     whole = np.round(r).astype(int)
-    agree(turn_gdpo(whole, W, turns=turns), turn_gdpo(whole * 1.0, W, turns=turns))
+    wanted = turn_gdpo(whole * 1.0, W, turns=turns)
+    agree(turn_gdpo(whole, W, turns=turns), wanted)
+    agree(turn_gdpo(torch.from_numpy(whole), W, turns=turns), wanted, atol=1e-6)
+    agree(turn_gdpo(array_api_strict.asarray(whole), W, turns=turns), wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_turns_are_counted_exactly_beside_rewards_in_half_precision(dtype):
+    r = torch.zeros((1, 2, 5000, 1), dtype=dtype)
+    r[0, 0, 4098] = 1.0
+    a = turn_gdpo(r, [1], turns=[[4099, 4097]])
+    assert a.dtype == dtype
+    assert a[0, 0, 4098] > 0
+    assert torch.count_nonzero(a) == 4099 + 4097
 
 
 @CENTRED
