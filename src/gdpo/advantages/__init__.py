@@ -19,16 +19,32 @@ from gdpo.advantages._emphasis import sa_mrpo, saw
 from gdpo.advantages._rule import AdvantageRule
 from gdpo.advantages._running import RunningScale
 from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
+from gdpo.advantages._turns import (
+    TURN_ESTIMATORS,
+    TurnAdvantages,
+    TurnCounts,
+    TurnEstimator,
+    TurnRewards,
+    turn_broadcast,
+    turn_gdpo,
+    turn_group_centred,
+    turn_index_centred,
+)
 from gdpo.advantages.arrays import Advantages, Rewards, Weights
 from gdpo.advantages.registry import ESTIMATORS, Estimator, resolve_estimator
 
 __all__ = [
     "ESTIMATORS",
+    "TURN_ESTIMATORS",
     "AdvantageRule",
     "Advantages",
     "Estimator",
     "Rewards",
     "RunningScale",
+    "TurnAdvantages",
+    "TurnCounts",
+    "TurnEstimator",
+    "TurnRewards",
     "Weights",
     "corr_grpo",
     "gd2po_hard",
@@ -45,4 +61,8 @@ __all__ = [
     "rloo",
     "sa_mrpo",
     "saw",
+    "turn_broadcast",
+    "turn_gdpo",
+    "turn_group_centred",
+    "turn_index_centred",
 ]

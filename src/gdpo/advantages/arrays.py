@@ -144,7 +144,7 @@ def rounded(rewards: Rewards) -> Rounded:
             f"rewards have the shape {tuple(rewards.shape)} [prompt, sample, reward], so there is "
             "nothing to compute: pass at least one rollout and one reward"
         )
-    dtype, eps = _precision(xp, rewards.dtype)
+    dtype, eps = precision(xp, rewards.dtype)
     values = _rewards_apart(_in_its_precision(rewards, dtype))
     xp = namespace(values)
     size = xp.abs(values)
@@ -331,12 +331,12 @@ def _check_weights(weights: Any, shape: tuple[int, ...]) -> None:
 def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
     """Return the dtype of the advantages for rewards of this dtype, and its largest value."""
     if not xp.isdtype(dtype, "real floating"):
-        dtype, _ = _precision(xp, dtype)
+        dtype, _ = precision(xp, dtype)
     return dtype, float(xp.finfo(dtype).max)
 
 
 @cache
-def _precision(xp: Any, dtype: Any) -> tuple[Any, float]:
+def precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     """Return the dtype to compute in, and the relative rounding error of the input.
 
     For a float32 array, the rounding error of float32 is returned even if the statistics use

@@ -1,0 +1,531 @@
+"""Provides estimators that compute one advantage per turn, for rollouts of several turns.
+
+A baseline of turn t of a rollout may use the other rollouts of the group and what the rollout had
+earned before turn t, and nothing else. A baseline that uses later rewards of the rollout, or its
+number of turns, makes the gradient biased.
+
+All estimators share these rules, and the scaling of `turn_gdpo`:
+
+- What lies beyond the last turn of a rollout is ignored, and gets the advantage 0.
+- If a reward is NaN at a turn that a rollout took, the reward is left out for the whole rollout. A
+  turn at which a reward does not apply must be 0.
+- Rewards must be fixed when the turn ends. A reward that is given after the whole rollout was read
+  is an outcome: add it to the last turn, or use the option `outcome`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from array_api_compat import device
+from jaxtyping import Float, Real
+
+from gdpo.advantages.arrays import (
+    PerReward,
+    Weights,
+    finish,
+    floors,
+    per_reward,
+    per_rollout,
+    precision,
+    prepare,
+)
+from gdpo.advantages.stages import (
+    BATCH,
+    SAMPLES,
+    Number,
+    PreparedWeights,
+    Rounded,
+    centre,
+    divide,
+    namespace,
+    rounding_of,
+    scale,
+    times,
+    weighted_sum,
+)
+from gdpo.errors import ConfigError, DataError
+
+TurnRewards: TypeAlias = Real[Any, "prompt sample turn reward"]
+"""Raw rewards of each turn, each in its own unit. NaN at a turn that was taken means that the
+reward does not apply to this rollout. Values beyond a rollout's last turn are ignored."""
+
+TurnCounts: TypeAlias = Real[Any, "prompt sample"] | Sequence[Any]
+"""Number of turns that each rollout took. 0: padding, no rollout."""
+
+TurnAdvantages: TypeAlias = Float[Any, "prompt sample turn"]
+"""Factor by which the policy gradient of each turn's actions is multiplied."""
+
+# Inside this module, arrays have the axes [turn, sample, reward, prompt]. Sums over the samples and
+# steps from turn to turn then run over adjacent numbers in memory.
+_TURNS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Stores checked rewards in the dtype of the statistics, `[turn, sample, reward, prompt]`."""
+
+    earned: Any
+    """The rewards, 0 where they do not count."""
+    counts: Any
+    """Mask: the turn was taken, and the reward applies to the rollout."""
+    complete: bool
+    """Whether every value counts."""
+    weights: PreparedWeights
+    eps: float
+    """Relative rounding error of the rewards."""
+
+    def alive(self) -> Any:
+        """Return how many rollouts a reward counts for at each turn, at least 1."""
+        xp = namespace(self.earned)
+        there = xp.astype(self.counts, self.earned.dtype)
+        alive = xp.sum(there, axis=SAMPLES, keepdims=True)
+        return xp.where(alive > 0, alive, 1.0)
+
+    def rounded(self, values: Any, size: Any) -> Rounded:
+        """Return values, NaN where they do not count, with a rounding error for their size."""
+        xp = namespace(values)
+        typical = xp.sum(size, axis=SAMPLES, keepdims=True) / self.alive()
+        values = values if self.complete else xp.where(self.counts, values, xp.nan)
+        return Rounded(values, rounding_of(typical, self.eps), self.complete)
+
+    def to_go(self) -> Rounded:
+        """Return what each rollout earns from each turn on."""
+        return self.rounded(_from_here(self.earned), _from_here(abs(self.earned)))
+
+
+def turn_gdpo(
+    rewards: TurnRewards,
+    weights: Weights,
+    *,
+    turns: TurnCounts,
+    outcome: Sequence[bool] | None = None,
+    scales: PerReward = None,
+    noise_floor: PerReward = None,
+    max_advantage: Number | None = None,
+) -> TurnAdvantages:
+    r"""Compare each turn's return-to-go with rollouts that were alive, and scale over the batch.
+
+    Let $G_{i,t}$ be what rollout $i$ earns of one reward from turn $t$ on, and $n_t$ the number of
+    rollouts of its group that took turn $t$. The advantage of a reward is
+
+    $$ a_{i,t} = G_{i,t} - b_{i,t}, \qquad b_{i,0} = \mathrm{mean}_{j \ne i} G_{j,0}, \qquad
+       b_{i,t} = \frac{1}{n_t} \Bigl( \sum_{j \ne i \text{, alive}} G_{j,t} + b_{i,t-1} - r_{i,t-1}
+       \Bigr). $$
+
+    In other words: the baseline is the mean of the returns-to-go of the rollouts that took the
+    turn, except that the rollout's own return-to-go is replaced by its last baseline minus its last
+    reward. The same numbers, without $b$: $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$
+    and $a_{i,t} = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. The only rollout that takes a turn keeps
+    its last advantage. Then, over the batch,
+
+    $$ A = \mathrm{scale} \Bigl(\sum_k w_k \frac{a_k}{\sigma_k}\Bigr), \qquad
+       \sigma_k = \sqrt{\sum a_k^2 / (N - 1)}, $$
+
+    where $N$ is the number of turns in the batch that have the reward, and *scale* divides by the
+    same kind of standard deviation of the sum. No mean over the batch is subtracted. Future rewards
+    are not discounted, because a discount changes the objective.
+
+    With fixed `scales`, the policy gradient of every reward is unbiased for groups of two or more
+    rollouts and any number of turns, if the rollouts of a group are independent and sampled from
+    the policy that is trained. With the standard deviations of the batch, it is the gradient of
+    $\sum_k w_k J_k / \sigma_k$ up to an error that shrinks with the size of the batch. Nothing is
+    claimed about the lowest variance, stale rollouts or clipping.
+
+    With a single turn, $a$ is `rloo` of each reward, and the advantages are those of
+    `per_reward_batch_std` divided by their standard deviation over the batch. They are *not* those
+    of `gdpo`, which divides by the standard deviation of each group.
+
+    We know of no paper that describes this estimator. TRL's GRPO and RLOO trainers have one
+    advantage per rollout. verl's estimators for turns center the rewards of each turn index (see
+    `turn_index_centred`), which is biased if the number of turns depends on the policy.
+
+    Args:
+        rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
+        weights: One weight per reward, applied to the scaled advantage of the reward, or weights
+            `[prompt, reward]`. Weights are dimensionless and express importance.
+        turns: Number of turns that each rollout took, `[prompt, sample]`, from 0 (padding) to the
+            length of the turn axis.
+        outcome: One boolean per reward. True: the reward belongs to the rollout, and every turn
+            gets the total minus the mean total of the other rollouts. The gradient is unbiased too.
+            None: no such reward.
+        scales: Divide the advantages of each reward by this number, in the unit of the reward,
+            instead of by $\sigma_k$, and do not scale over the batch. Must be above 0. None: use
+            the standard deviations of the batch.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0, and excludes `scales`. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
+
+    Returns:
+        Dimensionless advantages, `[prompt, sample, turn]`. Turns that were not taken, rollouts
+        without a reward and groups of one get 0. If no reward carries a signal, all are exactly 0.
+
+    Raises:
+        DataError: If a reward is infinite at a turn that was taken, or the reward array is empty
+            or does not have four axes.
+        ConfigError: If `turns`, `weights` or an option has an invalid value or shape, or if both
+            `scales` and `noise_floor` are given.
+
+    References:
+        Baselines from other rollouts: Kool et al. 2019; Ahmadian et al. 2024,
+        https://arxiv.org/abs/2402.14740. Scaling each reward on its own: Liu et al. 2026, "GDPO",
+        https://arxiv.org/abs/2601.05242.
+
+    Examples:
+        Two rollouts: one stops after the first turn with 1, the other takes a second turn for 3.
+
+        >>> import numpy as np
+        >>> r = np.array([[[[1.0], [0.0]], [[0.0], [3.0]]]])
+        >>> turn_gdpo(r, [1], turns=[[1, 2]], scales=[1])
+        array([[[-2.,  0.],
+                [ 2.,  2.]]])
+    """
+    batch = _prepared(rewards, weights, turns)
+    a = _with_outcomes(batch, _against_the_living(batch), outcome)
+    return _scaled(batch, a, rewards, scales, noise_floor, max_advantage)
+
+
+def turn_broadcast(
+    rewards: TurnRewards,
+    weights: Weights,
+    *,
+    turns: TurnCounts,
+    scales: PerReward = None,
+    noise_floor: PerReward = None,
+    max_advantage: Number | None = None,
+) -> TurnAdvantages:
+    r"""Give every turn the rollout's total minus the mean total of the other rollouts.
+
+    $$ a_{i,t} = R_i - \mathrm{mean}_{j \ne i} R_j, \qquad R_i = \sum_t r_{i,t}, $$
+
+    scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward. Unbiased, but a
+    turn also gets the noise of the rewards that were earned before it. For rewards at each turn,
+    the variance of the gradient is higher than that of `turn_gdpo`. TRL and verl broadcast one
+    advantage per rollout in the same way, but subtract the mean with the rollout itself.
+
+    Args:
+        rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
+        weights: One weight per reward, or weights `[prompt, reward]`.
+        turns: Number of turns that each rollout took, `[prompt, sample]`.
+        scales: Fixed divisors, one per reward, as in `turn_gdpo`. None: use the batch.
+        noise_floor: Minimum standard deviation of each reward, as in `turn_gdpo`. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
+
+    Returns:
+        Dimensionless advantages, `[prompt, sample, turn]`, with 0 at turns that were not taken.
+
+    Raises:
+        DataError: As in `turn_gdpo`.
+        ConfigError: As in `turn_gdpo`.
+
+    References:
+        Shao et al. 2024, "DeepSeekMath", https://arxiv.org/abs/2402.03300 (outcome supervision).
+
+    Examples:
+        >>> import numpy as np
+        >>> r = np.array([[[[1.0], [0.0]], [[0.0], [3.0]]]])
+        >>> turn_broadcast(r, [1], turns=[[1, 2]], scales=[1])
+        array([[[-2.,  0.],
+                [ 2.,  2.]]])
+    """
+    batch = _prepared(rewards, weights, turns)
+    return _scaled(batch, _totals(batch), rewards, scales, noise_floor, max_advantage)
+
+
+def turn_index_centred(
+    rewards: TurnRewards,
+    weights: Weights,
+    *,
+    turns: TurnCounts,
+    outcome: Sequence[bool] | None = None,
+    scales: PerReward = None,
+    noise_floor: PerReward = None,
+    max_advantage: Number | None = None,
+) -> TurnAdvantages:
+    r"""Center the rewards of each turn index in the group, and add them from the turn on. Biased.
+
+    $$ a_{i,t} = \sum_{s \ge t} (r_{i,s} - \mu_s), $$
+
+    where $\mu_s$ is the mean of the rollouts that took turn $s$, scaled as in `turn_gdpo`.
+
+    **Biased if the policy influences the number of turns.** The action at turn $t$ determines how
+    many means are subtracted. With $m_s$ the expected reward of turn $s$ among the rollouts that
+    take the turn and $q_s$ the probability of taking it, the true gradient is
+    $\sum_s q_s \nabla m_s + \sum_s m_s \nabla q_s$, and large groups estimate only the first sum.
+    The policy is not rewarded for taking a turn that pays. Smallest example: the policy continues
+    with probability ½, and turn 2 pays ½. The gradient is 0.125, the estimate is 0. Groups of $G$
+    also multiply the term of turn $s$ by $1 - (1 - (1 - q_s)^G) / (G q_s)$, because the rollout is
+    in its own mean. With a fixed number of turns, only the factor $(G - 1) / G$ remains.
+
+    Args:
+        rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
+        weights: One weight per reward, or weights `[prompt, reward]`.
+        turns: Number of turns that each rollout took, `[prompt, sample]`.
+        outcome: One boolean per reward that is broadcast, as in `turn_gdpo` and for the outcome of
+            MT-GRPO. None: no such reward.
+        scales: Fixed divisors, one per reward, as in `turn_gdpo`. None: use the batch.
+        noise_floor: Minimum standard deviation of each reward, as in `turn_gdpo`. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
+
+    Returns:
+        Dimensionless advantages, `[prompt, sample, turn]`, with 0 at turns that were not taken.
+
+    Raises:
+        DataError: As in `turn_gdpo`.
+        ConfigError: As in `turn_gdpo`.
+
+    References:
+        The centering follows the description of MT-GRPO (https://arxiv.org/abs/2505.11821) and of
+        verl's pull request 7244, without a division by the standard deviation of each turn.
+
+    Examples:
+        >>> import numpy as np
+        >>> r = np.array([[[[1.0], [0.0]], [[0.0], [3.0]]]])
+        >>> turn_index_centred(r, [1], turns=[[1, 2]], scales=[1])
+        array([[[ 0.5,  0. ],
+                [-0.5,  0. ]]])
+    """
+    batch = _prepared(rewards, weights, turns)
+    xp = namespace(batch.earned)
+    c = centre(batch.rounded(batch.earned, abs(batch.earned)), over=SAMPLES)
+    added = _from_here(xp.where(batch.counts, c.values, 0.0))
+    a = batch.rounded(added, added)
+    a = Rounded(a.values, _from_here(c.error), a.complete)
+    a = _with_outcomes(batch, a, outcome)
+    return _scaled(batch, a, rewards, scales, noise_floor, max_advantage)
+
+
+def turn_group_centred(
+    rewards: TurnRewards,
+    weights: Weights,
+    *,
+    turns: TurnCounts,
+    outcome: Sequence[bool] | None = None,
+    scales: PerReward = None,
+    noise_floor: PerReward = None,
+    max_advantage: Number | None = None,
+) -> TurnAdvantages:
+    r"""Subtract from each return-to-go the mean of all turns of all rollouts of the group. Biased.
+
+    $$ a_{i,t} = G_{i,t} - \frac{\sum_{j,s} G_{j,s}}{\sum_j T_j}, $$
+
+    where $T_j$ is the number of turns of rollout $j$, scaled as in `turn_gdpo`.
+
+    **Biased**: the mean contains the rollout's own later turns, so that the actions change the
+    baseline. In the enumerated examples of `python -m benchmarks.credit`, groups of three miss
+    roughly 20 to 30 % of the gradient. The bias shrinks with the size of the group. If all rollouts
+    earn the same, early turns still get positive and late turns negative advantages, because fewer
+    rewards remain at late turns. A constant that is added to an outcome has no effect.
+
+    Args:
+        rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
+        weights: One weight per reward, or weights `[prompt, reward]`.
+        turns: Number of turns that each rollout took, `[prompt, sample]`.
+        outcome: One boolean per reward that is broadcast, as in `turn_gdpo`. None: no such reward.
+        scales: Fixed divisors, one per reward, as in `turn_gdpo`. None: use the batch.
+        noise_floor: Minimum standard deviation of each reward, as in `turn_gdpo`. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
+
+    Returns:
+        Dimensionless advantages, `[prompt, sample, turn]`, with 0 at turns that were not taken and
+        in groups of one.
+
+    Raises:
+        DataError: As in `turn_gdpo`.
+        ConfigError: As in `turn_gdpo`.
+
+    References:
+        The centering follows the description of GTPO (https://arxiv.org/abs/2511.14846), without
+        its discount and its standard deviation.
+
+    Examples:
+        >>> import numpy as np
+        >>> r = np.array([[[[1.0], [0.0]], [[0.0], [4.0]]]])
+        >>> turn_group_centred(r, [1], turns=[[1, 2]], scales=[1])
+        array([[[-2.,  0.],
+                [ 1.,  1.]]])
+    """
+    batch = _prepared(rewards, weights, turns)
+    a = centre(batch.to_go(), over=(SAMPLES, _TURNS))
+    a = times(a, namespace(a.values).astype(batch.alive()[:1, ...] > 1, a.values.dtype))
+    a = _with_outcomes(batch, a, outcome)
+    return _scaled(batch, a, rewards, scales, noise_floor, max_advantage)
+
+
+TurnEstimator: TypeAlias = Callable[..., Any]
+"""`(rewards[prompt, sample, turn, reward], weights[reward], *, turns[prompt, sample], options) ->
+advantages[prompt, sample, turn]`"""
+
+TURN_ESTIMATORS: dict[str, TurnEstimator] = {
+    estimator.__name__: estimator
+    for estimator in (turn_gdpo, turn_broadcast, turn_index_centred, turn_group_centred)
+}
+
+
+def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
+    """Check the input and convert it to the dtype of the statistics."""
+    _check_shape(rewards)
+    xp = namespace(rewards)
+    if not xp.isdtype(rewards.dtype, "real floating"):
+        rewards = xp.astype(rewards, precision(xp, rewards.dtype)[0])
+    own = _turn_counts(turns, rewards)
+    there = xp.arange(rewards.shape[2], dtype=own.dtype, device=device(own)) < own[..., None]
+    rewards = xp.where(there[..., None], rewards, 0.0)
+    _check_finite(rewards)
+    r, w = prepare(_flat(rewards), weights)
+    _, eps = precision(xp, rewards.dtype)
+    xp = r.xp
+    taken = xp.permute_dims(xp.asarray(there, device=device(r.values)), (2, 1, 0))[:, :, None, :]
+    earned = _by_turn(r.values, rewards.shape)
+    counts = taken & ~xp.any(xp.isnan(earned), axis=_TURNS, keepdims=True)
+    complete = r.complete and bool(xp.all(taken))
+    return _Batch(xp.where(counts, earned, 0.0), counts, complete, w, eps)
+
+
+def _flat(rewards: Any) -> Any:
+    """Return `[prompt, turn and sample, reward]` for `[prompt, sample, turn, reward]`."""
+    xp = namespace(rewards)
+    prompts, samples, longest, count = rewards.shape
+    turned = xp.permute_dims(rewards, (0, 2, 1, 3))
+    return xp.reshape(turned, (prompts, longest * samples, count))
+
+
+def _by_turn(flat: Any, shape: tuple[int, ...]) -> Any:
+    """Return `[turn, sample, reward, prompt]`, adjacent in memory, for the result of `_flat`."""
+    xp = namespace(flat)
+    prompts, samples, longest, count = shape
+    turned = xp.reshape(xp.permute_dims(flat, (1, 2, 0)), (-1,))
+    return xp.reshape(turned, (longest, samples, count, prompts))
+
+
+def _check_shape(rewards: Any) -> None:
+    shape = tuple(rewards.shape)
+    if len(shape) != 4:
+        raise DataError(
+            f"rewards have the shape {shape}: pass an array with the four axes "
+            "[prompt, sample, turn, reward]"
+        )
+    if 0 in shape:
+        raise DataError(
+            f"rewards have the shape {shape} [prompt, sample, turn, reward], so there is nothing "
+            "to compute: pass at least one turn of one rollout and one reward"
+        )
+
+
+def _turn_counts(turns: TurnCounts, rewards: Any) -> Any:
+    """Return the number of turns of each rollout as an array of the rewards' library."""
+    xp, longest = namespace(rewards), rewards.shape[2]
+    dtype, _ = precision(xp, rewards.dtype)  # half precision cannot count to 257
+    like = xp.astype(rewards[:, :, 0, :], dtype)
+    counts = xp.asarray(turns, dtype=dtype, device=device(rewards))
+    counts = per_rollout(counts, like, name="turns")
+    if bool(xp.any((counts != xp.floor(counts)) | (counts > longest))):
+        raise ConfigError(
+            f"turns must be whole numbers from 0 to {longest}, the length of the turn axis of the "
+            "rewards: pass the number of turns that each rollout took"
+        )
+    return counts
+
+
+def _check_finite(rewards: Any) -> None:
+    xp = namespace(rewards)
+    infinite = xp.isinf(rewards)
+    if not bool(xp.any(infinite)):
+        return
+    prompt, sample, turn, reward = (int(index[0]) for index in xp.nonzero(infinite))
+    raise DataError(
+        f"reward {reward} is {float(rewards[prompt, sample, turn, reward])} at prompt {prompt}, "
+        f"sample {sample}, turn {turn}. Return a finite number, or NaN where the reward does not "
+        "apply to the rollout"
+    )
+
+
+def _from_here(values: Any) -> Any:
+    """Return the sum of the values from each turn to the last turn."""
+    sums = [values[-1, ...]]
+    for turn in range(values.shape[_TURNS] - 2, -1, -1):
+        sums.append(sums[-1] + values[turn, ...])
+    return namespace(values).stack(sums[::-1])
+
+
+def _against_the_living(batch: _Batch) -> Rounded:
+    """Return the advantages of each reward of `turn_gdpo`, before they are scaled."""
+    c, alive = centre(batch.to_go(), over=SAMPLES), batch.alive()
+    first = _without_oneself(alive[0, ...])
+    values, errors = [c.values[0, ...] * first], [c.error[0, ...] * first]
+    for turn in range(1, alive.shape[_TURNS]):
+        values.append(c.values[turn, ...] + values[-1] / alive[turn, ...])
+        errors.append(c.error[turn, ...] + errors[-1] / alive[turn, ...])
+    return Rounded(c.xp.stack(values), c.xp.stack(errors), c.complete)
+
+
+def _totals(batch: _Batch) -> Rounded:
+    """Return the total minus the mean total of the other rollouts, at every turn of a rollout."""
+    c, xp = centre(batch.to_go(), over=SAMPLES), namespace(batch.earned)
+    first = Rounded(c.values[:1, ...], c.error[:1, ...], c.complete)
+    a = times(first, _without_oneself(batch.alive()[:1, ...]))
+    return Rounded(xp.where(batch.counts, a.values, xp.nan), a.error, batch.complete)
+
+
+def _without_oneself(alive: Any) -> Any:
+    """Return the factor n / (n - 1) between the difference from the mean and from the others'."""
+    return alive / namespace(alive).where(alive > 1, alive - 1, 1.0)
+
+
+def _with_outcomes(batch: _Batch, a: Rounded, outcome: Sequence[bool] | None) -> Rounded:
+    """Return the advantages, with those of outcome rewards replaced by their broadcast total."""
+    if outcome is None:
+        return a
+    count = a.values.shape[2]
+    if len(outcome) != count or any(type(each) is not bool for each in outcome):
+        raise ConfigError(
+            f"outcome must have one boolean for each of the {count} rewards, got {list(outcome)}"
+        )
+    if not any(outcome):
+        return a
+    xp, totals = a.xp, _totals(batch)
+    mask = xp.asarray(list(outcome), device=device(a.values))[:, None]
+    error = xp.where(mask, totals.error, a.error)
+    return Rounded(xp.where(mask, totals.values, a.values), error, a.complete)
+
+
+def _scaled(
+    batch: _Batch,
+    a: Rounded,
+    rewards: Any,
+    scales: PerReward,
+    noise_floor: PerReward,
+    max_advantage: Number | None,
+) -> TurnAdvantages:
+    """Scale each reward, add the rewards, scale the sum, and convert it to the caller's library."""
+    xp, (prompts, samples, longest, _) = a.xp, rewards.shape
+    turned = xp.permute_dims(a.values, (3, 0, 1, 2))
+    values = xp.reshape(turned, (prompts, longest * samples, rewards.shape[3]))
+    error = xp.permute_dims(xp.max(a.error, axis=(_TURNS, SAMPLES)), (1, 0))[:, None, :]
+    a = Rounded(values, error, a.complete)
+    if scales is None:
+        z = scale(a, over=BATCH, floor=floors(noise_floor, values))
+        total = scale(weighted_sum(z, batch.weights), over=BATCH)
+    else:
+        divisors = _fixed(scales, noise_floor, values)
+        total = weighted_sum(divide(a, divisors), batch.weights)
+    xp = namespace(rewards)
+    like = xp.reshape(rewards, (prompts, samples * longest, rewards.shape[3]))
+    result = finish(total, like, max_advantage=max_advantage)
+    return xp.permute_dims(xp.reshape(result, (prompts, longest, samples)), (0, 2, 1))
+
+
+def _fixed(scales: PerReward, noise_floor: PerReward, like: Any) -> Any:
+    if noise_floor is not None:
+        raise ConfigError(
+            "scales and noise_floor exclude each other: scales replace the standard deviations "
+            "that noise_floor limits. Remove one of them"
+        )
+    divisors = per_reward(scales, like, name="scales")
+    if not bool(namespace(divisors).all(divisors > 0)):
+        raise ConfigError(f"scales must be above 0, got {[float(v) for v in divisors]}")
+    return divisors
