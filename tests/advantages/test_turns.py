@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import product
 
 import array_api_strict
 import numpy as np
@@ -95,6 +96,84 @@ def test_the_only_rollout_that_goes_on_keeps_its_advantage():
     a = turn_gdpo(r, [1], turns=[[1, 4, 1]], scales=[1])
     assert a[0, 1, 0] != 0
     assert np.ptp(a[0, 1]) == 0
+
+
+# Bias: the exact mean of the gradient over all groups of an agent that can be listed
+
+
+def listed(go, paid):
+    """All rollouts of an agent that goes on after turn t with probability `go[t]`.
+
+    `paid[t]` is earned by stopping and by going on at turn t; after the last turn both stop.
+    Returns probabilities, rewards, numbers of turns, and scores with respect to the logits of `go`.
+    """
+    longest, found = len(go), []
+    for stop in range(longest + 1):
+        turns = min(stop + 1, longest)
+        went = np.arange(turns) < stop
+        r, score = np.zeros(longest), np.zeros(longest)
+        r[:turns] = np.where(went, paid[:turns, 1], paid[:turns, 0])
+        score[:turns] = went - go[:turns]
+        p = np.prod(np.where(went, go[:turns], 1 - go[:turns]))
+        found.append((p, r, turns, score))
+    return [np.array(each) for each in zip(*found, strict=True)]
+
+
+def expected_gradient(estimator, go, paid, size):
+    p, r, turns, score = listed(go, paid)
+    groups = np.array(list(product(range(len(p)), repeat=size)))
+    a = estimator(r[groups][..., None], [1], turns=turns[groups], scales=[1])
+    return np.einsum("g,gst,gst->t", np.prod(p[groups], axis=1), a, score[groups]) / size
+
+
+def true_gradient(go, paid):
+    """The part through the rewards of each turn, and the part through reaching the turn."""
+    q, m = np.cumprod([1, *go[:-1]]), (1 - go) * paid[:, 0] + go * paid[:, 1]
+    slope = go * (1 - go)
+    through_rewards = q * slope * (paid[:, 1] - paid[:, 0])
+    through_reaching = np.array([(1 - go[t]) * np.sum((m * q)[t + 1 :]) for t in range(len(go))])
+    return q, through_rewards, through_reaching
+
+
+def dilution(q, size):
+    """The factor by which a mean that includes the rollout itself shrinks a turn."""
+    return 1 - (1 - (1 - q) ** size) / (size * q)
+
+
+AGENTS = [
+    (np.array([0.5, 0.0]), np.array([[0, 0], [0.5, 0.5]])),
+    (np.array([0.6, 0.5, 0.7, 0.4]), np.array([[0, 1], [1, 2], [0.5, 1], [3, 1]])),
+    (np.array([0.3, 0.8, 0.5, 0.5]), np.array([[1, 0], [1, 0], [0, 0], [0, 1]])),
+    (np.array([0.9, 0.9, 0.2, 0.5]), np.array([[0, -0.2], [0, -0.2], [0, -0.2], [1, 2]])),
+]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(("go", "paid"), AGENTS)
+def test_with_fixed_scales_the_gradient_is_unbiased(go, paid, size):
+    _, through_rewards, through_reaching = true_gradient(go, paid)
+    wanted = through_rewards + through_reaching
+    for estimator in (turn_gdpo, turn_broadcast):
+        got = expected_gradient(estimator, go, paid, size)
+        np.testing.assert_allclose(got, wanted, atol=1e-12)
+    biased = expected_gradient(turn_group_centred, go, paid, size)
+    assert np.abs(biased - wanted).max() > 0.01 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(("go", "paid"), AGENTS)
+def test_centring_by_turn_index_loses_the_gradient_through_reaching_a_turn(go, paid, size):
+    q, through_rewards, _ = true_gradient(go, paid)
+    got = expected_gradient(turn_index_centred, go, paid, size)
+    np.testing.assert_allclose(got, dilution(q, size) * through_rewards, atol=1e-12)
+
+
+def test_the_smallest_case_of_that_loss():
+    """Going on has probability 1/2, and the second turn pays 1/2."""
+    go, paid = AGENTS[0]
+    for size in (2, 5):
+        assert abs(expected_gradient(turn_gdpo, go, paid, size)[0] - 0.125) < 1e-12
+        assert abs(expected_gradient(turn_index_centred, go, paid, size)[0]) < 1e-12
 
 
 # One turn

@@ -200,9 +200,8 @@ def turn_broadcast(
     $$ a_{i,t} = R_i - \mathrm{mean}_{j \ne i} R_j, \qquad R_i = \sum_t r_{i,t}, $$
 
     scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward. Unbiased, but a
-    turn also gets the noise of the rewards that were earned before it. For rewards at each turn,
-    the variance of the gradient is higher than that of `turn_gdpo`. TRL and verl broadcast one
-    advantage per rollout in the same way, but subtract the mean with the rollout itself.
+    turn also gets the noise of the rewards that were earned before it. GRPO in
+    TRL and verl broadcasts one advantage per rollout too, but the rollout is in its own mean.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
@@ -314,11 +313,11 @@ def turn_group_centred(
 
     where $T_j$ is the number of turns of rollout $j$, scaled as in `turn_gdpo`.
 
-    **Biased**: the mean contains the rollout's own later turns, so that the actions change the
-    baseline. In the enumerated examples of `python -m benchmarks.credit`, groups of three miss
-    roughly 20 to 30 % of the gradient. The bias shrinks with the size of the group. If all rollouts
-    earn the same, early turns still get positive and late turns negative advantages, because fewer
-    rewards remain at late turns. A constant that is added to an outcome has no effect.
+    **Biased**: the mean contains the rollout's own later rewards, and its divisor contains the
+    rollout's number of turns, so that the actions change the baseline. The bias shrinks with the
+    size of the group. If all rollouts earn the same, early turns still get positive and late turns
+    negative advantages, because fewer rewards remain at late turns. A constant that is added to an
+    outcome has no effect.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
