@@ -78,7 +78,7 @@ def interval(values):
     """Return mean and half-width of the 95 % interval as text."""
     values = np.asarray(values)
     half = student_quantile(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return f"{values.mean():+.3f} ± {half:.3f}"
+    return f"{values.mean():+.3f} ± {half:.3f}".replace("-", "\N{MINUS SIGN}")
 
 
 def replay(folder: str) -> None:

@@ -1,8 +1,8 @@
 """Requested influence shares: how far the realized shares are, and what the request costs."""
 
 import numpy as np
+from benchmarks.set_points_price import interval
 
-from gdpo._student import student_quantile
 from gdpo.report._run_contents import analyze_experiment
 from gdpo.report.requested import governed_steps
 
@@ -111,10 +111,3 @@ def _error(influence, run):
 
 def _count(found):
     return f"{sum(bool(within) for *_, within in found)} of {len(found)}"
-
-
-def interval(values):
-    """Return the mean and the half-width of the 95 % interval as text."""
-    values = np.asarray(values)
-    half = student_quantile(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return f"{values.mean():+.3f} ± {half:.3f}".replace("-", "\N{MINUS SIGN}")

@@ -128,9 +128,8 @@ def turn_gdpo(
 
     With fixed `scales`, the policy gradient of every reward is unbiased for groups of two or more
     rollouts and any number of turns, if the rollouts of a group are independent and sampled from
-    the policy that is trained. With the standard deviations of the batch, it is the gradient of
-    $\sum_k w_k J_k / \sigma_k$ up to an error that shrinks with the size of the batch. Nothing is
-    claimed about the lowest variance, stale rollouts or clipping.
+    the policy that is trained. Nothing is claimed about the standard deviations of the batch, which
+    depend on the same rollouts, or about variance, stale rollouts and clipping.
 
     With a single turn, $a$ is `rloo` of each reward, and the advantages are those of
     `per_reward_batch_std` divided by their standard deviation over the batch. They are *not* those
