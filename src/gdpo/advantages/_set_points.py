@@ -293,7 +293,7 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
 def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[np.ndarray, " free"]:
     """Return the free weights that give the free rewards shares in proportion to the request.
 
-    If the request has no positive scale, one of these weights is negative.
+    If their sum is not positive, they are not scaled to the request's total.
     """
     inner = m[np.ix_(free, free)]
     wanted = np.linalg.solve(inner, request[free])

@@ -44,7 +44,7 @@ class RequestedShare:
     """The influence share over the governed steps of all runs, with its 95 % interval. NaN: there
     are no such steps, or no rollouts were recorded."""
     farthest: float
-    """The run's realized share that is farthest from the request."""
+    """Realized share of the run that is farthest from the request."""
     weight: float
     """Weight in the last step, averaged over the runs."""
     status: str

@@ -151,7 +151,7 @@ def directions(resolved: Resolved) -> Float[np.ndarray, " reward"]:
 def is_right(
     values: Float[np.ndarray, "completion judge"], gold: Float[np.ndarray, " judge"]
 ) -> Bool[np.ndarray, " completion"]:
-    """Return which completions score as high as the reference answer with every judge of it."""
+    """Return which completions score as high as the reference answer in every applicable reward."""
     return np.all(np.isnan(gold) | (values >= gold), axis=1)
 
 
