@@ -1,4 +1,4 @@
-"""Changes the weights of rewards during a run, by step or when a reward has reached a mean."""
+"""Changes the weights of rewards during a run, by step or after a reward has reached a mean."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Changes a factor linearly over a number of steps. The factor then stays at the end value."""
+    """Changes a factor linearly over a number of steps. It then keeps the end value."""
 
     start: Number
     end: Number
@@ -50,9 +50,9 @@ class After:
 class Schedules:
     """Stores the schedules of a run and computes the factor of each reward's weight.
 
-    A step is one batch that the estimator was called with. The first batch is trained with the
-    first factor. A condition uses the mean of the reward over the most recent batches that contain
-    64 groups with this reward, and is not met before. A condition that was met stays met.
+    A step is one batch given to `update`. The first batch is trained with the first factor. A
+    condition uses the mean of the reward over the most recent batches that together contain 64
+    groups with this reward. With fewer groups, it is not met. Once met, it stays met.
 
     Args:
         names: Names of the rewards, in the order of the reward array.
@@ -107,7 +107,7 @@ class Schedules:
                     self._met.add(name)
 
     def state(self) -> dict[str, Any]:
-        """Return the step and the conditions that were met in JSON types, for `restore`."""
+        """Return the step, the conditions that were met and the means in JSON types."""
         means = {name: mean.state() for name, mean in self._means.items()}
         return {"schedules": {"step": self._step, "met": sorted(self._met), "means": means}}
 

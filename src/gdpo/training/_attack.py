@@ -51,12 +51,12 @@ class Outcome:
     advantage: float
     """Mean advantage of the lazy completion."""
     beaten: float
-    """Share of the groups with a right completion in which the lazy one has at least the advantage
-    of a right one. NaN: no such group."""
+    """Share of the groups with a right completion, except zero-advantage groups, in which the lazy
+    one has at least the advantage of a right one. NaN: no such group."""
     margin: float
     """Mean of the lazy completion's advantage minus the lowest one of a right completion."""
     gain: float
-    """Mean of the lazy completion's advantage minus that of the honest wrong ones in form."""
+    """Mean of the lazy completion's advantage minus that of well-formed honest wrong ones."""
     surely: float
     """Lower end of the 95 % confidence interval of `gain`, over the rows."""
 

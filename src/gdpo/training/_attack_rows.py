@@ -30,11 +30,11 @@ _LENGTHS = (0.25, 0.75)
 
 _JUDGES = 0.75
 """A reward judges correctness if it prefers the reference answer in at least this share of the
-comparisons with reference answers of other rows, and with the form alone. A reward that does not
-depend on the row prefers it to those of other rows in at most half, by symmetry."""
+comparisons with reference answers of other rows, and with the form alone. By symmetry, a reward
+that does not depend on the row prefers it to those of other rows in at most half."""
 
 RIGHT, IN_FORM, FORMLESS = range(3)
-"""Kinds of honest completions: right, wrong in the form of the reference answer, wrong without."""
+"""Kinds of honest completions: right, wrong in the reference answer's form, wrong without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Judged:
     judges: tuple[int, ...]
     """Indices of the rewards."""
     rows: tuple[Row, ...]
-    """The rows, without reference answers of other rows that are right as well."""
+    """The rows. Their `others` are only those that are wrong."""
 
 
 def judge(resolved: Resolved, scorer: Scorer, rows: Sequence[Row], tokens: int) -> Judged:
@@ -151,24 +151,21 @@ def directions(resolved: Resolved) -> Float[np.ndarray, " reward"]:
 def is_right(
     values: Float[np.ndarray, "completion judge"], gold: Float[np.ndarray, " judge"]
 ) -> Bool[np.ndarray, " completion"]:
-    """Return which completions reach the reference answer in every reward that applies to it."""
+    """Return which completions score as high as the reference answer in every applicable reward."""
     return np.all(np.isnan(gold) | (values >= gold), axis=1)
 
 
 def _preference(
     rows: Sequence[Float[np.ndarray, "completion reward"]],
 ) -> Float[np.ndarray, " reward"]:
-    """Return how often each reward prefers the first completion of a row. 0: never comparable."""
+    """Return how often each reward prefers the first completion of a row, from 0 to 1."""
     pairs = [np.where(np.isnan(v[:1] - v[1:]), np.nan, v[:1] > v[1:]) for v in rows]
     compared = np.concatenate(pairs)
     return np.nansum(compared, axis=0) / np.maximum(np.sum(~np.isnan(compared), axis=0), 1)
 
 
 def _usable(row: Row, values: Float[np.ndarray, "completion judge"]) -> Row | None:
-    """Return the row with its wrong others, or None if it has none or no right answer.
-
-    Reference answers of other rows that are right here mean the same as the row's own.
-    """
+    """Return the row with only its wrong others. None: it has none, or no judge applies to it."""
     if np.all(np.isnan(values[0])):
         return None
     right = is_right(values[2:], values[0])
@@ -186,8 +183,8 @@ def write_completions(
 ) -> Completions:
     """Return the completions of all rows, which are not scored yet.
 
-    Honest completions that are not recorded get the lengths of the recorded ones, or between 25 and
-    75 % of the budget if nothing is recorded.
+    Constructed honest completions get the lengths of the recorded ones. If nothing is recorded,
+    they get 25 to 75 % of the budget.
 
     Args:
         task: The task.
@@ -219,7 +216,7 @@ def write_completions(
 
 
 def _honest(found: Completions, task: Task, row: Row, counts: Sequence[int]) -> list[list[int]]:
-    """Add right and wrong completions of a row. Lazy ones use the first of several others."""
+    """Add right and wrong completions of a row. The first of several others is for lazy ones."""
     wrong = row.others[1:] or row.others
     others = [wrong[i % len(wrong)] for i in range(_VARIANTS)]
     plain = [without_form(other) if form_of(row.gold) else task.bad_completion for other in others]

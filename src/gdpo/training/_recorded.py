@@ -12,7 +12,7 @@ from gdpo.tasks import Problem
 from gdpo.tasks.lazy import tokens_in
 
 _MOST = 20_000
-"""Maximum number of rollouts that are read, from the first step on."""
+"""After this number of rollouts, no further step is read."""
 
 
 @dataclass(frozen=True, slots=True)
