@@ -186,7 +186,7 @@ def example_agent(*, stop: float = 0.4, turns: int = 4) -> TurnAgent:
 def example_tasks(rollouts: Rollouts) -> list[TurnTask]:
     """Return tasks with rewards at every turn, at single turns and at the end of a rollout.
 
-    - `dense`: every turn after the first is paid, with different amounts.
+    - `dense`: every action that continues is paid, with different amounts.
     - `rare`: one action at one turn is paid.
     - `outcome`: 0 or 1 at the last turn of the rollout.
     - `outcome + 1`: the same plus 1. The gradient does not change.
@@ -217,9 +217,8 @@ def at_last_turn(rollouts: Rollouts, values: Any) -> Any:
 
 
 def _dense(rollouts: Rollouts) -> Any:
-    turn = np.arange(rollouts.actions.shape[1])
-    paid = 0.5 + 0.5 * rollouts.states + 0.8 * (rollouts.actions == 1)
-    return np.where((rollouts.actions >= 0) & (turn > 0), paid, 0.0)
+    paid = 0.7 + 0.3 * rollouts.states + 0.2 * (rollouts.actions == 1)
+    return np.where(rollouts.actions > 0, paid, 0.0)
 
 
 def _rare(rollouts: Rollouts) -> Any:

@@ -2,11 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from gdpo._files import to_json, write_whole
 from gdpo.advantages import turn_broadcast
 from gdpo.errors import ConfigError, DataError
 from gdpo.testing._agents import (
@@ -145,8 +147,50 @@ class Credit:
             f"{_degrees(row.degrees)})"
         )
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each kind of group that gets advantages without a signal."""
+        notes: list[str] = []
+        if self.no_signal > EXACT:
+            notes.append(
+                f"no signal: where all rollouts of a group earn the same at every turn that they "
+                f"share, the largest advantage is {self.no_signal:.3g} instead of 0"
+            )
+        if self.equal_outcome > EXACT:
+            notes.append(
+                f"equal outcomes: where all rollouts of a group have the same outcome after "
+                f"different numbers of turns, the largest advantage is {self.equal_outcome:.3g} "
+                "instead of 0"
+            )
+        return tuple(notes)
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Return the rows as text: reward, bias, degrees, bias of each turn, and variance."""
+        return [
+            (
+                row.reward,
+                _share(row.bias),
+                "none" if np.isnan(row.degrees) else _angle(row),
+                *map(_share, row.turn_bias),
+                "" if row.variance is None else f"{row.variance:.2f}",
+            )
+            for row in self.rows
+        ]
+
+    def write(self, path: Path) -> None:
+        """Write the table and the verdict to a JSON file."""
+        values = {"unbiased": self.unbiased, "verdict": self.verdict, **asdict(self)}
+        write_whole(path, to_json(values, indent=2))
+
+
+def _angle(row: CreditRow) -> str:
+    noise = "" if row.noise is None else f" (noise {row.noise:.1f})"
+    return f"{row.degrees:.1f}{noise}"
+
 
 def _share(value: float) -> str:
+    if value <= EXACT:
+        return "0"
     return f"{100 * value:.2g} %" if value < 0.1 else f"{100 * value:.0f} %"
 
 
@@ -218,7 +262,7 @@ def measure_credit(
         >>> measure_credit(turn_gdpo).unbiased
         True
         >>> print(f"{measure_credit(turn_index_centred).rows[0].bias:.2f}")
-        0.98
+        0.73
     """
     if size < 2 or bias < 0 or (batch is not None and batch < 1):
         raise ConfigError(
@@ -263,13 +307,25 @@ def with_options(
     estimator: Callable[..., Any], options: TurnOptions | None, batch: int | None
 ) -> TurnSubject:
     """Return the estimator with its options, and with checks of what it returns."""
+    if not callable(estimator):
+        raise ConfigError(
+            f"the estimator is {estimator!r}: pass a function (rewards, weights, *, turns)"
+        )
     if options is None:
         fixed = batch is None and "scales" in _keywords(estimator)
         options = (lambda count: {"scales": [1.0] * count}) if fixed else {}
 
     def subject(rewards: Any, weights: Any, *, turns: Any) -> Any:
         given = options(rewards.shape[3]) if callable(options) else options
-        advantages = np.asarray(estimator(rewards, weights, turns=turns, **given), dtype=float)
+        try:
+            returned = estimator(rewards, weights, turns=turns, **given)
+        except Exception as error:
+            raise DataError(
+                f"the estimator failed for rewards of the shape {rewards.shape}: "
+                f"{type(error).__name__}: {error}. It is called with (rewards, weights, "
+                "turns=turns), NumPy arrays, and its options"
+            ) from error
+        advantages = np.asarray(returned, dtype=float)
         if advantages.shape != rewards.shape[:3]:
             raise DataError(
                 f"the estimator returns advantages of the shape {advantages.shape} for rewards of "
@@ -337,7 +393,7 @@ def _check_local(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, group
 
 
 def _advantages(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any) -> Any:
-    return subject(task.rewards[groups], list(task.weights), turns=rollouts.turns[groups])
+    return subject(task.rewards[groups], np.array(task.weights), turns=rollouts.turns[groups])
 
 
 def group_gradients(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any) -> Any:

@@ -7,7 +7,6 @@ import numpy as np
 
 from gdpo.errors import ConfigError
 from gdpo.testing._credit import (
-    EXACT,
     TurnOptions,
     TurnSubject,
     measure_credit,
@@ -15,6 +14,7 @@ from gdpo.testing._credit import (
 )
 
 _PROMPTS, _SAMPLES, _TURNS = 3, 4, 4
+_WEIGHTS = np.array([1.0, 0.5])
 
 
 def check_turn_estimator(
@@ -73,15 +73,7 @@ def check_turn_estimator(
             estimator, options=options, size=size, batch=batch, any_factor=any_factor, bias=bias
         )
         assert credit.unbiased, credit.verdict
-        assert credit.no_signal <= EXACT, (
-            f"no signal: all rollouts earn the same at every turn that they share, but the largest "
-            f"advantage is {credit.no_signal:.3g} instead of 0 (groups of {size})"
-        )
-        assert credit.equal_outcome <= EXACT, (
-            f"equal outcomes: all rollouts have the same outcome after different numbers of turns, "
-            f"but the largest advantage is {credit.equal_outcome:.3g} instead of 0 (groups of "
-            f"{size}). A reward that does not depend on the rollout has no gradient"
-        )
+        assert not credit.notes, f"{credit.notes[0]} (groups of {size})"
 
 
 def _check_contract(subject: TurnSubject) -> None:
@@ -98,19 +90,19 @@ def _check_contract(subject: TurnSubject) -> None:
     )
     for junk in (1e6, np.nan):
         filled = np.where(beyond[..., None], junk, r)
-        _same(subject(filled, [1.0, 0.5], turns=turns), a, f"rewards {junk} beyond the last turn")
+        _same(subject(filled, _WEIGHTS, turns=turns), a, f"rewards {junk} beyond the last turn")
     p, s = rng.permutation(_PROMPTS), rng.permutation(_SAMPLES)
-    moved = subject(r[p][:, s], [1.0, 0.5], turns=turns[p][:, s])
+    moved = subject(r[p][:, s], _WEIGHTS, turns=turns[p][:, s])
     _same(moved, a[p][:, s], "prompts and samples in another order")
     wider = np.pad(r, ((0, 0), (0, 0), (0, 2), (0, 0)))
-    padded = subject(wider, [1.0, 0.5], turns=turns)
+    padded = subject(wider, _WEIGHTS, turns=turns)
     _same(padded[:, :, :_TURNS], a, "two more turns of padding")
 
 
 def _unchanged(subject: TurnSubject, rewards: Any, turns: Any) -> Any:
     """Return the advantages, and check that the arguments stay as they are."""
     before = rewards.copy(), turns.copy()
-    a = subject(rewards, [1.0, 0.5], turns=turns)
+    a = subject(rewards, _WEIGHTS, turns=turns)
     same = np.array_equal(rewards, before[0]) and np.array_equal(turns, before[1])
     assert same, "the estimator changes its arguments: copy the arrays first"
     return a
