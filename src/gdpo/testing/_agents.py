@@ -10,8 +10,8 @@ import numpy as np
 
 from gdpo.errors import ConfigError
 
-MOST_GROUPS = 200_000
-"""Maximum number of groups to list. Larger lists need more than a few seconds."""
+MOST_GROUPS = 400_000
+"""Maximum number of groups to list. Longer lists need more than a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def list_groups(rollouts: Rollouts, size: int) -> tuple[Any, Any]:
         the group in any order, `[group]`.
 
     Raises:
-        ConfigError: If there are more than 200,000 groups.
+        ConfigError: If there are more than 400,000 groups.
     """
     count = len(rollouts.probability)
     groups = factorial(count + size - 1) // factorial(size) // factorial(count - 1)
