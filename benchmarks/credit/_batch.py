@@ -6,7 +6,7 @@ import numpy as np
 
 from gdpo.advantages import turn_gdpo
 from gdpo.testing._agents import exact_gradient, list_groups
-from gdpo.testing._credit import _sampled, angle
+from gdpo.testing._credit import angle, sampled_gradient
 
 _AXES = {
     "batch std of each reward": (0, 1, 2),
@@ -60,6 +60,6 @@ def scaling(rollouts, task, *, size):
     for name, subject in subjects.items():
         cells = []
         for batch in (8, 64, 512):
-            mean = _sampled(subject, rollouts, aim, size=size, batch=batch)
+            mean = sampled_gradient(subject, rollouts, aim, size=size, batch=batch)
             cells.append((angle(mean.gradient, exact_gradient(rollouts, aim)), mean.noise))
         yield name, cells

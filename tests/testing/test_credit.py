@@ -24,7 +24,7 @@ from gdpo.testing._agents import (
     reaching_and_rewards,
 )
 from gdpo.testing._credit import mean_gradient, with_options
-from gdpo.testing._credit_reasons import itself_in_mean, lone_gets_zero
+from gdpo.testing._credit_reasons import itself_in_mean, lone_gets_zero, reason_by_probing
 
 ROLLOUTS = list_rollouts(example_agent())
 SMALL = list_rollouts(example_agent(turns=3))
@@ -73,6 +73,14 @@ def zero_after_the_end(rewards, weights, *, turns):
     return there * (g - (g.sum(axis=1, keepdims=True) - g) / (g.shape[1] - 1))
 
 
+def lone_against_totals(rewards, weights, *, turns):
+    """d6: as d1, but the only rollout is compared with the mean total of the others."""
+    _, there = masked(rewards, weights, turns)
+    lone = there.sum(axis=1, keepdims=True) == 1
+    a = others_alive(rewards, weights, turns=turns)
+    return np.where(lone, trajectory_baseline(rewards, weights, turns=turns), a)
+
+
 def with_itself(rewards, weights, *, turns):
     earned, there = masked(rewards, weights, turns)
     total = earned.sum(axis=2, keepdims=True)
@@ -92,6 +100,8 @@ def with_a_later_reward(rewards, weights, *, turns):
 
 def test_the_example_has_31_rollouts_and_5456_groups_of_three():
     assert len(ROLLOUTS.probability) == 31
+    impossible = TurnAgent(np.array([[[0.5, 0.5]], [[1.0, 0.0]]]))
+    assert len(list_rollouts(impossible).probability) == 2
     groups, weight = list_groups(ROLLOUTS, 3)
     assert groups.shape == (5456, 3)
     assert abs(weight.sum() - 1) < 1e-12
@@ -238,10 +248,37 @@ def test_an_agent_of_the_caller_is_used():
     assert "cost" not in [row.reward for row in measure_credit(turn_gdpo, agent=always).rows]
 
 
+def test_an_agent_with_one_turn_works():
+    credit = measure_credit(alive_mean, agent=example_agent(turns=1))
+    assert "0.667" in credit.reason
+    assert measure_credit(turn_gdpo, agent=example_agent(turns=1)).unbiased
+
+    def halved(rewards, weights, *, turns):
+        return alive_mean(rewards, weights, turns=turns) * 1.5 - 0.5 * rewards[..., 0]
+
+    assert "0.5 instead of 1" in reason_by_probing(halved, 1)
+
+
+def test_an_agent_without_a_choice_is_an_error():
+    with pytest.raises(ConfigError, match="agent"):
+        measure_credit(turn_gdpo, agent=TurnAgent(np.array([[[1.0, 0.0]]])))
+
+
+def test_single_precision_needs_a_small_accepted_bias():
+    def single(rewards, weights, *, turns):
+        return turn_gdpo(
+            rewards.astype(np.float32), weights, turns=turns, scales=[1.0] * len(weights)
+        )
+
+    check_turn_estimator(single, bias=1e-5)
+    assert measure_credit(single).worst.bias < 1e-6
+
+
 def test_groups_without_signal_are_measured():
     assert measure_credit(turn_gdpo).no_signal == 0
     assert measure_credit(turn_gdpo).equal_outcome == 0
     assert measure_credit(trajectory_baseline).no_signal == 3
+    assert measure_credit(lone_against_totals).no_signal == 2
     assert measure_credit(turn_group_centred).no_signal == 1.5
     assert measure_credit(turn_index_centred).no_signal == 0
     assert measure_credit(turn_index_centred).equal_outcome > 0.5
@@ -269,6 +306,26 @@ def test_the_measured_angle_of_a_batch_is_the_true_one():
     exact = {row.reward: row for row in measure_credit(alive_mean).rows}
     for row in measure_credit(alive_mean, batch=8).rows:
         assert abs(row.degrees - exact[row.reward].degrees) < 2 * row.noise
+
+
+def test_drawn_batches_of_an_unbiased_estimator_have_only_noise():
+    credit = measure_credit(zero_after_the_end, batch=4)
+    assert credit.unbiased, credit.verdict
+    assert max(row.noise for row in credit.rows) > 0.1
+
+    def fixed(rewards, weights, *, turns):
+        return turn_broadcast(rewards, weights, turns=turns, scales=[1.0])
+
+    # The noise of turn_broadcast is known, and removed from that of other estimators.
+    assert max(row.noise for row in measure_credit(fixed, batch=4).rows) < 1e-6
+
+
+def test_the_worst_row_is_one_that_exceeds_its_noise():
+    credit = measure_credit(alive_mean, batch=4)
+    noisy, clear = credit.rows[:2]
+    noisy = replace(noisy, bias=0.5, noise=40.0)
+    clear = replace(clear, bias=0.4, noise=1.0)
+    assert replace(credit, rows=(noisy, clear)).worst == clear
 
 
 def test_statistics_of_the_batch_are_an_error_where_the_mean_should_be_exact():
@@ -307,6 +364,11 @@ def test_the_check_names_the_reward_the_turn_and_the_reason(estimator, named):
     assert "biased" in message
     for part in named:
         assert part in message, message
+
+
+def test_two_mistakes_of_one_direction_are_told_apart():
+    assert "only rollout" in failure(others_alive, sizes=(2,))
+    assert "other rollouts" in failure(alive_mean, sizes=(2,))
 
 
 def test_a_bias_can_be_accepted():

@@ -33,6 +33,9 @@ TurnOptions: TypeAlias = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
 EXACT = 1e-9
 """Bias, as a share of the gradient, that is rounding."""
 
+_ROUNDING = 1e-6
+"""Advantage that is rounding, even in single precision."""
+
 _BATCHES = 400
 """Number of batches that are drawn if the estimator uses statistics of the batch."""
 
@@ -151,12 +154,12 @@ class Credit:
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each kind of group that gets advantages without a signal."""
         notes: list[str] = []
-        if self.no_signal > EXACT:
+        if self.no_signal > _ROUNDING:
             notes.append(
                 f"no signal: where all rollouts of a group earn the same at every turn that they "
                 f"share, the largest advantage is {self.no_signal:.3g} instead of 0"
             )
-        if self.equal_outcome > EXACT:
+        if self.equal_outcome > _ROUNDING:
             notes.append(
                 f"equal outcomes: where all rollouts of a group have the same outcome after "
                 f"different numbers of turns, the largest advantage is {self.equal_outcome:.3g} "
@@ -244,8 +247,8 @@ def measure_credit(
         any_factor: Whether to multiply the mean gradient of each task by the number that brings it
             nearest to the true gradient, so that only its direction counts. Always true with
             `batch`.
-        bias: Accepted bias, as a share of the length of the true gradient. 0: only rounding, or
-            with `batch` only sampling noise.
+        bias: Accepted bias, as a share of the length of the true gradient. 0: only rounding (1e-9),
+            or with `batch` only sampling noise. Pass 1e-5 for advantages in single precision.
         agent: The agent. Rewards whose gradient is 0 for this agent are left out. None: an agent
             with 4 turns, 2 states and 31 rollouts, which stops with probability 0.4 at each turn.
 
@@ -272,6 +275,8 @@ def measure_credit(
     rollouts = list_rollouts(agent or example_agent())
     subject = with_options(estimator, options, batch)
     rows = credit_rows(subject, rollouts, size=size, batch=batch, any_factor=any_factor)
+    if not rows:
+        raise ConfigError("no reward has a gradient for this agent: let it choose at some turn")
     credit = Credit(
         rows,
         tuple(rollouts.reached.tolist()),
@@ -289,7 +294,7 @@ def _reason(subject: TurnSubject, credit: Credit, rollouts: Rollouts) -> str:
     row, size, batch = credit.worst, credit.size, credit.batch
     (task,) = (each for each in example_tasks(rollouts) if each.name == row.reward)
     if batch is not None:
-        got = _sampled(subject, rollouts, task, size=size, batch=batch).gradient
+        got = sampled_gradient(subject, rollouts, task, size=size, batch=batch).gradient
         tolerance = max(row.noise_bias, row.bias / 4)
         return likely_reason(got, rollouts, task, size=size, tolerance=tolerance)
     got = mean_gradient(subject, rollouts, task, *list_groups(rollouts, size)).gradient
@@ -371,7 +376,7 @@ def credit_rows(
             mean = mean_gradient(subject, rollouts, task, groups, weight)
             usual = mean_gradient(_broadcast, rollouts, task, groups, weight).variance
         else:
-            mean, usual = _sampled(subject, rollouts, task, size=size, batch=batch), None
+            mean, usual = sampled_gradient(subject, rollouts, task, size=size, batch=batch), None
         rows.append(_row(task.name, mean, wanted, usual=usual, any_factor=free))
     return tuple(rows)
 
@@ -383,7 +388,7 @@ def _broadcast(rewards: Any, weights: Any, *, turns: Any) -> Any:
 def _check_local(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any) -> None:
     """Raise an error if the advantages of a group depend on other groups."""
     some = groups[:: max(1, len(groups) // 50)]
-    a, b = (_advantages(subject, rollouts, task, each) for each in (some, some[: len(some) // 2]))
+    a, b = (_advantages(subject, rollouts, task, each) for each in (some, some[: (len(some) + 1) // 2]))
     if np.abs(a[: len(b)] - b).max(initial=0.0) > EXACT * max(1.0, np.abs(a).max(initial=0.0)):
         raise ConfigError(
             "the advantages of a group depend on the other groups of the batch. Turn off the "
@@ -422,7 +427,7 @@ def mean_gradient(
     return Mean(mean, float(np.einsum("g,gtsa->", weight, (found - mean) ** 2)))
 
 
-def _sampled(
+def sampled_gradient(
     subject: TurnSubject, rollouts: Rollouts, task: TurnTask, *, size: int, batch: int
 ) -> Mean:
     """Return the mean gradient over batches that are drawn with seed 0.

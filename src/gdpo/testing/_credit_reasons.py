@@ -131,7 +131,7 @@ def _by_later_rewards(subject: Any, base: Any, turns: Any) -> str:
         rise[later, : later + 1] = change[:, 0, : later + 1].T
     if np.abs(rise - 1).max() <= _SAME:
         return ""
-    rate, later = rise[1, 0, 0], np.arange(longest)
+    rate, later = rise[min(1, longest - 1), 0, 0], np.arange(longest)
     powers = np.where(later[:, None] >= later, float(rate) ** (later[:, None] - later), 1.0)
     if 0 < rate < 1 and np.abs(rise - powers[:, :, None]).max() <= _SAME:
         return f"later rewards are discounted by {rate:.3g} per turn, which is another objective"

@@ -51,7 +51,8 @@ def check_turn_estimator(
             batch. The direction of the gradient is then measured on drawn batches, with noise.
             None: the mean is exact.
         any_factor: Whether to compare only the directions of gradients, for each reward kind.
-        bias: Accepted bias, as a share of the length of the true gradient. 0: only rounding.
+        bias: Accepted bias, as a share of the length of the true gradient. 0: only rounding (1e-9).
+            Pass 1e-5 for advantages in single precision.
 
     Raises:
         AssertionError: If a property does not hold. For a bias, the message names the reward, the
