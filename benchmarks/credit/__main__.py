@@ -64,11 +64,12 @@ def rows_of(name, rollouts, size):
 
 
 def biases(subject, rollouts, groups):
-    """Yield the bias for each task, without variances, which take longer."""
+    """Yield the bias for each task, NaN without a gradient. Variances would take longer."""
     for task in tasks(rollouts):
         wanted = exact_gradient(rollouts, task)
         mean = mean_gradient(subject, rollouts, task, *groups).gradient
-        yield np.linalg.norm(mean - wanted) / np.linalg.norm(wanted)
+        length = np.linalg.norm(wanted)
+        yield np.linalg.norm(mean - wanted) / length if length > 1e-9 else np.nan
 
 
 def table():
