@@ -388,7 +388,8 @@ def _broadcast(rewards: Any, weights: Any, *, turns: Any) -> Any:
 def _check_local(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any) -> None:
     """Raise an error if the advantages of a group depend on other groups."""
     some = groups[:: max(1, len(groups) // 50)]
-    a, b = (_advantages(subject, rollouts, task, each) for each in (some, some[: (len(some) + 1) // 2]))
+    fewer = some[: (len(some) + 1) // 2]
+    a, b = (_advantages(subject, rollouts, task, each) for each in (some, fewer))
     if np.abs(a[: len(b)] - b).max(initial=0.0) > EXACT * max(1.0, np.abs(a).max(initial=0.0)):
         raise ConfigError(
             "the advantages of a group depend on the other groups of the batch. Turn off the "
