@@ -39,6 +39,7 @@ _METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
         "_generate_and_score_completions": ("inputs",),
     },
+    "turns": {"_generate": ("prompts",)},
     "fast_generation": {
         "_tokenize_prompts": ("prompts",),
         "_generate_single_turn": (),
@@ -86,6 +87,19 @@ def check_trainer() -> None:
         raise ConfigError(
             f"GDPOTrainer needs {missing[0]}, which TRL {version('trl')} does not have. Install a "
             f"version of TRL that gdpo is tested with: {TESTED}"
+        )
+
+
+def check_turns(estimator: str) -> None:
+    """Check that TRL's trainer says which tokens of a completion the model generated.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    if missing := _missing_callables("turns"):
+        raise ConfigError(
+            f"advantage={estimator!r} needs {missing[0]}, which TRL {version('trl')} does not "
+            f"have. Install a version of TRL that gdpo is tested with: {TESTED}"
         )
 
 
