@@ -5,17 +5,15 @@ import logging
 import numpy as np
 import pytest
 import torch
-from tests.integrations.test_trl_two_turns import (  # noqa: F401  (fixtures)
-    tokenizer,
-    warm_start,
-)
-from tests.integrations.turns import at_random, trainer_of
+from tests.integrations.turns import Kept, at_random, by_policy, dots, echo, trainer_of
+from tests.integrations.two_ranks import launched
 from tests.integrations.variants import settings
 
 from gdpo import ConfigError, RewardError
-from gdpo.advantages import TURN_ESTIMATORS
+from gdpo.advantages import TURN_ESTIMATORS, gdpo
 from gdpo.integrations.trl import GDPOConfig
 from gdpo.integrations.trl._turns import on_tokens, spans_of, total_of, turn_of_tokens
+from gdpo.rewards import Reward
 from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.usefixtures("_quiet")
@@ -168,3 +166,319 @@ def test_metrics_have_totals_and_numbers_of_turns(played):
     assert log["reward"] == pytest.approx(total)
     assert log["turns/mean"] == pytest.approx(np.mean([len(r.turns) for r in rollouts]))
     assert log["turns/max"] == 4
+
+
+def test_an_estimator_for_rollouts_trains_on_the_totals_and_its_record_has_turns_too(tmp_path):
+    trainer = trainer_of(tmp_path, how=at_random, advantage="gdpo")
+    trainer.train()
+    rollouts = rollouts_of(tmp_path)
+    totals = np.array([list(rollout.rewards.values()) for rollout in rollouts]).reshape(4, -1, 2)
+    wanted = gdpo(totals, [1.0, 1.0]).reshape(-1)
+    np.testing.assert_allclose(trainer.kept["advantages"], wanted, atol=1e-6)
+    for rollout in rollouts:
+        assert {turn.advantage for turn in rollout.turns} == {rollout.advantage}
+        assert sum(turn.rewards["echo"] for turn in rollout.turns) == rollout.rewards["echo"]
+
+
+def test_without_rewards_per_turn_an_estimator_for_rollouts_records_no_turns(tmp_path):
+    trainer_of(tmp_path, how=at_random, advantage="gdpo", rewards=[dots]).train()
+    assert all(rollout.turns is None for rollout in rollouts_of(tmp_path))
+
+
+def test_without_a_mask_a_completion_is_one_turn(tmp_path):
+    trainer = trainer_of(tmp_path, rewards=[length])
+    trainer.rollout_func = None
+    trainer.train()
+    rollouts = rollouts_of(tmp_path)
+    assert {len(rollout.turns) for rollout in rollouts} == {1}
+    expected = turn_of_record(rollouts, [1.0])
+    shown = trainer.kept["advantages"].numpy()
+    mask = trainer.kept["completion_mask"].numpy()
+    np.testing.assert_allclose(shown, expected * mask, atol=1e-6)
+
+
+def length(completion_ids, **columns):
+    return [float(len(ids)) for ids in completion_ids]
+
+
+def one_too_many(completions, earned, **columns):
+    return [[*each, 0.0] for each in earned]
+
+
+@pytest.mark.parametrize("advantage", ["turn_gdpo", "gdpo"])
+def test_a_wrong_number_of_rewards_is_an_error_with_every_estimator(advantage, tmp_path):
+    trainer = trainer_of(tmp_path, how=at_random, rewards=[one_too_many], advantage=advantage)
+    with pytest.raises(RewardError, match=r"'one_too_many' returned (\d) numbers.*completion 0"):
+        trainer.train()
+
+
+async def missing_for_some(completions, earned, **columns):
+    """Return None at the last turn of every third completion."""
+    return [[*e[:-1], None if i % 3 == 0 else e[-1]] for i, e in enumerate(earned)]
+
+
+def test_none_at_a_turn_makes_the_reward_missing_for_the_rollout(tmp_path):
+    trainer = trainer_of(tmp_path, how=at_random, rewards=[missing_for_some, dots])
+    trainer.train()
+    rollouts = rollouts_of(tmp_path)
+    for i, rollout in enumerate(rollouts):
+        is_missing = {turn.rewards["missing_for_some"] is None for turn in rollout.turns}
+        assert is_missing == {i % 3 == 0} == {rollout.rewards["missing_for_some"] is None}
+    expected = on_tokens_of(trainer.rollout_func.played, turn_of_record(rollouts))
+    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("otherwise", ["zero", "missing"])
+def test_a_gate_tests_the_total_and_closes_all_turns(otherwise, tmp_path):
+    gate = {"on": "total_of_echo", "at_least": 1, "otherwise": otherwise}
+    trainer = trainer_of(
+        tmp_path, how=at_random, rewards=[twice, total_of_echo], gates={"twice": gate}
+    )
+    trainer.train()
+    rollouts = rollouts_of(tmp_path)
+    closed = None if otherwise == "missing" else 0.0
+    for rollout, play in zip(rollouts, trainer.rollout_func.played, strict=True):
+        is_open = sum(play.earned) >= 1
+        wanted = [2 * each if is_open else closed for each in play.earned]
+        assert [turn.rewards["twice"] for turn in rollout.turns] == wanted
+    assert len({sum(play.earned) >= 1 for play in trainer.rollout_func.played}) == 2
+    expected = on_tokens_of(trainer.rollout_func.played, turn_of_record(rollouts))
+    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
+
+
+def twice(completions, earned, **columns):
+    return [[2 * each for each in turns] for turns in earned]
+
+
+def total_of_echo(completions, earned, **columns):
+    """Return what the turns earned, spread over the turns in another order."""
+    return [turns[::-1] for turns in earned]
+
+
+def test_weights_of_prompts_weigh_turns_and_remove_rewards(tmp_path):
+    cells = [{"echo": 1.0, "dots": 2.0}, {"echo": 1.0, "dots": None}] * 8
+    trainer = trainer_of(
+        tmp_path, how=at_random, weights_column="w", columns={"w": cells}, max_steps=1
+    )
+    trainer.train()
+    rollouts = rollouts_of(tmp_path)
+    rewards, counts = arrays_of(rollouts)
+    weights = np.array([list(r.weights.values()) for r in rollouts[:: rewards.shape[1]]])
+    assert (weights == 0).any()
+    assert ((weights == 0) == np.isnan(rewards[:, 0, 0])).all()
+    advantages = turn_gdpo(rewards, weights, turns=counts)
+    expected = on_tokens_of(trainer.rollout_func.played, advantages.reshape(-1, counts.max()))
+    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
+
+
+def test_an_evaluation_uses_turns_too(tmp_path):
+    trainer = trainer_of(tmp_path, how=at_random, per_device_eval_batch_size=16)
+    logged = trainer.evaluate()
+    assert logged["eval_turns/max"] == 4
+    assert all(r.turns for r in read_rollouts(tmp_path / "rollouts/eval/step_000000.parquet"))
+
+
+class Doubled(Kept):
+    """Overrides the public hook."""
+
+    def compute_advantages(self, rewards, token_counts=None, weights=None, turns=None):
+        assert rewards.shape[:2] == turns.shape
+        return 2 * super().compute_advantages(rewards, token_counts, weights, turns)
+
+
+def test_a_subclass_can_override_the_advantages(tmp_path):
+    trainer = trainer_of(tmp_path, how=at_random, cls=Doubled)
+    trainer.train()
+    wanted = 2 * turn_of_record(rollouts_of(tmp_path))
+    expected = on_tokens_of(trainer.rollout_func.played, wanted)
+    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
+
+
+def without_dots(trainer, generator):
+    """Return a function that never ends a rollout early."""
+    return lambda texts: torch.randint(1, 3, [len(texts)], generator=generator).tolist()
+
+
+def first_or_last(completions, earned, **columns):
+    """Return 1 in total, for the first turn or for the last turn."""
+    return [
+        [float(t == (0 if i % 2 else len(turns) - 1)) for t in range(len(turns))]
+        for i, turns in enumerate(earned)
+    ]
+
+
+@pytest.mark.parametrize(("advantage", "replaced"), [("turn_gdpo", False), ("gdpo", True)])
+def test_a_group_whose_turns_vary_has_signal_for_an_estimator_for_turns(
+    advantage, replaced, tmp_path
+):
+    trainer = trainer_of(
+        tmp_path,
+        how=without_dots,
+        rewards=[first_or_last],
+        advantage=advantage,
+        filter_groups="any_reward_varies",
+        max_filter_rounds=1,
+    )
+    trainer.train()
+    assert (trainer.state.log_history[0]["filter/rounds"] == 1) == replaced
+
+
+def rarely(completions, earned, **columns):
+    """Return rewards that are constant in most groups."""
+    return [
+        [float(sum(turns) == len(turns) == 2 and t == 0) for t in range(len(turns))]
+        for turns in earned
+    ]
+
+
+def test_replaced_groups_train_on_the_advantages_of_the_assembled_batch(tmp_path):
+    trainer = trainer_of(
+        tmp_path, how=at_random, rewards=[rarely], filter_groups="advantage_nonzero", seed=3
+    )
+    trainer.train()
+    rollouts = rollouts_of(tmp_path)
+    trained = [rollout for rollout in rollouts if rollout.trained]
+    assert len(trained) == 16 < len(rollouts)
+    assert all(turn.advantage == 0 for r in rollouts if not r.trained for turn in r.turns)
+    kept, mask = trainer.kept["advantages"], trainer.kept["tool_mask"]
+    mask = mask * trainer.kept["completion_mask"]
+    in_loss = sorted(round(float(each), 5) for each in kept[mask == 1])
+    recorded = sorted(
+        round(turn.advantage, 5)
+        for r in trained
+        for turn in r.turns
+        for _ in range(turn.num_tokens)
+    )
+    assert in_loss == pytest.approx(recorded, abs=2e-5)
+    assert max(recorded) > 0
+
+
+def parameters(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo", "bnpo", "grpo"])
+def test_packing_trains_as_without_it(loss_type, tmp_path):
+    runs = {}
+    for packed in (True, False):
+        trainer = trainer_of(
+            tmp_path / str(packed),
+            how=at_random,
+            pack_micro_batches=packed,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=4,
+            loss_type=loss_type,
+            learning_rate=0.5,
+            lr_scheduler_type="constant",
+            optim="sgd",
+            max_grad_norm=0.0,
+            max_steps=2,
+        )
+        before = parameters(trainer)
+        trainer.train()
+        runs[packed] = parameters(trainer) - before
+    assert (runs[True] - runs[False]).norm() < 1e-5 * runs[False].norm()
+
+
+def long_run(folder, **changed):
+    return trainer_of(
+        folder,
+        how=by_policy,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        save_strategy="steps",
+        save_steps=2,
+        max_steps=4,
+        advantage_options={"schedules": {"dots": {"from": 1.0, "to": 0.0, "steps": 4}}},
+        **changed,
+    )
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path):
+    whole = long_run(tmp_path / "run")
+    whole.train()
+    steps = {step: rollouts_of(tmp_path / "run", step) for step in (3, 4)}
+    resumed = long_run(tmp_path / "run")
+    resumed.rollout_func.calls = 2
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    assert torch.equal(parameters(whole), parameters(resumed))
+    assert steps == {step: rollouts_of(tmp_path / "run", step) for step in (3, 4)}
+
+
+@pytest.mark.slow
+def test_a_policy_learns_from_rewards_per_turn(tmp_path):
+    trainer = trainer_of(
+        tmp_path,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        per_device_train_batch_size=64,
+        max_steps=25,
+        rewards=[echo],
+    )
+    trainer.train()
+    means = [entry["rewards/echo/mean"] for entry in trainer.state.log_history[:-1]]
+    turns = [entry["turns/mean"] for entry in trainer.state.log_history[:-1]]
+    assert means[0] < 0.8 < 3.5 < np.mean(means[-5:])
+    assert turns[0] < 2.8 < 3.8 < np.mean(turns[-5:])
+
+
+def length_of_history(messages, reference):
+    """Return the share of letters in the model's turn that are in the reference."""
+    assert messages[-1]["role"] == "assistant"
+    length_of_history.seen.append([message["content"] for message in messages])
+    return messages[-1]["content"].count(reference["letter"]) / 2
+
+
+length_of_history.seen = []
+
+
+def test_a_reward_of_turns_sees_the_completion_up_to_each_turn(tmp_path):
+    length_of_history.seen.clear()
+    trainer = trainer_of(
+        tmp_path,
+        how=at_random,
+        rewards=[Reward("history", length_of_history, low=0, high=1, of="turn")],
+        columns={"reference": [{"letter": "a"}] * 16},
+    )
+    trainer.train()
+    rollouts, plays = rollouts_of(tmp_path), trainer.rollout_func.played
+    seen = {"".join(parts) for parts in length_of_history.seen}
+    for rollout, play in zip(rollouts, plays, strict=True):
+        texts = [trainer.processing_class.decode(play.ids[: run[-1] + 1]) for run in play.runs()]
+        assert set(texts) <= seen
+        wanted = [sum(play.ids[place] == 1 for place in run) / 2 for run in play.runs()]
+        assert [turn.rewards["history"] for turn in rollout.turns] == wanted
+    assert len(seen) == len(length_of_history.seen)  # identical histories are scored once
+
+
+def ragged_rank(policy, folder):
+    trainer = trainer_of(
+        folder / "run",
+        how=at_random,
+        per_device_train_batch_size=6,
+        max_steps=1,
+    )
+    trainer.train()
+    return {
+        "advantages": trainer.kept["advantages"].tolist(),
+        "runs": [play.runs() for play in trainer.rollout_func.played],
+    }
+
+
+@pytest.mark.slow
+def test_a_group_may_span_two_processes(tmp_path):
+    ranks = launched("tests.integrations.test_trl_turns:ragged_rank", "none", tmp_path)
+    rollouts = rollouts_of(tmp_path / "run")
+    assert len(rollouts) == 12
+    advantages = turn_of_record(rollouts)
+    for row, (own, runs) in enumerate(
+        (own, runs)
+        for rank in ranks
+        for own, runs in zip(rank["advantages"], rank["runs"], strict=True)
+    ):
+        assert len(runs) == len(rollouts[row].turns)
+        for turn, places in enumerate(runs):
+            shown = [own[place] for place in places]
+            assert shown == pytest.approx([advantages[row, turn]] * len(places), abs=1e-6)
