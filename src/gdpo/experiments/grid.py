@@ -363,7 +363,7 @@ def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
             f"--reach {reach}: pass a share of each reward's range, above 0 and at most 1"
         )
     for label in labels:
-        resolve_estimator(estimator_of(label))
+        resolve_estimator(estimator_of(label), turns=True)
 
 
 def _check_labels(labels: Mapping[str, Resolved]) -> None:

@@ -159,6 +159,11 @@ class Attack:
         factors = [change.factors.get(name, 1.0) for name in resolved.names]
         tokens = np.asarray(self.found.tokens)[chosen]
         weights = np.asarray(resolved.weights) * factors
+        if resolved.rule.wants_turns:  # a completion of a recipe is one turn
+            turns = np.ones_like(tokens)
+            given = rewards[:, :, None]
+            rule = resolved.rule(given, weights, token_counts=tokens, turns=turns)
+            return np.asarray(rule)[:, :, 0]
         return np.asarray(resolved.rule(rewards, weights, token_counts=tokens))
 
 
