@@ -8,6 +8,7 @@ import torch
 from tests.integrations.turns import Kept, at_random, by_policy, dots, echo, trainer_of
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import settings
+from trl import GRPOTrainer
 
 from gdpo import ConfigError, RewardError
 from gdpo.advantages import TURN_ESTIMATORS, gdpo
@@ -80,6 +81,13 @@ def test_a_loss_with_one_ratio_per_rollout_is_refused(changed, named, tmp_path):
     with pytest.raises(ConfigError, match=named):
         GDPOConfig(**settings(tmp_path, advantage="turn_gdpo", **changed))
     GDPOConfig(**settings(tmp_path, advantage="gdpo", **changed))
+
+
+def test_a_loss_with_one_advantage_per_rollout_is_refused(tmp_path, monkeypatch):
+    """TRL 1.12 has such a loss."""
+    monkeypatch.setattr(GRPOTrainer, "compute_liger_loss", print, raising=False)
+    with pytest.raises(ConfigError, match="use_liger_kernel=False"):
+        trainer_of(tmp_path, use_liger_kernel=True)
 
 
 @pytest.mark.parametrize(
@@ -482,3 +490,37 @@ def test_a_group_may_span_two_processes(tmp_path):
         for turn, places in enumerate(runs):
             shown = [own[place] for place in places]
             assert shown == pytest.approx([advantages[row, turn]] * len(places), abs=1e-6)
+
+
+def test_the_made_up_batch_goes_through_trl_before_the_first_generation(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "gdpo"):
+        trainer_of(tmp_path, how=at_random).train()
+    assert not [line for line in caplog.messages if "made-up" in line or "the check" in line]
+
+
+def test_truncated_completions_without_loss_keep_their_turns_in_the_baseline(tmp_path):
+    """No completion of the game ends with the end token, so all count as truncated."""
+    trainer = trainer_of(tmp_path, how=at_random, mask_truncated_completions=True)
+    trainer.train()
+    rollouts = rollouts_of(tmp_path)
+    assert [len(rollout.turns) for rollout in rollouts] == [
+        len(play.earned) for play in trainer.rollout_func.played
+    ]
+    assert any(turn.advantage for rollout in rollouts for turn in rollout.turns)
+    assert not trainer.kept["advantages"].any()
+
+
+def of_last_turn(rewards, weights, *, turns):
+    """Return 1 at the last turn of each rollout."""
+    places = torch.arange(rewards.shape[2])
+    return (places == turns[..., None] - 1).to(rewards.dtype)
+
+
+def test_a_user_can_name_an_estimator_for_turns_of_their_own(tmp_path):
+    trainer = trainer_of(
+        tmp_path, how=at_random, advantage="tests.integrations.test_trl_turns:of_last_turn"
+    )
+    trainer.train()
+    for rollout in rollouts_of(tmp_path):
+        wanted = [0.0] * (len(rollout.turns) - 1) + [1.0]
+        assert [turn.advantage for turn in rollout.turns] == wanted

@@ -90,12 +90,18 @@ def check_trainer() -> None:
         )
 
 
-def check_turns(estimator: str) -> None:
-    """Check that TRL's trainer says which tokens of a completion the model generated.
+def check_turns(estimator: str, args: Any) -> None:
+    """Check that TRL says which tokens the model generated, and takes one advantage per token.
 
     Raises:
         ConfigError: If it does not.
     """
+    if args.use_liger_kernel and getattr(GRPOTrainer, "compute_liger_loss", None):
+        raise ConfigError(
+            f"use_liger_kernel=True does not fit advantage={estimator!r}: the loss of the Liger "
+            f"kernel in TRL {version('trl')} takes one advantage per rollout. Set "
+            "use_liger_kernel=False"
+        )
     if missing := _missing_callables("turns"):
         raise ConfigError(
             f"advantage={estimator!r} needs {missing[0]}, which TRL {version('trl')} does not "

@@ -249,7 +249,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         low, high = declared_ranges(rewards, self._gates)
         self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high, turns=True)
         if self._rule.wants_turns:
-            check_turns(args.advantage)
+            check_turns(args.advantage, args)
         self._rule.weights_in_force(weights)  # refuses weights that contradict requested shares
         self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
         self._declared = describe_rewards(names, low, high, self._gates)
@@ -307,7 +307,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     ) -> torch.Tensor:
         if self._rule.weighting is not None:  # TRL's own sum of the rewards uses them too
             self.reward_weights = torch.tensor(self._weights_in_force())
-        self._located.update(self._masks, completion_ids_list)
+        masks, self._masks = self._masks, None
+        self._located.update(masks, completion_ids_list)
         rounded = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         returned = self._exact.of_all_ranks(rounded, self._ranks)
         rewards, names, own = (
