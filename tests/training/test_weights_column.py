@@ -194,6 +194,31 @@ def test_a_reward_need_not_reach_its_maximum_where_it_does_not_apply():
     assert finding.mistake is None
 
 
+def test_a_reward_whose_weights_are_null_on_every_row_is_reported_as_never_trained():
+    task = TASKS["gsm8k"]
+    samples = [Problem([], {"answer": "1"}, weights={"correctness": 1.0, "format": None})] * 3
+    rewards = [task.reward("correctness"), task.reward("format")]
+    with Scorer(rewards, on_error="missing") as scorer:
+        trained, never, *_ = check_rewards(task, scorer, samples)
+    assert not trained.doubtful
+    assert never.doubtful
+    assert "data.weights_column" in never.text
+    assert "None" not in never.text
+
+
+def test_a_bad_response_is_judged_only_by_the_rewards_that_apply_to_the_row():
+    task = TASKS["gsm8k"]
+    format_ = task.reward("format")
+    lenient = replace(format_, function=lambda _text, _reference: 1.0, examples=())
+    correctness = task.reward("correctness")
+    task = replace(task, rewards=(correctness, lenient))
+    samples = [Problem([], {"answer": "1"}, weights=cell) for cell in (None, {"format": 1.0})]
+    with Scorer(task.rewards, on_error="missing") as scorer:
+        *_, finding = check_rewards(task, scorer, samples)
+    assert finding.mistake is not None
+    assert "row 2" in finding.text
+
+
 def test_the_trainer_reads_a_column_that_a_transform_creates_with_the_rows():
     data = Dataset.from_dict({"row": [0]}).with_transform(lambda batch: {"w": [None]})
     check_weights_column(data, "w", ["a"])
