@@ -14,6 +14,7 @@ from gdpo.recipes.read import load_recipe
 from gdpo.recipes.recipe import DataConfig
 from gdpo.recipes.resolve import resolve
 from gdpo.rewards import Scorer
+from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts import read_rollouts
 from gdpo.tasks import TASKS, Problem, load_problems, near_duplicates
 from gdpo.training import check, train
@@ -106,6 +107,22 @@ def test_a_wrong_cell_is_told_with_its_line_column_and_row(recipe_file, weighted
     assert told in found.text
     assert "--set data.weights_column" in found.text
     assert f"column 'w', row 4 of {rows}" in found.text
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ({"a": np.float16(np.inf)}, "weight of 'a' is np.float16(inf)"),
+        ({"a": np.complex64(1)}, "weight of 'a' is"),
+        ({3: 1.0}, "3 is not a reward"),
+    ],
+)
+def test_a_cell_from_another_library_is_checked_like_one_from_a_file(cell, told):
+    with pytest.raises(DataError) as raised:
+        weights_of_cells([cell], ["a"], [1.0], column="w")
+    assert f"column 'w', row 0: {told}" in str(raised.value).replace("the weight", "weight")
+    half = weights_of_cells([{"a": np.float16(2)}], ["a"], [1.0], column="w")
+    np.testing.assert_array_equal(half, [[2.0]])
 
 
 def test_a_wrong_cell_stops_a_run_before_the_model_is_loaded(recipe_file, weighted):
