@@ -380,7 +380,9 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
     earned = _by_turn(r.values, rewards.shape)
     counts = taken & ~xp.any(xp.isnan(earned), axis=_TURNS, keepdims=True)
     complete = r.complete and bool(xp.all(taken))
-    return _Batch(xp.where(counts, earned, 0.0), counts, complete, w, eps)
+    earned = xp.where(counts, earned, 0.0)
+    _check_size(earned)
+    return _Batch(earned, counts, complete, w, eps)
 
 
 def _flat(rewards: Any) -> Any:
@@ -418,7 +420,13 @@ def _turn_counts(turns: TurnCounts, rewards: Any) -> Any:
     xp, longest = namespace(rewards), rewards.shape[2]
     dtype, _ = precision(xp, rewards.dtype)  # half precision cannot count to 257
     like = xp.astype(rewards[:, :, 0, :], dtype)
-    counts = xp.asarray(turns, dtype=dtype, device=device(rewards))
+    try:
+        counts = xp.asarray(turns, dtype=dtype, device=device(rewards))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"turns must be an array [prompt, sample] of numbers ({error}): pass the number of "
+            "turns that each rollout took"
+        ) from error
     counts = per_rollout(counts, like, name="turns")
     if bool(xp.any((counts != xp.floor(counts)) | (counts > longest))):
         raise ConfigError(
@@ -439,6 +447,18 @@ def _check_finite(rewards: Any) -> None:
         f"sample {sample}, turn {turn}. Return a finite number, or NaN where the reward does not "
         "apply to the rollout"
     )
+
+
+def _check_size(earned: Any) -> None:
+    """Check that sums of returns over the batch, as in a standard deviation, do not overflow."""
+    xp = namespace(earned)
+    largest = float(xp.max(xp.abs(earned)))
+    turns, samples, _, prompts = earned.shape
+    if largest > float(xp.finfo(earned.dtype).max) / (4 * prompts * samples * turns**2):
+        raise DataError(
+            f"rewards of up to {largest:.3g} are too large for statistics of {turns} turns in "
+            f"{earned.dtype}: scale them down"
+        )
 
 
 def _from_here(values: Any) -> Any:

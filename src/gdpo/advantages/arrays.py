@@ -6,6 +6,7 @@ The caller's library can be NumPy, torch, JAX or any other library that array-ap
 from collections.abc import Sequence
 from functools import cache
 from math import inf, isfinite, nan, prod
+from sys import float_info
 from typing import Any, TypeAlias
 
 from array_api_compat import device, is_numpy_namespace, is_torch_array
@@ -294,6 +295,8 @@ def number(name: str, value: Any) -> Number:
     """Return an option's value. Raise a ConfigError if the value is a bool or not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} must be a number, got {value!r}")
+    if isinstance(value, int) and abs(value) > float_info.max:
+        raise ConfigError(f"{name} must be at most {float_info.max:g}, got an integer beyond it")
     return value
 
 

@@ -122,7 +122,7 @@ class Schedules:
             for name, mean in self._means.items():
                 mean.restore(saved["means"][name])
             self._step, self._met = int(saved["step"]), set(saved["met"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise wrong_state("schedules", error) from error
 
     def _factor(self, name: str) -> float:
@@ -150,7 +150,9 @@ def read_schedule(place: str, given: Any) -> Linear | After:
         steps = fields["steps"]
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ConfigError(f"{place}: steps must be a whole number of at least 1, got {steps!r}")
-        return Linear(start, _finite(f"{place}: to", fields["to"]), steps)
+        end = _finite(f"{place}: to", fields["to"])
+        _finite(f"{place}: to - from", float(end) - float(start))
+        return Linear(start, end, steps)
     if set(fields) == {"after", "value"}:
         reward, at_least = _condition(place, fields["after"])
         return After(start, _finite(f"{place}: value", fields["value"]), reward, at_least)
