@@ -15,7 +15,7 @@ All estimators share these rules, and the scaling of `turn_gdpo`:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from array_api_compat import device
 from jaxtyping import Float, Real
@@ -491,18 +491,14 @@ def _with_outcomes(batch: _Batch, a: Rounded, outcome: Sequence[bool] | None) ->
     if outcome is None:
         return a
     count = a.values.shape[2]
-    flags: Any = getattr(outcome, "tolist", lambda: outcome)()  # an array is accepted too
-    if (
-        not isinstance(flags, Sequence)
-        or [type(each) for each in cast("Sequence[Any]", flags)] != [bool] * count
-    ):
+    if len(outcome) != count or any(type(each) is not bool for each in outcome):
         raise ConfigError(
-            f"outcome must be a list with one boolean for each of the {count} rewards, got {flags}"
+            f"outcome must have one boolean for each of the {count} rewards, got {list(outcome)}"
         )
-    if not any(flags):
+    if not any(outcome):
         return a
     xp, totals = a.xp, _totals(batch)
-    mask = xp.asarray(list(flags), device=device(a.values))[:, None]
+    mask = xp.asarray(list(outcome), device=device(a.values))[:, None]
     error = xp.where(mask, totals.error, a.error)
     return Rounded(xp.where(mask, totals.values, a.values), error, a.complete)
 
