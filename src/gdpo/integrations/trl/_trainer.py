@@ -207,8 +207,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
         self._wrap_rewards([None] * len(given) + [turn_reward(e, self._located) for e in own])
-        self._detail = args.diagnostics
-        self._watch = Watch()
+        self._detail, self._watch = args.diagnostics, Watch()
+        self._warn_of_loss()
         self.add_callback(KeptState({"gdpo.AdvantageRule": self._rule, "gdpo.Watch": self._watch}))
         add_dashboard(self)
         bound_memory(self)
@@ -226,6 +226,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self.reward_funcs = self._exact.watched(
             [new or old for old, new in pairs], self.reward_func_names
         )
+
+    def _warn_of_loss(self) -> None:
         warning = warning_of_loss(self._rule.name, self.loss_type)
         if self._wants_turns() and warning and self.accelerator.is_main_process:
             logger.warning("%s", warning)
@@ -311,11 +313,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._located.update(masks, completion_ids_list)
         rounded = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         returned = self._exact.of_all_ranks(rounded, self._ranks)
-        rewards, names, own = (
-            returned.rewards,
-            self.reward_func_names,
-            self._weights_of_prompts(inputs),
-        )
+        rewards, names = returned.rewards, self.reward_func_names
+        own = self._weights_of_prompts(inputs)
         gated = self._gated(rewards, rewards, own)
         turns = self._turns_of(returned, own)
         self._scored = Groups(
