@@ -37,9 +37,8 @@ def test_a_recipe_resolves_to_an_estimator_for_turns_with_the_ranges_of_one_turn
 
 def test_options_of_an_estimator_for_turns_are_checked(recipe_file):
     changes = ["advantage=turn_gdpo", "advantage_options={scales: [1]}"]
-    recipe = load_recipe(recipe_file, changes)
     with pytest.raises(ConfigError, match="scales has the shape"):
-        resolve(recipe)
+        load_recipe(recipe_file, changes)
 
 
 def test_verl_refuses_an_estimator_for_turns(recipe_file):
