@@ -68,6 +68,13 @@ class Later(Paying):
         return [*self.earned, 0.0]
 
 
+class Listed(Counting):
+    """Returns the rewards of its turns from TRL's own method."""
+
+    def get_reward(self):
+        return [float(self.total), 0.0] if self.total else [0.0]
+
+
 class Both(Paying):
     """Has the total as TRL's reward."""
 
@@ -113,7 +120,7 @@ def trained(policy, folder, environment, **changed):
     return trainer, read_rollouts(rollout_file(folder / "rollouts", 1))
 
 
-@pytest.mark.parametrize("environment", [Paying, Later, Both, functools.partial(Paying)])
+@pytest.mark.parametrize("environment", [Paying, Later, Both, Listed, functools.partial(Paying)])
 def test_an_environment_rewards_each_turn(environment, tiny_policy, tmp_path):
     trainer, rollouts = trained(tiny_policy, tmp_path, environment)
     name = getattr(environment, "__name__", "Paying")

@@ -1,16 +1,19 @@
 """Tests recipes with an estimator for turns. A completion of a recipe is one turn."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from tests.training.test_exploits import CORRECT, FORM, PROBLEMS, brief, own
 
-from gdpo.advantages import TURN_ESTIMATORS
+from gdpo.advantages import TURN_ESTIMATORS, AdvantageRule
 from gdpo.errors import ConfigError
 from gdpo.launch.batches import Machines
 from gdpo.launch.launch import plan_verl
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.resolve import resolve
 from gdpo.rollouts import read_rollouts
-from gdpo.training import check, train
+from gdpo.training import check, find_exploits, train
 from gdpo.training.preflight import Verdict
 
 OF_TURNS = (
@@ -46,6 +49,25 @@ def test_verl_refuses_an_estimator_for_turns(recipe_file):
     recipe = load_recipe(recipe_file, [*changes, "trainer.lr_scheduler_type=constant"])
     with pytest.raises(ConfigError, match=r"advantage = turn_gdpo.*gdpo train"):
         plan_verl(recipe, Machines(1, 1))
+
+
+def test_exploits_are_found_as_with_the_same_estimator_without_turns():
+    """With one turn, turn_gdpo differs from per_reward_batch_std only in the scale of the batch."""
+    resolved = own(CORRECT, FORM, brief(), advantage="per_reward_batch_std")
+    rule = AdvantageRule("turn_gdpo", resolved.names, turns=True)
+    found, wanted = (
+        [(f.verdict, f.text.partition("(")[0]) for f in find_exploits(each, PROBLEMS)]
+        for each in (dataclasses.replace(resolved, rule=rule), resolved)
+    )
+    assert Verdict.WRONG in [verdict for verdict, _ in found]
+    assert found == wanted
+
+
+def test_a_loss_with_one_ratio_per_rollout_is_found_by_the_check(turn_recipe):
+    trainer = {**turn_recipe.trainer, "importance_sampling_level": "sequence"}
+    findings = check(turn_recipe.model_copy(update={"trainer": trainer}))
+    wrong = [finding.text for finding in findings if finding.verdict is Verdict.WRONG]
+    assert any("importance_sampling_level='token'" in text for text in wrong)
 
 
 @pytest.mark.slow
