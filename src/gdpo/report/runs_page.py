@@ -20,7 +20,7 @@ from gdpo.report._summary import caution
 from gdpo.report._viewer import Labels, count_shown, viewer_data
 from gdpo.report.colours import styles
 from gdpo.report.export import check_destination, write_export
-from gdpo.report.requested import HEADINGS, NOTE, RequestedShare, cells
+from gdpo.report.requested import HEADINGS, RequestedShare, cells, note
 from gdpo.report.text import number, probability
 
 _LISTED = 10
@@ -111,9 +111,10 @@ def _page(contents: Contents) -> str:
         curves=charts[: len(drawn)],
         survival=charts[times:weights],
         weights=charts[weights:],
+        changing={chart.title for chart in contents.weights},
         requested=[(share, cells(share)) for share in contents.requested],
         requested_headings=HEADINGS,
-        requested_note=NOTE,
+        requested_note=note(contents.requested),
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
         sentences=contents.sentences,
         listed=_listed,
