@@ -17,7 +17,7 @@ from gdpo.analysis.trained import TrainedAnalysis
 from gdpo.diagnostics.influence import Influence, pooled
 from gdpo.experiments.reading import Experiment, Run
 from gdpo.experiments.statistics import Interval
-from gdpo.report.text import number, short
+from gdpo.report.text import NAME, number, short
 
 _, _BOUND, _CONSTANT, _RELEASED, _NOT_ATTAINABLE = AdvantageRule.SET_POINT_STATUSES
 
@@ -38,10 +38,6 @@ _NOTE = (
     "recorded steps of all runs in which every reward was governed. Farthest run: the share of the "
     "run that is farthest from the request. Weight and status: at the end."
 )
-
-
-_NAME = 20
-"""Number of characters of a reward's name that a terminal shows in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,7 @@ def requested_summary(shares: Sequence[RequestedShare]) -> RenderableType:
 def _table(shares: Sequence[RequestedShare]) -> Table:
     table = Table(show_edge=False, pad_edge=False)
     widest = max(len(visible(share.reward)) for share in shares)
-    table.add_column("reward", style="cyan", overflow="fold", min_width=min(widest, _NAME))
+    table.add_column("reward", style="cyan", overflow="fold", min_width=min(widest, NAME))
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == HEADINGS[-1] else "right")
     for share in shares:
