@@ -96,6 +96,12 @@ def test_a_status_that_is_averaged_over_several_steps_is_not_shown(tmp_path):
     assert share.status == "–"
 
 
+def test_a_page_does_not_show_a_weight_that_changes_as_the_weight_of_the_recipe(tmp_path):
+    run = governed(trained(tmp_path / "runs", "gdpo", 1, steps=STEPS))
+    write_report(analyse(experiment_of(tmp_path, [run]), draws=50), tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text("utf-8").count("weight changing") == len(REQUEST)
+
+
 def test_the_explanation_defines_the_statuses_that_occur(tmp_path):
     run = trained(tmp_path / "runs", "gdpo", 1, steps=STEPS)
     (released, _) = contents_of(tmp_path, [governed(run, statuses=[0] * 5 + [3] * 7)]).requested
@@ -140,7 +146,7 @@ def test_the_page_and_the_export_have_the_table_and_the_weights(tmp_path):
     shares = write_report(comparison, tmp_path / "page.html", export=tmp_path / "export")
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "Requested influence</h2>" in page
-    assert page.count("weight changing") == len(REQUEST)
+    assert page.count("weight varied") == len(REQUEST)  # GRPO has fixed weights
     file = (tmp_path / "export" / "requested.csv").read_text("utf-8")
     rows = list(csv.DictReader(StringIO(file)))
     assert [row["reward"] for row in rows] == list(REQUEST)

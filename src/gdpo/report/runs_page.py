@@ -1,6 +1,7 @@
 """Writes the page about runs that gdpo trained, which shows which estimator is better."""
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gdpo.report._viewer import Labels, count_shown, viewer_data
 from gdpo.report.colours import styles
 from gdpo.report.export import check_destination, write_export
 from gdpo.report.requested import HEADINGS, RequestedShare, cells, note
-from gdpo.report.text import number, probability
+from gdpo.report.text import number, probability, short
 
 _LISTED = 10
 """Maximum number of seeds that are listed individually."""
@@ -111,7 +112,7 @@ def _page(contents: Contents) -> str:
         curves=charts[: len(drawn)],
         survival=charts[times:weights],
         weights=charts[weights:],
-        changing={chart.title for chart in contents.weights},
+        weight_of=partial(_weight, experiment),
         requested=[(share, cells(share)) for share in contents.requested],
         requested_headings=HEADINGS,
         requested_note=note(contents.requested),
@@ -129,6 +130,14 @@ def _page(contents: Contents) -> str:
         ],
         sampled=count_shown(viewer),
     )
+
+
+def _weight(experiment: Experiment, reward: Measured) -> str:
+    """Return the weight of a reward, or a word if it differs between the labels or the steps."""
+    changes = {reward.name in run.weights for run in experiment.runs}
+    if reward.weight is None or len(changes) > 1:
+        return "varied"
+    return "changing" if changes == {True} else short(reward.weight)
 
 
 def _setup(experiment: Experiment) -> str:
