@@ -637,7 +637,10 @@ def _describe(grid: Grid, cells: Sequence[Cell]) -> str:
 
 
 def _gate(entry: RewardConfig) -> str:
-    return "" if entry.gate is None else f" where {entry.gate.on} ≥ {entry.gate.at_least:g}"
+    if entry.gate is None:
+        return ""
+    otherwise = " (else missing)" if entry.gate.otherwise == "missing" else ""
+    return f" where {entry.gate.on} ≥ {entry.gate.at_least:g}{otherwise}"
 
 
 def decidable(grid: Grid) -> list[str]:
