@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gdpo.errors import ConfigError, DataError, GdpoError
 from gdpo.recipes.batches import BatchPlan, plan_batches, sharing
@@ -298,7 +298,19 @@ class _Inspection:
                 "batches: a generation has a single group, so the batch normalization of GDPO has "
                 "nothing to compare it with. Raise batch.prompts",
             )
+        self._note_long_schedules(batches.total_steps)
         return batches
+
+    def _note_long_schedules(self, steps: int) -> None:
+        schedules: dict[str, dict[str, Any]] = self.resolved.options.get("schedules", {})
+        for name, schedule in schedules.items():
+            if schedule.get("steps", 0) > steps:
+                self._add(
+                    Verdict.NOTE,
+                    f"weight: the schedule of {name} takes {schedule['steps']} steps, but this run "
+                    f"has {steps}, so its weight does not reach {schedule['to']:g}. Shorten the "
+                    "schedule, or train for more steps",
+                )
 
     def _locate(self) -> LocatedModel:
         model = locate_model(self.recipe)
