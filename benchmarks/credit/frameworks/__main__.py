@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 
-from tests.environments import ROOT, NotRunError, environment, last_line
+from tests.environments import ROOT, NotRunError, environment, last_line, overlaid
 
 HERE = Path(__file__).parent
 TESTED = ROOT / "tests" / "conformance"
@@ -34,9 +34,12 @@ class Framework:
     checkout: str | None = None
     """What the folder contains. None: the framework is installed from the package index."""
 
-    @property
-    def needs_checkout(self):
-        return self.checkout is not None
+    instead: str | None = None
+    """Requirement that replaces one of the environment's distributions."""
+    script: str | None = None
+    """Name of its script without `_turns.py`. None: the name of the framework."""
+    arguments: tuple[str, ...] = ()
+    """Arguments of the script."""
 
 
 VERL = "verl", TESTED / "verl" / "requirements.txt"
@@ -45,6 +48,9 @@ MORE = "credit", HERE / "requirements-more.txt"
 NEMO_RL = "nemo_rl", TESTED / "nemo_rl" / "requirements.txt"
 FRAMEWORKS = {
     "verl": Framework(*VERL),
+    "verl_0.8": Framework(
+        *VERL, instead="verl==0.8.0", script="verl", arguments=("reinforce_plus_plus",)
+    ),
     "areal": Framework(*MORE),
     "skyrl": Framework(*MORE, "the unpacked wheel of skyrl 0.4.0, which requires Python 3.12"),
     "pipelinerl": Framework(*VERL, "ServiceNow/PipelineRL at 58d3934"),
@@ -62,13 +68,15 @@ def lines_of(name):
     """Return the lines of a framework's script: a dict per estimator."""
     framework = FRAMEWORKS[name]
     variable = f"{name.upper()}_SOURCE"
-    if framework.needs_checkout and not Path(os.environ.get(variable, "")).is_absolute():
+    if framework.checkout is not None and not Path(os.environ.get(variable, "")).is_absolute():
         raise NotRunError(f"set {variable} to a folder with {framework.checkout}")
     made = ROOT / ".conformance" / framework.environment
     python = environment(made, framework.requirements)
     variables = {"OMP_NUM_THREADS": "1", "VERL_USE_EXTERNAL_PLUGINS": "none"}
+    if framework.instead is not None:
+        variables |= overlaid(ROOT / ".conformance" / f"credit-{name}", python, framework.instead)
     done = subprocess.run(
-        [python, HERE / f"{name}_turns.py"],
+        [python, HERE / f"{framework.script or name}_turns.py", *framework.arguments],
         env={**os.environ, **variables},
         check=False,
         capture_output=True,

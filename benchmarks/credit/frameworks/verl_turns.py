@@ -1,9 +1,12 @@
 """Runs verl's own estimators on rewards per turn, placed on the last token of each turn.
 
+    python verl_turns.py [beginning of a name ...]
+
 verl's rollouts collect `turn_scores` and `tool_rewards`, but no estimator reads them. The wrappers
 show what its estimators would do with rewards on tokens.
 """
 
+import sys
 from functools import partial
 from importlib.metadata import version
 
@@ -50,4 +53,6 @@ if __name__ == "__main__":
         Subject("optimal_token_baseline, equal weights", wrapped("optimal_token_baseline")),
         Subject("tir_optimal_token_baseline, equal weights", wrapped("tir_optimal_token_baseline")),
     ]
-    print_lines("verl", version("verl"), subjects)
+    asked = tuple(sys.argv[1:]) or ("",)
+    chosen = [subject for subject in subjects if subject.name.startswith(asked)]
+    print_lines("verl", version("verl"), chosen)
