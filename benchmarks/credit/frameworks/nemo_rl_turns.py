@@ -36,8 +36,8 @@ def turn_batch(r, mask):
     return TurnBatch(paid, there, there, spans, last)
 
 
-def wrapped(*, normalize_rewards=False, **options):
-    base = GRPOAdvantageEstimator(AdvEstimatorConfig(normalize_rewards=normalize_rewards), None)
+def wrapped(**options):
+    base = GRPOAdvantageEstimator(AdvEstimatorConfig(normalize_rewards=False), None)
     whole = TurnLevelGRPOAdvantageEstimator(
         base_estimator=base, config=TurnCreditConfig(enabled=True, **options)
     )
@@ -67,11 +67,5 @@ if __name__ == "__main__":
             wrapped(turn_weight=0.2, environment_mode="return_to_go"),
         ),
         Subject("immediate alone", wrapped(turn_weight=1.0, macro_weight=0.0)),
-        Subject("turn_weight 0 (grpo)", wrapped()),
-        Subject(
-            "immediate, turn_weight 0.2, normalize_rewards",
-            wrapped(turn_weight=0.2, normalize_rewards=True),
-            scaled=True,
-        ),
     ]
     print_lines("NeMo-RL", "#3543, 0ebab92", subjects)
