@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import AdvantageRule, RunningScale, gdpo, sa_mrpo, saw
+from gdpo.advantages import AdvantageRule, RunningScale, gdpo, sa_mrpo, saw, turn_gdpo
 from gdpo.advantages.contrib import mo_grpo
 from gdpo.errors import ConfigError
 
@@ -173,3 +173,63 @@ def test_the_weight_in_force_of_a_constraint_is_its_multiplier_s():
     assert rule.weights_in_force([1.0, 2.0]) == [1.0, 0.0]
     rule.update(np.zeros((2, 4, 2)), [1.0, 2.0])
     assert rule.weights_in_force([1.0, 2.0]) == pytest.approx([1.0, 0.9])
+
+
+# Estimators for turns
+
+
+def of_turns(seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.random((3, 4, 5, 2)), rng.integers(1, 6, (3, 4))
+
+
+def test_an_estimator_for_turns_gets_the_turns_and_its_options_by_name():
+    rewards, turns = of_turns()
+    rule = AdvantageRule("turn_gdpo", NAMES, {"outcome": {NAMES[1]: True}}, turns=True)
+    assert rule.wants_turns
+    wanted = turn_gdpo(rewards, [1.0, 2.0], turns=turns, outcome=[False, True])
+    np.testing.assert_array_equal(rule(rewards, [1.0, 2.0], turns=turns), wanted)
+    rule.check_prompt_weights()
+    each = np.array([[1.0, 2.0], [0.5, np.nan], [0.0, 1.0]])
+    wanted = turn_gdpo(rewards, each, turns=turns, outcome=[False, True])
+    np.testing.assert_array_equal(rule(rewards, each, turns=turns), wanted)
+    with pytest.raises(ConfigError, match="needs the number of turns of each rollout"):
+        rule(rewards, [1.0, 2.0])
+    assert not AdvantageRule("gdpo", NAMES, turns=True).wants_turns
+
+
+def test_a_schedule_changes_the_weights_of_an_estimator_for_turns():
+    rewards, turns = of_turns()
+    schedules = {NAMES[0]: {"from": 1.0, "to": 0.0, "steps": 1}}
+    rule = AdvantageRule("turn_gdpo", NAMES, {"schedules": schedules}, turns=True)
+    rule.update(rewards.sum(axis=2), [1.0, 1.0])
+    wanted = turn_gdpo(rewards, [0.0, 1.0], turns=turns)
+    np.testing.assert_array_equal(rule(rewards, [1.0, 1.0], turns=turns), wanted)
+
+
+def own_of_turns(rewards, weights, *, turns):
+    return turn_gdpo(rewards, weights, turns=turns)
+
+
+def of_turns_with_one_weight(rewards, weights, *, turns):
+    return rewards @ np.ones(2) * np.asarray(weights)[0]
+
+
+@pytest.mark.parametrize("name", ["turn_gdpo", f"{__name__}:own_of_turns"])
+def test_an_estimator_for_turns_is_refused_where_there_are_none(name):
+    with pytest.raises(ConfigError, match="no rewards for each turn here: use it with GDPOTrainer"):
+        AdvantageRule(name, NAMES)
+    rule = AdvantageRule(name, NAMES, turns=True)
+    rewards, turns = of_turns()
+    assert rule(rewards, [1, 1], turns=turns).shape == (3, 4, 5)
+    rule.check_prompt_weights()
+
+
+def test_the_result_of_an_own_estimator_for_turns_is_checked():
+    rewards, turns = of_turns()
+    rule = AdvantageRule(f"{__name__}:of_turns_with_one_weight", NAMES, turns=True)
+    with pytest.raises(ConfigError, match="does not take weights for each prompt"):
+        rule.check_prompt_weights()
+    rule.estimator = lambda rewards, weights, *, turns: rewards[:, :, 0, 0]
+    with pytest.raises(ConfigError, match=r"return an array \[prompt, sample, turn\] of shape"):
+        rule(rewards, [1, 1], turns=turns)

@@ -8,7 +8,7 @@ import pytest
 from gdpo.errors import DataError
 from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
-from gdpo.rollouts.record import read_declared
+from gdpo.rollouts.record import Turn, read_declared
 
 ROLLOUT = Rollout(
     run="try",
@@ -33,6 +33,22 @@ def test_what_is_written_is_what_is_read(tmp_path):
     assert first == ROLLOUT
     assert second.completion == ""
     assert path.name == "step_000003.parquet"
+
+
+def test_turns_are_kept_with_their_rewards_and_advantages(tmp_path):
+    turns = (
+        Turn({"correctness": None, "length": 0.25}, advantage=-0.5, num_tokens=3),
+        Turn({"correctness": 1.0, "length": 0.0}, advantage=1.5, num_tokens=1),
+    )
+    several = dataclasses.replace(ROLLOUT, turns=turns)
+    none_taken = dataclasses.replace(ROLLOUT, turns=())
+    write_rollouts(tmp_path / "a.parquet", [several, ROLLOUT, none_taken])
+    assert read_rollouts(tmp_path / "a.parquet") == [several, ROLLOUT, none_taken]
+    write_rollouts(tmp_path / "b.parquet", [ROLLOUT])
+    assert "turns" not in pq.read_schema(tmp_path / "b.parquet").names
+    swapped = (dataclasses.replace(turns[0], rewards={"length": 0.25, "correctness": None}),)
+    with pytest.raises(DataError, match="all rollouts and turns"):
+        write_rollouts(tmp_path / "c.parquet", [dataclasses.replace(ROLLOUT, turns=swapped)])
 
 
 def test_a_record_that_does_not_say_what_was_trained_holds_what_was(tmp_path):

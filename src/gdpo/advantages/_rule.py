@@ -5,7 +5,7 @@ estimator's arguments and tested once, before a model is loaded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter, signature
+from inspect import Parameter
 from math import nan
 from typing import Any, ClassVar, cast
 
@@ -18,6 +18,7 @@ from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
 from gdpo.advantages._set_points import STATUSES, SetPoint, SetPoints
+from gdpo.advantages._turns import TURN_ESTIMATORS, TurnAdvantages, TurnRewards
 from gdpo.advantages.arrays import (
     Advantages,
     Number,
@@ -28,7 +29,12 @@ from gdpo.advantages.arrays import (
     positive,
 )
 from gdpo.advantages.contrib import DualAscent, mo_grpo
-from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estimator
+from gdpo.advantages.registry import (
+    ESTIMATORS,
+    check_advantages,
+    keyword_parameters,
+    resolve_estimator,
+)
 from gdpo.advantages.schedules import Schedules
 from gdpo.advantages.stages import namespace
 from gdpo.errors import ConfigError, GdpoError
@@ -40,6 +46,10 @@ keyed by reward name."""
 _BY_BATCH = "token_counts"
 """Name of the option whose value is passed with each batch. In a configuration, the value `true`
 enables this option."""
+
+_TURNS = "turns"
+"""Name of the option whose value, the number of turns of each rollout, is passed with each batch of
+an estimator for turns."""
 
 _DUALS = "multipliers"
 """Name of the option whose value `DualAscent` computes. A configuration sets the options of
@@ -59,12 +69,15 @@ _SCHEDULES = "schedules"
 _INFLUENCE = "influence"
 """Name of the option that requests influence shares instead of weights."""
 
+_WITH_INFLUENCE = (gdpo, mo_grpo)
+"""Estimators that take the option `influence`."""
+
 
 class AdvantageRule:
     """Stores an estimator with its options and its state, if any.
 
     Args:
-        name: A key in `ESTIMATORS`, or `module:attribute`.
+        name: A key in `ESTIMATORS` or, with `turns`, in `TURN_ESTIMATORS`, or `module:attribute`.
         names: Names of the rewards, in the order of the reward array.
         options: Options of the estimator. An option with one number per reward can be a mapping
             from reward name to number. Rewards that are not in the mapping get the estimator's
@@ -79,6 +92,8 @@ class AdvantageRule:
         low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
             this value. NaN: not declared.
         high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
+        turns: Whether the caller has rewards for each turn, so that estimators for turns are
+            allowed. `wants_turns` tells whether the estimator is one.
 
     Raises:
         ConfigError: If the estimator, an option or a reward name is unknown, a required option is
@@ -101,14 +116,16 @@ class AdvantageRule:
         *,
         low: Sequence[Number] | None = None,
         high: Sequence[Number] | None = None,
+        turns: bool = False,
     ) -> None:
         self.name, self._count = name, len(names)
-        self.estimator = resolve_estimator(name)
-        given, parameters = dict(options or {}), _keywords(self.estimator)
+        self.estimator = resolve_estimator(name, turns=turns)
+        given, parameters = dict(options or {}), keyword_parameters(self.estimator)
+        self.wants_turns = parameters.pop(_TURNS, None) is not None
         if self.estimator is gdpo:
             parameters[_SCALE_OPTION] = parameters.pop(_SCALE)
         weighting = {k: given.pop(k) for k in (_SCHEDULES, _INFLUENCE) if k in given}
-        _refuse_unknown(name, given, parameters)
+        _refuse_unknown(name, given, [*_weighting_options(self.estimator), *parameters])
         self.wants_token_counts = _switch(name, given)
         self.duals = _dual_ascent(names, given) if _DUALS in parameters else None
         half_life = given.pop(_SCALE_OPTION, None) if self.estimator is gdpo else None
@@ -120,7 +137,7 @@ class AdvantageRule:
             if key in parameters and declared is not None:
                 self._options[key] = _completed(self._options.get(key), declared)
         self._refuse_missing(parameters, names)
-        if self.estimator in ESTIMATORS.values():
+        if self._is_ours:
             self._try_out(len(names))
         if _INFLUENCE in weighting:
             _refuse_influence(self, weighting)
@@ -128,35 +145,40 @@ class AdvantageRule:
                 names, weighting[_INFLUENCE], low=low, high=high, noise_floor=floor
             )
         elif weighting:
-            self.weighting = Schedules(names, weighting[_SCHEDULES])
+            self.weighting = Schedules(names, weighting[_SCHEDULES], low=low, high=high)
         parts = (self.duals, self.scale, self.weighting)
         self._parts = [part for part in parts if part is not None]
 
     def __call__(
         self,
-        rewards: Rewards,
+        rewards: Rewards | TurnRewards,
         weights: Weights,
         *,
         token_counts: Real[Any, "prompt sample"] | None = None,
-    ) -> Advantages:
-        """Return the advantages of one batch, `[prompt, sample]`.
+        turns: Real[Any, "prompt sample"] | None = None,
+    ) -> Advantages | TurnAdvantages:
+        """Return the advantages of one batch, `[prompt, sample]`, or `[prompt, sample, turn]`.
 
         Args:
-            rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not
-                apply.
+            rewards: Raw rewards, `[prompt, sample, reward]`, or `[prompt, sample, turn, reward]` if
+                the estimator wants turns. NaN means that the reward does not apply.
             weights: One weight per reward, or weights `[prompt, reward]`, where NaN means that the
                 reward does not apply to the prompt. Schedules and requested shares multiply them.
                 The estimator gets weights of each prompt as `[prompt, 1, reward]`, and NaN rewards
                 where a weight is NaN.
             token_counts: Number of tokens in each response. Used only if the `token_counts` option
                 is true.
+            turns: Number of turns of each rollout. Used only if the estimator wants turns.
 
         Raises:
             DataError: If a reward is infinite.
-            ConfigError: If token counts are missing, or the estimator returned an invalid result.
+            ConfigError: If token counts or turns are missing, or the estimator returned an invalid
+                result.
         """
         options = dict(self._options)
-        rewards, weights = broadcast_weights(rewards, self._weighted(weights))
+        weights = self._weighted(weights)
+        if not self.wants_turns:  # these estimators take weights [prompt, reward] as they are
+            rewards, weights = broadcast_weights(rewards, weights)
         if self.wants_token_counts:
             if token_counts is None:
                 raise ConfigError(
@@ -164,6 +186,13 @@ class AdvantageRule:
                     "counts: pass token_counts=, or remove the option"
                 )
             options[_BY_BATCH] = token_counts
+        if self.wants_turns:
+            if turns is None:
+                raise ConfigError(
+                    f"estimator {self.name!r} needs the number of turns of each rollout: pass "
+                    "turns="
+                )
+            options[_TURNS] = turns
         if self.duals is not None:
             options[_DUALS] = self.duals.multipliers
         if self.scale is not None:
@@ -178,7 +207,8 @@ class AdvantageRule:
         Call this method after the advantages of the batch have been computed.
 
         Args:
-            rewards: Raw rewards of the batch, `[prompt, sample, reward]`.
+            rewards: Raw rewards of the batch, `[prompt, sample, reward]`. The totals over the turns
+                if the estimator wants turns.
             weights: The weights that this rule was called with.
         """
         rewards, in_force = broadcast_weights(rewards, self._weighted(weights))
@@ -226,15 +256,15 @@ class AdvantageRule:
         """
         if isinstance(self.weighting, SetPoints):
             self.weighting.check(np.ones((1, self._count)))
-        if self.estimator in ESTIMATORS.values():
+        if self._is_ours:
             return
         rewards = np.random.default_rng(0).random((3, 4, self._count))
         weights = np.linspace(1.0, 2.0, self._count)
-        counts, of_each = np.ones((3, 4)), np.tile(weights, (3, 1))
+        of_each = np.tile(weights, (3, 1))
         problem = ""
         try:
-            wanted = self(rewards, weights, token_counts=counts)
-            if np.allclose(self(rewards, of_each, token_counts=counts), wanted):
+            wanted = self._of_one_turn(rewards, weights)
+            if np.allclose(self._of_one_turn(rewards, of_each), wanted):
                 return
         except Exception as error:  # noqa: BLE001 (a user's estimator may raise anything)
             problem = f" ({type(error).__name__}: {error})"
@@ -247,9 +277,9 @@ class AdvantageRule:
     def metrics(self, names: Sequence[str], weights: Sequence[Number]) -> dict[str, float]:
         """Return what changes during a run, as metrics.
 
-        The metrics are `rewards/<name>/multiplier` for each constraint, `rewards/<name>/weight`,
-        the weight in force, for each reward with a schedule or a requested share. Rewards with a
-        requested share also have `requested_share` and `set_point_status`: 0 governed, 1 at its
+        The metrics are `rewards/<name>/multiplier` for each constraint, and the weight in force,
+        `rewards/<name>/weight`, for each reward with a schedule or a requested share. Rewards with
+        a requested share also have `requested_share` and `set_point_status`: 0 governed, 1 at its
         bound, 2 does not vary, 3 learned and released, 4 not attainable.
 
         Args:
@@ -284,6 +314,17 @@ class AdvantageRule:
         xp, place = namespace(given), device_of(given)
         return given * xp.asarray(self.weighting.factors, dtype=given.dtype, device=place)
 
+    @property
+    def _is_ours(self) -> bool:
+        return self.estimator in (*ESTIMATORS.values(), *TURN_ESTIMATORS.values())
+
+    def _of_one_turn(self, rewards: Any, weights: Any) -> Any:
+        """Return the advantages of rollouts with one token, and one turn if turns are wanted."""
+        ones = np.ones(rewards.shape[:2])
+        if self.wants_turns:
+            return self(rewards[:, :, None, :], weights, token_counts=ones, turns=ones)
+        return self(rewards, weights, token_counts=ones)
+
     def _refuse_missing(self, parameters: Mapping[str, Parameter], names: Sequence[str]) -> None:
         for key, parameter in parameters.items():
             if parameter.default is not Parameter.empty or key == _DUALS:
@@ -301,20 +342,9 @@ class AdvantageRule:
         low = self._options.get("low")
         lowest = low if isinstance(low, list) and len(cast("list[Any]", low)) == count else 0.0
         try:
-            rewards = np.zeros((1, 2, count)) + lowest
-            self(rewards, np.ones(count), token_counts=np.ones((1, 2)))
+            self._of_one_turn(np.zeros((1, 2, count)) + lowest, np.ones(count))
         except (GdpoError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"options of estimator {self.name!r}: {error}") from error
-
-
-def _keywords(estimator: Callable[..., Any]) -> dict[str, Parameter]:
-    try:
-        parameters = signature(estimator).parameters.values()
-    except ValueError as error:  # a builtin without a signature
-        raise ConfigError(
-            f"{estimator!r} cannot be an estimator: {error}. Wrap it in a Python function"
-        ) from error
-    return {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
 
 
 def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None:
@@ -323,7 +353,7 @@ def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None
             "influence and schedules exclude each other, because both change the weights: remove "
             "one of them"
         )
-    if rule.estimator not in (gdpo, mo_grpo):
+    if rule.estimator not in _WITH_INFLUENCE:
         raise ConfigError(
             f"estimator {rule.name!r} cannot give rewards requested influence shares. If the "
             "rewards are added first, a rare reward could not get its share. Use gdpo or mo_grpo, "
@@ -335,21 +365,19 @@ def _listed(weights: Any) -> list[Any]:
     return weights.tolist() if hasattr(weights, "tolist") else list(weights)
 
 
-def _refuse_unknown(
-    name: str, given: Mapping[str, Any], parameters: Mapping[str, Parameter]
-) -> None:
-    allowed = [_SCHEDULES, *(key for key in parameters if key != _DUALS)]
+def _weighting_options(estimator: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the options that change weights, which are no parameters."""
+    return (_SCHEDULES, _INFLUENCE) if estimator in _WITH_INFLUENCE else (_SCHEDULES,)
+
+
+def _refuse_unknown(name: str, given: Mapping[str, Any], parameters: Sequence[str]) -> None:
+    allowed = [key for key in parameters if key != _DUALS]
     if _DUALS in parameters:
         allowed += _DUAL_OPTIONS
     for key in given:
         if key not in allowed:
             raise ConfigError(
-                f"estimator {name!r} has no option {key!r}: "
-                + (
-                    did_you_mean(key, allowed)
-                    if allowed
-                    else "it has no options, so remove this one"
-                )
+                f"estimator {name!r} has no option {key!r}: {did_you_mean(key, allowed)}"
             )
 
 
@@ -381,7 +409,10 @@ def _running_scale(half_life: Any, noise_floor: Any) -> RunningScale:
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
-    """Convert a mapping keyed by reward name to a list in reward order. NaN: no value."""
+    """Convert a mapping keyed by reward name to a list in reward order.
+
+    NaN stands for a missing number, and False for a missing boolean.
+    """
     if isinstance(value, list):
         return [nan if item is None else item for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):
@@ -392,7 +423,8 @@ def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
             raise ConfigError(
                 f"{key} contains {name!r}, which is not a reward: {did_you_mean(str(name), names)}"
             )
-    return [values.get(name, nan) for name in names]
+    missing = False if any(isinstance(each, bool) for each in values.values()) else nan
+    return [values.get(name, missing) for name in names]
 
 
 def _completed(given: Any, declared: Sequence[Number]) -> Any:

@@ -1,6 +1,7 @@
 """Finds estimators by name, and checks reward weights and returned advantages."""
 
 from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
 from typing import Any, TypeAlias
 
 from array_api_compat import array_namespace
@@ -10,6 +11,7 @@ from gdpo.advantages._agreement import corr_grpo, gd2po_hard, gd2po_snr, gdpo_de
 from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, per_reward_batch_std
 from gdpo.advantages._emphasis import sa_mrpo, saw
 from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
+from gdpo.advantages._turns import TURN_ESTIMATORS
 from gdpo.advantages.contrib import (
     constrained_grpo,
     dara_asymmetric,
@@ -55,22 +57,52 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
-def resolve_estimator(name: str) -> Estimator:
+def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
     """Return the estimator with this name.
 
     Args:
         name: A key in `ESTIMATORS`, or `module:attribute` for an estimator of your own.
+        turns: Whether the caller has rewards for each turn. Then the name may also be a key in
+            `TURN_ESTIMATORS`, or refer to an estimator with the keyword `turns`.
 
     Raises:
-        ConfigError: If the name is unknown, or refers to something that is not callable.
+        ConfigError: If the name is unknown, refers to something that is not callable, or refers to
+            an estimator for turns although the caller has none.
     """
-    estimator = find(name, ESTIMATORS, "estimator")
+    known = {**ESTIMATORS, **TURN_ESTIMATORS} if turns or name in TURN_ESTIMATORS else ESTIMATORS
+    estimator = find(name, known, "estimator")
     if not callable(estimator):
         raise ConfigError(
             f"estimator {name!r} is a {type(estimator).__name__}: use a function "
             f"(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]"
         )
+    if takes_turns(estimator) and not turns:
+        raise ConfigError(
+            f"estimator {name!r} computes an advantage for each turn, and there are no rewards for "
+            "each turn here: use it with GDPOTrainer (TRL), or choose an estimator for rollouts, "
+            "such as gdpo"
+        )
     return estimator
+
+
+def keyword_parameters(estimator: Callable[..., Any]) -> dict[str, Parameter]:
+    """Return the keyword-only parameters of an estimator, by name.
+
+    Raises:
+        ConfigError: If the estimator is a builtin without a signature.
+    """
+    try:
+        parameters = signature(estimator).parameters.values()
+    except ValueError as error:
+        raise ConfigError(
+            f"{estimator!r} cannot be an estimator: {error}. Wrap it in a Python function"
+        ) from error
+    return {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+
+
+def takes_turns(estimator: Callable[..., Any]) -> bool:
+    """Return whether an estimator computes an advantage for each turn: it has `turns`."""
+    return "turns" in keyword_parameters(estimator)
 
 
 def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
@@ -78,20 +110,24 @@ def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
 
     Args:
         advantages: Object that the estimator returned.
-        rewards: The rewards that the estimator was called with, `[prompt, sample, reward]`.
+        rewards: The rewards that the estimator was called with, `[prompt, sample, reward]` or
+            `[prompt, sample, turn, reward]`.
         name: Name of the estimator for the error message.
 
     Raises:
-        ConfigError: If the advantages are not a finite array `[prompt, sample]` of the same kind as
-            the rewards.
+        ConfigError: If the advantages are not a finite array of the same kind and shape as the
+            rewards, without the reward axis.
     """
-    expected = f"an array [prompt, sample] of shape {tuple(rewards.shape[:2])}"
+    shape = tuple(rewards.shape[:-1])
+    expected = (
+        f"an array [{', '.join(('prompt', 'sample', 'turn')[: len(shape)])}] of shape {shape}"
+    )
     if type(advantages) is not type(rewards):
         raise ConfigError(
             f"estimator {name!r} returned a {type(advantages).__name__}: return {expected}, "
             f"of the same type as the rewards ({type(rewards).__name__})"
         )
-    if tuple(advantages.shape) != tuple(rewards.shape[:2]):
+    if tuple(advantages.shape) != shape:
         raise ConfigError(
             f"estimator {name!r} returned an array of shape {tuple(advantages.shape)}: return "
             f"{expected}"

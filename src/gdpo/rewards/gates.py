@@ -1,6 +1,6 @@
 """Defines gates: a gated reward counts only if another reward reaches a threshold.
 
-A closed gate makes the reward 0 or missing. `apply_gates` states the difference.
+A closed gate makes the reward 0 or missing. See `apply_gates` for the difference.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -16,7 +16,7 @@ from gdpo.errors import ConfigError
 from gdpo.rewards.reward import DeclaredRange, Reward
 
 Otherwise = Literal["zero", "missing"]
-"""What a closed gate makes of the gated reward."""
+"""Value of a reward whose gate is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Gate:
         on: Name of the reward that opens the gate, usually the harder of the two rewards.
         at_least: Lowest value of the reward `on` at which the gate is open, in the unit of that
             reward.
-        otherwise: What a closed gate makes of the gated reward: `zero` or `missing`.
+        otherwise: Value of the gated reward if the gate is closed: `zero` or `missing`.
 
     Raises:
         ConfigError: If `at_least` is not finite, or `otherwise` is another word.
@@ -50,7 +50,11 @@ class Gate:
 
 
 def apply_gates(
-    rewards: Float[Any, "*batch reward"], names: Sequence[str], gates: Mapping[str, Gate]
+    rewards: Float[Any, "*batch reward"],
+    names: Sequence[str],
+    gates: Mapping[str, Gate],
+    *,
+    conditions: Float[Any, "... reward"] | None = None,
 ) -> Float[Any, "*batch reward"]:
     r"""Return the rewards with each gated reward set to 0, or to missing, where its gate is closed.
 
@@ -77,6 +81,9 @@ def apply_gates(
             apply.
         names: Names of the rewards, in the order of the last axis.
         gates: Gates, keyed by the name of the gated reward.
+        conditions: Rewards that are compared with the thresholds, in a shape that broadcasts
+            against `rewards`. For rewards of each turn, pass the totals: a gate closes all turns.
+            None: `rewards`.
 
     Returns:
         A new array of the same shape, library and dtype.
@@ -98,8 +105,9 @@ def apply_gates(
     check_gates(names, gates)
     xp = array_namespace(rewards)
     columns = [rewards[..., k] for k in range(len(names))]
+    tested = rewards if conditions is None else conditions
     for name, gate in gates.items():
-        k, condition = names.index(name), rewards[..., names.index(gate.on)]
+        k, condition = names.index(name), tested[..., names.index(gate.on)]
         closed = xp.full_like(condition, 0.0 if gate.otherwise == "zero" else nan)
         closed_to = xp.where(xp.isnan(condition), condition, closed)
         kept = (condition >= gate.at_least) | xp.isnan(columns[k])

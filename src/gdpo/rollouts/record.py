@@ -55,6 +55,21 @@ class Rollout:
     trained: bool = True
     """False if the rollout was generated and scored, but `filter_groups` removed it from the
     batch."""
+    turns: tuple["Turn", ...] | None = None
+    """The turns, if the rewards were given for each turn. Then `rewards` are their totals, and
+    `advantage` is the mean of their advantages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Stores one turn of a rollout: a message of the model, up to the next message of another."""
+
+    rewards: Mapping[str, float | None]
+    """Raw rewards of the turn by name. The reward of a whole rollout stands at the last turn. None
+    as in `Rollout.rewards`, at every turn."""
+    advantage: float
+    num_tokens: int
+    """Number of tokens that the model generated in the turn."""
 
 
 def rollout_file(folder: Path, step: int) -> Path:
@@ -83,17 +98,18 @@ def write_rollouts(
             from a reward that is never earned. Default: no ranges or gates.
 
     Raises:
-        DataError: If there are no rollouts, or not all rollouts have the same reward and weight
-            names in the same order.
+        DataError: If there are no rollouts, or not all rollouts and turns have the same reward and
+            weight names in the same order.
     """
     if not rollouts:
         raise DataError(f"{path}: the step has no rollouts to record")
     names = list(rollouts[0].rewards)
     for rollout in rollouts:
-        if list(rollout.rewards) != names or list(rollout.weights) != names:
+        of_turns = (turn.rewards for turn in rollout.turns or ())
+        if any(list(each) != names for each in (rollout.rewards, rollout.weights, *of_turns)):
             raise DataError(
-                f"{path}: all rollouts of a step need the rewards and weights {names}, in this "
-                f"order, but group {rollout.group_id}, sample {rollout.sample_id} has "
+                f"{path}: all rollouts and turns of a step need the rewards and weights {names}, "
+                f"in this order, but group {rollout.group_id}, sample {rollout.sample_id} has "
                 f"{list(rollout.rewards)}"
             )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,6 +131,8 @@ def read_rollouts(path: Path) -> list[Rollout]:
         for row in rows:
             row["prompt"], row["completion"] = _text(row["prompt"]), _text(row["completion"])
             row["extra"] = json.loads(row["extra"])
+            if row.get("turns") is not None:
+                row["turns"] = tuple(Turn(**turn) for turn in row["turns"])
         return [Rollout(**row) for row in rows]
     except (OSError, pa.ArrowInvalid, KeyError, TypeError) as error:
         raise DataError(f"{path} is not a gdpo rollout record: {error}") from error
@@ -133,6 +151,10 @@ def read_declared(schema: Any) -> object:
 
 def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
     by_name = pa.struct([(name, pa.float64()) for name in names])
+    turn = pa.struct(
+        [("rewards", by_name), ("advantage", pa.float64()), ("num_tokens", pa.int64())]
+    )
+    has_turns = any(rollout.turns is not None for rollout in rollouts)
     schema = pa.schema(
         [
             ("run", pa.string()),
@@ -148,6 +170,7 @@ def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
             ("finish_reason", pa.string()),
             ("extra", pa.string()),
             ("trained", pa.bool_()),
+            *([("turns", pa.list_(turn))] if has_turns else []),
         ]
     )
     return pa.Table.from_pylist([_to_row(rollout) for rollout in rollouts], schema=schema)
@@ -162,6 +185,15 @@ def _to_row(rollout: Rollout) -> dict[str, Any]:
         "rewards": dict(rollout.rewards),
         "weights": dict(rollout.weights),
         "extra": _storable(extra),
+        "turns": None if rollout.turns is None else [_turn(turn) for turn in rollout.turns],
+    }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    return {
+        "rewards": dict(turn.rewards),
+        "advantage": turn.advantage,
+        "num_tokens": turn.num_tokens,
     }
 
 
