@@ -37,6 +37,8 @@ def turns_of(
     if batch.turns is not None:
         column = batch.turns if isinstance(rows, slice) else batch.turns.take(pa.array(rows))
         return _of_table(column, rewards, lines, file)
+    if not batch.rows:
+        return None
     part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
     if all(row.turns is None for row in part):
         return None
