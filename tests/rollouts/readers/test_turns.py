@@ -12,7 +12,12 @@ from tests.rollouts.readers import written
 
 from gdpo.rollouts import Rollout, Turn, rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, RolloutTable, Turns, read_rollout_files
-from gdpo.rollouts.readers.rewards import MOST
+from gdpo.rollouts.readers.batches import open_file
+from gdpo.rollouts.readers.files import RolloutFile
+from gdpo.rollouts.readers.formats import ReaderOptions
+from gdpo.rollouts.readers.records import Row, RowTurns
+from gdpo.rollouts.readers.report import FileReport, ReadReport
+from gdpo.rollouts.readers.rewards import MOST, RecordRewards
 from gdpo.rollouts.readers.table import joined
 from gdpo.rollouts.readers.turns import TOO_MANY
 
@@ -186,14 +191,22 @@ def test_a_file_without_turns_joins_a_step_with_turns_as_unknown(tmp_path):
     assert sorted(table.turns.counts.tolist()) == [0, 2]
 
 
-def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path):
+@pytest.mark.parametrize("other", [["two"], [["two"]], [None]])
+def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path, other):
     file = rollout_file(record(tmp_path, [rollout(0, (turn(1.0, 0.5),))]), 3)
     found = pq.read_table(file)
     place = found.schema.get_field_index("turns")
-    pq.write_table(found.set_column(place, "turns", [["two"]]), file)
+    pq.write_table(found.set_column(place, "turns", pa.array(other)), file)
     table, report = only(tmp_path)
     assert table.turns is None
     assert any("'turns'" in notice.what for notice in report.notices.values())
+
+
+def test_a_column_called_turns_of_another_format_is_not_looked_at(tmp_path):
+    records = [{"prompt": "q", "reward_a": 1.0, "reward_b": 0.5, "turns": 3}] * 2
+    table, report = only(written.parquet(tmp_path / "a.parquet", records))
+    assert (table.format, table.turns) == ("columns", None)
+    assert not report.notices
 
 
 def test_a_turn_that_is_null_or_lacks_fields_is_missing(tmp_path):
@@ -300,6 +313,30 @@ def test_a_metric_beyond_the_most_that_are_read_is_left_out_of_the_turns_too(tmp
 
 def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     """So that little besides the turns of one line is ever kept as objects."""
-    monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 3)
-    table, _ = only(tinker(tmp_path, TINKER * 2))
-    assert table.turns.counts.tolist() == [3, 1, 3, 1]
+    monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 4)
+    path = tinker(tmp_path, TINKER * 3)
+    found = RolloutFile(path, "jsonl", "", None, evaluation=False)
+    opened = open_file(found, ReaderOptions(), FileReport(path, ReadReport((path,))))
+    assert [len(batch) for batch, _ in opened.batches] == [2, 2, 2]
+    table, _ = only(path)
+    assert table.turns.counts.tolist() == [3, 1] * 3
+    np.testing.assert_array_equal(table.turns.rewards[1, 0], [1, nan, nan])
+
+
+def test_a_rollout_of_one_turn_is_the_same_alone_in_its_batch(tmp_path, monkeypatch):
+    whole, _ = only(tinker(tmp_path / "a", TINKER))
+    monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 1)
+    split, _ = only(tinker(tmp_path / "b", TINKER))
+    np.testing.assert_array_equal(split.turns.rewards, whole.turns.rewards)
+    np.testing.assert_array_equal(split.turns.num_tokens, whole.turns.num_tokens)
+    assert split.turns.counts.tolist() == whole.turns.counts.tolist() == [3, 1]
+
+
+def test_of_too_many_rewards_only_those_that_are_kept_stay_in_the_turns(tmp_path):
+    """A line of many names takes no memory beyond its own parsing."""
+    rewards = RecordRewards(ReaderOptions(), FileReport(tmp_path, ReadReport((tmp_path,))), None)
+    names = [f"m{i}" for i in range(MOST + 9)]
+    turns = RowTurns(2, {name: {0: 1.0} for name in (*names, "reward")}, (1.0, 1.0))
+    row = Row(rewards=dict.fromkeys(names, 1.0), turns=turns)
+    rewards.narrow(row, 0)
+    assert set(row.turns.rewards) == {*names[:MOST], "reward"}

@@ -77,6 +77,10 @@ class RowTurns:
         return replace(self, rewards={n: v for n, v in self.rewards.items() if n in names})
 
 
+ONE_TURN = RowTurns(1, {}, ())
+"""Turns of a rollout of one turn, which has the rewards and the tokens of the rollout."""
+
+
 @dataclass(slots=True)
 class Row:
     """Stores what is known about one rollout. A default value means that a field is unknown."""
@@ -275,19 +279,21 @@ def tinker(record: Record) -> Iterator[Row]:
         total_name="total_reward",
         num_tokens=sum(tokens),
         finish_reason=ended,
-        turns=RowTurns(len(steps), _tinker_turns(record, found, whole), tokens) if steps else None,
+        turns=ONE_TURN if len(steps) == 1 else _tinker_turns(record, found, whole, tokens),
     )
 
 
 def _tinker_turns(
-    record: Record, by_turn: dict[str, dict[int, float]], whole: Record
-) -> dict[str, dict[int, float]]:
-    """Return the rewards of the turns. Those of the whole rollout stand at the last turn."""
+    record: Record, by_turn: dict[str, dict[int, float]], whole: Record, tokens: list[int]
+) -> RowTurns | None:
+    """Return the turns. The rewards of the whole rollout stand at the last turn."""
+    if not tokens:
+        return None
     scalar = {turn: number(step.get("reward")) for turn, step in enumerate(record["steps"])}
-    last = len(scalar) - 1
+    last = len(tokens) - 1
     scalar[last] += number(record.get("final_reward", 0.0))
     at_end = {name: {last: float(value)} for name, value in whole.items() if is_number(value)}
-    return {"total_reward": scalar} | by_turn | at_end
+    return RowTurns(len(tokens), {"total_reward": scalar} | by_turn | at_end, tokens)
 
 
 def art(record: Record) -> Iterator[Row]:
