@@ -294,6 +294,13 @@ def test_records_of_a_single_turn_have_no_turns(tmp_path):
     assert only(tinker(tmp_path, TINKER[1:]))[0].turns is None
 
 
+def test_a_rollout_without_steps_has_no_turns_next_to_those_that_have_some(tmp_path):
+    table, report = only(tinker(tmp_path, [*TINKER, ([], 1.0, {"brief": 0.5})]))
+    assert table.turns.counts.tolist() == [3, 1, 0]
+    assert np.isnan(table.turns.rewards[2]).all()
+    assert report.skipped == 0
+
+
 def test_unusable_metrics_of_a_turn_are_reported(tmp_path):
     steps = [(0.0, {"a": inf}), (0.0, {"a": nan, "b": "x"}), (0.0, {"a": 1.0})]
     table, report = only(tinker(tmp_path, [(steps, 0.0, {})]))
