@@ -184,7 +184,7 @@ def test_hostile_texts_and_names_of_rewards_are_shown_with_their_turns_and_run_n
     first = browser.ask("document.querySelector('.message > .turn').textContent")
     assert first.startswith("turn 1<script>window.broken = 1</script>")
     assert first.endswith("advantage 0tokens 5")
-    assert "⟨U+202E⟩gnp.exe" in first
+    assert "window.b… (2) –" in first, "the names are those of the labels"
     listed = "document.querySelector('table.turns tbody').textContent"
     assert browser.ask(listed) == "10–0521–+0.3336"
 
