@@ -312,10 +312,11 @@ def test_unusable_metrics_of_a_turn_are_reported(tmp_path):
 def test_a_metric_beyond_the_most_that_are_read_is_left_out_of_the_turns_too(tmp_path):
     many = {f"m{i}": 1.0 for i in range(MOST + 1)}
     steps = [(0.0, many), (0.0, many)]
-    table, _ = only(tinker(tmp_path, [(steps, 0.0, {})]))
+    table, _ = only(tinker(tmp_path, [(steps, 0.0, {}), (steps[:1], 0.0, {})]))
     assert len(table.names) == MOST
-    assert table.turns.rewards.shape == (1, 2, MOST)
-    assert (table.turns.rewards == 1).all()
+    assert table.turns.rewards.shape == (2, 2, MOST)
+    assert (table.turns.rewards[0] == 1).all()
+    assert (table.turns.rewards[1, 0] == 1).all()
 
 
 def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
