@@ -203,8 +203,8 @@ def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path, ot
 
 
 def test_a_column_called_turns_of_another_format_is_not_looked_at(tmp_path):
-    records = [{"prompt": "q", "reward_a": 1.0, "reward_b": 0.5, "turns": 3}] * 2
-    table, report = only(written.parquet(tmp_path / "a.parquet", records))
+    (tmp_path / "a.csv").write_text("prompt,reward_a,reward_b,turns\nq,1,0.5,3\nq,0,1,2\n")
+    table, report = only(tmp_path / "a.csv")
     assert (table.format, table.turns) == ("columns", None)
     assert not report.notices
 
@@ -272,7 +272,8 @@ TINKER = [
 
 def test_the_steps_of_tinker_are_turns_and_a_turn_without_a_metric_earns_0_of_it():
     """tinker_cookbook's own writer wrote the file, with the script beside it."""
-    table, _ = only(TINKERS)
+    table, report = only(TINKERS)
+    assert not report.notices
     assert table.names == ("search", "correct", "brief")
     np.testing.assert_array_equal(table.rewards, [[2, 0.25, 0.5], [1, nan, nan]])
     assert table.turns.counts.tolist() == [3, 1]
@@ -292,6 +293,15 @@ def test_the_scalar_reward_of_tinker_includes_the_final_reward_in_the_last_turn(
 
 def test_records_of_a_single_turn_have_no_turns(tmp_path):
     assert only(tinker(tmp_path, TINKER[1:]))[0].turns is None
+
+
+def test_a_metric_of_the_whole_trajectory_stands_at_the_last_turn_instead_of_those_of_steps(
+    tmp_path,
+):
+    steps = [(0.0, {"a": 1.0}), (0.0, {"a": 2.0})]
+    table, _ = only(tinker(tmp_path, [(steps, 0.0, {"a": 5.0})]))
+    assert table.rewards.tolist() == [[5]]
+    assert table.turns.rewards.tolist() == [[[0], [5]]]
 
 
 def test_a_rollout_without_steps_has_no_turns_next_to_those_that_have_some(tmp_path):

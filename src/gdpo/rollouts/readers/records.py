@@ -292,7 +292,7 @@ def _tinker_turns(record: Record, steps: list[Record]) -> RowTurns:
     by_turn: dict[str, dict[int, float]] = {}
     for turn, step in enumerate(steps):
         for name, value in (step.get("metrics") or {}).items():
-            if is_number(value) and not name.startswith(_STOP):
+            if is_number(value):
                 by_turn.setdefault(name, {})[turn] = float(value)
     whole = as_object(record.get("trajectory_metrics"))
     at_end = {name: {last: float(value)} for name, value in whole.items() if is_number(value)}
