@@ -60,7 +60,7 @@ class Doubtful(str):
 TOO_LONG = Doubtful("...")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowTurns:
     """Stores the turns of one rollout."""
 

@@ -44,9 +44,9 @@ def turns_of(
         return None
     part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
     turns = [row.turns for row in part]
-    if all(each is None for each in turns):
+    if turns.count(None) == len(turns):
         return None
-    if all(each is ONE_TURN for each in turns):
+    if turns.count(ONE_TURN) == len(turns):
         ones, unknown = np.ones(len(part), np.int64), np.full((len(part), 1), np.nan)
         return Turns(ones, whole[0][:, None], unknown, whole[1][:, None])
     return _of_rows(part, tuple(rewards), lines, whole, file)
