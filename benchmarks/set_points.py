@@ -6,8 +6,8 @@ Prints Markdown tables. There are 8 samples per group, and the request is 0.5 / 
 stated. The error is the largest difference between a share and its request. The true shares of each
 step's weights are computed from 4,000 other groups.
 
-- always live: three independent normal rewards.
-- third live in 15 %: the third reward varies in 15 % of the groups.
+- always vary: three independent normal rewards.
+- third varies in 15 %: the third reward varies in 15 % of the groups.
 - c = -0.6, c = 0.6: the first two rewards have this correlation.
 - beyond: two rewards with correlation 0.6, and a request of 0.9 / 0.1, which is not attainable.
 - saturating: two binary rewards, a request of 0.5 / 0.5. The success rate of the first rises from
@@ -57,8 +57,8 @@ def errors(request, groups, seed, **case):
 
 
 CASES = {
-    "always live": ((0.5, 0.3, 0.2), {}),
-    "third live in 15 %": ((0.5, 0.3, 0.2), {"live": (1, 1, 0.15)}),
+    "always vary": ((0.5, 0.3, 0.2), {}),
+    "third varies in 15 %": ((0.5, 0.3, 0.2), {"live": (1, 1, 0.15)}),
     "c = -0.6": ((0.5, 0.3, 0.2), {"correlation": -0.6}),
     "c = 0.6": ((0.5, 0.3, 0.2), {"correlation": 0.6}),
     "beyond": ((0.9, 0.1), {"live": (1, 1), "correlation": 0.6}),

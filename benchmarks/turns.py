@@ -1,222 +1,190 @@
-"""Measures how often findings about turns are reported, with and without reason.
+"""Trains a policy on a task of several turns with estimators for turns, and measures its turns.
 
-    python -m benchmarks.turns alarms --runs 1000   # healthy rewards: false alarms
-    python -m benchmarks.turns found --runs 200     # planted problems
-    python -m benchmarks.turns time                 # time of a diagnosis
+python -m benchmarks.turns                     # fixed scales: all estimators have one objective
+python -m benchmarks.turns --scales batch      # standard deviations of the batch, the default
 
-Seeds count from `--first`. A rollout ends after each turn with probability 0.4, and after turn 6 at
-the latest. `batch` is one batch of 64 groups of 8. `run` is a run of 30 steps with 8 groups of 8: a
-finding counts if it is reported over the last 256 groups in five consecutive steps.
+The task: something is hidden in one of four places. A turn looks into a place, opens a place, or
+gives up. Looking tells whether it is there. Opening and giving up end the rollout. The rollouts of
+a group share the place. Three rewards:
+
+- end: 1 if the right place is opened, 0 otherwise, at the last turn.
+- progress: paid for a look that rules out or finds a place for the first time.
+- turn: paid for every turn, also negative.
+
+The policy is a table of logits for each turn and what is known. It is trained with the policy
+gradient, 16 groups of 8 rollouts, Adam with learning rate 0.05. With fixed scales, the objective is
+the weighted sum of the expected totals, and the best policy is known. Prints the last 20 steps as
+mean ± half-width of the 95 % interval over seeds.
 """
 
 import argparse
-import time
-from collections import Counter
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 
-from gdpo.diagnostics import diagnose_turns
-from gdpo.diagnostics.diagnosis import Kind
-from gdpo.diagnostics.turns import TurnWindow
-from gdpo.diagnostics.watch import LASTING
+from gdpo._student import student_quantile
+from gdpo.advantages import TURN_ESTIMATORS, gdpo, turn_gdpo
 
-LONGEST, SAMPLES = 6, 8
-NAMES = ["format", "correct"]
-ESTIMATORS = ("turn_gdpo", "gdpo", "grpo")
+PLACES, LONGEST = 4, 6
+ACTIONS = 2 * PLACES + 1
+"""Look into a place, open a place, or give up."""
 
+FOUND = 2**PLACES
+"""Knowledge is the set of places that are ruled out, as bits, or `FOUND` plus the place."""
 
-def turns_of(random, groups, *, difficulty=0.0):
-    """Return the number of turns of each rollout, and the difficulty of each prompt."""
-    hard = random.standard_normal((groups, 1))
-    stop = 1 / (1 + np.exp(0.4 + difficulty * hard + np.zeros((groups, SAMPLES))))
-    return np.minimum(random.geometric(stop), LONGEST), hard
+PROMPTS, SAMPLES, LAST = 16, 8, 20
 
 
-def at_the_end(counts, values):
-    """Return values that are paid at the last turn, `[prompt, sample, turn]`."""
-    return np.where(np.arange(LONGEST) == counts[..., None] - 1, values[..., None], 0.0)
+@dataclass(frozen=True)
+class Pay:
+    """What the rewards pay."""
+
+    what: str
+    progress: float
+    turn: float
 
 
-def outcome(random, counts, *, logit=0.0, slope=0.0):
-    """Return an outcome of 0 or 1 whose log-odds change by `slope` with each turn."""
-    odds = logit + slope * (counts - 2.2)
-    return (random.logistic(size=counts.shape) < odds).astype(float)
+SETTINGS = (
+    Pay("progress pays 0.25, a turn costs 0.05", 0.25, -0.05),
+    Pay("every turn pays 0.2", 0.0, 0.2),
+    Pay("every turn costs 0.1", 0.0, -0.1),
+)
 
 
-def of_each_turn(random, counts, rate=1.0):
-    """Return a reward of 1 that is paid at each turn with this rate."""
-    return (random.random((*counts.shape, LONGEST)) < rate).astype(float)
+def step(place: Any, known: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the new knowledge, whether it is new, whether the place was opened, and the end."""
+    target = action % PLACES
+    looks, opens = action < PLACES, (action >= PLACES) & (action < 2 * PLACES)
+    right, has_found = target == place, known >= FOUND
+    ruled_out = np.where(has_found, 0, known) | (1 << target)
+    after = np.where(right, FOUND + place, ruled_out)
+    after = np.where(looks & ~has_found, after, known)
+    return after, after != known, opens & right, ~looks
 
 
-def healthy(random, groups, *, first, logit=0.0, slope=0.0, difficulty=0.0):
-    """Return a reward that is unrelated to the number of turns, and an outcome."""
-    counts, hard = turns_of(random, groups, difficulty=difficulty)
-    correct = outcome(random, counts, logit=logit - difficulty * hard, slope=slope)
-    return counts, np.stack([first(random, counts), at_the_end(counts, correct)], axis=-1)
+def rollouts(logits: np.ndarray, pay: Pay, random: np.random.Generator) -> tuple[Any, ...]:
+    """Return rewards, numbers of turns, and the situation and action at every turn."""
+    shape = (PROMPTS, SAMPLES)
+    place = np.broadcast_to(random.integers(0, PLACES, (PROMPTS, 1)), shape)
+    known, there = np.zeros(shape, int), np.ones(shape, bool)
+    turns = np.zeros(shape, int)
+    rewards = np.zeros((*shape, LONGEST, 3))
+    seen, done = np.zeros((*shape, LONGEST), int), np.zeros((*shape, LONGEST), int)
+    for turn in range(LONGEST):
+        noise = random.gumbel(size=(*shape, ACTIONS))
+        action = np.argmax(logits[turn, known] + noise, axis=-1)
+        seen[:, :, turn], done[:, :, turn] = known, action
+        known, is_new, is_right, ends = step(place, known, action)
+        earned = np.stack([is_right * 1.0, is_new * pay.progress, np.full(shape, pay.turn)], -1)
+        rewards[:, :, turn] = np.where(there[..., None], earned, 0.0)
+        turns += there
+        there = there & ~ends
+    return rewards, turns, seen, done
 
 
-def once(random, counts):
-    """Return a reward of the first turn."""
-    return np.where(np.arange(LONGEST) == 0, of_each_turn(random, counts, 0.6), 0.0)
+def gradient(logits: np.ndarray, advantages: Any, turns: Any, seen: Any, done: Any) -> np.ndarray:
+    """Return the policy gradient of the mean over the rollouts."""
+    found = np.zeros_like(logits)
+    shares = np.exp(logits - logits.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+    for turn in range(LONGEST):
+        a = np.where(turn < turns, advantages[:, :, turn], 0.0).ravel()
+        known, action = seen[:, :, turn].ravel(), done[:, :, turn].ravel()
+        np.add.at(found[turn], (known, action), a)
+        np.add.at(found[turn], known, -a[:, None] * shares[turn, known])
+    return found / turns.size
 
 
-def good_or_bad(random, counts):
-    """Return 1 or -1 at each turn."""
-    return 2 * of_each_turn(random, counts, 0.5) - 1
+def whole_rollouts(rewards: Any, weights: Any, *, turns: Any, scales: Any) -> Any:
+    """Return the advantages of `gdpo` on the totals, at every turn of a rollout."""
+    del turns, scales
+    return np.repeat(gdpo(rewards.sum(axis=2), weights)[:, :, None], LONGEST, axis=2)
 
 
-def graded(random, counts):
-    """Return a number from 0 to 1 for the rollout."""
-    return at_the_end(counts, random.random(counts.shape))
+def with_outcome(rewards: Any, weights: Any, *, turns: Any, scales: Any) -> Any:
+    """Return the advantages of `turn_gdpo` with the reward of the end broadcast."""
+    broadcast = [True, False, False]
+    return turn_gdpo(rewards, weights, turns=turns, scales=scales, outcome=broadcast)
 
 
-def skewed(random, counts):
-    """Return -0.1 at most turns and 0.9 at a tenth of them."""
-    return of_each_turn(random, counts, 0.1) - 0.1
+def trained(
+    estimator: Callable[..., Any], pay: Pay, options: argparse.Namespace, *, seed: int
+) -> list[float]:
+    """Train, and return the shares of right ends, turns and the return of the last steps."""
+    random, weights = np.random.default_rng(seed), [1.0, 1.0, options.turn_weight]
+    scales = [1.0, 1.0, 1.0] if options.scales == "fixed" else None
+    logits = np.zeros((LONGEST, FOUND + PLACES, ACTIONS))
+    first, second = np.zeros_like(logits), np.zeros_like(logits)
+    ends: list[list[float]] = []
+    for number in range(1, options.steps + 1):
+        rewards, turns, seen, done = rollouts(logits, pay, random)
+        a = estimator(rewards, weights, turns=turns, scales=scales)
+        found = gradient(logits, a, turns, seen, done)
+        first, second = 0.9 * first + 0.1 * found, 0.999 * second + 0.001 * found**2
+        change = first / (1 - 0.9**number) / (np.sqrt(second / (1 - 0.999**number)) + 1e-8)
+        logits += 0.05 * change
+        total = rewards.sum(axis=2)
+        ends.append([total[..., 0].mean(), turns.mean(), total.sum(axis=-1).mean()])
+    return np.mean(ends[-LAST:], axis=0).tolist()
 
 
-def fixed(random, groups):
-    """Return rollouts that all take six turns, with a reward for each turn."""
-    counts = np.full((groups, SAMPLES), LONGEST)
-    correct = at_the_end(counts, outcome(random, counts))
-    return counts, np.stack([of_each_turn(random, counts, 0.7), correct], axis=-1)
+def best(pay: Pay) -> list[float]:
+    """Return what the best policy reaches: right ends, turns and return."""
+
+    @cache
+    def from_here(turn: int, ruled_out: int, has_found: int) -> tuple[float, float, float]:
+        """Return the return, right ends and turns from a turn on."""
+        if turn == LONGEST:
+            return 0.0, 0.0, 0.0
+        chance = 1.0 if has_found else 1 / (PLACES - ruled_out)
+        options = [(pay.turn + chance, chance, 1.0), (pay.turn, 0.0, 1.0)]
+        if has_found or ruled_out:  # look where nothing new can be seen
+            options.append(joined(pay.turn, [(1.0, from_here(turn + 1, ruled_out, has_found))]))
+        if not has_found:
+            seen = from_here(turn + 1, ruled_out, 1)
+            others = [(chance, seen)]
+            if chance < 1:
+                others.append((1 - chance, from_here(turn + 1, ruled_out + 1, 0)))
+            options.append(joined(pay.turn + pay.progress, others))
+        return max(options)
+
+    total, right, turns = from_here(0, 0, 0)
+    return [right, turns, total]
 
 
-def per_turn(random, groups, *, pays, rate=1.0, logit=-0.4):
-    """Return a reward that is paid at each turn, and an outcome."""
-    counts, _ = turns_of(random, groups)
-    correct = at_the_end(counts, outcome(random, counts, logit=logit))
-    return counts, np.stack([pays * of_each_turn(random, counts, rate), correct], axis=-1)
+def joined(earned: float, later: Sequence[tuple[float, Any]]) -> tuple[float, float, float]:
+    """Return the expectation over what follows one turn that earns this much."""
+    means = np.sum([p * np.array(values) for p, values in later], axis=0)
+    return earned + float(means[0]), float(means[1]), 1 + float(means[2])
 
 
-def nothing_later(random, groups):
-    """Return a reward of the first turn, and an outcome that is never reached."""
-    counts, _ = turns_of(random, groups)
-    first = once(random, counts)
-    return counts, np.stack([first, np.zeros_like(first)], axis=-1)
-
-
-HEALTHY = {
-    "paid once, outcome": partial(healthy, first=once),
-    "paid once, rare outcome (5 %)": partial(healthy, first=once, logit=-3.0),
-    "1 or -1 at each turn": partial(healthy, first=good_or_bad),
-    "skewed, mean 0": partial(healthy, first=skewed),
-    "graded": partial(healthy, first=graded),
-    "longer is right more often": partial(healthy, first=once, slope=0.4),
-    "longer is right less often": partial(healthy, first=once, slope=-0.4),
-    "hard prompts take more turns": partial(healthy, first=graded, difficulty=1.0),
-    "six turns": fixed,
-}
-PLANTED = {
-    "paid per turn, 1.2 times the end": (partial(per_turn, pays=0.5), Kind.PAID_PER_TURN),
-    "paid on 97 % of the turns, 5 times": (
-        partial(per_turn, pays=2.2, rate=0.97),
-        Kind.PAID_PER_TURN,
-    ),
-    "a cost per turn": (partial(per_turn, pays=-0.3), Kind.TURN_COUNT),
-    "paid on 60 % of the turns": (partial(per_turn, pays=0.5, rate=0.6), Kind.TURN_COUNT),
-    "only long rollouts are right": (
-        partial(healthy, first=once, logit=-1.0, slope=2.5),
-        Kind.TURN_COUNT,
-    ),
-    "nothing after turn 1": (nothing_later, Kind.CONSTANT_TURNS),
-}
-
-
-def of_batch(scenario, seed, estimator, groups=64):
-    """Return the kinds that are reported for one batch."""
-    counts, rewards = scenario(np.random.default_rng(seed), groups)
-    return {
-        f.kind
-        for f in diagnose_turns(rewards, None, NAMES, turns=counts, estimator=estimator).findings
-    }
-
-
-def of_run(scenario, seed, estimator, steps=30, groups=8):
-    """Return the kinds that are reported in five consecutive steps of a run."""
-    random, window = np.random.default_rng(seed), TurnWindow()
-    lasting, row = set(), Counter()
-    for _ in range(steps):
-        counts, rewards = scenario(random, groups)
-        step = diagnose_turns(rewards, None, NAMES, turns=counts, estimator=estimator)
-        kinds = {finding.kind for finding in window.add(step.sums)}
-        row = Counter({kind: row[kind] + 1 for kind in kinds})
-        lasting |= {kind for kind in kinds if row[kind] >= LASTING}
-    return lasting
-
-
-def wilson(hits, of):
-    """Return the 95 % interval of a share."""
-    z, p = 1.959964, hits / of
-    middle, half = p + z * z / 2 / of, z * np.sqrt(p * (1 - p) / of + (z / 2 / of) ** 2)
-    return np.clip([middle - half, middle + half], 0, 1 + z * z / of) / (1 + z * z / of)
-
-
-def share(hits, of):
-    """Return a share with its interval as text."""
-    low, high = 100 * wilson(hits, of)
-    return f"{hits} of {of} ({low:.1f} to {high:.1f} %)"
-
-
-def measured(options):
-    """Yield each function that looks for findings, with its name and number of seeds."""
-    for name, function, runs in (
-        ("batch", of_batch, options.runs),
-        ("run", of_run, max(1, options.runs // 10)),
-    ):
-        for estimator in ESTIMATORS:
-            seeds = range(options.first, options.first + runs)
-            yield (
-                f"{name}, {estimator}",
-                lambda scenario, f=function, e=estimator, s=seeds: [
-                    f(scenario, seed, e) for seed in s
-                ],
-            )
-
-
-def alarms(options):
-    """Print the share of healthy batches and runs with a finding."""
-    for name, look in measured(options):
-        hits = of = 0
-        for which, scenario in HEALTHY.items():
-            found = look(scenario)
-            bad = sum(map(bool, found))
-            hits, of = hits + bad, of + len(found)
-            kinds = Counter(kind.value for each in found for kind in each)
-            print(f"{name}, {which}: {share(bad, len(found))} {dict(kinds) or ''}", flush=True)
-        print(f"{name}, all: {share(hits, of)}", flush=True)
-
-
-def found(options):
-    """Print the share of planted problems that are reported."""
-    for name, look in measured(options):
-        for which, (scenario, kind) in PLANTED.items():
-            each = look(scenario)
-            right = sum(kind in kinds for kinds in each)
-            others = Counter(k.value for kinds in each for k in kinds if k is not kind)
-            print(f"{name}, {which}: {share(right, len(each))} {dict(others) or ''}", flush=True)
-
-
-def measure_time(_):
-    """Print the time of a diagnosis of 64 groups of 8 with 6 turns and 2 rewards."""
-    counts, rewards = per_turn(np.random.default_rng(0), 64, pays=0.5)
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        diagnose_turns(rewards, None, NAMES, turns=counts)
-        times.append(time.perf_counter() - start)
-    print(f"{1000 * min(times):.1f} ms (least of 20)")
+def interval(values: Sequence[float]) -> str:
+    """Return the mean and the half-width of the 95 % confidence interval (Student's t)."""
+    half = student_quantile(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
+    return f"{np.mean(values):.2f} ± {half:.2f}"
 
 
 def main() -> None:
-    """Read the options and run a measurement."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["alarms", "found", "time"])
-    parser.add_argument("--runs", type=int, default=1000, help="Default: 1000; a tenth for `run`")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="Default: 0")
+    """Read the options, train, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--scales", choices=["fixed", "batch"], default="fixed")
+    parser.add_argument("--turn-weight", type=float, default=1.0, help="weight of `turn`")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
-    {"alarms": alarms, "found": found, "time": measure_time}[options.what](options)
+    subjects = {**TURN_ESTIMATORS, "turn_gdpo, end broadcast": with_outcome}
+    if options.scales == "batch":
+        subjects["gdpo"] = whole_rollouts
+    print("pay | estimator | right at the end | turns | return")
+    for pay in SETTINGS:
+        print(f"{pay.what} | best policy | " + " | ".join(f"{value:.2f}" for value in best(pay)))
+        for name, estimator in subjects.items():
+            runs = [trained(estimator, pay, options, seed=seed) for seed in range(options.seeds)]
+            shown = " | ".join(interval(each) for each in zip(*runs, strict=True))
+            print(f"{pay.what} | {name} | {shown}", flush=True)
 
 
 if __name__ == "__main__":

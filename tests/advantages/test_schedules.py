@@ -89,6 +89,12 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(options):
     assert resumed.state() == whole.state()
 
 
+def test_a_saved_state_with_an_endless_step_is_refused():
+    state = {"schedules": {"step": float("inf"), "met": [], "means": {}}}
+    with pytest.raises(ConfigError, match="schedules of this run"):
+        AdvantageRule("gdpo", NAMES, LINEAR).restore(state)
+
+
 def test_a_saved_state_without_schedules_is_refused():
     with pytest.raises(ConfigError, match="schedules of this run"):
         AdvantageRule("gdpo", NAMES, LINEAR).restore({"scale": 1.0, "rollouts": 1.0})
@@ -125,6 +131,8 @@ def test_weights_without_schedules_reach_the_estimator_as_they_are():
         ({"brevity": {"to": 0.2, "steps": True}}, "steps must be a whole number"),
         ({"brevity": {"to": float("nan"), "steps": 3}}, "to must be a finite"),
         ({"brevity": {"to": "x", "steps": 3}}, "to must be a number"),
+        ({"brevity": {"to": 10**400, "steps": 3}}, "brevity: to must be at most"),
+        ({"brevity": {"from": 1e308, "to": -1e308, "steps": 3}}, "to - from"),
         ({"brevity": {"to": 0.2, "steps": 3, "value": 1}}, "write"),
         ({"brevity": {"after": {"reward": "format"}, "value": 1}}, "after is .*mean_at_least"),
         ({"brevity": {"after": {"reward": "x", "mean_at_least": 1}, "value": 1}}, "'x', which"),

@@ -191,7 +191,7 @@ def test_a_reward_that_gets_a_weight_is_watched_no_longer():
 
 def test_a_reward_with_negative_weight_parts_by_falling():
     ((_, finding),) = parted(run(rise=-2.0, against=-1.0, weights=(-1, 0)))
-    assert "`brevity` falls, as its weight demands, while" in finding.message
+    assert "`brevity` falls (negative weight) while" in finding.message
 
 
 def test_a_watch_restored_between_goes_on_as_if_it_had_not_stopped():

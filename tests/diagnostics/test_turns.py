@@ -4,7 +4,7 @@ from math import nan
 
 import numpy as np
 import pytest
-from benchmarks.turns import HEALTHY, NAMES, PLANTED, of_batch, of_run, per_turn
+from benchmarks.turn_findings import HEALTHY, NAMES, PLANTED, of_batch, of_run, per_turn
 
 from gdpo.advantages import TURN_ESTIMATORS, gdpo, turn_gdpo
 from gdpo.diagnostics import Thresholds, diagnose, diagnose_turns

@@ -176,7 +176,7 @@ def test_a_variant_without_a_value_is_not_drawn_but_listed(tmp_path, missing):
     comparison = analyse(replace(comparison.experiment, runs=tuple(lost)), draws=100)
     section = section_of(page_of(tmp_path, comparison, export=tmp_path / "export"))
     assert section.count('class="variant"') == len(ENDS) - 1
-    assert "No run has ended: gdpo w=1." in section
+    assert "Without an ended run: gdpo w=1." in section
     assert "<bdi>gdpo w=1</bdi></th>" in section
     assert "nan" not in section.lower()
 

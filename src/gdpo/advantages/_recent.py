@@ -11,8 +11,7 @@ from jaxtyping import Float
 from gdpo.errors import ConfigError
 
 LEAST_GROUPS = 64
-"""Number of groups that a decision about a mean requires, so that a small batch cannot cause it by
-luck."""
+"""Minimum number of groups for a decision about a mean, because the mean of fewer is noisy."""
 
 
 class RecentMean:
@@ -23,7 +22,7 @@ class RecentMean:
 
     @property
     def value(self) -> float | None:
-        """Return the mean over the batches. None: they contain fewer than `LEAST_GROUPS` groups."""
+        """Return the mean over the batches. None: they have fewer than `LEAST_GROUPS` groups."""
         if sum(groups for groups, _, _ in self._batches) < LEAST_GROUPS:
             return None
         return sum(total for _, _, total in self._batches) / sum(n for _, n, _ in self._batches)

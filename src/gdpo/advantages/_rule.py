@@ -274,9 +274,9 @@ class AdvantageRule:
     def metrics(self, names: Sequence[str], weights: Sequence[Number]) -> dict[str, float]:
         """Return what changes during a run, as metrics.
 
-        The metrics are `rewards/<name>/multiplier` for each constraint, `rewards/<name>/weight`,
-        the weight in force, for each reward with a schedule or a requested share. Rewards with a
-        requested share also have `requested_share` and `set_point_status`: 0 governed, 1 at its
+        The metrics are `rewards/<name>/multiplier` for each constraint, and the weight in force,
+        `rewards/<name>/weight`, for each reward with a schedule or a requested share. Rewards with
+        a requested share also have `requested_share` and `set_point_status`: 0 governed, 1 at its
         bound, 2 does not vary, 3 learned and released, 4 not attainable.
 
         Args:

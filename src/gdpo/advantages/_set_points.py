@@ -35,7 +35,7 @@ _LEAST_HALF_LIFE = 1
 """Minimum half-life of the averages in steps."""
 
 _LARGEST_FACTOR = 20
-"""A weight stays between its request divided by this number and its request times this number."""
+"""Maximum factor between a weight and its first weight."""
 
 _LARGEST_STEP = 1.5
 """Maximum factor by which a weight changes in one step."""
@@ -44,11 +44,15 @@ _QUIET_GROUPS = 256
 """A reward that has not varied in this many groups in a row counts as not varying."""
 
 _RELEASE, _RETAKE = 0.95, 0.90
-"""Means, as part of the declared range, above which a reward is released and below which the
-set-point takes it back."""
+"""Mean, as part of the declared range, above which a reward is released, and below which a released
+reward is governed again."""
 
 _RIDGE = 1e-3
-"""Part of M's diagonal that is added to it, so that rewards that are copies have a solution."""
+"""Part of M's diagonal that is added to it, so that copies of a reward have a solution."""
+
+_MISSED = 0.1
+"""A share that the solution misses by more than this is not attainable. Without the ridge, rewards
+that are opposites have no solution."""
 
 
 STATUSES = (GOVERNED, AT_BOUND, NOT_VARYING, RELEASED, NOT_ATTAINABLE)
@@ -64,8 +68,7 @@ class SetPoint(NamedTuple):
     weight: float
     """The weight in force."""
     status: str
-    """`governed`, `at its bound`, `does not vary`, `learned and released`, or `not attainable` with
-    the correlation that makes it so."""
+    """One of `STATUSES`. `not attainable` is followed by the correlation that causes it."""
 
     @property
     def code(self) -> int:
@@ -76,7 +79,7 @@ class SetPoint(NamedTuple):
 class SetPoints:
     """Stores the requested shares of a run and computes the weights from the batches so far.
 
-    The weights start in proportion to the request. Their sum is the number of named rewards.
+    The first weights are proportional to the request. Their sum is the number of named rewards.
 
     Args:
         names: Names of the rewards, in the order of the reward array.
@@ -199,12 +202,14 @@ class SetPoints:
                 raise ValueError(f"the request was for {', '.join(saved['names'])}")
             for mean, batches in zip(self._means, saved["means"], strict=True):
                 mean.restore(batches)
-            for key in ("weights", "products", "live", "quiet", "released"):
-                before = getattr(self, f"_{key}")
+            for key in ("weights", "products", "live", "steps", "quiet", "released"):
+                before = np.asarray(getattr(self, f"_{key}"))
                 now = np.array(saved[key], dtype=before.dtype).reshape(before.shape)
-                setattr(self, f"_{key}", now)
-            self._steps = float(saved["steps"])
-        except (KeyError, TypeError, ValueError) as error:
+                least = {"products": -inf, "weights": np.finfo(np.float64).tiny}.get(key, 0)
+                if not np.all(np.isfinite(now) & (now >= least)):
+                    raise ValueError(f"{key} is {saved[key]!r:.80}")
+                setattr(self, f"_{key}", now if now.ndim else float(now))
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise wrong_state("set-points", error) from error
 
     def _average(self, rewards: Float[np.ndarray, "prompt sample reward"]) -> None:
@@ -229,10 +234,7 @@ class SetPoints:
         self._released[k] = reached > (_RETAKE if self._released[k] else _RELEASE)
 
     def _solve(self) -> tuple[Mask, Vector, Mask, Mask]:
-        """Return which rewards are active, their weights, which are held, and which must be.
-
-        A reward is active if it varies and is not released.
-        """
+        """Return which rewards are active (vary and are not released), and `solve` for these."""
         varies = (self._live > 0) & (self._quiet < _QUIET_GROUPS)
         active = self._named & varies & ~self._released
         weights, held, negative = self._weights.copy(), np.zeros_like(active), np.zeros_like(active)
@@ -265,18 +267,18 @@ class SetPoints:
 def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
     r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
 
-    A weight that would leave its bounds is held at the bound, the smallest first, and the system is
-    solved for the others.
+    A weight outside its bounds is held at the bound, the smallest first, and the system is solved
+    again for the others.
 
     Args:
         m: The mean of $z z^\top$ over the rollouts.
-        request: Positive shares. Weights stay within a factor of 20 of them.
+        request: Positive first weights. Weights stay within a factor of 20 of these.
 
     Returns:
-        The weights, which of them are held at a bound, and which would not be positive without
-        bounds.
+        The weights, which of them are held at a bound or miss their share, and which would not be
+        positive without bounds or miss their share.
     """
-    m = m + _RIDGE * np.diag(np.diag(m))
+    exact, m = m, m + _RIDGE * np.diag(np.diag(m))
     low, high, total = request / _LARGEST_FACTOR, request * _LARGEST_FACTOR, np.sum(request)
     weights, held = request.copy(), np.zeros(len(request), dtype=np.bool_)
     negative = np.linalg.solve(m, request) <= 0
@@ -291,13 +293,23 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
         else:
             break
         weights[worst], held[worst] = bound[worst], True
-    return weights * (total / np.sum(weights)), held, negative
+    missed = _missed(exact @ weights, request, ~held)
+    return weights * (total / np.sum(weights)), held | missed, negative | missed
+
+
+def _missed(influence: Vector, request: Vector, free: Mask) -> Mask:
+    """Return which free rewards miss their share of the influence of the free rewards."""
+    if np.sum(free) < 2:
+        return np.zeros_like(free)
+    with np.errstate(all="ignore"):
+        shares = influence / np.sum(np.abs(influence[free]))
+        return free & ~(np.abs(shares - request / np.sum(request[free])) <= _MISSED)
 
 
 def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[np.ndarray, " free"]:
-    """Return the free weights for which the free rewards have shares in proportion to the request.
+    """Return the free weights that give the free rewards shares in proportion to the request.
 
-    If no positive scale of the request exists, the result contains a negative weight.
+    If their sum is not positive, they are not scaled to the request's total.
     """
     inner = m[np.ix_(free, free)]
     wanted = np.linalg.solve(inner, request[free])
@@ -309,7 +321,7 @@ def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[n
 
 
 def _toward(weights: Vector, target: Vector) -> Vector:
-    """Move straight toward the target, until a weight has changed by the largest factor."""
+    """Return weights on the way to the target, none changed by more than the largest factor."""
     change = target - weights
     limit = np.where(change > 0, _LARGEST_STEP - 1, 1 - 1 / _LARGEST_STEP) * weights
     with np.errstate(all="ignore"):

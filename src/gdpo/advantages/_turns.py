@@ -1,16 +1,16 @@
 """Provides estimators that compute one advantage per turn, for rollouts of several turns.
 
-A baseline of turn t of a rollout may use the other rollouts of the group and what the rollout had
-earned before turn t, and nothing else. A baseline that uses later rewards of the rollout, or its
-number of turns, makes the gradient biased.
+The baseline of turn t of a rollout may use only the other rollouts of the group and what the
+rollout had earned before turn t. A baseline that uses later rewards of the rollout, or its number
+of turns, makes the gradient biased.
 
 All estimators share these rules, and the scaling of `turn_gdpo`:
 
-- What lies beyond the last turn of a rollout is ignored, and gets the advantage 0.
-- If a reward is NaN at a turn that a rollout took, the reward is left out for the whole rollout. A
-  turn at which a reward does not apply must be 0.
-- Rewards must be fixed when the turn ends. A reward that is given after the whole rollout was read
-  is an outcome: add it to the last turn, or use the option `outcome`.
+- Values beyond the last turn of a rollout are ignored, and the advantage there is 0.
+- If a reward is NaN at a turn that a rollout took, the reward is left out for the whole rollout. If
+  a reward does not apply to one turn, it must be 0 there.
+- A reward must not depend on what happens after its turn. A reward for the whole rollout is an
+  outcome: add it to the last turn, or use the option `outcome`.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ class _Batch:
     """Relative rounding error of the rewards."""
 
     def alive(self) -> Any:
-        """Return how many rollouts a reward counts for at each turn, at least 1."""
+        """Return for how many rollouts a reward counts at each turn, at least 1."""
         xp = namespace(self.earned)
         there = xp.astype(self.counts, self.earned.dtype)
         alive = xp.sum(there, axis=SAMPLES, keepdims=True)
@@ -104,31 +104,31 @@ def turn_gdpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> TurnAdvantages:
-    r"""Compare each turn's return-to-go with rollouts that were alive, and scale over the batch.
+    r"""Compare each return-to-go with rollouts that took the turn, and scale over the batch.
 
     Let $G_{i,t}$ be what rollout $i$ earns of one reward from turn $t$ on, and $n_t$ the number of
     rollouts of its group that took turn $t$. The advantage of a reward is
 
     $$ a_{i,t} = G_{i,t} - b_{i,t}, \qquad b_{i,0} = \mathrm{mean}_{j \ne i} G_{j,0}, \qquad
-       b_{i,t} = \frac{1}{n_t} \Bigl( \sum_{j \ne i \text{, alive}} G_{j,t} + b_{i,t-1} - r_{i,t-1}
-       \Bigr). $$
+       b_{i,t} = \frac{1}{n_t} \Bigl( \sum_{j \ne i,\, t < T_j} G_{j,t} + b_{i,t-1} - r_{i,t-1}
+       \Bigr), $$
 
-    In other words: the baseline is the mean of the returns-to-go of the rollouts that took the
-    turn, except that the rollout's own return-to-go is replaced by its last baseline minus its last
-    reward. The same numbers, without $b$: $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$
-    and $a_{i,t} = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. The only rollout that takes a turn keeps
-    its last advantage. Then, over the batch,
+    where $T_j$ is the number of turns of rollout $j$. The baseline is the mean return-to-go of the
+    rollouts that took the turn, with the rollout's own replaced by its previous baseline minus its
+    previous reward. Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and
+    $a_{i,t} = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, its
+    previous advantage stays. Then, over the batch,
 
     $$ A = \mathrm{scale} \Bigl(\sum_k w_k \frac{a_k}{\sigma_k}\Bigr), \qquad
        \sigma_k = \sqrt{\sum a_k^2 / (N - 1)}, $$
 
-    where $N$ is the number of turns in the batch that have the reward, and *scale* divides by the
-    same kind of standard deviation of the sum. No mean over the batch is subtracted. Future rewards
-    are not discounted, because a discount changes the objective.
+    where $N$ is the number of turns in the batch that have the reward, and *scale* divides the sum
+    by its standard deviation, computed like $\sigma_k$. No mean over the batch is subtracted. Later
+    rewards are not discounted, because a discount changes the objective.
 
     With fixed `scales`, the policy gradient of every reward is unbiased for groups of two or more
     rollouts and any number of turns, if the rollouts of a group are independent and sampled from
-    the policy that is trained. Nothing is claimed about the standard deviations of the batch, which
+    the policy that is trained. Nothing is claimed about division by standard deviations, which
     depend on the same rollouts, or about variance, stale rollouts and clipping.
 
     With a single turn, $a$ is `rloo` of each reward, and the advantages are those of
@@ -146,8 +146,8 @@ def turn_gdpo(
         turns: Number of turns that each rollout took, `[prompt, sample]`, from 0 (padding) to the
             length of the turn axis.
         outcome: One boolean per reward. True: the reward belongs to the rollout, and every turn
-            gets the total minus the mean total of the other rollouts. The gradient is unbiased too.
-            None: no such reward.
+            gets the total minus the mean total of the other rollouts. This gradient is unbiased
+            too. None: no such reward.
         scales: Divide the advantages of each reward by this number, in the unit of the reward,
             instead of by $\sigma_k$, and do not scale over the batch. Must be above 0. None: use
             the standard deviations of the batch.
@@ -172,7 +172,7 @@ def turn_gdpo(
         https://arxiv.org/abs/2601.05242.
 
     Examples:
-        Two rollouts: one stops after the first turn with 1, the other takes a second turn for 3.
+        One rollout stops after the first turn and gets 1. The other gets 3 for a second turn.
 
         >>> import numpy as np
         >>> r = np.array([[[[1.0], [0.0]], [[0.0], [3.0]]]])
@@ -194,13 +194,13 @@ def turn_broadcast(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> TurnAdvantages:
-    r"""Give every turn the rollout's total minus the mean total of the other rollouts.
+    r"""Return, for every turn, the rollout's total minus the mean total of the other rollouts.
 
     $$ a_{i,t} = R_i - \mathrm{mean}_{j \ne i} R_j, \qquad R_i = \sum_t r_{i,t}, $$
 
-    scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward. Unbiased, but a
-    turn also gets the noise of the rewards that were earned before it. GRPO in
-    TRL and verl broadcasts one advantage per rollout too, but the rollout is in its own mean.
+    scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward. The gradient is
+    unbiased, but contains the noise of rewards that were earned before the turn. GRPO in TRL and
+    verl broadcasts one advantage per rollout too, but the rollout is in its own mean.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
@@ -242,7 +242,7 @@ def turn_index_centred(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> TurnAdvantages:
-    r"""Center the rewards of each turn index in the group, and add them from the turn on. Biased.
+    r"""Center the rewards of each turn index in the group, and sum them from the turn on. Biased.
 
     $$ a_{i,t} = \sum_{s \ge t} (r_{i,s} - \mu_s), $$
 
@@ -252,10 +252,10 @@ def turn_index_centred(
     many means are subtracted. With $m_s$ the expected reward of turn $s$ among the rollouts that
     take the turn and $q_s$ the probability of taking it, the true gradient is
     $\sum_s q_s \nabla m_s + \sum_s m_s \nabla q_s$, and large groups estimate only the first sum.
-    The policy is not rewarded for taking a turn that pays. Smallest example: the policy continues
-    with probability ½, and turn 2 pays ½. The gradient is 0.125, the estimate is 0. Groups of $G$
-    also multiply the term of turn $s$ by $1 - (1 - (1 - q_s)^G) / (G q_s)$, because the rollout is
-    in its own mean. With a fixed number of turns, only the factor $(G - 1) / G$ remains.
+    Taking a turn that pays is not reinforced. Example: the policy continues with probability ½, and
+    turn 2 pays ½. The gradient is 0.125, the estimate is 0. In groups of $G$, the term of turn $s$
+    is also multiplied by $1 - (1 - (1 - q_s)^G) / (G q_s)$, because the rollout is in its own mean.
+    With a fixed number of turns, only the factor $(G - 1) / G$ remains.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
@@ -306,17 +306,16 @@ def turn_group_centred(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> TurnAdvantages:
-    r"""Subtract from each return-to-go the mean of all turns of all rollouts of the group. Biased.
+    r"""Subtract the group's mean over all turns from each return-to-go. Biased.
 
     $$ a_{i,t} = G_{i,t} - \frac{\sum_{j,s} G_{j,s}}{\sum_j T_j}, $$
 
     where $T_j$ is the number of turns of rollout $j$, scaled as in `turn_gdpo`.
 
     **Biased**: the mean contains the rollout's own later rewards, and its divisor contains the
-    rollout's number of turns, so that the actions change the baseline. The bias shrinks with the
-    size of the group. If all rollouts earn the same, early turns still get positive and late turns
-    negative advantages, because fewer rewards remain at late turns. A constant that is added to an
-    outcome has no effect.
+    rollout's number of turns, so the actions change the baseline. The bias shrinks with the size of
+    the group. If all rewards are 1, early turns still get positive and late turns negative
+    advantages, because fewer rewards remain. A constant that is added to an outcome has no effect.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
@@ -368,36 +367,31 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
     """Check the input and convert it to the dtype of the statistics."""
     _check_shape(rewards)
     xp = namespace(rewards)
+    prompts, samples, longest, count = rewards.shape
+    shape = (longest, samples, count, prompts)
     if not xp.isdtype(rewards.dtype, "real floating"):
         rewards = xp.astype(rewards, precision(xp, rewards.dtype)[0])
-    own = _turn_counts(turns, rewards)
-    there = xp.arange(rewards.shape[2], dtype=own.dtype, device=device(own)) < own[..., None]
-    rewards = xp.where(there[..., None], rewards, 0.0)
-    _check_finite(rewards)
-    r, w = prepare(_flat(rewards), weights)
+    own = xp.permute_dims(_turn_counts(turns, rewards), (1, 0))[:, None, :]
+    there = xp.arange(longest, dtype=own.dtype, device=device(own))[:, None, None, None] < own
+    given = xp.reshape(xp.reshape(xp.permute_dims(rewards, (2, 1, 3, 0)), (-1,)), shape)
+    given = xp.where(there, given, 0.0)
+    _check_finite(given)
+    r, w = prepare(_flat(given), weights, reorder=False)
     _, eps = precision(xp, rewards.dtype)
     xp = r.xp
-    taken = xp.permute_dims(xp.asarray(there, device=device(r.values)), (2, 1, 0))[:, :, None, :]
-    earned = _by_turn(r.values, rewards.shape)
-    counts = taken & ~xp.any(xp.isnan(earned), axis=_TURNS, keepdims=True)
-    complete = r.complete and bool(xp.all(taken))
-    return _Batch(xp.where(counts, earned, 0.0), counts, complete, w, eps)
+    counts = xp.asarray(there, device=device(r.values))
+    earned = xp.reshape(xp.permute_dims(r.values, (1, 2, 0)), shape)
+    if not r.complete:
+        counts = counts & ~xp.any(xp.isnan(earned), axis=_TURNS, keepdims=True)
+        earned = xp.where(counts, earned, 0.0)
+    _check_size(earned)
+    return _Batch(earned, counts, r.complete and bool(xp.all(counts)), w, eps)
 
 
-def _flat(rewards: Any) -> Any:
-    """Return `[prompt, turn and sample, reward]` for `[prompt, sample, turn, reward]`."""
-    xp = namespace(rewards)
-    prompts, samples, longest, count = rewards.shape
-    turned = xp.permute_dims(rewards, (0, 2, 1, 3))
-    return xp.reshape(turned, (prompts, longest * samples, count))
-
-
-def _by_turn(flat: Any, shape: tuple[int, ...]) -> Any:
-    """Return `[turn, sample, reward, prompt]`, adjacent in memory, for the result of `_flat`."""
-    xp = namespace(flat)
-    prompts, samples, longest, count = shape
-    turned = xp.reshape(xp.permute_dims(flat, (1, 2, 0)), (-1,))
-    return xp.reshape(turned, (longest, samples, count, prompts))
+def _flat(values: Any) -> Any:
+    """Return `[prompt, turn and sample, reward]` for `[turn, sample, reward, prompt]`."""
+    xp, (longest, samples, count, prompts) = namespace(values), values.shape
+    return xp.permute_dims(xp.reshape(values, (longest * samples, count, prompts)), (2, 0, 1))
 
 
 def _check_shape(rewards: Any) -> None:
@@ -419,7 +413,13 @@ def _turn_counts(turns: TurnCounts, rewards: Any) -> Any:
     xp, longest = namespace(rewards), rewards.shape[2]
     dtype, _ = precision(xp, rewards.dtype)  # half precision cannot count to 257
     like = xp.astype(rewards[:, :, 0, :], dtype)
-    counts = xp.asarray(turns, dtype=dtype, device=device(rewards))
+    try:
+        counts = xp.asarray(turns, dtype=dtype, device=device(rewards))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"turns must be an array [prompt, sample] of numbers ({error}): pass the number of "
+            "turns that each rollout took"
+        ) from error
     counts = per_rollout(counts, like, name="turns")
     if bool(xp.any((counts != xp.floor(counts)) | (counts > longest))):
         raise ConfigError(
@@ -434,12 +434,24 @@ def _check_finite(rewards: Any) -> None:
     infinite = xp.isinf(rewards)
     if not bool(xp.any(infinite)):
         return
-    prompt, sample, turn, reward = (int(index[0]) for index in xp.nonzero(infinite))
+    turn, sample, reward, prompt = (int(index[0]) for index in xp.nonzero(infinite))
     raise DataError(
-        f"reward {reward} is {float(rewards[prompt, sample, turn, reward])} at prompt {prompt}, "
+        f"reward {reward} is {float(rewards[turn, sample, reward, prompt])} at prompt {prompt}, "
         f"sample {sample}, turn {turn}. Return a finite number, or NaN where the reward does not "
         "apply to the rollout"
     )
+
+
+def _check_size(earned: Any) -> None:
+    """Check that sums of returns over the batch, as in a standard deviation, do not overflow."""
+    xp = namespace(earned)
+    largest = float(xp.max(xp.abs(earned)))
+    turns, samples, _, prompts = earned.shape
+    if largest > float(xp.finfo(earned.dtype).max) / (4 * prompts * samples * turns**2):
+        raise DataError(
+            f"rewards of up to {largest:.3g} are too large for statistics of {turns} turns in "
+            f"{earned.dtype}: scale them down"
+        )
 
 
 def _from_here(values: Any) -> Any:
@@ -470,7 +482,7 @@ def _totals(batch: _Batch) -> Rounded:
 
 
 def _without_oneself(alive: Any) -> Any:
-    """Return the factor n / (n - 1) between the difference from the mean and from the others'."""
+    """Return n / (n - 1), which turns a difference from the mean into one from the others' mean."""
     return alive / namespace(alive).where(alive > 1, alive - 1, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Changes the weights of rewards during a run, by step or when a reward has reached a mean."""
+"""Changes the weights of rewards during a run, by step or after a reward has reached a mean."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Changes a factor linearly over a number of steps. The factor then stays at the end value."""
+    """Changes a factor linearly over a number of steps. It then keeps the end value."""
 
     start: Number
     end: Number
@@ -50,9 +50,9 @@ class After:
 class Schedules:
     """Stores the schedules of a run and computes the factor of each reward's weight.
 
-    A step is one batch that the estimator was called with. The first batch is trained with the
-    first factor. A condition uses the mean of the reward over the most recent batches that contain
-    64 groups with this reward, and is not met before. A condition that was met stays met.
+    A step is one batch given to `update`. The first batch is trained with the first factor. A
+    condition uses the mean of the reward over the most recent batches that together contain 64
+    groups with this reward. With fewer groups, it is not met. Once met, it stays met.
 
     Args:
         names: Names of the rewards, in the order of the reward array.
@@ -107,7 +107,7 @@ class Schedules:
                     self._met.add(name)
 
     def state(self) -> dict[str, Any]:
-        """Return the step and the conditions that were met in JSON types, for `restore`."""
+        """Return the step, the conditions that were met and the means in JSON types."""
         means = {name: mean.state() for name, mean in self._means.items()}
         return {"schedules": {"step": self._step, "met": sorted(self._met), "means": means}}
 
@@ -122,7 +122,7 @@ class Schedules:
             for name, mean in self._means.items():
                 mean.restore(saved["means"][name])
             self._step, self._met = int(saved["step"]), set(saved["met"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise wrong_state("schedules", error) from error
 
     def _factor(self, name: str) -> float:
@@ -150,7 +150,9 @@ def read_schedule(place: str, given: Any) -> Linear | After:
         steps = fields["steps"]
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ConfigError(f"{place}: steps must be a whole number of at least 1, got {steps!r}")
-        return Linear(start, _finite(f"{place}: to", fields["to"]), steps)
+        end = _finite(f"{place}: to", fields["to"])
+        _finite(f"{place}: to - from", float(end) - float(start))
+        return Linear(start, end, steps)
     if set(fields) == {"after", "value"}:
         reward, at_least = _condition(place, fields["after"])
         return After(start, _finite(f"{place}: value", fields["value"]), reward, at_least)

@@ -43,8 +43,8 @@ def check(
     With --exploits, puts lazy completions (such as an empty form or a guess) into groups of right
     and wrong ones, and computes the advantages with the recipe's estimator, weights and gates.
     Reports an error if a lazy completion reaches the advantage of a right one, and a warning if it
-    has more advantage than an honest wrong one of the same form. Names the reward that causes it
-    and what ends it.
+    has more advantage than a well-formed honest wrong one. Names the reward that causes this, and a
+    gate or weight that ends it.
 
     With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
     response. At least 95 % of the reference answers must be scored as correct, and the empty

@@ -59,9 +59,9 @@ def compare(
             `runs_dir`. With --suite, HTML reports are written only if --output is set.
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
-        front: Print where the variants of each estimator end in two rewards, which of them are on
-            the front, and the hypervolume, as in `--front correctness,length`. The report shows
-            them as a chart.
+        front: Two rewards, as in `--front correctness,length`. Prints their final values for each
+            variant, and the front and hypervolume of each estimator. The report shows a chart.
+            Default: no front.
         price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
             Default: print no cost.
         retry_failed: Train failed runs again.

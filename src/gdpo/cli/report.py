@@ -22,9 +22,9 @@ def report(
         output: Path of the HTML file. An existing file is replaced. Default: `report.html` in RUN.
         export: Write every figure (SVG, PNG, CSV) and every table (CSV, Markdown, LaTeX) to this
             folder. The folder must be empty or not exist. PNG files need matplotlib.
-        front: Print where the variants of each estimator end in two rewards, which of them are on
-            the front, and the hypervolume, as in `--front correctness,length`. The report shows
-            them as a chart.
+        front: Two rewards, as in `--front correctness,length`. Prints their final values for each
+            variant, and the front and hypervolume of each estimator. The report shows a chart.
+            Default: no front.
     """
     from rich.console import Console
 

@@ -10,8 +10,8 @@ $$ t = \frac{\bar m_{after} - \bar m_{before}}{s \sqrt{1 / n_{before} + 1 / n_{a
 standard errors. The variance of both together is safer than one of each: a window in which a rare
 event happens not to occur has almost no variance of its own. If the means of the steps vary more
 within the windows than those of independent groups, their variance counts instead, because the
-groups of a step can share a difficulty. A falling mean alone is no proof, because the prompts can
-become harder. So the update itself must lower the watched reward: its correlation $\rho$ with the
+groups of a step can share a difficulty. A falling mean alone is not enough, because the prompts can
+become harder. The update itself must lower the watched reward: its correlation $\rho$ with the
 advantage, over the groups of "after", must be clearly below 0.
 """
 
@@ -93,7 +93,7 @@ class Course:
             self._size *= 2
 
     def findings(self) -> Iterator[tuple[Finding, int]]:
-        """Yield each parting of a trained and a watched reward, with its number of steps so far."""
+        """Yield a finding for each trained and watched reward that part, with its age in steps."""
         if sum(block.steps for block in self.blocks) < 2 * LEAST_STEPS:
             return
         names = tuple(dict.fromkeys(name for block in self.blocks for name in block.sums.names))
@@ -116,7 +116,7 @@ class Course:
     ) -> tuple[Finding, int]:
         (a, b), step = (names[k] for k in rewards), self.blocks[split[1]].first
         rise, fall = (windows.change(k).at(split) for k in rewards)
-        gained = "rises" if rise.size > 0 else "falls, as its weight demands,"
+        gained = "rises" if rise.size > 0 else "falls (negative weight)"
         finding = Finding(
             Kind.PARTED,
             Severity.WARNING,
@@ -227,6 +227,6 @@ def _change(before: Rows, after: Rows) -> _Change:
         of_groups = square / groups - mean**2
         around = sum(one[3] - one[1] ** 2 / one[0] for one in (before, after))
         of_steps = around / (steps - 2)
-        # The difference of two large numbers is not known better than to their rounding error.
+        # The difference of two large numbers has at least their rounding error.
         variance = np.maximum(np.maximum(of_groups, of_steps), rounding)
         return _Change(size, np.sqrt(variance * (1 / before[0] + 1 / after[0])))

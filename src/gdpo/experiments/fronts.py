@@ -21,7 +21,7 @@ class Point:
     """Mean final reward over the seeds, with Student's t interval."""
     second: Interval
     on_front: bool
-    """Whether no variant of the same estimator has a mean at least as high in both rewards and
+    """Whether no variant of the same estimator has means at least as high in both rewards and
     higher in one."""
 
 

@@ -24,7 +24,7 @@ MARKERS = (
     "m0 -5.5l5.5 5.5l-5.5 5.5l-5.5 -5.5z",
 )
 """SVG paths of a circle, a square, a triangle and a diamond around the current position. The
-estimators use them in this order, so that a picture is readable without colours."""
+estimators use them in this order, so that the picture is clear without colours."""
 
 PNG_MARKERS = "os^D"
 """The same markers in the notation of matplotlib."""
@@ -133,10 +133,10 @@ class FrontChart:
     def notes(self) -> list[str]:
         """Sentences that explain the picture."""
         texts = f"value of {self.key}" if self.key else "row of the table"
-        left_out = f"No run has ended: {', '.join(self.missing)}." if self.missing else ""
+        left_out = f"Without an ended run: {', '.join(self.missing)}." if self.missing else ""
         return [
             "Point: mean final reward over the seeds. Cross: 95 % intervals. Filled: on the front "
-            f"of its estimator. Line: edge of what this front reaches. Text at a point: "
+            f"of its estimator. Line: edge of the area below this front. Text at a point: "
             f"{texts}.",
             *filter(None, (self.across.note, self.up.note, left_out)),
         ]

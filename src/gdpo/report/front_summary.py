@@ -1,4 +1,4 @@
-"""Prints the trade-off between two rewards as a table for a terminal."""
+"""Builds the summary of a trade-off between two rewards for a terminal."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,9 +11,9 @@ from gdpo.report._front_tables import hypervolumes, variants
 from gdpo.report._tables import Cell, Name
 
 _NOTE = (
-    "front: no variant of the same estimator has a mean at least as high in both rewards and "
-    "higher in one. hypervolume: both rewards are scaled to 0 to 1 by their ranges, and the "
-    "reference point is (0, 0). Intervals: Student's t over the seeds, 95 %."
+    "front: yes if no variant of the same estimator has means at least as high in both rewards and "
+    "higher in one. hypervolume: each reward is scaled to [0, 1] by its range, and the reference "
+    "point is (0, 0). Intervals: Student's t over the seeds, 95 %."
 )
 
 

@@ -1,4 +1,4 @@
-"""Compares the influence shares that were requested with the shares that the rewards had."""
+"""Compares the requested influence shares of the rewards with the realized ones."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,16 +26,15 @@ HEADINGS = ("requested", "realized (95 %)", "farthest run", "weight", "governed 
 """Headings of the values of a `RequestedShare`."""
 
 NOTE = (
-    "Influence shares. Realized: over the recorded steps of all runs in which every reward was "
-    "governed. Farthest run: the share of the run that is farthest from the request. Weight and "
-    "status: at the end."
+    "Influence shares. Realized: over all recorded steps in which every reward was governed. "
+    "Farthest run: the run's share farthest from the request. Weight and status: at the end."
 )
 """Explanation of the headings."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedShare:
-    """Stores the request for one reward, and what came of it in the runs of one label."""
+    """Stores the request for one reward and its result in the runs of one label."""
 
     label: str
     reward: str
@@ -45,7 +44,7 @@ class RequestedShare:
     """The influence share over the governed steps of all runs, with its 95 % interval. NaN: there
     are no such steps, or no rollouts were recorded."""
     farthest: float
-    """The share of the run whose share is farthest from the request."""
+    """Realized share of the run that is farthest from the request."""
     weight: float
     """Weight in the last step, averaged over the runs."""
     status: str

@@ -1,6 +1,6 @@
 """Defines gates: a gated reward counts only if another reward reaches a threshold.
 
-A closed gate makes the reward 0 or missing. `apply_gates` states the difference.
+A closed gate makes the reward 0 or missing. See `apply_gates` for the difference.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -16,7 +16,7 @@ from gdpo.errors import ConfigError
 from gdpo.rewards.reward import DeclaredRange, Reward
 
 Otherwise = Literal["zero", "missing"]
-"""What a closed gate makes of the gated reward."""
+"""Value of a reward whose gate is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Gate:
         on: Name of the reward that opens the gate, usually the harder of the two rewards.
         at_least: Lowest value of the reward `on` at which the gate is open, in the unit of that
             reward.
-        otherwise: What a closed gate makes of the gated reward: `zero` or `missing`.
+        otherwise: Value of the gated reward if the gate is closed: `zero` or `missing`.
 
     Raises:
         ConfigError: If `at_least` is not finite, or `otherwise` is another word.

@@ -1,7 +1,7 @@
 r"""Writes lazy completions: texts that a policy could write without solving the problem.
 
-A lazy completion is made from the form of a reference answer. The form consists of the tags
-(`<answer>`), the code fences and `\boxed{}`. Everything between them is a field.
+Most are made from the form of a reference answer. The form consists of the tags (`<answer>`), the
+code fences and `\boxed{}`. Everything between them is a field.
 """
 
 import re
@@ -177,7 +177,7 @@ def _measured(name: str, text: str, budget: int) -> tuple[str, int]:
 
 
 def _shells(gold: str, shortest: str) -> dict[str, str]:
-    """Return the policies that fill a form. A text without a form has no shell."""
+    """Return the texts of the policies that fill a form."""
     last = len(_fields(shortest)) - 1
     found = {
         "longest": padded(shell_of(gold), LONGEST) or _WORDS * 100,
@@ -213,7 +213,7 @@ def _stub(program: str) -> str:
 
 
 def _several_answers(gold: str, others: Sequence[str]) -> str | None:
-    """Return the reference answer between two others in the last field. None: it is a program."""
+    """Return the answer between two others in the last field. None: a program, or no field."""
     fields = [_fields(text) for text in (others[0], gold, others[-1])]
     if any(not each or each[-1].code for each in fields):
         return None
@@ -245,7 +245,7 @@ def _refilled(text: str, content: Callable[[int, _Piece], str]) -> str:
 
 
 def _pieces(text: str) -> Iterator[_Piece]:
-    """Yield marks and the texts between them. A fence or a box is read to its end."""
+    """Yield marks and the texts between them. A closed fence or box is one text."""
     start = 0
     while mark := _MARK.search(text, start):
         yield _Piece(text[start : mark.start()])

@@ -19,6 +19,7 @@ from gdpo.training._attack_rows import (
     Row,
     directions,
     is_right,
+    weights_of,
     with_real_failures,
 )
 
@@ -51,12 +52,12 @@ class Outcome:
     advantage: float
     """Mean advantage of the lazy completion."""
     beaten: float
-    """Share of the groups with a right completion in which the lazy one has at least the advantage
-    of a right one. NaN: no such group."""
+    """Share of the groups with a right completion, except zero-advantage groups, in which the lazy
+    one has at least the advantage of a right one. NaN: no such group."""
     margin: float
     """Mean of the lazy completion's advantage minus the lowest one of a right completion."""
     gain: float
-    """Mean of the lazy completion's advantage minus that of the honest wrong ones in form."""
+    """Mean of the lazy completion's advantage minus that of well-formed honest wrong ones."""
     surely: float
     """Lower end of the 95 % confidence interval of `gain`, over the rows."""
 
@@ -93,13 +94,19 @@ class Attack:
     @cached_property
     def right(self) -> Bool[np.ndarray, " completion"]:
         """Whether each completion reaches the reference answer of its row in all judges."""
-        judged = (self.values * directions(self.resolved))[:, list(self.judges)]
+        signs = directions(self.resolved, self.found.problems)
+        judged = (self.values * signs)[:, list(self.judges)]
         right = np.zeros(len(judged), dtype=bool)
         for i, honest in enumerate(self.found.honest):
             lazy = [places[i] for places in self.found.lazy.values() if i in places]
             of_row = [*lazy, *self.found.recorded[i], *(j for kind in honest for j in kind)]
             right[of_row] = is_right(judged[of_row], judged[honest[RIGHT][0]])
         return right
+
+    @cached_property
+    def weights(self) -> Float[np.ndarray, "completion reward"]:
+        """Weights of the row of each completion. NaN: the reward does not apply to the row."""
+        return weights_of(self.resolved, self.found.problems)
 
     @cached_property
     def recorded_success(self) -> float | None:
@@ -158,8 +165,9 @@ class Attack:
             rewards[..., k] = resolved.rewards[k].low
         factors = [change.factors.get(name, 1.0) for name in resolved.names]
         tokens = np.asarray(self.found.tokens)[chosen]
-        weights = np.asarray(resolved.weights) * factors
-        return np.asarray(resolved.rule(rewards, weights, token_counts=tokens))
+        own = any(row.problem.weights is not None for row in self.rows)
+        weights = self.weights[chosen[:, 0]] if own else np.asarray(resolved.weights)
+        return np.asarray(resolved.rule(rewards, weights * factors, token_counts=tokens))
 
 
 def _outcome(

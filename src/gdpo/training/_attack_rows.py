@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from gdpo.recipes.resolve import Resolved
 from gdpo.rewards import Scorer
+from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.tasks import Problem, Task
 from gdpo.tasks.lazy import form_of, in_place_of, lazy_completions, padded, shell_of, without_form
 from gdpo.training._recorded import Recorded
@@ -30,11 +31,11 @@ _LENGTHS = (0.25, 0.75)
 
 _JUDGES = 0.75
 """A reward judges correctness if it prefers the reference answer in at least this share of the
-comparisons with reference answers of other rows, and with the form alone. A reward that does not
-depend on the row prefers it to those of other rows in at most half, by symmetry."""
+comparisons with reference answers of other rows, and with the form alone. By symmetry, a reward
+that does not depend on the row prefers it to those of other rows in at most half."""
 
 RIGHT, IN_FORM, FORMLESS = range(3)
-"""Kinds of honest completions: right, wrong in the form of the reference answer, wrong without."""
+"""Kinds of honest completions: right, wrong in the reference answer's form, wrong without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Judged:
     judges: tuple[int, ...]
     """Indices of the rewards."""
     rows: tuple[Row, ...]
-    """The rows, without reference answers of other rows that are right as well."""
+    """The rows. Their `others` are only those that are wrong."""
 
 
 def judge(resolved: Resolved, scorer: Scorer, rows: Sequence[Row], tokens: int) -> Judged:
@@ -134,7 +135,7 @@ def judge(resolved: Resolved, scorer: Scorer, rows: Sequence[Row], tokens: int) 
     for row in rows:
         texts = (row.gold, shell_of(row.gold), *row.others)
         tried.add(row.problem, texts, [tokens] * len(texts))
-    values = tried.scored(scorer) * directions(resolved)
+    values = tried.scored(scorer) * directions(resolved, tried.problems)
     each = np.split(values, np.cumsum([2 + len(row.others) for row in rows])[:-1])
     to_shell = _preference([of_row[:2] for of_row in each])
     to_others = _preference([np.delete(of_row, 1, axis=0) for of_row in each])
@@ -143,32 +144,45 @@ def judge(resolved: Resolved, scorer: Scorer, rows: Sequence[Row], tokens: int) 
     return Judged(judges, tuple(row for row in kept if row is not None) if judges else ())
 
 
-def directions(resolved: Resolved) -> Float[np.ndarray, " reward"]:
-    """Return -1 for each reward with a negative weight, and 1 for the others."""
-    return np.where(np.asarray(resolved.weights) < 0, -1.0, 1.0)
+def weights_of(
+    resolved: Resolved, problems: Sequence[Problem]
+) -> Float[np.ndarray, "problem reward"]:
+    """Return the weights of problems. NaN means that the reward does not apply to the problem.
+
+    Raises:
+        DataError: If the weights of a problem are invalid.
+    """
+    cells = [problem.weights for problem in problems]
+    column = resolved.recipe.data.weights_column or "weights"
+    return weights_of_cells(cells, resolved.names, resolved.weights, column=column)
+
+
+def directions(
+    resolved: Resolved, problems: Sequence[Problem]
+) -> Float[np.ndarray, "problem reward"]:
+    """Return 1, or -1 for a negative weight, or NaN if the reward does not apply."""
+    weights = weights_of(resolved, problems)
+    return np.where(np.isnan(weights), np.nan, np.where(weights < 0, -1.0, 1.0))
 
 
 def is_right(
     values: Float[np.ndarray, "completion judge"], gold: Float[np.ndarray, " judge"]
 ) -> Bool[np.ndarray, " completion"]:
-    """Return which completions reach the reference answer in every reward that applies to it."""
+    """Return which completions score as high as the reference answer in every applicable reward."""
     return np.all(np.isnan(gold) | (values >= gold), axis=1)
 
 
 def _preference(
     rows: Sequence[Float[np.ndarray, "completion reward"]],
 ) -> Float[np.ndarray, " reward"]:
-    """Return how often each reward prefers the first completion of a row. 0: never comparable."""
+    """Return how often each reward prefers the first completion of a row, from 0 to 1."""
     pairs = [np.where(np.isnan(v[:1] - v[1:]), np.nan, v[:1] > v[1:]) for v in rows]
     compared = np.concatenate(pairs)
     return np.nansum(compared, axis=0) / np.maximum(np.sum(~np.isnan(compared), axis=0), 1)
 
 
 def _usable(row: Row, values: Float[np.ndarray, "completion judge"]) -> Row | None:
-    """Return the row with its wrong others, or None if it has none or no right answer.
-
-    Reference answers of other rows that are right here mean the same as the row's own.
-    """
+    """Return the row with only its wrong others. None: it has none, or no judge applies to it."""
     if np.all(np.isnan(values[0])):
         return None
     right = is_right(values[2:], values[0])
@@ -186,8 +200,8 @@ def write_completions(
 ) -> Completions:
     """Return the completions of all rows, which are not scored yet.
 
-    Honest completions that are not recorded get the lengths of the recorded ones, or between 25 and
-    75 % of the budget if nothing is recorded.
+    Constructed honest completions get the lengths of the recorded ones. If nothing is recorded,
+    they get 25 to 75 % of the budget.
 
     Args:
         task: The task.
@@ -219,7 +233,7 @@ def write_completions(
 
 
 def _honest(found: Completions, task: Task, row: Row, counts: Sequence[int]) -> list[list[int]]:
-    """Add right and wrong completions of a row. Lazy ones use the first of several others."""
+    """Add right and wrong completions of a row. The first of several others is for lazy ones."""
     wrong = row.others[1:] or row.others
     others = [wrong[i % len(wrong)] for i in range(_VARIANTS)]
     plain = [without_form(other) if form_of(row.gold) else task.bad_completion for other in others]

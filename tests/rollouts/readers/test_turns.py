@@ -1,13 +1,20 @@
 """The turns of rollouts are kept, with their rewards, advantages and tokens."""
 
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.rollouts.readers import written
 
-from gdpo.rollouts.readers import RolloutTable, Turns
+from gdpo.rollouts import Rollout, Turn, rollout_file, write_rollouts
+from gdpo.rollouts.readers import Rescored, RolloutTable, Turns, read_rollout_files
+from gdpo.rollouts.readers.rewards import MOST
 from gdpo.rollouts.readers.table import joined
+from gdpo.rollouts.readers.turns import TOO_MANY
 
 
 def table(turns, *, names=("a", "b"), groups=None, file="x"):
@@ -88,3 +95,211 @@ def test_an_unknown_advantage_of_a_turn_stays_unknown_by_group():
     unknown = replace(TWO, advantages=np.full((3, 3), nan))
     arrays = table(unknown).grouped_turns()
     np.testing.assert_array_equal(arrays.advantages[0, 0], [nan, 0, 0])
+
+
+def rollout(sample, turns, *, step=3, group=0):
+    return Rollout(
+        run="try",
+        step=step,
+        group_id=group,
+        sample_id=sample,
+        prompt="q",
+        completion=[{"role": "assistant", "content": "a"}],
+        rewards={"correct": 1.0, "tool": None},
+        weights={"correct": 1.0, "tool": 0.5},
+        advantage=0.5,
+        num_tokens=9,
+        finish_reason="stop",
+        turns=turns,
+    )
+
+
+def turn(correct, tool, advantage=0.25, num_tokens=3):
+    return Turn({"correct": correct, "tool": tool}, advantage, num_tokens)
+
+
+def record(folder, rollouts, step=3):
+    write_rollouts(rollout_file(folder, step), rollouts)
+    return folder
+
+
+def only(path, **options):
+    reading = read_rollout_files(path, **options)
+    (table,) = reading
+    return table, reading.report
+
+
+def test_our_own_record_comes_with_its_turns(tmp_path):
+    several = (turn(0.0, 0.5), turn(1.0, 0.25, -1.5, 7))
+    rollouts = [rollout(0, None), rollout(1, several), rollout(2, ()), rollout(3, several[1:])]
+    table, report = only(record(tmp_path, rollouts))
+    assert table.names == ("correct", "tool")
+    assert table.turns.counts.tolist() == [0, 2, 0, 1]
+    none = [nan, nan]
+    np.testing.assert_array_equal(
+        table.turns.rewards,
+        [[none, none], [[0, 0.5], [1, 0.25]], [none, none], [[1, 0.25], none]],
+    )
+    np.testing.assert_array_equal(table.turns.advantages[1:4:2], [[0.25, -1.5], [-1.5, nan]])
+    np.testing.assert_array_equal(table.turns.num_tokens[1:4:2], [[3, 7], [7, nan]])
+    assert not report.notices
+
+
+def test_our_own_record_without_turns_has_none(tmp_path):
+    assert only(record(tmp_path / "a", [rollout(0, None)]))[0].turns is None
+    assert only(record(tmp_path / "b", [rollout(0, ())]))[0].turns is None
+
+
+def test_turns_follow_the_order_of_the_rewards_that_are_named(tmp_path):
+    record(tmp_path, [rollout(0, (turn(1.0, 0.5),))])
+    table, _ = only(tmp_path, rewards=["tool", "rewards.correct", "advantage"])
+    assert table.names == ("tool", "rewards.correct", "advantage")
+    np.testing.assert_array_equal(table.turns.rewards, [[[0.5, 1, 0.25]]])
+
+
+def test_a_missing_or_unusable_value_of_a_turn_is_missing_and_the_latter_is_reported(tmp_path):
+    odd = (turn(inf, None), turn(-1e70, nan, nan))
+    table, report = only(record(tmp_path, [rollout(0, None), rollout(1, odd)]))
+    assert np.isnan(table.turns.rewards).all()
+    assert np.isnan(table.turns.advantages[1]).tolist() == [False, True]
+    found = {(n.what.partition(" is ")[0], n.place[-1]) for n in report.notices.values()}
+    assert found == {(f"reward '{name}' of a turn", "1") for name in ("correct", "tool")} | {
+        ("the advantage of a turn", "1")
+    }
+
+
+def test_each_step_of_a_file_has_its_own_turns(tmp_path):
+    rollouts = [
+        rollout(s, (turn(float(s), None),) * (s + 1), step=step)
+        for s in range(2)
+        for step in (3, 4)
+    ]
+    tables = list(read_rollout_files(record(tmp_path, rollouts)))
+    assert [table.turns.counts.tolist() for table in tables] == [[1, 2], [1, 2]]
+    np.testing.assert_array_equal(tables[1].turns.rewards[..., 0], [[0, nan], [1, 1]])
+
+
+def test_a_file_without_turns_joins_a_step_with_turns_as_unknown(tmp_path):
+    record(tmp_path / "step_3", [rollout(0, (turn(1.0, 0.5),) * 2)])
+    write_rollouts(tmp_path / "step_3" / "more_3.parquet", [rollout(1, None)])
+    table, _ = only(tmp_path / "step_3")
+    assert sorted(table.turns.counts.tolist()) == [0, 2]
+
+
+def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path):
+    file = rollout_file(record(tmp_path, [rollout(0, (turn(1.0, 0.5),))]), 3)
+    found = pq.read_table(file)
+    place = found.schema.get_field_index("turns")
+    pq.write_table(found.set_column(place, "turns", [["two"]]), file)
+    table, report = only(tmp_path)
+    assert table.turns is None
+    assert any("'turns'" in notice.what for notice in report.notices.values())
+
+
+def test_a_turn_that_is_null_or_lacks_fields_is_missing(tmp_path):
+    file = rollout_file(record(tmp_path, [rollout(0, (turn(1.0, 0.5),))]), 3)
+    found = pq.read_table(file)
+    place = found.schema.get_field_index("turns")
+    kind = pa.list_(pa.struct([("rewards", pa.struct([("correct", pa.float64())]))]))
+    turns = pa.array([[{"rewards": {"correct": 2.0}}, None, {"rewards": None}]], kind)
+    pq.write_table(found.set_column(place, "turns", turns), file)
+    table, _ = only(tmp_path)
+    assert table.turns.counts.tolist() == [3]
+    np.testing.assert_array_equal(table.turns.rewards, [[[2, nan], [nan, nan], [nan, nan]]])
+    assert np.isnan([table.turns.advantages, table.turns.num_tokens]).all()
+
+
+@pytest.mark.parametrize("most", [2 * 3 * 4 - 1, 3 * 3 * 4 - 1])
+def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, monkeypatch, most):
+    """In one file, or after its step has been joined with another one."""
+    monkeypatch.setattr("gdpo.rollouts.readers.turns.MOST", most)
+    record(tmp_path, [rollout(0, (turn(1.0, 0.5),) * 3), rollout(1, None)])
+    write_rollouts(tmp_path / "more_3.parquet", [rollout(2, (turn(1.0, 0.5),))])
+    tables = list(reading := read_rollout_files(tmp_path))
+    (table,) = tables
+    assert len(table) == 3
+    kept = most < 3 * 3 * 4 - 1
+    assert (table.turns is not None) == kept
+    assert [n.what for n in reading.report.notices.values()] == [TOO_MANY]
+
+
+def test_rescored_rewards_have_no_turns(tmp_path):
+    record(tmp_path, [rollout(0, (turn(1.0, 0.5),))])
+    scored = Rescored({"r": [1.0]}, {})
+    assert only(tmp_path, rescore=lambda rows: scored)[0].turns is None
+
+
+def tinker(folder, trajectories):
+    """Steps are `(reward, metrics)`; a trajectory is `(steps, final reward, its metrics)`."""
+    lines = [
+        {
+            "schema_version": 1,
+            "iteration": 4,
+            "group_idx": 0,
+            "traj_idx": place,
+            "total_reward": sum(reward for reward, _ in steps) + final,
+            "final_reward": final,
+            "trajectory_metrics": metrics,
+            "steps": [
+                {"step_idx": t, "ac_len": 3 + t, "reward": reward, "metrics": of_step, "logs": {}}
+                for t, (reward, of_step) in enumerate(steps)
+            ],
+        }
+        for place, (steps, final, metrics) in enumerate(trajectories)
+    ]
+    return written.lines(folder / "iteration_000004" / "train_rollout_summaries.jsonl", lines)
+
+
+TINKERS = Path(__file__).parent / "golden" / "tinker-turns_0.6.1"
+TINKER = [
+    ([(0.5, {"search": 1}), (0.0, {"correct": 0.25}), (2.0, {"search": 3})], 4.0, {"brief": 0.5}),
+    ([(1.0, {"search": 0.0, "stop/completed": 1.0})], 0.0, {"search": True}),
+]
+
+
+def test_the_steps_of_tinker_are_turns_and_a_turn_without_a_metric_earns_0_of_it():
+    """tinker_cookbook's own writer wrote the file, with the script beside it."""
+    table, _ = only(TINKERS)
+    assert table.names == ("search", "correct", "brief")
+    np.testing.assert_array_equal(table.rewards, [[2, 0.25, 0.5], [1, nan, nan]])
+    assert table.turns.counts.tolist() == [3, 1]
+    np.testing.assert_array_equal(
+        table.turns.rewards,
+        [[[1, 0, 0], [0, 0.25, 0], [3, 0, 0.5]], [[1, nan, nan], [nan] * 3, [nan] * 3]],
+    )
+    np.testing.assert_array_equal(table.turns.num_tokens, [[3, 4, 5], [3, nan, nan]])
+    assert np.isnan(table.turns.advantages).all()
+
+
+def test_the_scalar_reward_of_tinker_includes_the_final_reward_in_the_last_turn():
+    table, _ = only(TINKERS, rewards=["total_reward"])
+    np.testing.assert_array_equal(table.turns.rewards[..., 0], [[0.5, 0, 6], [1, nan, nan]])
+    assert np.nansum(table.turns.rewards[..., 0], axis=1).tolist() == table.total.tolist()
+
+
+def test_records_of_a_single_turn_have_no_turns(tmp_path):
+    assert only(tinker(tmp_path, TINKER[1:]))[0].turns is None
+
+
+def test_unusable_metrics_of_a_turn_are_reported(tmp_path):
+    steps = [(0.0, {"a": inf}), (0.0, {"a": nan, "b": "x"}), (0.0, {"a": 1.0})]
+    table, report = only(tinker(tmp_path, [(steps, 0.0, {})]))
+    np.testing.assert_array_equal(table.turns.rewards, [[[nan], [nan], [1]]])
+    found = {notice.what for notice in report.notices.values() if "of a turn" in notice.what}
+    assert {what.rpartition(" is ")[2][:3] for what in found} == {"inf", "NaN"}
+
+
+def test_a_metric_beyond_the_most_that_are_read_is_left_out_of_the_turns_too(tmp_path):
+    many = {f"m{i}": 1.0 for i in range(MOST + 1)}
+    steps = [(0.0, many), (0.0, many)]
+    table, _ = only(tinker(tmp_path, [(steps, 0.0, {})]))
+    assert len(table.names) == MOST
+    assert table.turns.rewards.shape == (1, 2, MOST)
+    assert (table.turns.rewards == 1).all()
+
+
+def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
+    """So that little besides the turns of one line is ever kept as objects."""
+    monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 3)
+    table, _ = only(tinker(tmp_path, TINKER * 2))
+    assert table.turns.counts.tolist() == [3, 1, 3, 1]

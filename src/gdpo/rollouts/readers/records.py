@@ -6,7 +6,7 @@ one file for each framework.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 from math import isnan, nan
@@ -60,6 +60,23 @@ class Doubtful(str):
 TOO_LONG = Doubtful("...")
 
 
+@dataclass(frozen=True, slots=True)
+class RowTurns:
+    """Stores the turns of one rollout."""
+
+    count: int
+    """Number of turns."""
+    rewards: Mapping[str, Mapping[int, float]]
+    """Rewards by name, and by turn from 0. A turn without a reward that another turn of the rollout
+    has earned 0 of this reward."""
+    num_tokens: Sequence[float]
+    """Number of tokens of each turn."""
+
+    def only(self, names: Collection[str]) -> "RowTurns":
+        """Return the turns with some of their rewards."""
+        return replace(self, rewards={n: v for n, v in self.rewards.items() if n in names})
+
+
 @dataclass(slots=True)
 class Row:
     """Stores what is known about one rollout. A default value means that a field is unknown."""
@@ -85,6 +102,8 @@ class Row:
     """Reference that was used to score the completion."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Other fields of the record, which rescoring may need."""
+    turns: RowTurns | None = None
+    """The turns, if the record has rewards for each turn."""
 
 
 def number(value: Any) -> float:
@@ -231,31 +250,44 @@ def swift_row(record: Record) -> Iterator[Row]:
 
 
 def tinker(record: Record) -> Iterator[Row]:
-    """Yield the rollout in a line, with metrics as rewards.
+    """Yield the rollout in a line, with metrics as rewards, and with the steps as turns.
 
     The rewards are the metrics of the trajectory, and the means of the metrics of its steps. A
     metric `stop/<reason>` is not a reward, but the reason why the episode ended.
     """
-    found: dict[str, list[float]] = {}
+    found: dict[str, dict[int, float]] = {}
     ended = None
     steps = cast("list[Record]", record["steps"])
-    for step in steps:
+    for turn, step in enumerate(steps):
         for name, value in (step.get("metrics") or {}).items():
             if name.startswith(_STOP):
                 ended = name.removeprefix(_STOP)
             elif is_number(value):
-                found.setdefault(name, []).append(float(value))
-    parts = {name: sum(values) / len(values) for name, values in found.items()}
-    parts |= numbers_in(record.get("trajectory_metrics") or {}, but=frozenset())
+                found.setdefault(name, {})[turn] = float(value)
+    parts = {name: sum(values.values()) / len(values) for name, values in found.items()}
+    whole = numbers_in(record.get("trajectory_metrics") or {}, but=frozenset())
+    tokens = [int(step["ac_len"]) for step in steps]
     yield Row(
         step=record["iteration"],
         group=record["group_idx"],
-        rewards=parts,
+        rewards=parts | whole,
         total=record["total_reward"],
         total_name="total_reward",
-        num_tokens=sum(int(step["ac_len"]) for step in steps),
+        num_tokens=sum(tokens),
         finish_reason=ended,
+        turns=RowTurns(len(steps), _tinker_turns(record, found, whole), tokens) if steps else None,
     )
+
+
+def _tinker_turns(
+    record: Record, by_turn: dict[str, dict[int, float]], whole: Record
+) -> dict[str, dict[int, float]]:
+    """Return the rewards of the turns. Those of the whole rollout stand at the last turn."""
+    scalar = {turn: number(step.get("reward")) for turn, step in enumerate(record["steps"])}
+    last = len(scalar) - 1
+    scalar[last] += number(record.get("final_reward", 0.0))
+    at_end = {name: {last: float(value)} for name, value in whole.items() if is_number(value)}
+    return {"total_reward": scalar} | by_turn | at_end
 
 
 def art(record: Record) -> Iterator[Row]:

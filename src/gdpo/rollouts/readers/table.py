@@ -89,8 +89,9 @@ class RolloutTable:
     grouped_by: str = BY_IDS
     """How the rollouts are grouped: by `group id`, by `equal prompts`, or by `nothing`."""
     turns: Turns | None = None
-    """The turns, or None if the files contain no rewards for each turn. Then `rewards` contains the
-    totals of the turns."""
+    """The turns, or None if the files contain no rewards for each turn. If there are turns,
+    `rewards` contains their totals as the files define them: sums in gdpo's record, means of the
+    metrics of the turns in tinker's files."""
 
     def __len__(self) -> int:
         return len(self.steps)
