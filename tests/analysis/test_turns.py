@@ -146,6 +146,16 @@ def test_the_summary_has_a_table_of_the_turns_only_if_there_are_turns(tmp_path):
     assert with_turns[:start] == without[:start]
 
 
+def test_a_record_of_single_turns_has_no_table(tmp_path):
+    def single(random, groups):
+        return np.ones((groups, 4), int), random.random((groups, 4, 1, 2))
+
+    folder = recorded(tmp_path / "run", scenario=single)
+    (run,) = analyze(read_rollout_files(folder)).runs
+    assert len(run.turns()) == 1
+    assert not any(line.startswith("turn") for line in printed(folder))
+
+
 def test_many_turns_rewards_and_runs_are_counted_and_fit_into_the_width(tmp_path):
     names = [f"a_reward_with_a_long_name_{k}" for k in range(6)]
 

@@ -147,6 +147,18 @@ def test_float32_rewards_keep_their_rounding_error():
     assert first.diagnosis.rewards[0].zero_variance_groups == 1
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float16])
+def test_other_types_of_rewards_and_counts_give_the_same_numbers(dtype):
+    rewards, counts = simulated()
+    rewards = rewards > 0
+    wanted = diagnose_turns(rewards.astype(float), None, B, turns=counts)
+    found = diagnose_turns(rewards.astype(dtype), None, B, turns=counts.tolist())
+    for one, other in zip(found.turns, wanted.turns, strict=True):
+        for a, b in zip(one.diagnosis.rewards, other.diagnosis.rewards, strict=True):
+            assert a.influence_share == pytest.approx(b.influence_share, abs=1e-5)
+            assert a.zero_variance_groups == b.zero_variance_groups
+
+
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [

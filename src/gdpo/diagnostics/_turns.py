@@ -11,7 +11,7 @@ from math import inf, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Real
+from jaxtyping import Bool, Float, Int
 
 from gdpo.advantages.arrays import rounded
 from gdpo.advantages.stages import SAMPLES, mean, standardize
@@ -121,7 +121,7 @@ class TurnSums:
 
 
 def to_go(
-    rewards: Real[np.ndarray, "prompt sample turn reward"],
+    rewards: Float[np.ndarray, "prompt sample turn reward"],
     taken: Bool[np.ndarray, "prompt sample turn"],
     absent: Bool[np.ndarray, "prompt_or_1 reward"],
 ) -> ToGo:
@@ -141,12 +141,11 @@ def to_go(
     known = there & ~(lacking | absent[:, None, None, :])
     backwards = np.flip(np.where(known, rewards, 0.0), axis=_TURNS)
     sums = np.flip(np.cumsum(backwards, axis=_TURNS, dtype=np.float64), axis=_TURNS)
-    dtype = rewards.dtype if rewards.dtype.kind == "f" else np.float64
-    return np.where(known, sums, nan).astype(dtype)
+    return np.where(known, sums, nan).astype(rewards.dtype, copy=False)
 
 
 def turn_sums(
-    rewards: Real[np.ndarray, "prompt sample turn reward"],
+    rewards: Float[np.ndarray, "prompt sample turn reward"],
     earned: ToGo,
     *,
     advantages: ByTurn,

@@ -151,8 +151,9 @@ def diagnose_turns(
     check_names(names, r)
     counts = _counts(turns, r)
     r = r[:, :, : int(counts.max())]
+    r = r if r.dtype.kind == "f" else r.astype(np.float64)
     taken = np.arange(r.shape[2]) < counts[..., None]
-    r = np.where(taken[..., None], r, 0)
+    r = np.where(taken[..., None], r, r.dtype.type(0))
     _check_finite(r, names)
     w = weights_of(names, weights)
     by_prompt = np.asarray(w, np.float64).reshape(-1, len(names))

@@ -85,7 +85,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         influence=charts[len(curves) : others],
         lengths=charts[others : others + len(lengths)],
         turns=charts[others + len(lengths) :],
-        turn_tables=[turn_table(run, shown) for run in runs if run.turns()],
+        turn_tables=[turn_table(run, shown) for run in runs if len(run.turns()) > 1],
         figure=_figure,
         share=lambda value: percent(value) if isfinite(value) else "–",
         interval=interval,

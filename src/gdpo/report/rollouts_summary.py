@@ -245,8 +245,8 @@ def _cells(reward: RewardOverall) -> tuple[str, ...]:
 
 
 def _turns(analysis: Analysis, width: int) -> Iterator[Text]:
-    """Return a table of the first run that has turns, with a column for each reward that fits."""
-    runs = [(run, turns) for run in analysis.runs if (turns := run.turns())]
+    """Return a table of the first run with several turns, and as many rewards as fit."""
+    runs = [(run, turns) for run in analysis.runs if len(turns := run.turns()) > 1]
     if not runs:
         return
     run, turns = runs[0]
