@@ -23,6 +23,11 @@ def simulated(seed=0, prompts=16, samples=6, longest=4, rewards=2):
     return random.standard_normal((prompts, samples, longest, rewards)), counts
 
 
+def to_go_of(rewards, counts):
+    taken = np.arange(rewards.shape[2]) < counts[..., None]
+    return to_go(rewards, taken, np.zeros((1, rewards.shape[-1]), bool))
+
+
 def kinds(rewards, counts, names=NAMES, weights=None, **options):
     found = diagnose_turns(rewards, weights, names, turns=counts, **options).findings
     return {finding.kind for finding in found}
@@ -68,6 +73,14 @@ def test_a_turn_that_nobody_can_be_compared_at_has_no_diagnosis():
     assert [turn.alive for turn in turns] == [1, 0.75, 0.5]
 
 
+def test_very_many_turns_are_not_diagnosed_one_by_one():
+    rewards = np.zeros((2, 2, 20_000, 1))
+    rewards[:, 0, -1] = 1.0
+    found = diagnose_turns(rewards, None, A, turns=np.full((2, 2), 20_000))
+    assert len(found.turns) == len(found.sums.alive) == 100
+    assert found.turns[0].diagnosis.rewards[0].zero_variance_groups == 0
+
+
 @pytest.mark.parametrize("estimator", TURN_ESTIMATORS)
 def test_an_estimator_for_turns_gives_the_advantages_of_each_turn(estimator):
     rewards, counts = simulated()
@@ -80,8 +93,7 @@ def test_an_estimator_for_turns_gives_the_advantages_of_each_turn(estimator):
 
 def test_the_advantage_of_a_rollout_counts_for_all_its_turns():
     rewards, counts = simulated()
-    totals = to_go(rewards, np.arange(4) < counts[..., None], np.zeros((1, 2), bool))[:, :, 0]
-    a = gdpo(totals, [1, 1])
+    a = gdpo(to_go_of(rewards, counts)[:, :, 0], [1, 1])
     of_rollouts = diagnose_turns(rewards, None, B, turns=counts, advantages=a, estimator="gdpo")
     named = diagnose_turns(rewards, None, B, turns=counts, estimator="gdpo")
     by_turn = np.repeat(a[..., None], 4, axis=2)
@@ -110,10 +122,12 @@ def test_what_lies_beyond_the_last_turn_does_not_matter():
 
 def test_a_reward_that_is_missing_at_a_turn_is_left_out_for_the_rollout():
     rewards, counts = simulated()
-    counts[0, 0] = 3
-    rewards[0, 0, 2, 0] = nan
-    first, *_ = diagnose_turns(rewards, None, B, turns=counts).turns
-    assert [reward.missing for reward in first.diagnosis.rewards] == [1 / 96, 0]
+    counts[:] = 3
+    rewards[0, 0, 1, 0] = nan
+    turns = diagnose_turns(rewards, None, B, turns=counts).turns
+    assert len(turns) == 3
+    for turn in turns:
+        assert [reward.missing for reward in turn.diagnosis.rewards] == [1 / 96, 0]
 
 
 def test_padding_is_no_rollout():
@@ -133,10 +147,14 @@ def test_padding_is_no_rollout():
 
 def test_a_weight_of_nan_leaves_the_reward_out_of_the_prompt():
     rewards, counts = simulated()
+    counts[:], counts[:4] = 2, 1  # at turn 2, only the last twelve groups
     weights = np.ones((16, 2))
     weights[:8, 1] = nan
-    first, *_ = diagnose_turns(rewards, weights, B, turns=counts).turns
-    assert [reward.groups for reward in first.diagnosis.rewards] == [16, 8]
+    found = diagnose_turns(rewards, weights, B, turns=counts)
+    groups = [[reward.groups for reward in turn.diagnosis.rewards] for turn in found.turns]
+    assert groups == [[16, 8], [12, 8]]
+    assert found.sums.payments.rollouts.tolist() == [96, 48]
+    assert found.sums.lowest[1] == np.min(to_go_of(rewards, counts)[8:, :, 0, 1])
 
 
 def test_float32_rewards_keep_their_rounding_error():
@@ -343,6 +361,7 @@ def test_the_correlation_with_the_number_of_turns_is_that_within_groups():
     assert pairs.error == pytest.approx(error)
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_correlation_covers_it():
     """The true correlation is that of very many groups; 1.96 standard errors cover 95 %."""
 
@@ -351,10 +370,10 @@ def test_the_interval_of_the_correlation_covers_it():
         found = diagnose_turns(rewards, None, NAMES, turns=counts, estimator="gdpo")
         return found.sums.with_turns_of("format")
 
-    truth = pairs(10**6, 20_000).correlation
-    runs = [pairs(seed, 32) for seed in range(100)]
+    truth = pairs(10**6, 5000).correlation
+    runs = [pairs(seed, 32) for seed in range(60)]
     covered = sum(abs(run.correlation - truth) <= run.margin for run in runs)
-    assert 88 <= covered <= 99
+    assert 52 <= covered <= 60
 
 
 def test_sums_of_parts_are_the_sums_of_the_whole():
@@ -394,17 +413,16 @@ def test_steps_with_other_rewards_and_more_turns_are_pooled():
     assert both.lowest[0] == one.lowest[0]
 
 
-def test_small_batches_are_found_over_the_window_and_forgotten_after_it():
+def test_small_batches_are_found_over_the_window_which_forgets_earlier_steps():
     window, random = TurnWindow(Thresholds(window=64)), np.random.default_rng(0)
     bad, good = PLANTED["nothing after turn 1"][0], HEALTHY["paid once, outcome"]
     found = []
-    for scenario in [bad] * 8 + [good] * 16:
+    for scenario in [bad] * 8 + [good] * 8 + [bad] * 8:
         counts, rewards = scenario(random, 8)
         sums = diagnose_turns(rewards, None, NAMES, turns=counts).sums
         found.append([finding.kind for finding in window.add(sums)])
-    assert found[0] == []
-    assert found[7] == [Kind.CONSTANT_TURNS]
-    assert found[-1] == []
+    assert found[0] == found[15] == []
+    assert found[7] == found[23] == [Kind.CONSTANT_TURNS]
 
 
 def test_the_table_has_a_row_for_each_turn_and_the_findings_below():
@@ -424,19 +442,19 @@ def test_the_table_has_a_row_for_each_turn_and_the_findings_below():
 
 @pytest.mark.parametrize("which", HEALTHY)
 def test_healthy_turns_have_no_findings(which):
-    alarms = [of_batch(HEALTHY[which], seed, "turn_gdpo") for seed in range(25)]
+    alarms = [of_batch(HEALTHY[which], seed, "turn_gdpo") for seed in range(6)]
     assert sum(map(bool, alarms)) <= 1
 
 
 @pytest.mark.parametrize("which", PLANTED)
 def test_planted_problems_are_found(which):
     scenario, kind = PLANTED[which]
-    assert all(kind in of_batch(scenario, seed, "gdpo") for seed in range(10))
+    assert all(kind in of_batch(scenario, seed, "gdpo") for seed in range(3))
 
 
 @pytest.mark.slow
 def test_planted_problems_are_found_in_runs_of_small_batches_and_healthy_runs_have_none():
     for scenario, kind in PLANTED.values():
-        assert kind in of_run(scenario, 0, "turn_gdpo", steps=20)
+        assert kind in of_run(scenario, 0, "turn_gdpo", steps=10)
     for scenario in HEALTHY.values():
-        assert not of_run(scenario, 0, "turn_gdpo", steps=20)
+        assert not of_run(scenario, 0, "turn_gdpo", steps=10)

@@ -99,7 +99,7 @@ class TurnSums:
     names: tuple[str, ...]
     groups: int
     alive: Int[np.ndarray, " turn"]
-    """Number of rollouts that took each turn."""
+    """Number of rollouts that took each turn that was diagnosed."""
     influences: tuple[Influence | None, ...]
     """Influence sums of each turn. None if no group has two rollouts that took the turn."""
     payments: Payments
@@ -163,7 +163,7 @@ def turn_sums(
         counts: Number of turns of each rollout. 0: padding.
         weights: Weights of each prompt, or one row for all prompts, without NaN.
         names: One name per reward.
-        influences: Influence sums of each turn.
+        influences: Influence sums of each turn that was diagnosed.
     """
     taken, known = np.arange(earned.shape[_TURNS]) < counts[..., None], ~np.isnan(earned)
     paid = np.where(known, rewards, 0.0) * weights[:, None, None, :]
@@ -173,7 +173,7 @@ def turn_sums(
     return TurnSums(
         names=tuple(names),
         groups=int(np.sum(np.any(taken, axis=(1, 2)))),
-        alive=np.sum(taken, axis=(0, 1)),
+        alive=np.sum(taken[:, :, : len(influences)], axis=(0, 1)),
         influences=tuple(influences),
         payments=_payments(paid, known, totals),
         lowest=np.min(np.where(np.isnan(totals), inf, totals), axis=(0, 1)),

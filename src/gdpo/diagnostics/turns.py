@@ -26,6 +26,9 @@ from gdpo.diagnostics.diagnosis import (
 from gdpo.diagnostics.step import as_numpy, check_names, diagnose, weights_of
 from gdpo.errors import ConfigError, DataError
 
+MOST_TURNS = 100
+"""Maximum number of turns that are diagnosed. Later turns only count in the returns-to-go."""
+
 _LEAST = 2
 """Minimum number of rollouts of a group that took a turn for the group to be diagnosed."""
 
@@ -108,7 +111,7 @@ def diagnose_turns(
     $$ G_{i,t} = \sum_{s \ge t} r_{i,s}, $$
 
     with the advantages of the turn. Groups in which fewer than two rollouts took the turn are left
-    out.
+    out. Only the first 100 turns are diagnosed.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, as an array from any array library.
@@ -159,8 +162,10 @@ def diagnose_turns(
     by_prompt = np.asarray(w, np.float64).reshape(-1, len(names))
     earned = to_go(r, taken, np.isnan(by_prompt))
     a = _advantages(r, earned, w, names, counts, (estimator, advantages))
+    described = (w, names, estimator)
     of_turns = tuple(
-        _diagnose_turn(turn, earned, taken, a, (w, names, estimator)) for turn in range(r.shape[2])
+        _diagnose_turn(turn, earned, taken, a, described)
+        for turn in range(min(r.shape[2], MOST_TURNS))
     )
     sums = turn_sums(
         r,
