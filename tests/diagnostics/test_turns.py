@@ -291,6 +291,8 @@ def test_without_a_reward_at_the_end_there_is_nothing_to_outweigh():
 def test_a_reward_that_is_paid_on_few_turns_is_not_paid_per_turn():
     counts, rewards = per_turn(np.random.default_rng(0), 64, pays=2.0, rate=0.9)
     assert kinds(rewards, counts) == {Kind.TURN_COUNT}
+    rewards[..., 0][rewards[..., 0] == 0] = -0.1  # taken away is not paid
+    assert kinds(rewards, counts) == {Kind.TURN_COUNT}
 
 
 def test_advantages_that_do_not_follow_the_number_of_turns_make_neither_better():
