@@ -141,3 +141,21 @@ def test_weights_without_schedules_reach_the_estimator_as_they_are():
 def test_a_schedule_that_cannot_work_is_an_error_at_once(schedule, message):
     with pytest.raises(ConfigError, match=message):
         AdvantageRule("grpo", NAMES, {"schedules": schedule})
+
+
+@pytest.mark.parametrize(("at_least", "when"), [(95, "never"), (0.0, "always")])
+def test_a_condition_outside_of_the_declared_range_is_an_error_at_once(at_least, when):
+    after = {"after": {"reward": "format", "mean_at_least": at_least}, "value": 0.2}
+    options = {"schedules": {"brevity": after}}
+    with pytest.raises(ConfigError, match=f"brevity: .*format is {when} .*from 0 to 1"):
+        AdvantageRule("grpo", NAMES, options, low=[0.0, 0.0], high=[1.0, 1.0])
+    nan = float("nan")
+    AdvantageRule("grpo", NAMES, options, low=[nan, 0.0], high=[nan, 1.0])
+    AdvantageRule("grpo", NAMES, options)
+
+
+@pytest.mark.parametrize(("estimator", "listed"), [("gdpo", True), ("rloo", False)])
+def test_an_unknown_option_lists_influence_only_where_it_is_allowed(estimator, listed):
+    with pytest.raises(ConfigError, match=r"'influnce': .*schedules") as raised:
+        AdvantageRule(estimator, NAMES, {"influnce": {}})
+    assert ("did you mean 'influence'" in str(raised.value)) == listed

@@ -117,6 +117,17 @@ def test_files_without_turns_add_nothing_to_the_page(tmp_path):
     assert not any("turn" in key for each in (group, *group["samples"]) for key in each)
 
 
+def test_each_group_shows_the_turns_of_its_own_rollouts(tmp_path):
+    for step in range(1, 4):
+        recorded(tmp_path / "run", [(chat(t), turns_of(t)) for t in (step, 2 * step)], step=step)
+    file = rollout_file(tmp_path / "run", 1)
+    later = [replace(r, step=1, group_id=1) for r in read_rollouts(rollout_file(file.parent, 3))]
+    write_rollouts(file, [*read_rollouts(file), *later])
+    groups = shown(tmp_path / "run", tmp_path)["groups"]
+    counts = [[sum(t is not None for t in s["turns"]) for s in g["samples"]] for g in groups]
+    assert sorted(counts) == [[1, 2], [2, 4], [3, 6], [3, 6]]
+
+
 def test_so_many_turns_that_they_fill_the_memory_are_not_shown(tmp_path):
     many = turns_of(_VALUES // 4 + 1)
     folder = recorded(tmp_path / "run", [(chat(2), many), (chat(2), many)])
@@ -173,6 +184,7 @@ def test_hostile_texts_and_names_of_rewards_are_shown_with_their_turns_and_run_n
     first = browser.ask("document.querySelector('.message > .turn').textContent")
     assert first.startswith("turn 1<script>window.broken = 1</script>")
     assert first.endswith("advantage 0tokens 5")
+    assert "window.b… (2) –" in first, "the names are those of the labels"
     listed = "document.querySelector('table.turns tbody').textContent"
     assert browser.ask(listed) == "10–0521–+0.3336"
 

@@ -131,6 +131,24 @@ def test_a_wrong_cell_stops_a_run_before_the_model_is_loaded(recipe_file, weight
         prepare(resolve(load_recipe(recipe_file, [COLUMN])))
 
 
+@pytest.mark.parametrize("cell", [{}, {"vowels": 0.0, "brief": None}])
+def test_a_column_that_trains_no_reward_is_an_error(recipe_file, weighted, cell):
+    weighted(cell)
+    with pytest.raises(DataError, match=r"weights_column=w: column 'w': no row .*'vowels': 1.0"):
+        prepare(resolve(load_recipe(recipe_file, [COLUMN])))
+
+
+def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_file, weighted):
+    weighted({"vowels": 1.0, "format": 1.0})
+    findings = check(load_recipe(recipe_file, [COLUMN]))
+    notes = [each.text for each in findings if each.verdict is Verdict.NOTE]
+    (unused,) = [text for text in notes if "applies to no row" in text]
+    assert "brief" in unused
+    assert "column 'w'" in unused
+    (tested,) = [each.text for each in findings if each.text.startswith("reward brief")]
+    assert "none of the 10 rows" in tested
+
+
 def test_rows_without_the_column_are_counted_with_the_nearest_name(recipe_file, weighted):
     weighted(name="weight")
     with pytest.raises(DataError, match="10 of 10 rows") as raised:

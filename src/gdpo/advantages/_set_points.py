@@ -141,8 +141,8 @@ class SetPoints:
         for name, named, weight in zip(self._names, self._named, given, strict=True):
             if named and weight != 1:
                 raise ConfigError(
-                    f"{name!r} has the weight {weight:g} and a requested share: remove one of the "
-                    "two. influence computes the weights of the rewards that it names"
+                    f"{name!r} has the weight {weight:g} and a requested share: remove the weight "
+                    "(or set it to 1), because influence computes the weights, or remove influence"
                 )
             if not named and weight != 0:
                 raise ConfigError(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import ceil, sqrt
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -167,7 +168,16 @@ class Attack:
         tokens = np.asarray(self.found.tokens)[chosen]
         own = any(row.problem.weights is not None for row in self.rows)
         weights = self.weights[chosen[:, 0]] if own else np.asarray(resolved.weights)
-        return np.asarray(resolved.rule(rewards, weights * factors, token_counts=tokens))
+        return self._of_rule(rewards, weights * factors, tokens)
+
+    def _of_rule(self, rewards: Any, weights: Any, tokens: Any) -> Any:
+        """Return the advantages of the recipe's rule. A completion of a recipe is one turn."""
+        rule = self.resolved.rule
+        if not rule.wants_turns:
+            return np.asarray(rule(rewards, weights, token_counts=tokens))
+        turns = np.ones_like(tokens)
+        of_turns = rule(rewards[:, :, None], weights, token_counts=tokens, turns=turns)
+        return np.asarray(of_turns)[:, :, 0]
 
 
 def _outcome(

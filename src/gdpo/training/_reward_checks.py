@@ -150,6 +150,11 @@ def _check_one(
     scores = scorer.score([t for _, _, t in odd], [s.reference for _, s, _ in odd], only=[reward])
     _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
     tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
+    if known and not any(applies(s.weights, reward.name) for _, s, _ in known):
+        return RewardFinding(
+            f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: not tested on reference "
+            f"answers, because the weights per prompt apply it to none of the {len(known):,} rows"
+        )
     return _summary(reward, tried, len(problems), [n for n, *_ in short])
 
 

@@ -12,7 +12,12 @@ from tests.rollouts.readers import written
 
 from gdpo.rollouts import Rollout, Turn, rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, RolloutTable, Turns, read_rollout_files
-from gdpo.rollouts.readers.rewards import MOST
+from gdpo.rollouts.readers.batches import open_file
+from gdpo.rollouts.readers.files import RolloutFile
+from gdpo.rollouts.readers.formats import ReaderOptions
+from gdpo.rollouts.readers.records import Row, RowTurns
+from gdpo.rollouts.readers.report import FileReport, ReadReport
+from gdpo.rollouts.readers.rewards import MOST, RecordRewards
 from gdpo.rollouts.readers.table import joined
 from gdpo.rollouts.readers.turns import TOO_MANY
 
@@ -186,14 +191,22 @@ def test_a_file_without_turns_joins_a_step_with_turns_as_unknown(tmp_path):
     assert sorted(table.turns.counts.tolist()) == [0, 2]
 
 
-def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path):
+@pytest.mark.parametrize("other", [["two"], [["two"]], [None]])
+def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path, other):
     file = rollout_file(record(tmp_path, [rollout(0, (turn(1.0, 0.5),))]), 3)
     found = pq.read_table(file)
     place = found.schema.get_field_index("turns")
-    pq.write_table(found.set_column(place, "turns", [["two"]]), file)
+    pq.write_table(found.set_column(place, "turns", pa.array(other)), file)
     table, report = only(tmp_path)
     assert table.turns is None
     assert any("'turns'" in notice.what for notice in report.notices.values())
+
+
+def test_a_column_called_turns_of_another_format_is_not_looked_at(tmp_path):
+    (tmp_path / "a.csv").write_text("prompt,reward_a,reward_b,turns\nq,1,0.5,3\nq,0,1,2\n")
+    table, report = only(tmp_path / "a.csv")
+    assert (table.format, table.turns) == ("columns", None)
+    assert not report.notices
 
 
 def test_a_turn_that_is_null_or_lacks_fields_is_missing(tmp_path):
@@ -259,7 +272,8 @@ TINKER = [
 
 def test_the_steps_of_tinker_are_turns_and_a_turn_without_a_metric_earns_0_of_it():
     """tinker_cookbook's own writer wrote the file, with the script beside it."""
-    table, _ = only(TINKERS)
+    table, report = only(TINKERS)
+    assert not report.notices
     assert table.names == ("search", "correct", "brief")
     np.testing.assert_array_equal(table.rewards, [[2, 0.25, 0.5], [1, nan, nan]])
     assert table.turns.counts.tolist() == [3, 1]
@@ -281,6 +295,22 @@ def test_records_of_a_single_turn_have_no_turns(tmp_path):
     assert only(tinker(tmp_path, TINKER[1:]))[0].turns is None
 
 
+def test_a_metric_of_the_whole_trajectory_stands_at_the_last_turn_instead_of_those_of_steps(
+    tmp_path,
+):
+    steps = [(0.0, {"a": 1.0}), (0.0, {"a": 2.0})]
+    table, _ = only(tinker(tmp_path, [(steps, 0.0, {"a": 5.0})]))
+    assert table.rewards.tolist() == [[5]]
+    assert table.turns.rewards.tolist() == [[[0], [5]]]
+
+
+def test_a_rollout_without_steps_has_no_turns_next_to_those_that_have_some(tmp_path):
+    table, report = only(tinker(tmp_path, [*TINKER, ([], 1.0, {"brief": 0.5})]))
+    assert table.turns.counts.tolist() == [3, 1, 0]
+    assert np.isnan(table.turns.rewards[2]).all()
+    assert report.skipped == 0
+
+
 def test_unusable_metrics_of_a_turn_are_reported(tmp_path):
     steps = [(0.0, {"a": inf}), (0.0, {"a": nan, "b": "x"}), (0.0, {"a": 1.0})]
     table, report = only(tinker(tmp_path, [(steps, 0.0, {})]))
@@ -292,14 +322,39 @@ def test_unusable_metrics_of_a_turn_are_reported(tmp_path):
 def test_a_metric_beyond_the_most_that_are_read_is_left_out_of_the_turns_too(tmp_path):
     many = {f"m{i}": 1.0 for i in range(MOST + 1)}
     steps = [(0.0, many), (0.0, many)]
-    table, _ = only(tinker(tmp_path, [(steps, 0.0, {})]))
+    table, _ = only(tinker(tmp_path, [(steps, 0.0, {}), (steps[:1], 0.0, {})]))
     assert len(table.names) == MOST
-    assert table.turns.rewards.shape == (1, 2, MOST)
-    assert (table.turns.rewards == 1).all()
+    assert table.turns.rewards.shape == (2, 2, MOST)
+    assert (table.turns.rewards[0] == 1).all()
+    assert (table.turns.rewards[1, 0] == 1).all()
 
 
 def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     """So that little besides the turns of one line is ever kept as objects."""
-    monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 3)
-    table, _ = only(tinker(tmp_path, TINKER * 2))
-    assert table.turns.counts.tolist() == [3, 1, 3, 1]
+    monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 4)
+    path = tinker(tmp_path, TINKER * 3)
+    found = RolloutFile(path, "jsonl", "", None, evaluation=False)
+    opened = open_file(found, ReaderOptions(), FileReport(path, ReadReport((path,))))
+    assert [len(batch) for batch, _ in opened.batches] == [2, 2, 2]
+    table, _ = only(path)
+    assert table.turns.counts.tolist() == [3, 1] * 3
+    np.testing.assert_array_equal(table.turns.rewards[1, 0], [1, nan, nan])
+
+
+def test_a_rollout_of_one_turn_is_the_same_alone_in_its_batch(tmp_path, monkeypatch):
+    whole, _ = only(tinker(tmp_path / "a", TINKER))
+    monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 1)
+    split, _ = only(tinker(tmp_path / "b", TINKER))
+    np.testing.assert_array_equal(split.turns.rewards, whole.turns.rewards)
+    np.testing.assert_array_equal(split.turns.num_tokens, whole.turns.num_tokens)
+    assert split.turns.counts.tolist() == whole.turns.counts.tolist() == [3, 1]
+
+
+def test_of_too_many_rewards_only_those_that_are_kept_stay_in_the_turns(tmp_path):
+    """A line of many names takes no memory beyond its own parsing."""
+    rewards = RecordRewards(ReaderOptions(), FileReport(tmp_path, ReadReport((tmp_path,))), None)
+    names = [f"m{i}" for i in range(MOST + 9)]
+    turns = RowTurns(2, {name: {0: 1.0} for name in (*names, "reward")}, (1.0, 1.0))
+    row = Row(rewards=dict.fromkeys(names, 1.0), turns=turns)
+    rewards.narrow(row, 0)
+    assert set(row.turns.rewards) == {*names[:MOST], "reward"}

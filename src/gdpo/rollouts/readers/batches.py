@@ -292,7 +292,8 @@ def _some_at_a_time(
                 rewards.narrow(row, line)
             lines.append(line)
             rows.append(row)
-            turns += 0 if row.turns is None else row.turns.count
+            if row.turns is not None:
+                turns += row.turns.count
             most = texts if rewards is None else max(_CHUNK, rewards.needed)
             full = file.bytes - start >= _TEXT_BYTES if rewards is None else turns >= _TURNS
             if full or len(rows) >= most:

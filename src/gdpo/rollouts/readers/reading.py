@@ -186,14 +186,14 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
         scored = None if rescore is None else _rescored(rescore, batch, texts, file)
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
-            lines, weights, ranges, turns = batch.lines[rows], None, {}, None
+            lines, weights, ranges, paths = batch.lines[rows], None, {}, {}
             if opened.rewards is None:
                 columns = {name: column.take(rows) for name, column in (scored or {}).items()}
                 how = RESCORED
             else:
                 paths, how = opened.rewards.of(batch, rows)
                 columns = {name: batch.reward(path, rows) for name, path in paths.items()}
-                ranges, turns = opened.rewards.ranges, turns_of(batch, paths, rows, file)
+                ranges = opened.rewards.ranges
             file.found_rewards(columns, how)
             _report_groups(batch, rows, file)
             none = np.full(len(lines), np.nan)
@@ -215,7 +215,11 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
                 row=numbered + np.arange(len(batch))[rows],
                 ranges=ranges,
                 grouped_by=batch.grouped_by(rows),
-                turns=turns,
+                turns=None
+                if opened.rewards is None
+                else turns_of(
+                    batch, paths, rows=rows, whole=(values, of_batch["num_tokens"][rows]), file=file
+                ),
                 **{name: values[rows] for name, values in of_batch.items()},
             )
             if table.steps[0] < 0:

@@ -60,7 +60,7 @@ class Doubtful(str):
 TOO_LONG = Doubtful("...")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowTurns:
     """Stores the turns of one rollout."""
 
@@ -74,7 +74,12 @@ class RowTurns:
 
     def only(self, names: Collection[str]) -> "RowTurns":
         """Return the turns with some of their rewards."""
-        return replace(self, rewards={n: v for n, v in self.rewards.items() if n in names})
+        kept = {name: values for name, values in self.rewards.items() if name in names}
+        return self if len(kept) == len(self.rewards) else replace(self, rewards=kept)
+
+
+ONE_TURN = RowTurns(1, {}, ())
+"""Turns of a rollout of one turn, which has the rewards and the tokens of the rollout."""
 
 
 @dataclass(slots=True)
@@ -255,39 +260,43 @@ def tinker(record: Record) -> Iterator[Row]:
     The rewards are the metrics of the trajectory, and the means of the metrics of its steps. A
     metric `stop/<reason>` is not a reward, but the reason why the episode ended.
     """
-    found: dict[str, dict[int, float]] = {}
+    found: dict[str, list[float]] = {}
     ended = None
     steps = cast("list[Record]", record["steps"])
-    for turn, step in enumerate(steps):
+    for step in steps:
         for name, value in (step.get("metrics") or {}).items():
             if name.startswith(_STOP):
                 ended = name.removeprefix(_STOP)
             elif is_number(value):
-                found.setdefault(name, {})[turn] = float(value)
-    parts = {name: sum(values.values()) / len(values) for name, values in found.items()}
-    whole = numbers_in(record.get("trajectory_metrics") or {}, but=frozenset())
-    tokens = [int(step["ac_len"]) for step in steps]
+                found.setdefault(name, []).append(float(value))
+    parts = {name: sum(values) / len(values) for name, values in found.items()}
+    parts |= numbers_in(record.get("trajectory_metrics") or {}, but=frozenset())
     yield Row(
         step=record["iteration"],
         group=record["group_idx"],
-        rewards=parts | whole,
+        rewards=parts,
         total=record["total_reward"],
         total_name="total_reward",
-        num_tokens=sum(tokens),
+        num_tokens=sum(int(step["ac_len"]) for step in steps),
         finish_reason=ended,
-        turns=RowTurns(len(steps), _tinker_turns(record, found, whole), tokens) if steps else None,
+        turns=ONE_TURN if len(steps) == 1 else _tinker_turns(record, steps) if steps else None,
     )
 
 
-def _tinker_turns(
-    record: Record, by_turn: dict[str, dict[int, float]], whole: Record
-) -> dict[str, dict[int, float]]:
-    """Return the rewards of the turns. Those of the whole rollout stand at the last turn."""
-    scalar = {turn: number(step.get("reward")) for turn, step in enumerate(record["steps"])}
-    last = len(scalar) - 1
+def _tinker_turns(record: Record, steps: list[Record]) -> RowTurns:
+    """Return the steps as turns. The rewards of the whole rollout stand at the last turn."""
+    last = len(steps) - 1
+    scalar = {turn: number(step.get("reward")) for turn, step in enumerate(steps)}
     scalar[last] += number(record.get("final_reward", 0.0))
+    found = {"total_reward": scalar}
+    by_turn: dict[str, dict[int, float]] = {}
+    for turn, step in enumerate(steps):
+        for name, value in (step.get("metrics") or {}).items():
+            if is_number(value):
+                by_turn.setdefault(name, {})[turn] = float(value)
+    whole = as_object(record.get("trajectory_metrics"))
     at_end = {name: {last: float(value)} for name, value in whole.items() if is_number(value)}
-    return {"total_reward": scalar} | by_turn | at_end
+    return RowTurns(len(steps), found | by_turn | at_end, [int(step["ac_len"]) for step in steps])
 
 
 def art(record: Record) -> Iterator[Row]:

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
 from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, inside
 from gdpo.rollouts.readers.inference import Values
-from gdpo.rollouts.readers.records import Row, RowTurns
+from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns
 from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.readers.table import RolloutTable, Turns
 
@@ -20,10 +20,12 @@ MOST = 2**26
 TOO_MANY = "the turns of the step would take too much memory, and are not read"
 _NO_TURNS = RowTurns(0, {}, ())
 _Lines = Int[np.ndarray, " rollout"]
+Whole: TypeAlias = tuple[Float[np.ndarray, "rollout reward"], Values]
+"""Rewards and number of tokens of whole rollouts."""
 
 
 def turns_of(
-    batch: Batch, rewards: Mapping[str, str], rows: Rows, file: FileReport
+    batch: Batch, rewards: Mapping[str, str], *, rows: Rows, whole: Whole, file: FileReport
 ) -> Turns | None:
     """Return the turns of some rollouts of a batch, or None if none of these rollouts has turns.
 
@@ -31,6 +33,7 @@ def turns_of(
         batch: Rollouts of a file.
         rewards: Paths of the rewards, keyed by name.
         rows: The rollouts to use.
+        whole: Rewards and number of tokens of each of these rollouts.
         file: Report on the file, which receives notices about unusable values.
     """
     lines = batch.lines[rows]
@@ -40,9 +43,13 @@ def turns_of(
     if not batch.rows:
         return None
     part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
-    if all(row.turns is None for row in part):
+    turns = [row.turns for row in part]
+    if turns.count(None) == len(turns):
         return None
-    return _of_rows(part, tuple(rewards), lines, file)
+    if turns.count(ONE_TURN) == len(turns):
+        ones, unknown = np.ones(len(part), np.int64), np.full((len(part), 1), np.nan)
+        return Turns(ones, whole[0][:, None], unknown, whole[1][:, None])
+    return _of_rows(part, tuple(rewards), lines, whole, file)
 
 
 def fits(rollouts: int, turns: int, rewards: int) -> bool:
@@ -62,27 +69,45 @@ def without_single(table: RolloutTable) -> RolloutTable:
 
 
 def _of_rows(
-    rows: Sequence[Row], names: Sequence[str], lines: _Lines, file: FileReport
+    rows: Sequence[Row], names: Sequence[str], lines: _Lines, whole: Whole, file: FileReport
 ) -> Turns | None:
     turns = [row.turns or _NO_TURNS for row in rows]
     counts = np.array([each.count for each in turns], np.int64)
     if not _few(counts, names, lines, file):
         return None
-    size = int(counts.sum())
-    values, missing = np.full((size, len(names)), np.nan), np.ones((size, len(names)), np.bool_)
-    for start, each in zip((np.cumsum(counts) - counts).tolist(), turns, strict=True):
-        for k, name in enumerate(names):
-            if found := each.rewards.get(name):
-                values[start : start + each.count, k] = 0.0
-                values[[start + turn for turn in found], k] = list(found.values())
-                missing[start : start + each.count, k] = False
-    none, places = np.zeros(size, np.bool_), np.repeat(lines, counts)
-    columns = [
-        Column(values[:, k], missing[:, k], none, none).usable(_called(name), places, file)
-        for k, name in enumerate(names)
+    starts, places = np.cumsum(counts) - counts, np.repeat(lines, counts)
+    single = np.array([each is ONE_TURN for each in turns])
+    columns: list[Values] = []
+    for k, name in enumerate(names):
+        values, given = _earned([each.rewards.get(name) for each in turns], counts, starts)
+        none = np.zeros(len(values), np.bool_)
+        values = Column(values, ~given, none, none).usable(_called(name), places, file)
+        values[starts[single]] = whole[0][single, k]
+        columns.append(values)
+    tokens = np.full(len(places), np.nan)
+    many = np.repeat(~single, counts)
+    tokens[many] = [count for each in turns for count in each.num_tokens]
+    tokens[starts[single]] = whole[1][single]
+    return _padded(counts, columns, np.full(len(places), np.nan), tokens)
+
+
+def _earned(
+    rewards: Sequence[Mapping[int, float] | None], counts: _Lines, starts: _Lines
+) -> tuple[Values, Bool[np.ndarray, " turn"]]:
+    """Return one reward at each turn, rollout by rollout, and whether the rollout has the reward.
+
+    A turn without the reward has 0 of it, if another turn of the rollout has the reward.
+    """
+    found = [
+        (start + turn, value)
+        for each, start in zip(rewards, starts.tolist(), strict=True)
+        if each
+        for turn, value in each.items()
     ]
-    tokens = np.array([count for each in turns for count in each.num_tokens], np.float64)
-    return _padded(counts, columns, np.full(size, np.nan), tokens)
+    given = np.repeat(np.array([bool(each) for each in rewards], np.bool_), counts)
+    values = np.where(given, 0.0, np.nan)
+    values[[place for place, _ in found]] = [value for _, value in found]
+    return values, given
 
 
 def _of_table(
