@@ -295,6 +295,13 @@ def test_a_reward_that_is_paid_on_few_turns_is_not_paid_per_turn():
     assert kinds(rewards, counts) == {Kind.TURN_COUNT}
 
 
+def test_a_reward_of_every_turn_that_longer_rollouts_get_less_of_makes_fewer_turns_better():
+    rewards, counts = planted("paid per turn, 1.2 times the end")
+    rewards[..., 0] = 6.0 / counts[..., None] ** 2
+    assert kinds(rewards, counts) == {Kind.TURN_COUNT}
+    assert "fewer turns" in the(Kind.TURN_COUNT, rewards, counts).message
+
+
 def test_advantages_that_do_not_follow_the_number_of_turns_make_neither_better():
     rewards, counts = planted("paid per turn, 1.2 times the end")
     assert kinds(rewards, counts, estimator="turn_index_centred") == set()
