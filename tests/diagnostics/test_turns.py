@@ -312,18 +312,44 @@ def test_advantages_that_do_not_follow_the_number_of_turns_make_neither_better()
 
 
 def test_a_reward_without_influence_is_not_blamed():
-    """Both rewards are paid per turn, and the advantages depend on one of them."""
-    random = np.random.default_rng(0)
-    counts, rewards = per_turn(random, 64, pays=1.0)
-    rewards = np.concatenate([rewards[..., :1], 1e-3 * rewards[..., :1]], axis=-1)
-    rewards += 1e-6 * random.standard_normal(rewards.shape)
-    (finding,) = diagnose_turns(
-        rewards, None, B, turns=counts, estimator="grpo", thresholds=Thresholds()
-    ).findings[:1]
-    assert finding.rewards == ("a",)
-    counts, rewards = per_turn(random, 64, pays=0.01, rate=0.9)
+    counts, rewards = per_turn(np.random.default_rng(0), 600, pays=0.03, rate=0.9)
     assert kinds(rewards, counts, estimator="grpo") == set()
     assert kinds(rewards, counts, estimator="gdpo") == {Kind.TURN_COUNT}
+    any_share = Thresholds(turn_count_influence=0.0)
+    found = kinds(rewards, counts, estimator="grpo", thresholds=any_share)
+    assert found == {Kind.TURN_COUNT}
+
+
+def test_a_reward_that_is_outweighed_by_a_cost_of_turns_does_not_make_more_turns_better():
+    random = np.random.default_rng(0)
+    counts, rewards = per_turn(random, 64, pays=1.0, rate=0.5)
+    rewards[..., 1] = -0.8
+    first = diagnose_turns(rewards, None, NAMES, turns=counts, estimator="grpo").turns[0]
+    assert first.diagnosis.rewards[0].influence_share > 0.1
+    finding = the(Kind.TURN_COUNT, rewards, counts, estimator="grpo")
+    assert finding.rewards == ("correct",)
+
+
+@pytest.mark.parametrize(
+    ("groups", "longer_earns", "longer_is_better", "reported"),
+    [
+        (16, 16, 16, True),
+        (15, 15, 15, False),  # too few groups
+        (16, 14, 16, True),
+        (16, 12, 16, False),  # a correlation of 0.5, which is 2.2 standard errors
+        (16, 16, 12, False),  # the same of the advantages
+    ],
+)
+def test_a_correlation_that_few_groups_do_not_show_clearly_is_not_reported(
+    groups, longer_earns, longer_is_better, reported
+):
+    """Groups of a rollout of one turn and one of two, in which one earns 1."""
+    rewards, advantages = np.zeros((groups, 2, 2, 1)), np.tile([1.0, -1.0], (groups, 1))
+    rewards[:longer_earns, 1, 0] = rewards[longer_earns:, 0, 0] = 1.0
+    advantages[:longer_is_better] *= -1
+    counts = np.tile([1, 2], (groups, 1))
+    found = kinds(rewards, counts, A, advantages=advantages)
+    assert (Kind.TURN_COUNT in found) == reported
 
 
 @pytest.mark.parametrize(
