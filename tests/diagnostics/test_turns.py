@@ -320,6 +320,13 @@ def test_a_reward_without_influence_is_not_blamed():
     assert found == {Kind.TURN_COUNT}
 
 
+def test_a_reward_that_is_only_watched_is_not_blamed():
+    rewards, counts = planted("paid on 60 % of the turns")
+    watched = np.concatenate([rewards, np.ones_like(rewards[..., :1])], axis=-1)
+    found = diagnose_turns(watched, [1, 1, 0], [*NAMES, "c"], turns=counts).findings
+    assert [finding.rewards for finding in found] == [("format",)]
+
+
 def test_a_reward_that_is_outweighed_by_a_cost_of_turns_does_not_make_more_turns_better():
     random = np.random.default_rng(0)
     counts, rewards = per_turn(random, 64, pays=1.0, rate=0.5)
