@@ -34,10 +34,13 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
     >>> nearest("gpdo", ["grpo", "gdpo"])
     'gdpo'
+    >>> nearest("my_rewards:brevity", ["brevity", "correctness"])
+    'brevity'
     """
     names = sorted(allowed)
+    attribute = (other for other in names if name.endswith(f":{other}"))
     transposed = (other for other in names if sorted(other) == sorted(name))
-    return next(iter((*transposed, *get_close_matches(name, names, n=1))), None)
+    return next(iter((*attribute, *transposed, *get_close_matches(name, names, n=1))), None)
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

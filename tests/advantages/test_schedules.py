@@ -89,6 +89,12 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(options):
     assert resumed.state() == whole.state()
 
 
+def test_a_saved_state_with_an_endless_step_is_refused():
+    state = {"schedules": {"step": float("inf"), "met": [], "means": {}}}
+    with pytest.raises(ConfigError, match="schedules of this run"):
+        AdvantageRule("gdpo", NAMES, LINEAR).restore(state)
+
+
 def test_a_saved_state_without_schedules_is_refused():
     with pytest.raises(ConfigError, match="schedules of this run"):
         AdvantageRule("gdpo", NAMES, LINEAR).restore({"scale": 1.0, "rollouts": 1.0})
@@ -125,6 +131,8 @@ def test_weights_without_schedules_reach_the_estimator_as_they_are():
         ({"brevity": {"to": 0.2, "steps": True}}, "steps must be a whole number"),
         ({"brevity": {"to": float("nan"), "steps": 3}}, "to must be a finite"),
         ({"brevity": {"to": "x", "steps": 3}}, "to must be a number"),
+        ({"brevity": {"to": 10**400, "steps": 3}}, "brevity: to must be at most"),
+        ({"brevity": {"from": 1e308, "to": -1e308, "steps": 3}}, "to - from"),
         ({"brevity": {"to": 0.2, "steps": 3, "value": 1}}, "write"),
         ({"brevity": {"after": {"reward": "format"}, "value": 1}}, "after is .*mean_at_least"),
         ({"brevity": {"after": {"reward": "x", "mean_at_least": 1}, "value": 1}}, "'x', which"),
@@ -133,3 +141,21 @@ def test_weights_without_schedules_reach_the_estimator_as_they_are():
 def test_a_schedule_that_cannot_work_is_an_error_at_once(schedule, message):
     with pytest.raises(ConfigError, match=message):
         AdvantageRule("grpo", NAMES, {"schedules": schedule})
+
+
+@pytest.mark.parametrize(("at_least", "when"), [(95, "never"), (0.0, "always")])
+def test_a_condition_outside_of_the_declared_range_is_an_error_at_once(at_least, when):
+    after = {"after": {"reward": "format", "mean_at_least": at_least}, "value": 0.2}
+    options = {"schedules": {"brevity": after}}
+    with pytest.raises(ConfigError, match=f"brevity: .*format is {when} .*from 0 to 1"):
+        AdvantageRule("grpo", NAMES, options, low=[0.0, 0.0], high=[1.0, 1.0])
+    nan = float("nan")
+    AdvantageRule("grpo", NAMES, options, low=[nan, 0.0], high=[nan, 1.0])
+    AdvantageRule("grpo", NAMES, options)
+
+
+@pytest.mark.parametrize(("estimator", "listed"), [("gdpo", True), ("rloo", False)])
+def test_an_unknown_option_lists_influence_only_where_it_is_allowed(estimator, listed):
+    with pytest.raises(ConfigError, match=r"'influnce': .*schedules") as raised:
+        AdvantageRule(estimator, NAMES, {"influnce": {}})
+    assert ("did you mean 'influence'" in str(raised.value)) == listed

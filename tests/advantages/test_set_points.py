@@ -155,6 +155,16 @@ def test_copies_share_the_weight_and_do_not_break_the_solution():
     assert list(held & negative) == [False, True]
 
 
+def test_opposite_rewards_are_not_attainable_because_no_weights_give_them_their_shares():
+    rule = rule_of({"correct": 0.7, "format": 0.3})
+    for seed in range(20):
+        rewards = batch(seed)
+        rewards[..., 1] = -rewards[..., 0]
+        rule.update(rewards, [1, 1, 0])
+    assert statuses(rule)["correct"] == "not attainable: correlation -1.00 with format"
+    assert statuses(rule)["format"] == "not attainable: correlation -1.00 with correct"
+
+
 def test_the_solution_gives_the_shares_where_no_bound_is_met():
     m = np.array([[0.8, 0.1, 0], [0.1, 0.7, -0.2], [0, -0.2, 0.1]])
     weights, held, _ = solve(m, 3 * SHARES)
@@ -183,6 +193,27 @@ def test_the_state_of_another_request_is_refused():
     other = rule_of({"correct": 1, "format": 1})
     with pytest.raises(ConfigError, match="set-points of this run"):
         rule_of().restore(other.state())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("weights", [0.0, 1.0, 1.0]),
+        ("weights", [-1.0, 1.0, 1.0]),
+        ("weights", [float("nan"), 1.0, 1.0]),
+        ("products", [[float("inf")] * 3] * 3),
+        ("live", [-1.0, 0.0, 0.0]),
+        ("steps", -1.0),
+        ("quiet", [1e30, 0, 0]),
+    ],
+)
+def test_a_state_with_impossible_numbers_is_refused(key, value):
+    rule = rule_of()
+    after(rule, 3)
+    state = rule.state()
+    state["set_points"][key] = value
+    with pytest.raises(ConfigError, match="set-points of this run"):
+        rule_of().restore(state)
 
 
 def test_missing_values_and_a_noise_floor_count_as_in_the_estimator():
@@ -238,6 +269,7 @@ def test_a_trained_reward_without_a_share_is_refused():
         ("gdpo", {"influence": {"corect": 1}}, "'corect'.*correct"),
         ("gdpo", {"influence": {"correct": 0}}, "correct must be a finite number above 0"),
         ("gdpo", {"influence": {"correct": "much"}}, "correct must be a number"),
+        ("gdpo", {"influence": {"correct": 10**400}}, r"influence: correct .* 1\.79769e\+308"),
         (
             "gdpo",
             {"influence": ASKED, "schedules": {"format": {"to": 1, "steps": 2}}},

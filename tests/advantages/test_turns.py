@@ -391,6 +391,14 @@ def test_very_small_and_very_large_rewards_work(estimator, size):
     agree(estimator(r * size, W, turns=turns), estimator(r, W, turns=turns), atol=1e-9)
 
 
+@CENTRED
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 1e307), (torch.float32, 1e36)])
+def test_rewards_whose_returns_overflow_are_an_error_and_not_zero(estimator, dtype, size):
+    r = torch.tensor(np.random.default_rng(0).random((30, 8, 40, 1)) * size, dtype=dtype)
+    with pytest.raises(DataError, match=rf"too large .*{dtype}|too large .*float64"):
+        estimator(r, [1.0], turns=torch.full((30, 8), 40))
+
+
 def test_the_arguments_stay_as_they_are():
     r, turns = drawn(0, gaps=0.1)
     before = r.copy(), turns.copy()
@@ -422,6 +430,7 @@ def test_a_cap_holds():
         ({"turns": np.full((3, 4), 6)}, "turns .*0 to 5"),
         ({"turns": np.full((3, 4), -1)}, "turns"),
         ({"turns": np.full((3, 4), np.nan)}, "turns"),
+        ({"turns": [[1, 2], [3]]}, r"turns .*\[prompt, sample\]"),
         ({"outcome": [True]}, "outcome .*2 rewards"),
         ({"outcome": [True, False, True]}, "outcome .*2 rewards"),
         ({"scales": [1.0]}, "scales"),

@@ -20,6 +20,7 @@ RIGHT, WRONG = "<think>a</think>\n<answer>4</answer>", "5"
 
 size = Reward("size", lambda completion, _: min(len(completion), 9), low=0, high=9)
 both = [size, token_limit(3)]
+letters = Reward("letters", lambda m, _: len(m[-1]["content"]), low=0, high=9, of="turn")
 nothing = 3
 
 
@@ -196,3 +197,17 @@ def test_the_text_of_a_completion_is_that_of_its_messages():
     assert completion_text(None) is None
     assert completion_text(["a", "b"]) == "ab"
     assert json.loads('"x"') == completion_text("x")
+
+
+def test_a_reward_of_turns_is_rescored_on_the_messages_of_the_model(tmp_path):
+    talk = [
+        {"role": "assistant", "content": "ab"},
+        {"role": "tool", "content": "result"},
+        {"role": "assistant", "content": "c"},
+    ]
+    written_by = [RolloutText("p", talk), RolloutText("p", "abcd"), RolloutText("p", None)]
+    with Rescorer("tests.analysis.test_rescore:letters") as rescorer:
+        rescored = rescorer(written_by)
+        assert rescorer.low == {}  # a total over the turns has no range
+    assert rescored.rewards == {"letters": [3, 4, None]}
+    assert rescored.problems[NO_TEXT] == [2]

@@ -24,7 +24,14 @@ from tests.experiments.conftest import write_run
         (["recipes/gsm8k", "--estimators", ","], "--estimators"),
         (["recipes/gsm8k", "--reach", "1.5"], "above 0 and at most 1"),
         (["recipes/gsm8q"], "did you mean 'gsm8k'"),
-        (["recipes/gsm8k", "--vary", "rewards.formt.weight=1,2"], "did you mean 'format'"),
+        (
+            ["recipes/gsm8k", "--vary", "rewards.formt.weight=1,2"],
+            "--vary rewards.formt.weight=1: there is no reward 'formt': did you mean 'format'",
+        ),
+        (
+            ["recipes/gsm8k", "--estimators", "grpo", "--vary", "influence={format: 1},null"],
+            "--vary influence={format: 1}: influence has no share",
+        ),
         (["--suite", "toys", "--vary", "a=1"], "--vary"),
         (["--suite", "toys", "--front", "a,b"], "--front"),
         (["recipes/gsm8k", "--front", "format,lenght"], "no reward 'lenght'"),
@@ -78,6 +85,19 @@ def test_a_dry_run_shows_schedules_and_the_requested_influence_of_each_variant(g
     assert (code, err) == (0, "")
     assert "gdpo format.weight.to=0.5: " in out
     assert "format × 1 → 0.5 over 200 steps" in out
+
+
+def test_a_dry_run_shows_what_a_closed_gate_gives(gdpo_says, tmp_path):
+    gates = ",".join(
+        f"{{on: correctness, at_least: 1, otherwise: {each}}}" for each in ("zero", "missing")
+    )
+    options = ["--estimators", "gdpo", "--dry-run", "--output", tmp_path / "c"]
+    code, out, err = gdpo_says(
+        "compare", "recipes/gsm8k", *options, "--vary", f"rewards.format.gate={gates}"
+    )
+    assert (code, err) == (0, "")
+    assert "format × 1 where correctness ≥ 1; 0 of 5" in out
+    assert "format × 1 where correctness ≥ 1 (else missing); 0 of 5" in out
 
 
 def test_a_dry_run_prints_the_smallest_p_value_and_the_seeds_that_are_needed(gdpo_says, tmp_path):

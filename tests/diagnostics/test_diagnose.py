@@ -192,6 +192,16 @@ def test_the_conflict_by_chance_is_that_of_rewards_shuffled_within_their_groups(
     assert abs(np.mean(shuffled) - wanted) < 4 * error
 
 
+def test_a_single_trained_reward_that_a_gate_makes_missing_has_no_conflict_by_chance():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        watched, trained = (rng.integers(0, 3, (4, 7)) / 2 for _ in range(2))
+        rewards = np.stack([np.where(watched < 1, NAN, trained), watched], axis=-1)
+        diagnosis = diagnose(rewards, [1, 0], ["a", "b"])
+        assert diagnosis.chance_conflict >= 0
+        assert diagnosis.chance_conflict == pytest.approx(0, abs=1e-15)
+
+
 def test_a_larger_group_counts_for_more_in_the_conflict_by_chance():
     rewards = some_rewards(missing=0.0)[2:4]
     rewards[0, 3:] = NAN

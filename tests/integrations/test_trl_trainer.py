@@ -140,9 +140,9 @@ def test_all_reward_objects_score_a_batch_once_with_its_text_and_its_tokens(
 ):
     batches = []
 
-    def watched(self, completions, references, *, num_tokens=None, only=None):
+    def watched(self, completions, references, *, num_tokens=None, **options):
         batches.append((list(completions), list(num_tokens)))
-        return original(self, completions, references, num_tokens=num_tokens, only=only)
+        return original(self, completions, references, num_tokens=num_tokens, **options)
 
     original = Scorer.score
     monkeypatch.setattr(Scorer, "score", watched)

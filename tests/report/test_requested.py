@@ -14,7 +14,7 @@ from gdpo.experiments.analysis import analyse
 from gdpo.experiments.reading import Measured
 from gdpo.report import write_report
 from gdpo.report._run_contents import read_contents
-from gdpo.report.requested import requested_summary
+from gdpo.report.requested import note, requested_summary
 
 STEPS = 12
 REQUEST = {"format": 0.7, "correct": 0.3}
@@ -37,8 +37,8 @@ def alone(folder, run, steps):
     return analysis.runs["0"].influence(set(steps))
 
 
-def shown(shares):
-    console = Console(width=300, record=True, file=StringIO())
+def shown(shares, *, width=300):
+    console = Console(width=width, record=True, file=StringIO())
     console.print(requested_summary(shares))
     return console.export_text()
 
@@ -96,6 +96,31 @@ def test_a_status_that_is_averaged_over_several_steps_is_not_shown(tmp_path):
     assert share.status == "–"
 
 
+def test_a_page_does_not_show_a_weight_that_changes_as_the_weight_of_the_recipe(tmp_path):
+    run = governed(trained(tmp_path / "runs", "gdpo", 1, steps=STEPS))
+    write_report(analyse(experiment_of(tmp_path, [run]), draws=50), tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text("utf-8").count("weight changing") == len(REQUEST)
+
+
+def test_the_explanation_defines_the_statuses_that_occur(tmp_path):
+    run = trained(tmp_path / "runs", "gdpo", 1, steps=STEPS)
+    (released, _) = contents_of(tmp_path, [governed(run, statuses=[0] * 5 + [3] * 7)]).requested
+    assert "Learned and released: " in note([released])
+    assert "Does not vary: " not in note([released])
+    assert note([released]) in " ".join(shown([released]).split())
+
+
+def test_nothing_is_truncated_in_a_terminal_of_80_columns(tmp_path):
+    runs = [trained(tmp_path / "runs", "gdpo", 1, steps=STEPS)]
+    found = contents_of(tmp_path, [governed(run) for run in runs]).requested
+    label = "gdpo influence={correctness: 0.7, brevity: 0.3}"
+    text = shown([replace(share, label=label, reward="correctness") for share in found], width=80)
+    assert "…" not in text
+    assert label in text
+    assert "correctness " in text
+    assert "requested" in text
+
+
 def test_without_rollouts_the_request_and_the_weight_remain(tmp_path):
     run = governed(unrecorded("gdpo", 1, tmp_path))
     share, _ = contents_of(tmp_path, [run]).requested
@@ -121,6 +146,7 @@ def test_the_page_and_the_export_have_the_table_and_the_weights(tmp_path):
     shares = write_report(comparison, tmp_path / "page.html", export=tmp_path / "export")
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "Requested influence</h2>" in page
+    assert page.count("weight varied") == len(REQUEST)  # GRPO has fixed weights
     file = (tmp_path / "export" / "requested.csv").read_text("utf-8")
     rows = list(csv.DictReader(StringIO(file)))
     assert [row["reward"] for row in rows] == list(REQUEST)

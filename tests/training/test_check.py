@@ -256,6 +256,13 @@ def test_one_group_per_generation_is_noted(recipe_file):
     assert "one group" not in texts_of(check(grpo))
 
 
+@pytest.mark.parametrize(("steps", "noted"), [(4, False), (5, True)])
+def test_a_schedule_that_is_longer_than_the_run_is_noted(recipe_file, steps, noted):
+    schedule = f"rewards.0.weight={{from: 1.0, to: 0.2, steps: {steps}}}"
+    notes = texts_of(check(load_recipe(recipe_file, [schedule])), Verdict.NOTE)
+    assert ("takes 5 steps, but this run has 4, so its weight does not reach 0.2" in notes) is noted
+
+
 def test_a_prompt_beyond_the_context_is_reported(recipe_file):
     recipe = load_recipe(recipe_file, ["trainer.max_completion_length=2000"])
     assert "1,024 tokens. Lower trainer.max_completion_length" in texts_of(

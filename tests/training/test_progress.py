@@ -46,6 +46,11 @@ def printed(renderable) -> str:
     return console.file.getvalue()
 
 
+def test_a_share_just_below_0_is_not_shown_as_minus_0(view):
+    view.rows.append(row(11, **{"rewards/format/influence_share": -0.001}))
+    assert "influence share 0 %" in one_line(view)
+
+
 def test_the_dashboard_has_a_line_per_reward(view):
     text = printed(dashboard(view))
     assert "step 10 of 100" in text

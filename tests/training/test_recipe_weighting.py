@@ -70,6 +70,10 @@ def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
             {"weight": "{after: {reward: x, mean_at_least: 1}, value: 0.2}"},
             "recipe.yaml:7: .*'x', which is not a reward",
         ),
+        (
+            {"weight": "{after: {reward: correctness, mean_at_least: 95}, value: 0.2}"},
+            "recipe.yaml:7: .*never at least 95, .*from 0 to 1",
+        ),
         ({"more": "influence: {correct: 1}"}, "recipe.yaml:8: .*'correct', which is not a reward"),
         ({"more": "influence: {correctness: 1}"}, "recipe.yaml:8: .*no share for 'format'"),
         (
@@ -82,7 +86,7 @@ def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
         ),
         (
             {"more": "advantage_options: {influence: {correctness: 1}}"},
-            "advantage_options contains influence: use `influence:`",
+            "recipe.yaml:8: advantage_options contains influence: use `influence:`",
         ),
     ],
 )

@@ -55,6 +55,11 @@ def test_set_watches_a_reward_that_has_no_weight_in_the_file(load):
         load("weight: 0.5", **{"rewards.brief.watch": "true"})
 
 
+def test_a_misspelt_watch_is_named(load):
+    with pytest.raises(ConfigError, match=r"did you mean 'watch'\? Allowed: .*watch, weight"):
+        load("wacth: true")
+
+
 def test_a_recipe_that_only_watches_is_refused(load):
     watch = {"rewards.vowels.watch": "true", "rewards.format.watch": "true"}
     with pytest.raises(ConfigError, match="every reward has weight 0"):

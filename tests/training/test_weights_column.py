@@ -14,6 +14,7 @@ from gdpo.recipes.read import load_recipe
 from gdpo.recipes.recipe import DataConfig
 from gdpo.recipes.resolve import resolve
 from gdpo.rewards import Scorer
+from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts import read_rollouts
 from gdpo.tasks import TASKS, Problem, load_problems, near_duplicates
 from gdpo.training import check, train
@@ -108,10 +109,44 @@ def test_a_wrong_cell_is_told_with_its_line_column_and_row(recipe_file, weighted
     assert f"column 'w', row 4 of {rows}" in found.text
 
 
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ({"a": np.float16(np.inf)}, "weight of 'a' is np.float16(inf)"),
+        ({"a": np.complex64(1)}, "weight of 'a' is"),
+        ({3: 1.0}, "3 is not a reward"),
+    ],
+)
+def test_a_cell_from_another_library_is_checked_like_one_from_a_file(cell, told):
+    with pytest.raises(DataError) as raised:
+        weights_of_cells([cell], ["a"], [1.0], column="w")
+    assert f"column 'w', row 0: {told}" in str(raised.value).replace("the weight", "weight")
+    half = weights_of_cells([{"a": np.float16(2)}], ["a"], [1.0], column="w")
+    np.testing.assert_array_equal(half, [[2.0]])
+
+
 def test_a_wrong_cell_stops_a_run_before_the_model_is_loaded(recipe_file, weighted):
     weighted(None, {"vowel": 1.0})
     with pytest.raises(DataError, match="'vowel'"):
         prepare(resolve(load_recipe(recipe_file, [COLUMN])))
+
+
+@pytest.mark.parametrize("cell", [{}, {"vowels": 0.0, "brief": None}])
+def test_a_column_that_trains_no_reward_is_an_error(recipe_file, weighted, cell):
+    weighted(cell)
+    with pytest.raises(DataError, match=r"weights_column=w: column 'w': no row .*'vowels': 1.0"):
+        prepare(resolve(load_recipe(recipe_file, [COLUMN])))
+
+
+def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_file, weighted):
+    weighted({"vowels": 1.0, "format": 1.0})
+    findings = check(load_recipe(recipe_file, [COLUMN]))
+    notes = [each.text for each in findings if each.verdict is Verdict.NOTE]
+    (unused,) = [text for text in notes if "applies to no row" in text]
+    assert "brief" in unused
+    assert "column 'w'" in unused
+    (tested,) = [each.text for each in findings if each.text.startswith("reward brief")]
+    assert "none of the 10 rows" in tested
 
 
 def test_rows_without_the_column_are_counted_with_the_nearest_name(recipe_file, weighted):
@@ -192,6 +227,31 @@ def test_a_reward_need_not_reach_its_maximum_where_it_does_not_apply():
         finding, *_ = check_rewards(task, scorer, samples)
     assert applied.mistake is not None
     assert finding.mistake is None
+
+
+def test_a_reward_whose_weights_are_null_on_every_row_is_reported_as_never_trained():
+    task = TASKS["gsm8k"]
+    samples = [Problem([], {"answer": "1"}, weights={"correctness": 1.0, "format": None})] * 3
+    rewards = [task.reward("correctness"), task.reward("format")]
+    with Scorer(rewards, on_error="missing") as scorer:
+        trained, never, *_ = check_rewards(task, scorer, samples)
+    assert not trained.doubtful
+    assert never.doubtful
+    assert "data.weights_column" in never.text
+    assert "None" not in never.text
+
+
+def test_a_bad_response_is_judged_only_by_the_rewards_that_apply_to_the_row():
+    task = TASKS["gsm8k"]
+    format_ = task.reward("format")
+    lenient = replace(format_, function=lambda _text, _reference: 1.0, examples=())
+    correctness = task.reward("correctness")
+    task = replace(task, rewards=(correctness, lenient))
+    samples = [Problem([], {"answer": "1"}, weights=cell) for cell in (None, {"format": 1.0})]
+    with Scorer(task.rewards, on_error="missing") as scorer:
+        *_, finding = check_rewards(task, scorer, samples)
+    assert finding.mistake is not None
+    assert "row 2" in finding.text
 
 
 def test_the_trainer_reads_a_column_that_a_transform_creates_with_the_rows():

@@ -4,7 +4,7 @@ A configuration stores options as plain data, keyed by reward name. The options 
 estimator's arguments and tested once, before a model is loaded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from math import nan
 from typing import Any, ClassVar, cast
@@ -69,6 +69,9 @@ _SCHEDULES = "schedules"
 _INFLUENCE = "influence"
 """Name of the option that requests influence shares instead of weights."""
 
+_WITH_INFLUENCE = (gdpo, mo_grpo)
+"""Estimators that take the option `influence`."""
+
 
 class AdvantageRule:
     """Stores an estimator with its options and its state, if any.
@@ -122,7 +125,7 @@ class AdvantageRule:
         if self.estimator is gdpo:
             parameters[_SCALE_OPTION] = parameters.pop(_SCALE)
         weighting = {k: given.pop(k) for k in (_SCHEDULES, _INFLUENCE) if k in given}
-        _refuse_unknown(name, given, parameters)
+        _refuse_unknown(name, given, [*_weighting_options(self.estimator), *parameters])
         self.wants_token_counts = _switch(name, given)
         self.duals = _dual_ascent(names, given) if _DUALS in parameters else None
         half_life = given.pop(_SCALE_OPTION, None) if self.estimator is gdpo else None
@@ -142,7 +145,7 @@ class AdvantageRule:
                 names, weighting[_INFLUENCE], low=low, high=high, noise_floor=floor
             )
         elif weighting:
-            self.weighting = Schedules(names, weighting[_SCHEDULES])
+            self.weighting = Schedules(names, weighting[_SCHEDULES], low=low, high=high)
         parts = (self.duals, self.scale, self.weighting)
         self._parts = [part for part in parts if part is not None]
 
@@ -350,7 +353,7 @@ def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None
             "influence and schedules exclude each other, because both change the weights: remove "
             "one of them"
         )
-    if rule.estimator not in (gdpo, mo_grpo):
+    if rule.estimator not in _WITH_INFLUENCE:
         raise ConfigError(
             f"estimator {rule.name!r} cannot give rewards requested influence shares. If the "
             "rewards are added first, a rare reward could not get its share. Use gdpo or mo_grpo, "
@@ -362,21 +365,19 @@ def _listed(weights: Any) -> list[Any]:
     return weights.tolist() if hasattr(weights, "tolist") else list(weights)
 
 
-def _refuse_unknown(
-    name: str, given: Mapping[str, Any], parameters: Mapping[str, Parameter]
-) -> None:
-    allowed = [_SCHEDULES, *(key for key in parameters if key != _DUALS)]
+def _weighting_options(estimator: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the options that change weights, which are no parameters."""
+    return (_SCHEDULES, _INFLUENCE) if estimator in _WITH_INFLUENCE else (_SCHEDULES,)
+
+
+def _refuse_unknown(name: str, given: Mapping[str, Any], parameters: Sequence[str]) -> None:
+    allowed = [key for key in parameters if key != _DUALS]
     if _DUALS in parameters:
         allowed += _DUAL_OPTIONS
     for key in given:
         if key not in allowed:
             raise ConfigError(
-                f"estimator {name!r} has no option {key!r}: "
-                + (
-                    did_you_mean(key, allowed)
-                    if allowed
-                    else "it has no options, so remove this one"
-                )
+                f"estimator {name!r} has no option {key!r}: {did_you_mean(key, allowed)}"
             )
 
 

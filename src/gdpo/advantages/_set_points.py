@@ -50,6 +50,10 @@ reward is governed again."""
 _RIDGE = 1e-3
 """Part of M's diagonal that is added to it, so that copies of a reward have a solution."""
 
+_MISSED = 0.1
+"""A share that the solution misses by more than this is not attainable. Without the ridge, rewards
+that are opposites have no solution."""
+
 
 STATUSES = (GOVERNED, AT_BOUND, NOT_VARYING, RELEASED, NOT_ATTAINABLE)
 """Statuses in the order of their numbers in metrics."""
@@ -137,8 +141,8 @@ class SetPoints:
         for name, named, weight in zip(self._names, self._named, given, strict=True):
             if named and weight != 1:
                 raise ConfigError(
-                    f"{name!r} has the weight {weight:g} and a requested share: remove one of the "
-                    "two. influence computes the weights of the rewards that it names"
+                    f"{name!r} has the weight {weight:g} and a requested share: remove the weight "
+                    "(or set it to 1), because influence computes the weights, or remove influence"
                 )
             if not named and weight != 0:
                 raise ConfigError(
@@ -198,12 +202,14 @@ class SetPoints:
                 raise ValueError(f"the request was for {', '.join(saved['names'])}")
             for mean, batches in zip(self._means, saved["means"], strict=True):
                 mean.restore(batches)
-            for key in ("weights", "products", "live", "quiet", "released"):
-                before = getattr(self, f"_{key}")
+            for key in ("weights", "products", "live", "steps", "quiet", "released"):
+                before = np.asarray(getattr(self, f"_{key}"))
                 now = np.array(saved[key], dtype=before.dtype).reshape(before.shape)
-                setattr(self, f"_{key}", now)
-            self._steps = float(saved["steps"])
-        except (KeyError, TypeError, ValueError) as error:
+                least = {"products": -inf, "weights": np.finfo(np.float64).tiny}.get(key, 0)
+                if not np.all(np.isfinite(now) & (now >= least)):
+                    raise ValueError(f"{key} is {saved[key]!r:.80}")
+                setattr(self, f"_{key}", now if now.ndim else float(now))
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise wrong_state("set-points", error) from error
 
     def _average(self, rewards: Float[np.ndarray, "prompt sample reward"]) -> None:
@@ -269,10 +275,10 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
         request: Positive first weights. Weights stay within a factor of 20 of these.
 
     Returns:
-        The weights, which of them are held at a bound, and which would not be positive without
-        bounds.
+        The weights, which of them are held at a bound or miss their share, and which would not be
+        positive without bounds or miss their share.
     """
-    m = m + _RIDGE * np.diag(np.diag(m))
+    exact, m = m, m + _RIDGE * np.diag(np.diag(m))
     low, high, total = request / _LARGEST_FACTOR, request * _LARGEST_FACTOR, np.sum(request)
     weights, held = request.copy(), np.zeros(len(request), dtype=np.bool_)
     negative = np.linalg.solve(m, request) <= 0
@@ -287,7 +293,17 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
         else:
             break
         weights[worst], held[worst] = bound[worst], True
-    return weights * (total / np.sum(weights)), held, negative
+    missed = _missed(exact @ weights, request, ~held)
+    return weights * (total / np.sum(weights)), held | missed, negative | missed
+
+
+def _missed(influence: Vector, request: Vector, free: Mask) -> Mask:
+    """Return which free rewards miss their share of the influence of the free rewards."""
+    if np.sum(free) < 2:
+        return np.zeros_like(free)
+    with np.errstate(all="ignore"):
+        shares = influence / np.sum(np.abs(influence[free]))
+        return free & ~(np.abs(shares - request / np.sum(request[free])) <= _MISSED)
 
 
 def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[np.ndarray, " free"]:

@@ -367,36 +367,31 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
     """Check the input and convert it to the dtype of the statistics."""
     _check_shape(rewards)
     xp = namespace(rewards)
+    prompts, samples, longest, count = rewards.shape
+    shape = (longest, samples, count, prompts)
     if not xp.isdtype(rewards.dtype, "real floating"):
         rewards = xp.astype(rewards, precision(xp, rewards.dtype)[0])
-    own = _turn_counts(turns, rewards)
-    there = xp.arange(rewards.shape[2], dtype=own.dtype, device=device(own)) < own[..., None]
-    rewards = xp.where(there[..., None], rewards, 0.0)
-    _check_finite(rewards)
-    r, w = prepare(_flat(rewards), weights)
+    own = xp.permute_dims(_turn_counts(turns, rewards), (1, 0))[:, None, :]
+    there = xp.arange(longest, dtype=own.dtype, device=device(own))[:, None, None, None] < own
+    given = xp.reshape(xp.reshape(xp.permute_dims(rewards, (2, 1, 3, 0)), (-1,)), shape)
+    given = xp.where(there, given, 0.0)
+    _check_finite(given)
+    r, w = prepare(_flat(given), weights, reorder=False)
     _, eps = precision(xp, rewards.dtype)
     xp = r.xp
-    taken = xp.permute_dims(xp.asarray(there, device=device(r.values)), (2, 1, 0))[:, :, None, :]
-    earned = _by_turn(r.values, rewards.shape)
-    counts = taken & ~xp.any(xp.isnan(earned), axis=_TURNS, keepdims=True)
-    complete = r.complete and bool(xp.all(taken))
-    return _Batch(xp.where(counts, earned, 0.0), counts, complete, w, eps)
+    counts = xp.asarray(there, device=device(r.values))
+    earned = xp.reshape(xp.permute_dims(r.values, (1, 2, 0)), shape)
+    if not r.complete:
+        counts = counts & ~xp.any(xp.isnan(earned), axis=_TURNS, keepdims=True)
+        earned = xp.where(counts, earned, 0.0)
+    _check_size(earned)
+    return _Batch(earned, counts, r.complete and bool(xp.all(counts)), w, eps)
 
 
-def _flat(rewards: Any) -> Any:
-    """Return `[prompt, turn and sample, reward]` for `[prompt, sample, turn, reward]`."""
-    xp = namespace(rewards)
-    prompts, samples, longest, count = rewards.shape
-    turned = xp.permute_dims(rewards, (0, 2, 1, 3))
-    return xp.reshape(turned, (prompts, longest * samples, count))
-
-
-def _by_turn(flat: Any, shape: tuple[int, ...]) -> Any:
-    """Return `[turn, sample, reward, prompt]`, adjacent in memory, for the result of `_flat`."""
-    xp = namespace(flat)
-    prompts, samples, longest, count = shape
-    turned = xp.reshape(xp.permute_dims(flat, (1, 2, 0)), (-1,))
-    return xp.reshape(turned, (longest, samples, count, prompts))
+def _flat(values: Any) -> Any:
+    """Return `[prompt, turn and sample, reward]` for `[turn, sample, reward, prompt]`."""
+    xp, (longest, samples, count, prompts) = namespace(values), values.shape
+    return xp.permute_dims(xp.reshape(values, (longest * samples, count, prompts)), (2, 0, 1))
 
 
 def _check_shape(rewards: Any) -> None:
@@ -418,7 +413,13 @@ def _turn_counts(turns: TurnCounts, rewards: Any) -> Any:
     xp, longest = namespace(rewards), rewards.shape[2]
     dtype, _ = precision(xp, rewards.dtype)  # half precision cannot count to 257
     like = xp.astype(rewards[:, :, 0, :], dtype)
-    counts = xp.asarray(turns, dtype=dtype, device=device(rewards))
+    try:
+        counts = xp.asarray(turns, dtype=dtype, device=device(rewards))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"turns must be an array [prompt, sample] of numbers ({error}): pass the number of "
+            "turns that each rollout took"
+        ) from error
     counts = per_rollout(counts, like, name="turns")
     if bool(xp.any((counts != xp.floor(counts)) | (counts > longest))):
         raise ConfigError(
@@ -433,12 +434,24 @@ def _check_finite(rewards: Any) -> None:
     infinite = xp.isinf(rewards)
     if not bool(xp.any(infinite)):
         return
-    prompt, sample, turn, reward = (int(index[0]) for index in xp.nonzero(infinite))
+    turn, sample, reward, prompt = (int(index[0]) for index in xp.nonzero(infinite))
     raise DataError(
-        f"reward {reward} is {float(rewards[prompt, sample, turn, reward])} at prompt {prompt}, "
+        f"reward {reward} is {float(rewards[turn, sample, reward, prompt])} at prompt {prompt}, "
         f"sample {sample}, turn {turn}. Return a finite number, or NaN where the reward does not "
         "apply to the rollout"
     )
+
+
+def _check_size(earned: Any) -> None:
+    """Check that sums of returns over the batch, as in a standard deviation, do not overflow."""
+    xp = namespace(earned)
+    largest = float(xp.max(xp.abs(earned)))
+    turns, samples, _, prompts = earned.shape
+    if largest > float(xp.finfo(earned.dtype).max) / (4 * prompts * samples * turns**2):
+        raise DataError(
+            f"rewards of up to {largest:.3g} are too large for statistics of {turns} turns in "
+            f"{earned.dtype}: scale them down"
+        )
 
 
 def _from_here(values: Any) -> Any:

@@ -6,6 +6,7 @@ The caller's library can be NumPy, torch, JAX or any other library that array-ap
 from collections.abc import Sequence
 from functools import cache
 from math import inf, isfinite, nan, prod
+from sys import float_info
 from typing import Any, TypeAlias
 
 from array_api_compat import device, is_numpy_namespace, is_torch_array
@@ -43,13 +44,17 @@ _SMALL = 8192
 """Largest array size, in elements, for which NumPy in float64 is faster than torch."""
 
 
-def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, PreparedWeights]:
+def prepare(
+    rewards: Rewards, weights: Weights, *, reorder: bool = True
+) -> tuple[Rounded, PreparedWeights]:
     """Check an estimator's input and convert it to the dtype of the statistics.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
         weights: One weight per reward, or weights `[prompt, reward]`. NaN in `[prompt, reward]`
             means that the reward does not apply to this prompt.
+        reorder: Whether the samples of each prompt and reward become contiguous in memory, which
+            makes statistics over samples fast. False: keep the order in memory.
 
     Returns:
         The rewards with their rounding error, and the weights as an array of the same library:
@@ -61,7 +66,7 @@ def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, PreparedWeight
         ConfigError: If the shape of the weights does not fit the rewards, or a weight is infinite,
             or a weight in `[reward]` is NaN.
     """
-    r = rounded(rewards)
+    r = rounded(rewards, reorder=reorder)
     xp = r.xp
     if is_torch_array(weights):
         weights = weights.detach() if is_torch_array(r.values) else weights.tolist()
@@ -122,13 +127,14 @@ def per_prompt(weights: Weights) -> bool:
     return axes > 1
 
 
-def rounded(rewards: Rewards) -> Rounded:
+def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
     """Return the rewards in the dtype of the statistics, with their rounding error.
 
     Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
     rewards, but at least float32 (not every device supports float64). Integer rewards are converted
     to the library's default dtype. A small torch tensor in CPU memory is converted to a NumPy
-    array, because torch's overhead would exceed the time of the computation itself.
+    array, because torch's overhead would exceed the time of the computation itself. `reorder` is
+    that of `prepare`.
 
     Raises:
         DataError: If a reward is infinite, an axis is empty, or the array does not have three axes.
@@ -145,7 +151,9 @@ def rounded(rewards: Rewards) -> Rounded:
             "nothing to compute: pass at least one rollout and one reward"
         )
     dtype, eps = precision(xp, rewards.dtype)
-    values = _rewards_apart(_in_its_precision(rewards, dtype))
+    values = _in_its_precision(rewards, dtype)
+    if reorder:
+        values = _rewards_apart(values)
     xp = namespace(values)
     size = xp.abs(values)
     typical = xp.sum(size, axis=SAMPLES, keepdims=True) / rewards.shape[SAMPLES]
@@ -294,6 +302,8 @@ def number(name: str, value: Any) -> Number:
     """Return an option's value. Raise a ConfigError if the value is a bool or not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} must be a number, got {value!r}")
+    if isinstance(value, int) and abs(value) > float_info.max:
+        raise ConfigError(f"{name} must be at most {float_info.max:g}, got an integer beyond it")
     return value
 
 

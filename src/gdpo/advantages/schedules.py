@@ -58,12 +58,22 @@ class Schedules:
         names: Names of the rewards, in the order of the reward array.
         given: Maps the name of a reward to its schedule: a mapping with `to`, `steps` and `from`,
             or with `after`, `value` and `from`. The default of `from` is 1.
+        low: Declared lowest value of each reward. NaN or None: not declared.
+        high: Declared highest value of each reward. NaN or None: not declared.
 
     Raises:
-        ConfigError: If a name is unknown or a schedule is invalid.
+        ConfigError: If a name is unknown, a schedule is invalid, or a condition is always or never
+            met within the declared range.
     """
 
-    def __init__(self, names: Sequence[str], given: Any) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        given: Any,
+        *,
+        low: Sequence[Number] | None = None,
+        high: Sequence[Number] | None = None,
+    ) -> None:
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(f"schedules must map reward names to schedules, got {given!r}")
         schedules = cast("Mapping[str, Any]", given)
@@ -74,6 +84,9 @@ class Schedules:
             schedule = read_schedule(f"schedules: {name}", each)
             if isinstance(schedule, After):
                 _check_name(f"schedules: {name}: after", schedule.reward, names)
+                if low is not None and high is not None:
+                    k = self._names.index(schedule.reward)
+                    _refuse_constant(f"schedules: {name}", schedule, low[k], high[k])
             self._schedules[name] = schedule
         self._step = 0
         self._met: set[str] = set()
@@ -122,7 +135,7 @@ class Schedules:
             for name, mean in self._means.items():
                 mean.restore(saved["means"][name])
             self._step, self._met = int(saved["step"]), set(saved["met"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise wrong_state("schedules", error) from error
 
     def _factor(self, name: str) -> float:
@@ -150,7 +163,9 @@ def read_schedule(place: str, given: Any) -> Linear | After:
         steps = fields["steps"]
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ConfigError(f"{place}: steps must be a whole number of at least 1, got {steps!r}")
-        return Linear(start, _finite(f"{place}: to", fields["to"]), steps)
+        end = _finite(f"{place}: to", fields["to"])
+        _finite(f"{place}: to - from", float(end) - float(start))
+        return Linear(start, end, steps)
     if set(fields) == {"after", "value"}:
         reward, at_least = _condition(place, fields["after"])
         return After(start, _finite(f"{place}: value", fields["value"]), reward, at_least)
@@ -168,6 +183,17 @@ def _check_name(place: str, name: Any, names: Sequence[str]) -> None:
     if name not in names:
         raise ConfigError(
             f"{place} contains {name!r}, which is not a reward: {did_you_mean(str(name), names)}"
+        )
+
+
+def _refuse_constant(place: str, schedule: After, low: Number, high: Number) -> None:
+    """Refuse a condition that is always or never met. A range of NaN refuses nothing."""
+    if schedule.at_least <= low or schedule.at_least > high:
+        when = "always" if schedule.at_least <= low else "never"
+        raise ConfigError(
+            f"{place}: the mean of {schedule.reward} is {when} at least {schedule.at_least:g}, "
+            f"because {schedule.reward} ranges from {low:g} to {high:g}. Set mean_at_least to a "
+            f"value above {low:g}, at most {high:g}"
         )
 
 

@@ -10,6 +10,7 @@ from gdpo._naming import find
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import BUILT_IN, Reference, Reward, Scorer
 from gdpo.rewards.named import make
+from gdpo.rewards.reward import Messages, as_messages
 from gdpo.rollouts.readers import Rescored, RolloutText
 from gdpo.tasks import TASKS, Task
 
@@ -52,13 +53,13 @@ class Rescorer:
 
     @property
     def low(self) -> dict[str, float]:
-        """Lowest possible value of each reward, keyed by name."""
-        return {reward.name: float(reward.low) for reward in self.rewards}
+        """Lowest possible value of each reward, keyed by name. A total over turns has none."""
+        return {reward.name: float(reward.low) for reward in self.rewards if reward.of != "turn"}
 
     @property
     def high(self) -> dict[str, float]:
-        """Highest possible value of each reward, keyed by name."""
-        return {reward.name: float(reward.high) for reward in self.rewards}
+        """Highest possible value of each reward, keyed by name. A total over turns has none."""
+        return {reward.name: float(reward.high) for reward in self.rewards if reward.of != "turn"}
 
     def close(self) -> None:
         """Stop the worker processes."""
@@ -77,7 +78,11 @@ class Rescorer:
         texts = [completion_text(each.completion) for each in written]
         tokens = [_count(each.num_tokens) for each in written]
         values: dict[str, list[float | None]] = {r.name: [None] * len(texts) for r in self.rewards}
-        for kind, judged, lacking in (("text", texts, NO_TEXT), ("tokens", tokens, NO_TOKENS)):
+        for kind, judged, lacking in (
+            ("text", texts, NO_TEXT),
+            ("turn", texts, NO_TEXT),
+            ("tokens", tokens, NO_TOKENS),
+        ):
             rewards = [reward for reward in self.rewards if reward.of == kind]
             known = [i for i, value in enumerate(judged) if value is not None]
             if not rewards:
@@ -88,6 +93,7 @@ class Rescorer:
                 [texts[i] or "" for i in known],
                 [references[i] for i in known],
                 num_tokens=[tokens[i] or 0 for i in known],
+                messages=[_messages(written[i].completion) for i in known],
                 only=rewards,
             )
             for failure in scores.failures:
@@ -143,6 +149,15 @@ def completion_text(written: Any) -> str | None:
         elif isinstance(message, Mapping):
             parts.append(str(cast("Mapping[str, Any]", message).get("content") or ""))
     return "".join(parts) if parts else None
+
+
+def _messages(completion: Any) -> Messages:
+    """Return the messages of a completion: one message with all text if none is the model's."""
+    if isinstance(completion, list | tuple):
+        parts: list[Any] = [each for each in completion if isinstance(each, Mapping)]
+        if any(part.get("role") == "assistant" for part in parts):
+            return parts
+    return as_messages(completion_text(completion) or "")
 
 
 def _truth(written: RolloutText) -> Reference | None:

@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from gdpo.experiments.toys import suite, table
 from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
+from gdpo.recipes.yaml import override_place
 from gdpo.report import summary, write_report
 from gdpo.report.export import missing_png
 from gdpo.report.front_summary import front_summary
@@ -71,20 +73,22 @@ def compare_recipe(
     _check_front(front, shared)
     recipe = shared.recipe
     folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
-    grid = make_grid(
-        shared,
-        _labels(estimators),
-        _seeds(seeds),
-        folder,
-        reach=REACHED if reach is None else reach,
-        variants={
-            name: resolve(read_recipe(path, [*overrides, *values]))
-            for name, values in read_variants(vary).items()
-        },
-        retry_failed=retry_failed and not dry_run,
-    )
-    for cell in grid.cells:
-        check_fields(cell.recipe)
+    values = read_variants(vary)
+    with _naming_vary(values):
+        grid = make_grid(
+            shared,
+            _labels(estimators),
+            _seeds(seeds),
+            folder,
+            reach=REACHED if reach is None else reach,
+            variants={
+                name: resolve(read_recipe(path, [*overrides, *assignments]))
+                for name, assignments in values.items()
+            },
+            retry_failed=retry_failed and not dry_run,
+        )
+        for cell in grid.cells:
+            check_fields(cell.recipe)
     jobs = jobs or _jobs()
     if dry_run:
         for line in described(grid, jobs=jobs):
@@ -105,6 +109,19 @@ def compare_recipe(
             _say(console, grid.conclusion())
         raise
     return _conclude(grid, console, front)
+
+
+@contextmanager
+def _naming_vary(values: Mapping[str, Sequence[str]]) -> Generator[None]:
+    """Raise an error about a varied value with `--vary` as its place instead of `--set`."""
+    try:
+        yield
+    except ConfigError as error:
+        text = str(error)
+        for assignment in dict.fromkeys(each for some in values.values() for each in some):
+            place = override_place(assignment)
+            text = text.replace(place, place.replace("--set", "--vary", 1))
+        raise ConfigError(text) from error
 
 
 def _check_front(front: str | None, shared: Resolved) -> None:

@@ -175,7 +175,8 @@ def conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float |
         mean(np.where(absent[..., None], np.nan, side), over=SAMPLES) for side in (up, down)
     )
     escape = (1 - p_up).prod(-1) + (1 - p_down).prod(-1) - (1 - p_up - p_down).prod(-1)
-    chance = np.where(absent, np.nan, 1 - escape)
+    # With a single reward, rounding can bring the share below 0, which is no share.
+    chance = np.where(absent, np.nan, np.clip(1 - escape, 0.0, 1.0))
     return _mean(np.where(absent, np.nan, both)), _mean(chance)
 
 

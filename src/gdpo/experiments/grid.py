@@ -363,7 +363,7 @@ def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
             f"--reach {reach}: pass a share of each reward's range, above 0 and at most 1"
         )
     for label in labels:
-        resolve_estimator(estimator_of(label))
+        resolve_estimator(estimator_of(label), turns=True)
 
 
 def _check_labels(labels: Mapping[str, Resolved]) -> None:
@@ -637,7 +637,10 @@ def _describe(grid: Grid, cells: Sequence[Cell]) -> str:
 
 
 def _gate(entry: RewardConfig) -> str:
-    return "" if entry.gate is None else f" where {entry.gate.on} ≥ {entry.gate.at_least:g}"
+    if entry.gate is None:
+        return ""
+    otherwise = " (else missing)" if entry.gate.otherwise == "missing" else ""
+    return f" where {entry.gate.on} ≥ {entry.gate.at_least:g}{otherwise}"
 
 
 def decidable(grid: Grid) -> list[str]:

@@ -80,7 +80,8 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
         machines: The machines to run on.
 
     Raises:
-        ConfigError: If the recipe does not set `data.max_prompt_length`.
+        ConfigError: If the recipe does not set `data.max_prompt_length`, or its estimator computes
+            an advantage for each turn.
     """
     recipe = resolved.recipe
     longest = _longest_prompt(recipe) + field(recipe, "max_completion_length")
@@ -164,6 +165,7 @@ def _longest_prompt(recipe: Recipe) -> int:
 
 def _algorithm(resolved: Resolved) -> dict[str, Any]:
     recipe = resolved.recipe
+    _refuse_turns(resolved)
     _refuse_filter(recipe)
     options = {**resolved.options, **_ranges(resolved)}
     return {
@@ -176,6 +178,16 @@ def _algorithm(resolved: Resolved) -> dict[str, Any]:
         # SCORE is the weighted sum, which compute_score returns in addition to the rewards.
         **({"filter_groups": {"enable": True, "metric": SCORE}} if filters_groups(recipe) else {}),
     }
+
+
+def _refuse_turns(resolved: Resolved) -> None:
+    recipe = resolved.recipe
+    if resolved.rule.wants_turns:
+        raise ConfigError(
+            f"{recipe.place('advantage')}: advantage = {recipe.advantage} computes an advantage "
+            "for each turn, which `gdpo launch verl` does not support yet: choose an estimator "
+            "for rollouts, such as gdpo, or train with `gdpo train`"
+        )
 
 
 def _refuse_filter(recipe: Recipe) -> None:

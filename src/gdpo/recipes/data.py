@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from gdpo.errors import DataError
 from gdpo.recipes.recipe import DataConfig
 from gdpo.rewards.weights_column import applies, weights_of_cells
 from gdpo.tasks import Problem, Task, load_problems, near_duplicates
@@ -101,11 +104,17 @@ def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:
         names: Names of the recipe's rewards.
 
     Raises:
-        DataError: If a cell is not a mapping from reward names to finite numbers. The message
-            contains the row.
+        DataError: If a cell is not a mapping from reward names to finite numbers (the message
+            contains the row), or if no cell has a weight other than 0.
     """
     cells = [problem.weights for problem in rows.problems]
-    weights_of_cells(cells, names, [1.0] * len(names), column=column, places=rows.places)
+    ones = [1.0] * len(names)
+    weights = weights_of_cells(cells, names, ones, column=column, places=rows.places)
+    if not np.any(np.nan_to_num(weights)):
+        raise DataError(
+            f"column {column!r}: no row gives a reward a weight other than 0, so nothing would be "
+            f"trained. Write for example {{{names[0]!r}: 1.0}}, or null for the recipe's weights"
+        )
     given = sum(cell is not None for cell in cells)
     counts = (f"{name} to {sum(applies(cell, name) for cell in cells):,}" for name in names)
     return (

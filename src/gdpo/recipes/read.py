@@ -261,19 +261,25 @@ def _explain_one(details: ErrorDetails, document: Document) -> str:
         return f"{place}: {message}"
     expected = _EXPECTED.get(details["type"], message.removeprefix("Input should be "))
     if details["type"] == "model_type":
-        keys = ", ".join(_model_at(path).model_fields)
+        keys = ", ".join(_keys_at(path))
         expected = f"a {'name, or a ' * (path[0] == 'rewards')}mapping with the keys {keys}"
     return f"{place}: {dotted(path)} should be {expected}, got {details['input']!r}"
 
 
 def _meant(path: KeyPath) -> str:
     """Return the key that was probably meant, and the allowed keys."""
-    key, allowed = str(path[-1]), _model_at(path[:-1]).model_fields
+    key, allowed = str(path[-1]), _keys_at(path[:-1])
     known = did_you_mean(key, allowed)
     if len(path) > 1 or nearest(key, allowed) is not None:
         return known
     within = recipe_key(key)
     return known if within is None else f"did you mean {within!r}? {known}"
+
+
+def _keys_at(path: KeyPath) -> list[str]:
+    """Return the allowed keys. `watch` of a reward is no field, because it is read as a weight."""
+    model = _model_at(path)
+    return [*model.model_fields, *(["watch"] if model is RewardConfig else [])]
 
 
 def _model_at(path: KeyPath) -> type[Config]:

@@ -268,6 +268,25 @@ class Recipe(Config):
     _places: Mapping[KeyPath, str] = PrivateAttr(default_factory=dict[KeyPath, str])
     _source: str = PrivateAttr(default="the recipe")
 
+    @field_validator("advantage_options")
+    @classmethod
+    def _without_weights(cls, options: dict[str, Any]) -> dict[str, Any]:
+        instead_of = {"schedules": "`weight:` of a reward", "influence": "`influence:`"}
+        for option, instead in instead_of.items():
+            if option in options:
+                raise ValueError(f"advantage_options contains {option}: use {instead} instead")
+        return options
+
+    @field_validator("eval_data")
+    @classmethod
+    def _evaluated_alike(cls, data: DataConfig | None) -> DataConfig | None:
+        if data is not None and data.weights_column is not None:
+            raise ValueError(
+                "eval_data.weights_column has no effect, because weights per prompt are only used "
+                "to train. Remove it"
+            )
+        return data
+
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
         if not RUN_NAME.fullmatch(self.name):
@@ -275,15 +294,6 @@ class Recipe(Config):
                 f"name {self.name!r} cannot be used as a folder name. Use letters, digits, "
                 "dots, dashes "
                 "and underscores, starting with a letter or digit"
-            )
-        instead_of = {"schedules": "`weight:` of a reward", "influence": "`influence:`"}
-        for option, instead in instead_of.items():
-            if option in self.advantage_options:
-                raise ValueError(f"advantage_options contains {option}: use {instead} instead")
-        if self.eval_data is not None and self.eval_data.weights_column is not None:
-            raise ValueError(
-                "eval_data.weights_column has no effect, because weights per prompt are only used "
-                "to train. Remove it"
             )
         if self.rewards and all(reward.weight == 0 for reward in self.rewards):
             raise ValueError("every reward has weight 0. Give at least one reward a nonzero weight")

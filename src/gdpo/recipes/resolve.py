@@ -90,7 +90,7 @@ def resolve(recipe: Recipe | Resolved) -> Resolved:
         return recipe
     task = find_task(recipe)
     try:
-        resolve_estimator(recipe.advantage)
+        resolve_estimator(recipe.advantage, turns=True)
     except ConfigError as error:
         raise ConfigError(f"{recipe.place('advantage')}: {error}") from error
     written_out = recipe.rewards or tuple(RewardConfig(name=r.name) for r in task.rewards)
@@ -116,7 +116,7 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     names = [reward.name for reward in rewards]
     try:
         options = _options(recipe, names)
-        rule = AdvantageRule(recipe.advantage, names, options, low=low, high=high)
+        rule = AdvantageRule(recipe.advantage, names, options, low=low, high=high, turns=True)
         rule.weights_in_force([entry.factor for entry in recipe.rewards])
     except ConfigError as error:
         if recipe.influence is not None and "influence" in str(error):

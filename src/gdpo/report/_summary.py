@@ -8,7 +8,7 @@ from gdpo._text import visible
 from gdpo.experiments.comparison import Comparison, Difference, details, headline
 from gdpo.experiments.reading import Measured
 from gdpo.experiments.statistics import FEWEST_SEEDS, Interval
-from gdpo.report.text import number, probability
+from gdpo.report.text import NAME, number, probability
 
 
 def summary(comparison: Comparison) -> RenderableType:
@@ -48,13 +48,14 @@ def caution(comparison: Comparison) -> str:
 def _table(comparison: Comparison) -> Table:
     labels = comparison.experiment.labels
     table = Table(show_edge=False, pad_edge=False)
-    table.add_column("reward", style="cyan")
+    widest = max((len(visible(r.name)) for r in comparison.experiment.rewards), default=0)
+    table.add_column("reward", style="cyan", overflow="fold", min_width=min(widest, NAME))
     table.add_column("estimator", style="bold", overflow="fold")
     headings = ["final (95 %)"]
     if comparison.differences:
         headings += [f"minus {visible(labels[0])}", "p (raw at least)"]
     for heading in [*headings, "reached", "median step"]:
-        table.add_column(Text(heading), justify="right")
+        table.add_column(Text(heading), justify="right", overflow="fold")
     found = {(d.label, d.reward): d for d in comparison.differences}
     for reward in comparison.experiment.rewards:
         for place, label in enumerate(labels):

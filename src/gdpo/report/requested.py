@@ -17,19 +17,27 @@ from gdpo.analysis.trained import TrainedAnalysis
 from gdpo.diagnostics.influence import Influence, pooled
 from gdpo.experiments.reading import Experiment, Run
 from gdpo.experiments.statistics import Interval
-from gdpo.report.text import number, short
+from gdpo.report.text import NAME, number, short
 
-*_, _NOT_ATTAINABLE = AdvantageRule.SET_POINT_STATUSES
+_, _BOUND, _CONSTANT, _RELEASED, _NOT_ATTAINABLE = AdvantageRule.SET_POINT_STATUSES
+
+_MEANINGS = {
+    _BOUND: "the weight is 20 times larger or smaller than its request",
+    _CONSTANT: "the reward was constant in the last 256 groups",
+    _RELEASED: "the mean is near the top of the range, and the weight is back at the request",
+    _NOT_ATTAINABLE: "the reward is too correlated with another one",
+}
 
 
 HEADINGS = ("requested", "realized (95 %)", "farthest run", "weight", "governed steps", "status")
 """Headings of the values of a `RequestedShare`."""
 
-NOTE = (
-    "Influence shares. Realized: over all recorded steps in which every reward was governed. "
-    "Farthest run: the run's share farthest from the request. Weight and status: at the end."
+_NOTE = (
+    "An influence share measures how strongly the advantages follow a reward, compared with the "
+    "other rewards. A reward is governed while its weight follows the request. Realized: over the "
+    "recorded steps of all runs in which every reward was governed. Farthest run: the share of the "
+    "run that is farthest from the request. Weight and status: at the end."
 )
-"""Explanation of the headings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +74,33 @@ def requested_shares(experiment: Experiment, analysis: TrainedAnalysis) -> list[
 
 
 def requested_summary(shares: Sequence[RequestedShare]) -> RenderableType:
-    """Return a table of the requested and the realized shares, for printing with rich."""
+    """Return a table of the requested and the realized shares of each label, to print with rich."""
+    parts: list[RenderableType] = []
+    for label in dict.fromkeys(share.label for share in shares):
+        of_label = [share for share in shares if share.label == label]
+        parts += [Text(f"requested influence, {visible(label)}", style="bold"), _table(of_label)]
+    return Group(*parts, Text(note(shares), style="dim"))
+
+
+def _table(shares: Sequence[RequestedShare]) -> Table:
     table = Table(show_edge=False, pad_edge=False)
-    table.add_column("estimator", style="bold", overflow="fold")
-    table.add_column("reward", style="cyan")
+    widest = max(len(visible(share.reward)) for share in shares)
+    table.add_column("reward", style="cyan", overflow="fold", min_width=min(widest, NAME))
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == HEADINGS[-1] else "right")
     for share in shares:
-        texts = (share.label, share.reward, *cells(share))
-        table.add_row(*(Text(visible(text)) for text in texts))
-    return Group(table, Text(NOTE, style="dim"))
+        table.add_row(*(Text(visible(text)) for text in (share.reward, *cells(share))))
+    return table
+
+
+def note(shares: Sequence[RequestedShare]) -> str:
+    """Return an explanation of the headings and of the statuses that occur."""
+    found = [
+        f"{status[:1].upper()}{status[1:]}: {meaning}."
+        for status, meaning in _MEANINGS.items()
+        if any(status in share.status for share in shares)
+    ]
+    return " ".join([_NOTE, *found])
 
 
 def cells(share: RequestedShare) -> tuple[str, ...]:

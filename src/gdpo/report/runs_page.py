@@ -1,6 +1,7 @@
 """Writes the page about runs that gdpo trained, which shows which estimator is better."""
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from gdpo.report._summary import caution
 from gdpo.report._viewer import Labels, count_shown, viewer_data
 from gdpo.report.colours import styles
 from gdpo.report.export import check_destination, write_export
-from gdpo.report.requested import HEADINGS, NOTE, RequestedShare, cells
-from gdpo.report.text import number, probability
+from gdpo.report.requested import HEADINGS, RequestedShare, cells, note
+from gdpo.report.text import number, probability, short
 
 _LISTED = 10
 """Maximum number of seeds that are listed individually."""
@@ -111,9 +112,10 @@ def _page(contents: Contents) -> str:
         curves=charts[: len(drawn)],
         survival=charts[times:weights],
         weights=charts[weights:],
+        weight_of=partial(_weight, experiment),
         requested=[(share, cells(share)) for share in contents.requested],
         requested_headings=HEADINGS,
-        requested_note=NOTE,
+        requested_note=note(contents.requested),
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
         sentences=contents.sentences,
         listed=_listed,
@@ -128,6 +130,14 @@ def _page(contents: Contents) -> str:
         ],
         sampled=count_shown(viewer),
     )
+
+
+def _weight(experiment: Experiment, reward: Measured) -> str:
+    """Return the weight of a reward, or a word if it differs between the labels or the steps."""
+    changes = {reward.name in run.weights for run in experiment.runs}
+    if reward.weight is None or len(changes) > 1:
+        return "varied"
+    return "changing" if changes == {True} else short(reward.weight)
 
 
 def _setup(experiment: Experiment) -> str:

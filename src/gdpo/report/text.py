@@ -14,6 +14,9 @@ _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 _MESSAGES = 10
 """Number of messages shown at the start of a long chat, and again at its end."""
 
+NAME = 20
+"""Number of characters of a reward's name that a terminal shows on one line."""
+
 Message = tuple[str, str, int, str]
 """Role, start of the text, number of omitted characters, and end of the text."""
 

@@ -50,7 +50,11 @@ class Gate:
 
 
 def apply_gates(
-    rewards: Float[Any, "*batch reward"], names: Sequence[str], gates: Mapping[str, Gate]
+    rewards: Float[Any, "*batch reward"],
+    names: Sequence[str],
+    gates: Mapping[str, Gate],
+    *,
+    conditions: Float[Any, "... reward"] | None = None,
 ) -> Float[Any, "*batch reward"]:
     r"""Return the rewards with each gated reward set to 0, or to missing, where its gate is closed.
 
@@ -77,6 +81,9 @@ def apply_gates(
             apply.
         names: Names of the rewards, in the order of the last axis.
         gates: Gates, keyed by the name of the gated reward.
+        conditions: Rewards that are compared with the thresholds, in a shape that broadcasts
+            against `rewards`. For rewards of each turn, pass the totals: a gate closes all turns.
+            None: `rewards`.
 
     Returns:
         A new array of the same shape, library and dtype.
@@ -98,8 +105,9 @@ def apply_gates(
     check_gates(names, gates)
     xp = array_namespace(rewards)
     columns = [rewards[..., k] for k in range(len(names))]
+    tested = rewards if conditions is None else conditions
     for name, gate in gates.items():
-        k, condition = names.index(name), rewards[..., names.index(gate.on)]
+        k, condition = names.index(name), tested[..., names.index(gate.on)]
         closed = xp.full_like(condition, 0.0 if gate.otherwise == "zero" else nan)
         closed_to = xp.where(xp.isnan(condition), condition, closed)
         kept = (condition >= gate.at_least) | xp.isnan(columns[k])

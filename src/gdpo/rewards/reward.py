@@ -1,6 +1,6 @@
 """Defines a reward: a named, bounded function that scores one completion."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from math import inf, isfinite
@@ -14,13 +14,24 @@ Reference: TypeAlias = Mapping[str, Any]
 values.
 """
 
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+"""Chat messages with `role` and `content`. The messages of the model have the role `assistant`."""
+
+
+def as_messages(completion: str | Messages) -> Messages:
+    """Return the messages of a completion. A text is one message of the model."""
+    if isinstance(completion, str):
+        return [{"role": "assistant", "content": completion}]
+    return completion
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
     """Stores a completion with a known score, which documents and tests a reward."""
 
-    completion: str | int
-    """The text, or the number of tokens if the reward scores the length."""
+    completion: str | int | Messages
+    """The text, the number of tokens if the reward scores the length, or the messages up to a turn
+    if the reward scores turns (a text stands for one message of the model)."""
     reference: Reference
     score: float | None
     """Exact value that the reward must return. None: the reward does not apply."""
@@ -39,9 +50,14 @@ class Reward:
         name: Name of the reward in logs, recipes and files.
         function: Function that scores one completion against one reference.
         low: Lowest value that `function` returns.
-        high: Highest value that `function` returns, which a perfect completion gets.
+        high: Highest value that `function` returns, which a perfect completion (or turn) gets.
         examples: Completions with known scores. `gdpo.testing.check_reward` runs them.
-        of: What `function` receives: "text", or "tokens" for the number of tokens (an int).
+        of: What `function` receives: "text", "tokens" for the number of tokens (an int), or "turn"
+            for the messages of the completion up to a turn. With "turn", the function is called
+            once for each message of the model, which is the last of the messages that it gets. It
+            cannot see what comes later, so the reward of a turn is fixed when the turn ends, as
+            estimators for turns require. Estimators for rollouts get the total over the turns. If
+            only the text of a completion is known, the text is one turn.
         deadline: Maximum time to score one completion, in seconds. A function with a deadline runs
             in a worker process, which is killed after that time. The worker imports the function's
             module. A function defined in a script or notebook is pickled with every object that it
@@ -65,7 +81,7 @@ class Reward:
     low: float
     high: float
     examples: tuple[Example, ...] = ()
-    of: Literal["text", "tokens"] = "text"
+    of: Literal["text", "tokens", "turn"] = "text"
     deadline: float | int | None = None
     needs: Callable[[], str] | None = None
 
@@ -76,9 +92,9 @@ class Reward:
                 f"reward {self.name!r}: function must be callable, got {_shown(self.function)}"
             )
         _check_range(self.name, self.low, self.high)
-        if self.of not in ("text", "tokens"):
+        if self.of not in ("text", "tokens", "turn"):
             raise ConfigError(
-                f"reward {self.name!r}: `of` must be 'text' or 'tokens', got {self.of!r}"
+                f"reward {self.name!r}: `of` must be 'text', 'tokens' or 'turn', got {self.of!r}"
             )
         if self.deadline is not None and not (
             _is_number(self.deadline) and 0 < self.deadline < inf

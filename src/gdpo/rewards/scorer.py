@@ -6,8 +6,8 @@ By default, if a reward fails on a rollout, only the entry for that reward and r
 import logging
 import pickle
 from collections import Counter as Counts
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Literal, get_args
 
@@ -18,7 +18,7 @@ from gdpo.errors import ConfigError, DataError, RewardError
 from gdpo.rewards._judges import Judges
 from gdpo.rewards._progress import Bar, Counter, OnScored
 from gdpo.rewards._workers import Workers
-from gdpo.rewards.reward import Reference, Reward, refuse_no_reward
+from gdpo.rewards.reward import Messages, Reference, Reward, as_messages, refuse_no_reward
 from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores, score_one
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,8 @@ class Scorer:
     worker process, which is killed after the deadline. For each completion, all rewards with a
     deadline run in the same worker, one after another, so that they can share results. Coroutine
     functions run concurrently in one event loop, which all scorers of this process share. Identical
-    completions with the same reference are scored once.
+    completions (or turns with identical messages before them) with the same reference are scored
+    once.
 
     A reward fails on a rollout if it raises, returns something other than a number or `None`,
     returns a number outside its range, exceeds its deadline or terminates its process. Only a
@@ -108,6 +109,7 @@ class Scorer:
         references: Sequence[Reference],
         *,
         num_tokens: Sequence[int] | None = None,
+        messages: Sequence[Messages] | None = None,
         only: Sequence[Reward] | None = None,
     ) -> Scores:
         """Score every completion with every reward.
@@ -117,6 +119,8 @@ class Scorer:
             references: The reference of each completion, in the same order.
             num_tokens: Number of tokens in each completion, including the end-of-sequence token.
                 Required by rewards that score the number of tokens.
+            messages: The messages of each completion, for rewards that score turns. Each message of
+                the model is a turn. None: each completion is one turn.
             only: The rewards to compute, in the scorer's order. Default: all rewards.
 
         Returns:
@@ -128,24 +132,40 @@ class Scorer:
             RewardError: If a reward fails and `on_error` is `raise`, or a worker does not start.
         """
         chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}
-        judged: dict[str, Any] = {"text": completions, "tokens": num_tokens}
-        firsts = _first_places(chosen, judged, references)
-        results = self._results(*_calls(chosen, judged, references, firsts))
+        judged = _judged(chosen, completions, references, num_tokens, messages)
+        results = self._results(*_calls(chosen, judged, references))
         values = np.full((len(completions), len(chosen)), np.nan)
         failures: list[Failure] = []
+        turns: dict[str, list[list[float]]] = {}
         for column, (k, reward) in enumerate(chosen.items()):
-            for i, first in enumerate(firsts[reward.of]):
-                result = results[k, first]
-                if isinstance(result, Failure):
-                    # The error is dropped, because its traceback would keep the reward's local
-                    # objects alive.
-                    error = result.error if self._on_error == "raise" else None
-                    failures.append(replace(result, index=i, error=error))
-                    values[i, column] = reward.low if self._on_error == "worst" else np.nan
-                elif result is not None:
-                    values[i, column] = result
+            items = judged[reward.of]
+            found = [results[k, first] for first in items.firsts]
+            scores = [
+                self._score(reward, *each, failures)
+                for each in zip(found, items.places, strict=True)
+            ]
+            if reward.of == "turn":
+                turns[reward.name] = _by_rollout(scores, items.places, len(completions))
+                scores = [sum(each) if each else np.nan for each in turns[reward.name]]
+            values[:, column] = scores
         self._report(failures, completions)
-        return Scores(values, tuple(failures))
+        return Scores(values, tuple(failures), turns)
+
+    def _score(
+        self,
+        reward: Reward,
+        result: Result,
+        place: tuple[int, int | None],
+        failures: list[Failure],
+    ) -> float:
+        """Return a result as a number. Add a failure to the failures."""
+        if not isinstance(result, Failure):
+            return np.nan if result is None else result
+        # The error is dropped, because its traceback would keep the reward's local objects alive.
+        error = result.error if self._on_error == "raise" else None
+        index, turn = place
+        failures.append(replace(result, index=index, turn=turn, error=error))
+        return reward.low if self._on_error == "worst" else np.nan
 
     def close(self) -> None:
         """Stop the worker processes. New processes start when a batch needs them."""
@@ -191,7 +211,7 @@ class Scorer:
             first = failures[0]
             raise RewardError(
                 f"reward {first.reward!r} failed, and on_error is 'raise' ({len(failures)} failed "
-                f"scores in this batch). First failure: {first}; completion {first.index}: "
+                f"scores in this batch). First failure: {first}; completion {_place(first)}: "
                 f"{completions[first.index][:SHOWN]!r}. Fix the reward, or set on_error to "
                 "'missing' or 'worst'"
             ) from first.error
@@ -199,12 +219,30 @@ class Scorer:
         _log_first_of_each_kind(failures, completions, became)
 
 
-def _first_places(
-    rewards: Mapping[int, Reward], judged: Mapping[str, Any], references: Sequence[Reference]
-) -> dict[str, list[int]]:
-    """Return, for text and for tokens, the index of each rollout's first identical rollout."""
-    completions, num_tokens = judged["text"], judged["tokens"]
-    for what, given in (("references", references), ("num_tokens", num_tokens)):
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Stores what rewards of one kind receive: texts, numbers of tokens, or messages."""
+
+    items: Sequence[Any]
+    places: Sequence[tuple[int, int | None]]
+    """Index of the rollout of each item, and of the turn if the items are turns."""
+    firsts: Sequence[int]
+    """Index of the first identical item of each item."""
+
+
+def _judged(
+    rewards: Mapping[int, Reward],
+    completions: Sequence[str],
+    references: Sequence[Reference],
+    num_tokens: Sequence[int] | None,
+    messages: Sequence[Messages] | None,
+) -> dict[str, _Judged]:
+    """Return what the rewards of each kind receive."""
+    for what, given in (
+        ("references", references),
+        ("num_tokens", num_tokens),
+        ("messages", messages),
+    ):
         if given is not None and len(given) != len(completions):
             raise ConfigError(
                 f"got {len(completions)} completions but {len(given)} {what}. Pass one per rollout"
@@ -215,33 +253,62 @@ def _first_places(
             f"reward {kinds['tokens']!r} needs the number of tokens. Pass num_tokens, one number "
             "per completion"
         )
-    keys = [_key(reference, i) for i, reference in enumerate(references)]
+    keys = [_key(reference, i, "reference") for i, reference in enumerate(references)]
+    judged: dict[str, _Judged] = {}
+    for kind, items in (("text", completions), ("tokens", num_tokens or ())):
+        if kind in kinds:
+            places = [(i, None) for i in range(len(items))]
+            judged[kind] = _Judged(items, places, _first_places(zip(items, keys, strict=True)))
+    if "turn" in kinds:
+        judged["turn"] = _turns_of(messages or [as_messages(text) for text in completions], keys)
+    return judged
+
+
+def _turns_of(conversations: Sequence[Messages], keys: Sequence[bytes]) -> _Judged:
+    """Return the messages up to each message of the model."""
+    items: list[Messages] = []
+    places: list[tuple[int, int | None]] = []
+    for i, messages in enumerate(conversations):
+        ends = [j for j, each in enumerate(messages, 1) if each.get("role") == "assistant"]
+        items += [messages[:end] for end in ends]
+        places += [(i, turn) for turn in range(len(ends))]
+    pickled = [_key(item, i, "completion") for item, (i, _) in zip(items, places, strict=True)]
+    of_places = [keys[i] for i, _ in places]
+    return _Judged(items, places, _first_places(zip(pickled, of_places, strict=True)))
+
+
+def _first_places(keys: Iterable[Any]) -> list[int]:
+    """Return the index of the first identical key of each key."""
     seen: dict[Any, int] = {}
-    return {
-        kind: [
-            seen.setdefault((kind, *pair), i)
-            for i, pair in enumerate(zip(judged[kind], keys, strict=True))
-        ]
-        for kind in kinds
-    }
+    return [seen.setdefault(key, i) for i, key in enumerate(keys)]
+
+
+def _by_rollout(
+    scores: Sequence[float], places: Sequence[tuple[int, int | None]], count: int
+) -> list[list[float]]:
+    turns: list[list[float]] = [[] for _ in range(count)]
+    for score, (rollout, _) in zip(scores, places, strict=True):
+        turns[rollout].append(score)
+    return turns
 
 
 def _calls(
     rewards: Mapping[int, Reward],
-    judged: Mapping[str, Any],
+    judged: Mapping[str, _Judged],
     references: Sequence[Reference],
-    firsts: Mapping[str, Sequence[int]],
 ) -> tuple[list[Call], list[list[Call]], list[Call]]:
     """Return the calls to run: rewards without a deadline, with a deadline, and coroutines."""
     quick: list[Call] = []
-    slow: dict[int, list[Call]] = {}
+    slow: dict[tuple[str, int], list[Call]] = {}
     waiting: list[Call] = []
     for k, reward in rewards.items():
         in_worker = reward.deadline is not None and not reward.asks_elsewhere
         others = waiting if reward.asks_elsewhere else quick
-        for i in sorted(set(firsts[reward.of])):
-            call = Call(k, reward, judged[reward.of][i], references[i], i)
-            (slow.setdefault(i, []) if in_worker else others).append(call)
+        of_kind = judged[reward.of]
+        for i in sorted(set(of_kind.firsts)):
+            reference = references[of_kind.places[i][0]]
+            call = Call(k, reward, of_kind.items[i], reference, i)
+            (slow.setdefault((reward.of, i), []) if in_worker else others).append(call)
     return quick, list(slow.values()), waiting
 
 
@@ -305,13 +372,13 @@ def _check_arguments(
         raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")
 
 
-def _key(reference: Reference, index: int) -> bytes:
-    """Return a key that is identical for identical references."""
+def _key(value: Any, index: int, what: str) -> bytes:
+    """Return a key that is identical for identical references, or for identical messages."""
     try:
-        return pickle.dumps(reference)
+        return pickle.dumps(value)
     except Exception as error:
         raise DataError(
-            f"the reference of rollout {index} contains a value that cannot be sent to another "
+            f"the {what} of rollout {index} contains a value that cannot be sent to another "
             f"process ({type(error).__name__}: {str(error)[:SHOWN]}). Use only text, numbers, "
             "lists and dicts"
         ) from error
@@ -324,17 +391,24 @@ def _key_of(call: Call) -> tuple[int, int]:
 def _log_first_of_each_kind(
     failures: Sequence[Failure], completions: Sequence[str], became: str
 ) -> None:
-    seen: Counts[tuple[str, str]] = Counts((f.reward, f.kind) for f in failures)
+    failed = {(f.reward, f.kind, f.index) for f in failures}
+    seen: Counts[tuple[str, str]] = Counts((reward, kind) for reward, kind, _ in failed)
     for failure in failures:
         count = seen.pop((failure.reward, failure.kind), 0)
         if count:
             logger.warning(
                 "reward %r failed on %d of %d rollouts (%s). These scores count as %s. "
-                "First completion: %r",
+                "First completion%s: %r",
                 failure.reward,
                 count,
                 len(completions),
                 failure,
                 became,
+                "" if failure.turn is None else f" ({_place(failure)})",
                 completions[failure.index][:SHOWN],
             )
+
+
+def _place(failure: Failure) -> str:
+    """Return the index of a failure's rollout and turn, for messages."""
+    return f"{failure.index}" if failure.turn is None else f"{failure.index}, turn {failure.turn}"

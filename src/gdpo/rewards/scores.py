@@ -4,7 +4,7 @@ import inspect
 import os
 import sysconfig
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import walk_tb
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo.rewards._event_loop import wait_for
-from gdpo.rewards.reward import Reference, Reward
+from gdpo.rewards.reward import Messages, Reference, Reward
 
 SHOWN = 200
 """Maximum number of characters of a completion or exception that a message shows."""
@@ -32,6 +32,8 @@ class Failure:
     message: str
     error: BaseException | None = field(default=None, repr=False, compare=False)
     """The exception, if the reward raised it in this process and `on_error` is `raise`."""
+    turn: int | None = None
+    """Index of the turn. None: the reward does not score turns."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
@@ -42,16 +44,23 @@ class Scores:
     """Stores the reward array of a batch and the failures."""
 
     values: Float[np.ndarray, "rollout reward"]
-    """The scores in float64. NaN means that the reward does not apply or failed."""
+    """The scores in float64. NaN means that the reward does not apply or failed. For a reward that
+    scores turns, the total over the turns."""
     failures: tuple[Failure, ...]
+    turns: Mapping[str, Sequence[Sequence[float]]] = field(
+        default_factory=dict[str, Sequence[Sequence[float]]]
+    )
+    """For each reward that scores turns, the scores of each turn of each rollout. NaN as in
+    `values`."""
 
     def failed(self, reward: str) -> int:
         """Return the number of rollouts on which this reward failed."""
-        return sum(failure.reward == reward for failure in self.failures)
+        return len({failure.index for failure in self.failures if failure.reward == reward})
 
     def kinds(self, reward: str) -> Mapping[str, int]:
         """Return the number of rollouts on which this reward failed, by kind of failure."""
-        return Counter(failure.kind for failure in self.failures if failure.reward == reward)
+        failed = {(f.kind, f.index): f for f in self.failures if f.reward == reward}
+        return Counter(kind for kind, _ in failed)
 
 
 Result: TypeAlias = float | Failure | None
@@ -65,11 +74,11 @@ class Call:
     place: int
     """Index of the reward in the scorer."""
     reward: Reward
-    completion: str | int
-    """The text, or the number of tokens if the reward scores the length."""
+    completion: str | int | Messages
+    """The text, the number of tokens, or the messages up to a turn, as `reward.of` says."""
     reference: Reference
     index: int
-    """Index of the rollout in the batch."""
+    """Index in the batch: of the rollout, or of the turn if the reward scores turns."""
 
     def timed_out(self, seconds: float, why: str = "") -> Failure:
         """Return the failure of a call that took longer than `seconds`.
@@ -83,7 +92,7 @@ class Call:
 
 
 def score_one(
-    reward: Reward, completion: str | int, reference: Reference, index: int = 0
+    reward: Reward, completion: str | int | Messages, reference: Reference, index: int = 0
 ) -> Result:
     """Return the reward's value, `None` if the reward does not apply, or the failure.
 
@@ -92,7 +101,7 @@ def score_one(
 
     Args:
         reward: The reward to run.
-        completion: The text, or the number of tokens if the reward scores the length.
+        completion: The text, the number of tokens, or the messages, as `reward.of` says.
         reference: The reference for the completion.
         index: Index of the rollout in its batch, to be stored in a failure.
     """

@@ -61,6 +61,14 @@ def applies(cell: Mapping[str, Any] | None, name: str) -> bool:
     return cell is None or cell.get(name) is not None
 
 
+def _is_finite(value: Any) -> bool:
+    """Return whether a value is a number that a float can store."""
+    if isinstance(value, np.integer | np.floating):
+        value = value.item()  # in half precision, infinity does not exceed the largest float
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= float_info.max
+
+
 def _weights_of(
     cell: Any, names: Sequence[str], weights: Sequence[float], place: str
 ) -> list[float]:
@@ -73,10 +81,9 @@ def _weights_of(
     for name, value in given.items():
         if name not in names and value is not None:
             raise DataError(
-                f"{place}: {name!r} is not a reward of this run: {did_you_mean(name, names)}"
+                f"{place}: {name!r} is not a reward of this run: {did_you_mean(str(name), names)}"
             )
-        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if value is not None and not (is_number and abs(value) <= float_info.max):
+        if value is not None and not _is_finite(value):
             raise DataError(
                 f"{place}: the weight of {name!r} is {value!r:.80}: write a finite number, "
                 "or null if the reward does not apply to this prompt"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from gdpo.errors import RewardError
 from gdpo.rewards import Reference, Reward
-from gdpo.rewards.reward import refuse_no_reward
+from gdpo.rewards.reward import Messages, as_messages, refuse_no_reward
 from gdpo.rewards.scores import Failure, Result, score_one
 from gdpo.testing._estimators import search
 
@@ -94,8 +94,9 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
 
     The check uses texts that are long, deeply nested, full of control characters, or built from
     pieces of the examples. If hypothesis is installed, it generates additional texts. A reward that
-    scores the number of tokens is tested on token counts instead of texts. The reward runs in the
-    current process, even if it has a deadline.
+    scores the number of tokens is tested on token counts instead of texts, and a reward that scores
+    turns on messages of the model with these texts. The reward runs in the current process, even if
+    it has a deadline.
 
     Args:
         reward: A reward with at least one example.
@@ -161,9 +162,13 @@ def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[s
 
 
 def _texts(reward: Reward) -> list[str]:
-    return [
-        example.completion for example in reward.examples if isinstance(example.completion, str)
-    ]
+    found: list[str] = []
+    for completion in (example.completion for example in reward.examples):
+        if isinstance(completion, str):
+            found.append(completion)
+        elif not isinstance(completion, int):
+            found += [str(message.get("content")) for message in completion]
+    return found
 
 
 def _edited(text: str, pieces: list[str], rng: random.Random) -> str:
@@ -193,9 +198,11 @@ def _search(reward: Reward, references: list[Reference], texts: int, seconds: fl
 
 
 def _score(
-    reward: Reward, completion: str | int, reference: Reference, seconds: float
+    reward: Reward, completion: str | int | Messages, reference: Reference, seconds: float
 ) -> float | None:
     """Return the reward's value, or raise an error that identifies the broken part of the contract.
+
+    A text stands for one message of the model if the reward scores turns.
 
     Raises:
         RewardError: If the contract is broken.
@@ -212,8 +219,12 @@ def _score(
             f"reference: {_shown(before)}"
         )
 
+    judged = completion
+    if reward.of == "turn" and isinstance(completion, str):
+        judged = as_messages(completion)
+
     def call() -> Result:
-        return score_one(reward, completion, reference)
+        return score_one(reward, judged, reference)
 
     try:
         got, again = at_most(seconds, call), at_most(seconds, call)

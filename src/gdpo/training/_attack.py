@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import ceil, sqrt
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -19,6 +20,7 @@ from gdpo.training._attack_rows import (
     Row,
     directions,
     is_right,
+    weights_of,
     with_real_failures,
 )
 
@@ -93,13 +95,19 @@ class Attack:
     @cached_property
     def right(self) -> Bool[np.ndarray, " completion"]:
         """Whether each completion reaches the reference answer of its row in all judges."""
-        judged = (self.values * directions(self.resolved))[:, list(self.judges)]
+        signs = directions(self.resolved, self.found.problems)
+        judged = (self.values * signs)[:, list(self.judges)]
         right = np.zeros(len(judged), dtype=bool)
         for i, honest in enumerate(self.found.honest):
             lazy = [places[i] for places in self.found.lazy.values() if i in places]
             of_row = [*lazy, *self.found.recorded[i], *(j for kind in honest for j in kind)]
             right[of_row] = is_right(judged[of_row], judged[honest[RIGHT][0]])
         return right
+
+    @cached_property
+    def weights(self) -> Float[np.ndarray, "completion reward"]:
+        """Weights of the row of each completion. NaN: the reward does not apply to the row."""
+        return weights_of(self.resolved, self.found.problems)
 
     @cached_property
     def recorded_success(self) -> float | None:
@@ -158,8 +166,18 @@ class Attack:
             rewards[..., k] = resolved.rewards[k].low
         factors = [change.factors.get(name, 1.0) for name in resolved.names]
         tokens = np.asarray(self.found.tokens)[chosen]
-        weights = np.asarray(resolved.weights) * factors
-        return np.asarray(resolved.rule(rewards, weights, token_counts=tokens))
+        own = any(row.problem.weights is not None for row in self.rows)
+        weights = self.weights[chosen[:, 0]] if own else np.asarray(resolved.weights)
+        return self._of_rule(rewards, weights * factors, tokens)
+
+    def _of_rule(self, rewards: Any, weights: Any, tokens: Any) -> Any:
+        """Return the advantages of the recipe's rule. A completion of a recipe is one turn."""
+        rule = self.resolved.rule
+        if not rule.wants_turns:
+            return np.asarray(rule(rewards, weights, token_counts=tokens))
+        turns = np.ones_like(tokens)
+        of_turns = rule(rewards[:, :, None], weights, token_counts=tokens, turns=turns)
+        return np.asarray(of_turns)[:, :, 0]
 
 
 def _outcome(

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from gdpo.recipes.resolve import Resolved
 from gdpo.rewards import Scorer
+from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.tasks import Problem, Task
 from gdpo.tasks.lazy import form_of, in_place_of, lazy_completions, padded, shell_of, without_form
 from gdpo.training._recorded import Recorded
@@ -134,7 +135,7 @@ def judge(resolved: Resolved, scorer: Scorer, rows: Sequence[Row], tokens: int) 
     for row in rows:
         texts = (row.gold, shell_of(row.gold), *row.others)
         tried.add(row.problem, texts, [tokens] * len(texts))
-    values = tried.scored(scorer) * directions(resolved)
+    values = tried.scored(scorer) * directions(resolved, tried.problems)
     each = np.split(values, np.cumsum([2 + len(row.others) for row in rows])[:-1])
     to_shell = _preference([of_row[:2] for of_row in each])
     to_others = _preference([np.delete(of_row, 1, axis=0) for of_row in each])
@@ -143,9 +144,25 @@ def judge(resolved: Resolved, scorer: Scorer, rows: Sequence[Row], tokens: int) 
     return Judged(judges, tuple(row for row in kept if row is not None) if judges else ())
 
 
-def directions(resolved: Resolved) -> Float[np.ndarray, " reward"]:
-    """Return -1 for each reward with a negative weight, and 1 for the others."""
-    return np.where(np.asarray(resolved.weights) < 0, -1.0, 1.0)
+def weights_of(
+    resolved: Resolved, problems: Sequence[Problem]
+) -> Float[np.ndarray, "problem reward"]:
+    """Return the weights of problems. NaN means that the reward does not apply to the problem.
+
+    Raises:
+        DataError: If the weights of a problem are invalid.
+    """
+    cells = [problem.weights for problem in problems]
+    column = resolved.recipe.data.weights_column or "weights"
+    return weights_of_cells(cells, resolved.names, resolved.weights, column=column)
+
+
+def directions(
+    resolved: Resolved, problems: Sequence[Problem]
+) -> Float[np.ndarray, "problem reward"]:
+    """Return 1, or -1 for a negative weight, or NaN if the reward does not apply."""
+    weights = weights_of(resolved, problems)
+    return np.where(np.isnan(weights), np.nan, np.where(weights < 0, -1.0, 1.0))
 
 
 def is_right(

@@ -201,4 +201,5 @@ def _figure(value: float | None, digits: int = 3) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.0f} %"
+    # Adding 0 turns -0 into 0: a watched reward has a share of nearly 0, with either sign.
+    return "–" if share is None else f"{round(100 * share, 0) + 0.0:.0f} %"

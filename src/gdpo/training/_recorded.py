@@ -15,6 +15,10 @@ _MOST = 20_000
 """After this number of rollouts, no further step is read."""
 
 
+_NAMED = 3
+"""Maximum number of problems with the files that an error lists."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """Stores a completion from a rollout file."""
@@ -67,13 +71,24 @@ def _problem_of(prompt: str, asked: dict[str, int]) -> int | None:
 
 
 def _texts(path: Path) -> list[RolloutText]:
-    """Return the texts of the first rollouts, reading each file once."""
+    """Return the texts of the first rollouts, reading each file once.
+
+    Raises:
+        DataError: If there are no rollouts.
+    """
     rows: defaultdict[Path, list[int]] = defaultdict(list)
     count = 0
-    for table in read_rollout_files(path):
+    tables = read_rollout_files(path)
+    for table in tables:
         for place, row in zip(table.file.tolist(), table.row.tolist(), strict=True):
             rows[table.files[place]].append(row)
         count += len(table)
         if count >= _MOST:
             break
+    if not count:
+        found = "; ".join(tables.report.oddities()[:_NAMED]) or "it holds no rows"
+        raise DataError(
+            f"{path}: no rollout can be read ({found}). Pass rollout files that `gdpo analyze` can "
+            "read, or leave out --rollouts"
+        )
     return [text for file, some in rows.items() for text in read_texts(file, some)]

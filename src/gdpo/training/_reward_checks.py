@@ -118,6 +118,12 @@ def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
 def _check_one(
     task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]
 ) -> RewardFinding:
+    if problems and not any(applies(problem.weights, reward.name) for problem in problems):
+        return RewardFinding(
+            f"reward {reward.name}: its weights are null on every row, so it is never trained. "
+            "Give it a weight in data.weights_column, or remove it from the recipe",
+            doubtful=True,
+        )
     if reward.of == "tokens":
         return _check_counts(reward, scorer, problems)
     if reward.asks_elsewhere:
@@ -144,6 +150,11 @@ def _check_one(
     scores = scorer.score([t for _, _, t in odd], [s.reference for _, s, _ in odd], only=[reward])
     _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
     tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
+    if known and not any(applies(s.weights, reward.name) for _, s, _ in known):
+        return RewardFinding(
+            f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: not tested on reference "
+            f"answers, because the weights per prompt apply it to none of the {len(known):,} rows"
+        )
     return _summary(reward, tried, len(problems), [n for n, *_ in short])
 
 
@@ -205,8 +216,12 @@ def _check_bad_response(
     judged = [r for r in rewards if r.of == "text" and not r.asks_elsewhere]
     bad = [task.bad_completion] * len(problems)
     values = scorer.score(bad, [problem.reference for problem in problems], only=judged).values
-    for number, row in enumerate(values.tolist(), 1):
-        pairs = [(r, v) for r, v in zip(judged, row, strict=True) if not isnan(v)]
+    for number, (problem, row) in enumerate(zip(problems, values.tolist(), strict=True), 1):
+        pairs = [
+            (reward, value)
+            for reward, value in zip(judged, row, strict=True)
+            if applies(problem.weights, reward.name) and not isnan(value)
+        ]
         if pairs and all(value == reward.high for reward, value in pairs):
             text = (
                 f"row {number}: a bad response ({task.bad_completion[:60]!r}) gets the maximum of "

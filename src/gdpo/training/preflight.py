@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gdpo.errors import ConfigError, DataError, GdpoError
 from gdpo.recipes.batches import BatchPlan, plan_batches, sharing
@@ -31,6 +31,7 @@ from gdpo.recipes.models import (
 from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import build_config
+from gdpo.rewards.weights_column import applies
 from gdpo.runs.directory import RunDirectory, refuse_runs_dir
 from gdpo.tasks import Problem, Task
 from gdpo.training._quiet import quiet
@@ -240,7 +241,18 @@ class _Inspection:
             self._fine(f"{key}: no near-duplicate rows")
         if counted is not None:
             self._fine(f"{key}: {counted}")
+            self._note_unused(rows, data)
         return rows
+
+    def _note_unused(self, rows: Rows, data: DataConfig) -> None:
+        """Report each reward that the weights per prompt apply to no row."""
+        for name in self.resolved.names:
+            if not any(applies(problem.weights, name) for problem in rows.problems):
+                self._add(
+                    Verdict.NOTE,
+                    f"data: {name} applies to no row, so it has no effect: add it to cells of "
+                    f"column {data.weights_column!r}, or remove the reward",
+                )
 
     def _weights_counted(self, rows: Rows, data: DataConfig) -> str | None:
         """Check the weights per prompt. Return a sentence about them, or None without a column."""
@@ -286,7 +298,19 @@ class _Inspection:
                 "batches: a generation has a single group, so the batch normalization of GDPO has "
                 "nothing to compare it with. Raise batch.prompts",
             )
+        self._note_long_schedules(batches.total_steps)
         return batches
+
+    def _note_long_schedules(self, steps: int) -> None:
+        schedules: dict[str, dict[str, Any]] = self.resolved.options.get("schedules", {})
+        for name, schedule in schedules.items():
+            if schedule.get("steps", 0) > steps:
+                self._add(
+                    Verdict.NOTE,
+                    f"weight: the schedule of {name} takes {schedule['steps']} steps, but this run "
+                    f"has {steps}, so its weight does not reach {schedule['to']:g}. Shorten the "
+                    "schedule, or train for more steps",
+                )
 
     def _locate(self) -> LocatedModel:
         model = locate_model(self.recipe)

@@ -39,6 +39,7 @@ _METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
         "_generate_and_score_completions": ("inputs",),
     },
+    "turns": {"_generate": ("prompts",)},
     "fast_generation": {
         "_tokenize_prompts": ("prompts",),
         "_generate_single_turn": (),
@@ -86,6 +87,25 @@ def check_trainer() -> None:
         raise ConfigError(
             f"GDPOTrainer needs {missing[0]}, which TRL {version('trl')} does not have. Install a "
             f"version of TRL that gdpo is tested with: {TESTED}"
+        )
+
+
+def check_turns(estimator: str, args: Any) -> None:
+    """Check that TRL says which tokens the model generated, and takes one advantage per token.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    if args.use_liger_kernel and getattr(GRPOTrainer, "compute_liger_loss", None):
+        raise ConfigError(
+            f"use_liger_kernel=True does not fit advantage={estimator!r}: the loss of the Liger "
+            f"kernel in TRL {version('trl')} takes one advantage per rollout. Set "
+            "use_liger_kernel=False"
+        )
+    if missing := _missing_callables("turns"):
+        raise ConfigError(
+            f"advantage={estimator!r} needs {missing[0]}, which TRL {version('trl')} does not "
+            f"have. Install a version of TRL that gdpo is tested with: {TESTED}"
         )
 
 

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages import resolve_estimator
+from gdpo.advantages.registry import takes_turns
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._adapter import GRPOConfig
+from gdpo.integrations.trl._turns import check_loss
 
 FILTERS = ("off", "any_reward_varies", "advantage_nonzero")
 """Allowed values of `filter_groups`."""
@@ -27,8 +29,9 @@ class GDPOConfig(GRPOConfig):
     Parameters:
         advantage (`str`, *optional*, defaults to `"gdpo"`):
             Estimator that turns rewards into advantages: a name from `gdpo.advantages.ESTIMATORS`
-            (`"gdpo"`, `"grpo"`, `"per_reward_batch_std"`, ...), or your own function as
-            `"module:attribute"`.
+            (`"gdpo"`, `"grpo"`, `"per_reward_batch_std"`, ...), a name from
+            `gdpo.advantages.TURN_ESTIMATORS` (`"turn_gdpo"`, ...) for one advantage per turn, or
+            your own function as `"module:attribute"`.
         advantage_options (`dict[str, Any]`, *optional*):
             Options of the estimator, e.g. `{"noise_floor": {"format": 0.1}, "max_advantage": 5}`.
             An option with one value per reward accepts a list in the order of the reward functions,
@@ -93,7 +96,8 @@ class GDPOConfig(GRPOConfig):
         default="gdpo",
         metadata={
             "help": "Estimator that turns rewards into advantages: 'gdpo', 'grpo', another of "
-            "gdpo.advantages.ESTIMATORS, or your own as 'module:attribute'."
+            "gdpo.advantages.ESTIMATORS, 'turn_gdpo' or another of TURN_ESTIMATORS for one "
+            "advantage per turn, or your own as 'module:attribute'."
         },
     )
     advantage_options: dict[str, Any] | str | None = field(
@@ -178,7 +182,8 @@ class GDPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_estimator(self.advantage)
+        if takes_turns(resolve_estimator(self.advantage, turns=True)):
+            check_loss(self.advantage, self)
         check_detail(self.diagnostics, "diagnostics")
         _check_switches(self)
         if self.multi_objective_aggregation != "sum_then_normalize":

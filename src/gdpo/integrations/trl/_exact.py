@@ -1,11 +1,13 @@
-"""Keeps the float64 values that reward functions return. TRL rounds rewards to float32.
+"""Keeps the values that reward functions return. TRL rounds rewards to float32.
 
-In float32, a reward that varies between 100,000 and 100,001 looks constant except for rounding.
+In float32, a reward that varies between 100,000 and 100,001 looks constant except for rounding. A
+function may also return one number for each turn of a completion, of which TRL gets the total.
 """
 
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,23 +15,53 @@ from accelerate.utils import gather_object
 
 from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.integrations.trl._groups import Ranks
+from gdpo.integrations.trl._turns import Located, is_per_turn, spread, total_of
+
+
+@dataclass(frozen=True)
+class Returned:
+    """Stores the values that the reward functions returned for a batch, on all ranks, on the CPU.
+
+    Args:
+        rewards: Rewards `[rollout, reward]`. The total, if a reward was given for each turn.
+        turns: Rewards `[rollout, turn, reward]`. A reward that was not given for each turn stands
+            at the last turn. None: no reward was given for each turn, and turns are not needed.
+        counts: Number of turns of each rollout. Empty: `turns` is None.
+    """
+
+    rewards: torch.Tensor
+    turns: torch.Tensor | None = None
+    counts: tuple[int, ...] = ()
 
 
 class ExactRewards:
     """Stores the return values of reward functions while TRL scores a batch.
 
     The rewards of a reward model stay as TRL computes them.
+
+    Args:
+        located: Where the turns are in the completions that TRL scores.
+        wants_turns: Whether the rewards of each turn are needed, even if every reward is one number
+            per rollout.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, located: Located, *, wants_turns: bool) -> None:
+        self._located, self._wants_turns = located, wants_turns
         self._returned: dict[int, list[Any]] = {}
+        self._totals: dict[int, list[Any]] = {}
 
-    def watched(self, functions: Sequence[Any]) -> list[Any]:
-        """Return the reward functions, wrapped so that every call stores its return values."""
-        return [self._watched(column, function) for column, function in enumerate(functions)]
+    def watched(self, functions: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        """Return the reward functions, wrapped so that every call stores its return values.
 
-    def of_all_ranks(self, rounded: torch.Tensor, ranks: Ranks) -> torch.Tensor:
-        """Return the rewards of the latest batch, on the CPU.
+        Args:
+            functions: Reward functions and reward models.
+            names: Their names, for error messages.
+        """
+        pairs = zip(functions, names, strict=True)
+        return [self._watched(column, *pair) for column, pair in enumerate(pairs)]
+
+    def of_all_ranks(self, rounded: torch.Tensor, ranks: Ranks) -> Returned:
+        """Return the rewards of the latest batch.
 
         The dtype is float64, or float32 if all rewards come from reward models. Every process must
         call this method.
@@ -39,37 +71,59 @@ class ExactRewards:
                 apply.
             ranks: The processes. Every process has the same number of rollouts.
         """
-        if not self._returned:
-            return rounded.cpu()
+        if not self._returned and not self._wants_turns:
+            return Returned(rounded.cpu())
         local: Any = ranks.own(rounded.cpu())  # pyright: ignore[reportArgumentType]
-        exact = local.double()
-        for column, values in self._returned.items():
+        exact = local.double() if self._returned else local
+        of_turns: list[dict[int, list[float]]] = [{} for _ in range(len(local))]
+        for column, values in self._totals.items():
             given = torch.tensor([_number(value) for value in values], dtype=torch.float64)
             same = given.to(local.dtype) == local[:, column]  # False for NaN
             exact[:, column] = torch.where(same, given, exact[:, column])
+            for i, value in enumerate(self._returned[column]):
+                if is_per_turn(value) and same[i]:
+                    of_turns[i][column] = [float(each) for each in value]
         self._returned.clear()
-        return torch.tensor(gather_object(exact.tolist()), dtype=torch.float64)
+        self._totals.clear()
+        return self._gathered(exact, of_turns)
 
-    def _watched(self, column: int, function: Any) -> Any:
+    def _gathered(self, exact: torch.Tensor, of_turns: list[dict[int, list[float]]]) -> Returned:
+        counts = self._located.counts
+        everything: Any = gather_object(list(zip(exact.tolist(), of_turns, counts, strict=True)))
+        rows, per_turn, all_counts = zip(*everything, strict=True)
+        rewards = torch.tensor(rows, dtype=exact.dtype)
+        if not self._wants_turns and not any(per_turn):
+            return Returned(rewards)
+        return Returned(rewards, spread(rewards, per_turn, all_counts), all_counts)
+
+    def _watched(self, column: int, function: Any, name: str) -> Any:
         if isinstance(function, torch.nn.Module):
             return function
         if is_async_callable(function):
 
             @functools.wraps(function, updated=())
             async def later(*args: Any, **kwargs: Any) -> list[Any]:
-                return self._kept(column, await function(*args, **kwargs))
+                return self._kept(column, await function(*args, **kwargs), name)
 
             return later
 
         @functools.wraps(function, updated=())
         def now(*args: Any, **kwargs: Any) -> list[Any]:
-            return self._kept(column, function(*args, **kwargs))
+            return self._kept(column, function(*args, **kwargs), name)
 
         return now
 
-    def _kept(self, column: int, values: Any) -> list[Any]:
-        self._returned[column] = list(values)
-        return self._returned[column]
+    def _kept(self, column: int, values: Any, name: str) -> list[Any]:
+        """Store what a function returned. Return what TRL gets: one value per completion."""
+        returned, counts = list(values), self._located.counts
+        if len(returned) != len(counts):
+            return returned  # TRL raises an error
+        self._returned[column] = returned
+        self._totals[column] = [
+            total_of(name, value, i, count)
+            for i, (value, count) in enumerate(zip(returned, counts, strict=True))
+        ]
+        return self._totals[column]
 
 
 def _number(value: Any) -> float:

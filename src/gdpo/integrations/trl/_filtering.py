@@ -2,7 +2,8 @@
 
 With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies within the
 group. The weighted sum is not used for this test, because rewards can vary while their sum is
-constant, and GDPO normalizes each reward before summing.
+constant, and GDPO normalizes each reward before summing. With an estimator for turns, a reward also
+varies if its values at a turn vary while its total is constant.
 
 TRL generates and scores the additional groups in at most `max_filter_rounds` rounds. Groups that
 still have no signal after the last round stay in the batch. The additional prompts are drawn at
@@ -61,15 +62,24 @@ class FilteredGroups(GRPOTrainer):
         rewards: torch.Tensor,
         token_counts: torch.Tensor | None = None,
         weights: torch.Tensor | None = None,
+        turns: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the advantages `[prompt, sample]` of rewards `[prompt, sample, reward]`."""
+        """Return the advantages of a generation batch. `GDPOTrainer` documents the arguments."""
+        raise NotImplementedError
+
+    def _wants_turns(self) -> bool:
+        """Return whether the estimator computes one advantage per turn."""
         raise NotImplementedError
 
     def _advantages_of(self, groups: Groups) -> torch.Tensor:
-        """Return the advantages of these groups, `[prompt, sample]`."""
-        # A subclass may override the method without the argument `weights`.
+        """Return the advantages of these groups, `[prompt, sample]` or `[prompt, sample, turn]`."""
+        # A subclass may override the method without the arguments `weights` and `turns`.
         own = {} if groups.weights is None else {"weights": groups.weights}
-        return self.compute_advantages(groups.rewards, groups.token_counts, **own)
+        if not self._wants_turns():
+            return self.compute_advantages(groups.rewards, groups.token_counts, **own)
+        assert groups.turns is not None, "the rewards of each turn are not known"
+        own["turns"] = groups.turns.counts
+        return self.compute_advantages(groups.turns.rewards, groups.token_counts, **own)
 
     def _generate_groups(self, inputs: Any) -> Groups:
         """Return the groups that TRL generates and scores for these rows."""
@@ -105,9 +115,10 @@ class FilteredGroups(GRPOTrainer):
 
     def _have_signal(self, groups: Groups) -> list[bool]:
         if self._filter == "any_reward_varies":
-            return which_vary(groups, self.reward_weights.tolist())
+            of_turns = self._wants_turns()
+            return which_vary(groups, self.reward_weights.tolist(), of_turns=of_turns)
         advantages = self._advantages_of(groups)
-        return (advantages != 0).any(1).tolist()
+        return (advantages != 0).flatten(1).any(1).tolist()
 
     def _generate_more(self, count: int) -> Groups:
         """Generate groups of new prompts on every rank, without changing TRL's metrics."""

@@ -9,6 +9,7 @@ import torch
 
 from gdpo.diagnostics import zero_variance_groups
 from gdpo.integrations.trl._packing import MicroBatch, join, take, widened
+from gdpo.integrations.trl._turns import TurnRewards, fitted, joined
 
 
 @dataclass
@@ -16,14 +17,16 @@ class Groups:
     """Stores groups that were generated and scored together, on all ranks.
 
     Args:
-        rewards: Gated rewards `[prompt, sample, reward]`.
+        rewards: Gated rewards `[prompt, sample, reward]`. The totals, if there are turns.
         token_counts: Number of tokens `[prompt, sample]`. None: the estimator does not use token
             counts.
         closed_gates: Maps the name of each gated reward to the share of rollouts with a closed
             gate.
-        rollouts: This process's data for the rollout record. None: the batch was assembled from
-            several generations, which are recorded separately.
+        rollouts: This process's data for the rollout record, as arguments of `RolloutLog.collect`.
+            None: the batch was assembled from several generations, which are recorded separately.
         weights: Weights `[prompt, reward]`. None: the configured weights, for every prompt.
+        turns: Gated rewards of each turn. None: no reward was given for each turn, and the
+            estimator does not need them.
         output: This process's rows, in the format of TRL's loss.
         places: Position of each group in the training batch. None: the group is not trained on.
             Default: the groups form the training batch, in this order.
@@ -32,8 +35,9 @@ class Groups:
     rewards: torch.Tensor
     token_counts: torch.Tensor | None
     closed_gates: Mapping[str, float]
-    rollouts: tuple[Any, Any, Any, Any] | None
+    rollouts: Mapping[str, Any] | None
     weights: torch.Tensor | None = None
+    turns: TurnRewards | None = None
     output: MicroBatch = field(default_factory=dict[str, Any])
     places: list[int | None] = field(default_factory=list[int | None])
 
@@ -44,9 +48,14 @@ class Groups:
         """Return the advantages of these groups. Groups that are not trained on get 0.
 
         Args:
-            advantages: Advantages of the training batch, `[prompt, sample]`.
+            advantages: Advantages of the training batch, `[prompt, sample]` or
+                `[prompt, sample, turn]`.
         """
-        own = torch.zeros_like(self.rewards[..., 0], dtype=advantages.dtype)
+        shape = self.rewards.shape[:2]
+        if advantages.ndim == 3 and self.turns is not None:
+            shape = self.turns.taken.shape
+            advantages = fitted(advantages, shape[2])
+        own = torch.zeros(shape, dtype=advantages.dtype)
         for group, place in enumerate(self.places):
             if place is not None:
                 own[group] = advantages[place]
@@ -66,25 +75,37 @@ class Ranks:
         return items[self.this * size : (self.this + 1) * size]
 
 
-def which_vary(groups: Groups, weights: Sequence[float]) -> list[bool]:
+def which_vary(groups: Groups, weights: Sequence[float], *, of_turns: bool = False) -> list[bool]:
     """Return, for each group, whether any reward with a nonzero weight varies beyond rounding.
 
     Args:
         groups: The groups. Their own weights are used, if they have any.
         weights: The configured weights.
+        of_turns: Whether a reward also varies if only its values at a turn vary, not its total.
     """
-    own = groups.weights
+    own, turns = groups.weights, groups.turns
+    rewards = turns.rewards if of_turns and turns is not None else groups.rewards[:, :, None]
     return [
         any(
-            weight != 0 and constant == 0
+            weight != 0 and 0 in constant
             for weight, constant in zip(
                 weights if own is None else own[prompt].tolist(),
-                zero_variance_groups(group[None]).tolist(),
+                _constant(group),
                 strict=True,
             )
         )
-        for prompt, group in enumerate(groups.rewards.cpu())
+        for prompt, group in enumerate(rewards.cpu())
     ]
+
+
+def _constant(group: torch.Tensor) -> list[list[float]]:
+    """Return, for each reward and turn, whether it is constant in a group (1) or not (0).
+
+    Args:
+        group: Rewards `[sample, turn, reward]`.
+    """
+    found = zero_variance_groups(group.flatten(1)[None])
+    return found.reshape(group.shape[1:]).T.tolist()
 
 
 def replace_without_signal(
@@ -148,6 +169,7 @@ def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
         closed_gates=generated[0].closed_gates,
         rollouts=None,
         weights=_stacked([groups.weights for groups in generated], sources),
+        turns=joined([groups.turns for groups in generated], sources),
         output=_rows(generated, ranks.own(sources), ranks, padding),
     )
 

@@ -4,67 +4,34 @@
 """
 
 import functools
-import inspect
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from transformers import set_seed
 from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError, RewardError
 from gdpo.integrations.trl._adapter import is_async_callable
+from gdpo.integrations.trl._turns import Located, is_per_turn
 from gdpo.rewards import Reward, Scorer, Scores
-from gdpo.rewards.reward import DeclaredRange
 from gdpo.rewards.scorer import check_distinct
 from gdpo.rewards.weights_column import weights_of_cells
 
 
-def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[type], Any]:
-    """Return the environment classes that define a reward, and the factory to pass to TRL.
-
-    As in TRL, the reward of a class has the name of the class, and the classes are in TRL's order.
-    If a factory is a class, the class is inspected without being called. Any other factory is
-    called once, and TRL receives the result as its first environment, so the total number of calls
-    is unchanged.
+def ranged(given: Sequence[Any], arguments: Mapping[str, Any]) -> list[Any]:
+    """Return the rewards, with None for those whose total may leave the range of a turn.
 
     Args:
-        environment_factory: TRL's argument: a factory, a dict from name to factory, or None.
-        seed: Seed of the run, which is set before a factory is called, as in TRL.
+        given: Rewards, in any format that `as_reward_functions` accepts.
+        arguments: Arguments of TRL's trainer. Without tools, environments and a `rollout_func`, a
+            completion has one turn.
     """
-    if environment_factory is None:
-        return [], None
-    several = isinstance(environment_factory, dict)
-    factories: dict[Any, Any] = environment_factory if several else {None: environment_factory}
-    if not all(isinstance(factory, type) for factory in factories.values()):
-        set_seed(seed)
-    known = {name: _probed(factory) for name, factory in factories.items()}
-    owners = list(dict.fromkeys(made for made, _ in known.values() if _owns_reward(made)))
-    given = {name: factory for name, (_, factory) in known.items()}
-    return owners, given if several else given[None]
-
-
-def environment_range(environment: type) -> DeclaredRange | None:
-    """Return the range that an environment class declares for its reward, or None.
-
-    The class declares the range in the attribute `reward_range`, as `(low, high)`.
-
-    Raises:
-        ConfigError: If `reward_range` is not a pair of finite numbers with low < high.
-    """
-    name, declared = environment.__name__, getattr(environment, "reward_range", None)
-    if declared is None:
-        return None
-    try:
-        low, high = declared
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"environment {name!r}: reward_range must be (low, high), got {declared!r:.80}"
-        ) from error
-    return DeclaredRange(name, low, high)
+    if not any(arguments.get(k) for k in ("tools", "environment_factory", "rollout_func")):
+        return list(given)
+    return [None if isinstance(r, Reward) and r.of == "turn" else r for r in given]
 
 
 def all_weights(names: Sequence[str], owned: int, given: Any) -> list[float]:
@@ -84,21 +51,10 @@ def all_weights(names: Sequence[str], owned: int, given: Any) -> list[float]:
     return weights_by_name(names, given)
 
 
-def _probed(factory: Any) -> tuple[type, Callable[[], Any]]:
-    """Return the class that a factory creates, and a factory that reuses the first instance."""
-    if isinstance(factory, type):
-        return factory, factory
-    waiting = [factory()]
-    return type(waiting[0]), lambda: waiting.pop() if waiting else factory()
-
-
-def _owns_reward(environment: type) -> bool:
-    return inspect.isfunction(getattr(environment, "get_reward", None))  # TRL's own condition
-
-
 RewardFunction: TypeAlias = Callable[..., Any]
 """TRL's signature: `(prompts, completions, completion_ids, **columns) -> list[float | None]`.
 
+In place of a number, the list may contain a list with one number for each turn of the completion.
 The function may be async.
 """
 
@@ -110,7 +66,7 @@ def as_sequence(reward_funcs: Any) -> list[Any]:
 
 
 def as_reward_functions(
-    given: Sequence[Any], scorer: Mapping[str, Any] | None = None
+    given: Sequence[Any], scorer: Mapping[str, Any] | None = None, *, located: Located
 ) -> tuple[list[Any], Scorer]:
     """Convert the rewards of `GDPOTrainer` to the reward functions of TRL's trainer.
 
@@ -118,6 +74,7 @@ def as_reward_functions(
         given: `Reward` objects, functions with TRL's signature (sync or async), reward models, or
             names of reward models. Reward models and their names are passed through unchanged.
         scorer: Options of the scorer that runs the `Reward` objects. None: no options.
+        located: Where the turns are in the completions that TRL scores.
 
     Returns:
         The reward functions, and the scorer that runs the `Reward` objects.
@@ -126,7 +83,7 @@ def as_reward_functions(
         ConfigError: If an option of the scorer is invalid.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
-    shared = _SharedScores(Scorer.from_options(rewards, scorer or {}))
+    shared = _SharedScores(Scorer.from_options(rewards, scorer or {}), located)
     return [_adapt(reward, shared) for reward in given], shared.scorer
 
 
@@ -231,8 +188,9 @@ def _adapt(reward: Any, shared: "_SharedScores") -> Any:
 class _SharedScores:
     """Scores each batch once with all rewards, although TRL calls the rewards one by one."""
 
-    def __init__(self, scorer: Scorer) -> None:
-        self.scorer = scorer
+    def __init__(self, scorer: Scorer, located: Located) -> None:
+        self.scorer, self._located = scorer, located
+        self._of_turns = any(reward.of == "turn" for reward in scorer.rewards)
         self._completions: list[Any] | None = None
         self._scores: Scores | None = None
 
@@ -241,10 +199,12 @@ class _SharedScores:
     ) -> Scores:
         """Return the scores of a batch. TRL passes the same `completions` object to all rewards."""
         if self._scores is None or completions is not self._completions:
+            located = self._located
             self._scores = self.scorer.score(
                 [completion_text(completion) for completion in completions],
                 references,
                 num_tokens=[len(ids) for ids in completion_ids],
+                messages=located.messages(completions, completion_ids) if self._of_turns else None,
             )
             self._completions = completions
         return self._scores
@@ -257,7 +217,7 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
         completion_ids: list[Any],
         log_metric: Callable[[str, float], None],
         **columns: Any,
-    ) -> list[float | None]:
+    ) -> list[Any]:
         if "reference" not in columns:
             raise _no_reference(reward, [k for k, v in columns.items() if isinstance(v, list)])
         scores = shared.of(completions, completion_ids, columns["reference"])
@@ -266,11 +226,18 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
         for kind, failed in scores.kinds(reward.name).items():
             slug = kind.lower().replace(" ", "_")
             log_metric(f"rewards/{reward.name}/failed_{slug}", failed / count)
+        if reward.of == "turn":  # a completion without a message of the model has no score
+            turns = scores.turns[reward.name]
+            return [[_or_none(each) for each in values] or None for values in turns]
         values = scores.values[:, shared.scorer.rewards.index(reward)].tolist()
-        return [None if math.isnan(value) else value for value in values]
+        return [_or_none(value) for value in values]
 
     function.__name__ = reward.name
     return function
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
@@ -283,7 +250,7 @@ def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
 def _checked(function: RewardFunction) -> RewardFunction:
     name = get_callable_name(function)
 
-    def checked(*, completions: list[Any], **kwargs: Any) -> list[float | None]:
+    def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
         try:
             values = function(completions=completions, **kwargs)
         except Exception as error:
@@ -296,7 +263,7 @@ def _checked(function: RewardFunction) -> RewardFunction:
 def _checked_async(function: RewardFunction) -> RewardFunction:
     name = get_callable_name(function)
 
-    async def checked(*, completions: list[Any], **kwargs: Any) -> list[float | None]:
+    async def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
         try:
             values = await function(completions=completions, **kwargs)
         except Exception as error:
@@ -321,9 +288,15 @@ def _raised(name: str, error: Exception) -> RewardError:
     )
 
 
-def _check_values(name: str, values: Any, count: int) -> list[float | None]:
+def _check_values(name: str, values: Any, count: int) -> list[Any]:
+    """Return a function's values as numbers, None, or one number or None for each turn.
+
+    `ExactRewards` checks the numbers for each turn, and adds them up.
+    """
     try:
-        checked = [None if value is None else float(value) for value in values]
+        checked = [
+            value if value is None or is_per_turn(value) else float(value) for value in values
+        ]
     except (TypeError, ValueError, OverflowError) as error:
         raise RewardError(
             f"reward {name!r} returned {values!r:.200} ({error}): return a list with one float or "
@@ -335,7 +308,7 @@ def _check_values(name: str, values: Any, count: int) -> list[float | None]:
             "float or None per completion, in the same order"
         )
     for i, value in enumerate(checked):
-        if value is not None and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise RewardError(
                 f"reward {name!r} returned {value} for completion {i} of {count}: return a finite "
                 "number, or None if the reward does not apply"

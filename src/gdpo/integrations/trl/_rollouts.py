@@ -61,8 +61,13 @@ class RolloutLog(TrainerCallback):
         completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]],
         ends_of_text: Set[int],
+        *,
+        turn_tokens: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Store this process's rollouts until their advantages are computed."""
+        """Store this process's rollouts until their advantages are computed.
+
+        `turn_tokens` holds the number of tokens of each turn, or is None if turns are not recorded.
+        """
         self._local = [
             {
                 "prompt": _without_images(prompt),
@@ -75,6 +80,9 @@ class RolloutLog(TrainerCallback):
                 inputs, prompts, completions, completion_ids, strict=True
             )
         ]
+        if turn_tokens is not None:
+            for fact, tokens in zip(self._local, turn_tokens, strict=True):
+                fact["turns"] = tokens
 
     def gathered(self) -> list[dict[str, Any]]:
         """Return the collected rollouts of all processes. Every process must call this method."""
@@ -94,7 +102,8 @@ class RolloutLog(TrainerCallback):
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
         Args:
-            facts: The result of `gathered`.
+            facts: The result of `gathered`. `turns` holds objects of `gdpo.rollouts.Turn`, if turns
+                are recorded.
             mode: `train` or `eval`.
             step: The optimizer step that the rollouts belong to.
             rewards: Rewards `[prompt, sample, reward]` of all processes.

@@ -7,6 +7,7 @@ The other wrapper replaces TRL's advantages after TRL has computed them.
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -21,13 +22,24 @@ from gdpo.advantages import AdvantageRule, gdpo
 from gdpo.advantages.arrays import check_finite
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
-from gdpo.integrations.trl._adapter import GRPOTrainer, check_trainer, end_token_ids
+from gdpo.integrations.trl._adapter import (
+    GRPOTrainer,
+    check_trainer,
+    check_turns,
+    end_token_ids,
+    tokenizer_of,
+)
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._dashboard import add_dashboard
-from gdpo.integrations.trl._exact import ExactRewards
+from gdpo.integrations.trl._environments import (
+    environment_range,
+    environment_rewards,
+    turn_reward,
+)
+from gdpo.integrations.trl._exact import ExactRewards, Returned
 from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._groups import Groups
-from gdpo.integrations.trl._packing import PackedMicroBatches
+from gdpo.integrations.trl._packing import PackedMicroBatches, loss_mask
 from gdpo.integrations.trl._probe import check_batch
 from gdpo.integrations.trl._rewards import (
     all_weights,
@@ -36,11 +48,17 @@ from gdpo.integrations.trl._rewards import (
     check_names,
     check_references,
     check_weights_column,
-    environment_range,
-    environment_rewards,
+    ranged,
     reward_names,
 )
 from gdpo.integrations.trl._rollouts import RolloutLog
+from gdpo.integrations.trl._turns import (
+    Located,
+    TurnRewards,
+    on_tokens,
+    recorded,
+    warning_of_loss,
+)
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead, bound_memory
 from gdpo.integrations.trl.vllm_versions import check_vllm
@@ -119,9 +137,18 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
       missing. (All other metrics of this reward are computed from the gated values.)
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
     - `filter/rounds`, `filter/replaced`, `filter/generated`: logged if `filter_groups` is set.
+    - `turns/mean`, `turns/max`: mean and largest number of turns of a rollout. Logged if the
+      estimator computes one advantage per turn, or a reward was given for each turn.
     - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: logged if
       `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, for example the standard
       deviation within a group, and the conflict between rewards.
+
+    A reward function or an environment may return one number for each turn of a completion instead
+    of one number, and a `gdpo.Reward` may score turns (`of="turn"`). Environments may define
+    `get_turn_rewards`. A turn is a message of the model. With an estimator for turns, such as
+    `turn_gdpo`, each turn gets its own advantage, and a single number stands at the last turn. With
+    any other estimator, and in all metrics of rewards, the numbers are added up. A gate tests the
+    total, and closes all turns of the gated reward.
 
     `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0
     under the estimator.
@@ -139,6 +166,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     _tag_names: ClassVar[list[str]] = ["trl", "gdpo"]
     _name = "GDPO"
     _scored: Groups | None = None
+    _masks: Any = None
     _is_checked = False
     _warned_of_one_group = False
     _paper: ClassVar[dict[str, str]] = {
@@ -163,11 +191,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         given = as_sequence(reward_funcs)
         check_references(given, arguments.get("train_dataset"), arguments.get("eval_dataset"))
         scorer: Any = args.scorer
-        functions, self.scorer = as_reward_functions(given, scorer)
+        self._located = Located()
+        functions, self.scorer = as_reward_functions(given, scorer, located=self._located)
         own, factory = environment_rewards(arguments.get("environment_factory"), args.seed)
         names = [*reward_names(functions), *(environment.__name__ for environment in own)]
         weights = all_weights(names, len(own), args.reward_weights)
-        self._make_rule(args, names, [*given, *map(environment_range, own)], weights)
+        self._make_rule(
+            args, names, [*ranged(given, arguments), *map(environment_range, own)], weights
+        )
         self._check_weights_column(args, names, arguments)
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
@@ -175,9 +206,9 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         super().__init__(**{**arguments, **changed})
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
-        self._exact, self._detail = ExactRewards(), args.diagnostics
-        self.reward_funcs = self._exact.watched(self.reward_funcs)
-        self._watch = Watch()
+        self._wrap_rewards([None] * len(given) + [turn_reward(e, self._located) for e in own])
+        self._detail, self._watch = args.diagnostics, Watch()
+        self._warn_of_loss()
         self.add_callback(KeptState({"gdpo.AdvantageRule": self._rule, "gdpo.Watch": self._watch}))
         add_dashboard(self)
         bound_memory(self)
@@ -186,6 +217,23 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._rollout_log = _rollout_log(args, self._declared)
         if self._rollout_log is not None:
             self.add_callback(self._rollout_log)
+
+    def _wrap_rewards(self, instead: Sequence[Any]) -> None:
+        """Store what reward functions return. Replace those for which there is another one."""
+        self._located.decode = partial(tokenizer_of(self).decode, skip_special_tokens=True)
+        pairs = zip(self.reward_funcs, instead, strict=True)
+        self._exact = ExactRewards(self._located, wants_turns=self._wants_turns())
+        self.reward_funcs = self._exact.watched(
+            [new or old for old, new in pairs], self.reward_func_names
+        )
+
+    def _warn_of_loss(self) -> None:
+        warning = warning_of_loss(self._rule.name, self.loss_type)
+        if self._wants_turns() and warning and self.accelerator.is_main_process:
+            logger.warning("%s", warning)
+
+    def _wants_turns(self) -> bool:
+        return self._rule.wants_turns
 
     def _make_rule(
         self,
@@ -201,7 +249,9 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._gates = read_gates(gates)
         check_gates(names, self._gates)
         low, high = declared_ranges(rewards, self._gates)
-        self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
+        self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high, turns=True)
+        if self._rule.wants_turns:
+            check_turns(args.advantage, args)
         self._rule.weights_in_force(weights)  # refuses weights that contradict requested shares
         self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
         self._declared = describe_rewards(names, low, high, self._gates)
@@ -221,50 +271,95 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         rewards: torch.Tensor,
         token_counts: torch.Tensor | None = None,
         weights: torch.Tensor | None = None,
+        turns: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the advantages of a whole generation batch.
 
         Args:
             rewards: Gated rewards `[prompt, sample, reward]` of all processes, on the CPU. The
-                dtype is float64, or float32 if all rewards come from reward models.
+                dtype is float64, or float32 if all rewards come from reward models. For an
+                estimator for turns, `[prompt, sample, turn, reward]`.
             token_counts: Number of tokens of each completion. None: the estimator does not use
                 token counts.
             weights: Weights `[prompt, reward]`, if `weights_column` is set. None: the configured
                 weights, for every prompt.
+            turns: Number of turns of each rollout, `[prompt, sample]`. Passed only if the estimator
+                computes one advantage per turn.
 
         Returns:
-            Advantages `[prompt, sample]`.
+            Advantages `[prompt, sample]`, or `[prompt, sample, turn]` with `turns`.
 
         Raises:
             DataError: If a reward is infinite. The message identifies the reward.
             ConfigError: If a user-defined estimator returns an invalid result.
         """
-        check_finite(rewards, self.reward_func_names)
+        check_finite(rewards if turns is None else rewards.sum(2), self.reward_func_names)
         given = self._weights() if weights is None else weights
         weights = torch.as_tensor(given, dtype=rewards.dtype, device=rewards.device)
-        return self._rule(rewards, weights, token_counts=token_counts)
+        return self._rule(rewards, weights, token_counts=token_counts, turns=turns)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Store which tokens of the completions the model generated."""
+        generated = super()._generate(*args, **kwargs)
+        self._masks = generated[2]
+        return generated
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
         if self._rule.weighting is not None:  # TRL's own sum of the rewards uses them too
             self.reward_weights = torch.tensor(self._weights_in_force())
+        masks, self._masks = self._masks, None
+        self._located.update(masks, completion_ids_list)
         rounded = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        rewards = self._exact.of_all_ranks(rounded, self._ranks)
-        names = self.reward_func_names
-        gated = apply_gates(rewards, names, self._gates) if self._gates else rewards
+        returned = self._exact.of_all_ranks(rounded, self._ranks)
+        rewards, names = returned.rewards, self.reward_func_names
         own = self._weights_of_prompts(inputs)
-        if own is not None:  # a reward with the weight NaN does not apply to the prompt
-            apart = gated.view(-1, self._samples(), len(names))
-            gated = torch.where(own.isnan()[:, None], torch.nan, apart).view_as(gated)
+        gated = self._gated(rewards, rewards, own)
+        turns = self._turns_of(returned, own)
         self._scored = Groups(
             rewards=gated.view(-1, self._samples(), len(names)),
             token_counts=self._count_tokens(completion_ids_list),
             closed_gates=closed_gates(rewards, names, self._gates),
-            rollouts=(inputs, prompts, completions, completion_ids_list),
+            rollouts={
+                "inputs": inputs,
+                "prompts": prompts,
+                "completions": completions,
+                "completion_ids": completion_ids_list,
+                "turn_tokens": None if turns is None else self._located.num_tokens,
+            },
             weights=None if own is None else own.nan_to_num(),
+            turns=turns,
         )
         return gated.to(rounded)  # TRL computes its own metrics and sums in its own precision
+
+    def _gated(
+        self, rewards: torch.Tensor, totals: torch.Tensor, own: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return rewards `[rollout, ..., reward]`, gated and without those that do not apply.
+
+        Args:
+            rewards: The totals, or the rewards of each turn.
+            totals: Rewards `[rollout, reward]`, which the gates test.
+            own: Weights `[prompt, reward]`, where NaN means that a reward does not apply.
+        """
+        between = (slice(None), *[None] * (rewards.ndim - 2))
+        if self._gates:
+            names = self.reward_func_names
+            rewards = apply_gates(rewards, names, self._gates, conditions=totals[between])
+        if own is not None:
+            missing = own.isnan().repeat_interleave(self._samples(), 0)
+            rewards = torch.where(missing[between], torch.nan, rewards)
+        return rewards
+
+    def _turns_of(self, returned: Returned, own: torch.Tensor | None) -> TurnRewards | None:
+        if returned.turns is None:
+            return None
+        turns = self._gated(returned.turns, returned.rewards, own)
+        return TurnRewards(
+            turns.view(-1, self._samples(), *turns.shape[1:]),
+            torch.tensor(returned.counts).view(-1, self._samples()),
+        )
 
     def _weights_of_prompts(self, inputs: Sequence[Mapping[str, Any]]) -> torch.Tensor | None:
         """Return the weights `[prompt, reward]` of all processes' prompts. NaN: does not apply."""
@@ -300,13 +395,16 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         generated = self._generate_with_signal(inputs)
         batch = self._trained(generated)
         advantages = self._replace_advantages(batch)
+        means = _of_rollouts(advantages, batch)
         self._warn_of_one_group(mode, batch.rewards)
-        self._log_advantages(generated[0].their_own(advantages))
-        diagnosis = self._diagnose(batch, advantages)
+        self._log_advantages(generated[0].their_own(means))
+        # A diagnosis of each turn belongs here: it has `batch.turns` and `advantages`.
+        diagnosis = self._diagnose(batch, means)
         if mode == "train":
             diagnosis = self._watch.update(diagnosis)
             self._warn()
         self._log_diagnosis(mode, diagnosis, batch.closed_gates)
+        self._log_turns(mode, batch)
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
         if mode == "train":
@@ -318,7 +416,10 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         theirs = batch.output["advantages"]
         advantages = self._advantages_of(batch)
         advantages = advantages.to(theirs.dtype)  # the record matches training
-        batch.output["advantages"] = self._local_part(advantages, theirs)
+        own = self._local_part(advantages.flatten(0, 1), theirs)
+        if own.ndim == 2:  # [row, turn]
+            own = on_tokens(own, loss_mask(batch.output))
+        batch.output["advantages"] = own
         return advantages
 
     def _check_trl(self) -> None:
@@ -339,7 +440,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def _local_part(self, advantages: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
         """Return the advantages of this process's rollouts. A group may span two processes."""
         start = self.accelerator.process_index * len(local)
-        return advantages.reshape(-1)[start : start + len(local)].to(local)
+        return advantages[start : start + len(local)].to(local)
 
     def _diagnose(self, batch: Groups, advantages: torch.Tensor) -> Diagnosis:
         return diagnose(
@@ -379,6 +480,12 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             metrics[key].append(value)
         metrics["frac_reward_zero_std"][-1] = diagnosis.zero_advantage_groups
 
+    def _log_turns(self, mode: str, batch: Groups) -> None:
+        if batch.turns is not None:
+            counts = batch.turns.counts.double()
+            self._metrics[mode]["turns/mean"].append(counts.mean().item())
+            self._metrics[mode]["turns/max"].append(counts.max().item())
+
     def _warn(self) -> None:
         if self.accelerator.is_main_process:
             for finding in self._watch.due:
@@ -395,16 +502,18 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def _record(self, mode: str, groups: Groups, advantages: torch.Tensor) -> None:
         if self._rollout_log is None or groups.rollouts is None:
             return
-        self._rollout_log.collect(*groups.rollouts, self._ends_of_text())
+        self._rollout_log.collect(**groups.rollouts, ends_of_text=self._ends_of_text())
         facts = self._rollout_log.gathered()
         if not self.accelerator.is_main_process:
             return
+        if groups.turns is not None:
+            facts = recorded(facts, groups.turns, advantages, self.reward_func_names)
         self._rollout_log.write(
             facts,
             mode=mode,
             step=self.state.global_step + (mode == "train"),
             rewards=groups.rewards,
-            advantages=advantages,
+            advantages=_of_rollouts(advantages, groups),
             trained=[place is not None for place in groups.places],
             weights=self._weights_by_name(groups),
         )
@@ -427,6 +536,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             if normalizes and self.accelerator.is_main_process:
                 logger.warning(ONE_GROUP)
             self._warned_of_one_group = True
+
+
+def _of_rollouts(advantages: torch.Tensor, groups: Groups) -> torch.Tensor:
+    """Return advantages `[prompt, sample]`: the mean over the turns, if each turn has its own."""
+    if advantages.ndim == 2:
+        return advantages
+    assert groups.turns is not None, "advantages of turns without turns"
+    return groups.turns.mean_advantages(advantages)
 
 
 def trl_metrics(diagnosis: Diagnosis, detail: str) -> dict[str, float]:

@@ -1,0 +1,250 @@
+"""Tests environments with rewards per turn (`get_turn_rewards`) and rewards of turns with tools."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from tests.integrations.test_trl_environments import SAMPLES, Counting, digits, make, options, rows
+from tests.integrations.test_trl_two_turns import PROMPT, Box
+from tests.integrations.test_trl_two_turns import tokenizer as tokenizer
+from tests.integrations.test_trl_two_turns import warm_start as warm_start
+from tests.integrations.variants import settings
+from transformers import LlamaForCausalLM
+
+from gdpo import RewardError
+from gdpo.advantages import TURN_ESTIMATORS
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.rewards import Reward
+from gdpo.rollouts import read_rollouts, rollout_file
+
+pytestmark = pytest.mark.usefixtures("_quiet")
+
+
+@pytest.fixture
+def _quiet(monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+
+
+class Paying(Counting):
+    """Pays each call, and nothing for a turn without a call."""
+
+    get_reward = None
+
+    def reset(self, **kwargs):
+        super().reset()
+        self.earned = []
+
+    def increment(self, step: int) -> int:
+        """
+        Add to the total.
+
+        Args:
+            step: What to add.
+
+        Returns:
+            The total.
+        """
+        self.earned.append(float(step))
+        return super().increment(step)
+
+    def get_turn_rewards(self):
+        return [*self.earned, 0.0]
+
+
+class Reading(Paying):
+    """Reads the messages, so that it knows the number of turns."""
+
+    def get_turn_rewards(self, messages):
+        assert [m["role"] for m in messages] == ["assistant", "tool", "assistant"][: len(messages)]
+        return [float(len(m.get("tool_calls") or ())) for m in messages if m["role"] == "assistant"]
+
+
+class Later(Paying):
+    """Has async rewards of turns."""
+
+    async def get_turn_rewards(self):
+        return [*self.earned, 0.0]
+
+
+class Listed(Counting):
+    """Returns the rewards of its turns from TRL's own method."""
+
+    def get_reward(self):
+        return [float(self.total), 0.0] if self.total else [0.0]
+
+
+class Both(Paying):
+    """Has the total as TRL's reward."""
+
+    def get_reward(self):
+        return float(self.total)
+
+
+class Disagreeing(Paying):
+    """Has another reward in `get_reward`."""
+
+    def get_reward(self):
+        return float(self.total) + 1
+
+
+class Slotted:
+    """Cannot have other attributes."""
+
+    __slots__ = ("earned",)
+
+    def reset(self, **kwargs):
+        self.earned = []
+
+    increment = Paying.increment
+
+    def get_turn_rewards(self):
+        return [0.0]
+
+
+def trained(policy, folder, environment, **changed):
+    config = GDPOConfig(
+        **options(
+            folder,
+            advantage="turn_gdpo",
+            rollouts_dir=str(folder / "rollouts"),
+            max_steps=1,
+            **changed,
+        )
+    )
+    trainer = make(
+        GDPOTrainer, policy, config, reward_funcs=[digits], environment_factory=environment
+    )
+    trainer.train()
+    return trainer, read_rollouts(rollout_file(folder / "rollouts", 1))
+
+
+@pytest.mark.parametrize("environment", [Paying, Later, Both, Listed, functools.partial(Paying)])
+def test_an_environment_rewards_each_turn(environment, tiny_policy, tmp_path):
+    trainer, rollouts = trained(tiny_policy, tmp_path, environment)
+    name = getattr(environment, "__name__", "Paying")
+    assert trainer.reward_func_names == ["digits", name]
+    assert [tool.__name__ for tool in trainer.tools] == ["increment"]
+    found = [[turn.rewards[name] for turn in rollout.turns] for rollout in rollouts]
+    assert found == [[1.0, 0.0], [3.0, 0.0], [0.0]] * 2
+    assert [rollout.rewards[name] for rollout in rollouts] == [1.0, 3.0, 0.0] * 2
+    assert all(isinstance(each, Counting) for each in trainer.environments)
+
+
+def test_the_messages_are_passed_to_a_method_that_wants_them(tiny_policy, tmp_path):
+    _, rollouts = trained(tiny_policy, tmp_path, Reading)
+    found = [[turn.rewards["Reading"] for turn in rollout.turns] for rollout in rollouts]
+    assert found == [[1.0, 0.0], [1.0, 0.0], [0.0]] * 2
+
+
+def test_a_reward_that_differs_from_the_total_of_the_turns_is_an_error(tiny_policy, tmp_path):
+    with pytest.raises(RewardError, match=r"'Disagreeing', completion 0.*get_reward returned 2.0"):
+        trained(tiny_policy, tmp_path, Disagreeing)
+
+
+def test_a_wrong_number_of_turns_names_the_environment(tiny_policy, tmp_path):
+    environment = type("Short", (Paying,), {"get_turn_rewards": lambda self: self.earned})
+    with pytest.raises(RewardError, match=r"'Short' returned 1 numbers.*completion 0.* 2 turns"):
+        trained(tiny_policy, tmp_path, environment)
+
+
+def test_several_environments_and_names_share_a_class(tiny_policy, tmp_path):
+    config = GDPOConfig(**options(tmp_path, advantage="turn_gdpo", max_steps=1))
+    factories = {"a": Paying, "b": functools.partial(Paying), "c": Counting}
+    data = rows(environment=["a"] * SAMPLES + ["b"] * SAMPLES)
+    trainer = make(
+        GDPOTrainer, tiny_policy, config, environment_factory=factories, train_dataset=data
+    )
+    assert trainer.reward_func_names == ["Paying", "Counting"]
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["rewards/Paying/mean"] == pytest.approx(4 / 3)
+    assert logged["turns/max"] == 2
+
+
+def test_objects_of_a_class_with_slots_are_environments_too(tiny_policy, tmp_path):
+    config = GDPOConfig(**options(tmp_path, advantage="turn_gdpo"))
+    trainer = make(GDPOTrainer, tiny_policy, config, environment_factory=lambda: Slotted())
+    assert trainer.reward_func_names == ["Slotted"]
+
+
+def calls(messages, reference):
+    """Return 1 if the turn calls a tool. It cannot see whether the call worked."""
+    return float("tool_calls" in messages[-1])
+
+
+def test_a_reward_of_turns_gets_the_messages_of_tools(tiny_policy, tmp_path):
+    config = GDPOConfig(
+        **options(
+            tmp_path, advantage="turn_gdpo", rollouts_dir=str(tmp_path / "rollouts"), max_steps=1
+        )
+    )
+    reward = Reward("calls", calls, low=0, high=1, of="turn")
+    data = rows(reference=[{}] * 2 * SAMPLES)
+    trainer = make(GDPOTrainer, tiny_policy, config, reward_funcs=[reward], train_dataset=data)
+    trainer.train()
+    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    found = [[turn.rewards["calls"] for turn in rollout.turns] for rollout in rollouts]
+    assert found == [[1.0, 0.0], [1.0, 0.0], [0.0]] * 2
+
+
+class PayingBox(Box):
+    """Pays a right guess in the turn that guesses, and an honest conclusion in its own turn."""
+
+    reward_range = (0, 1.5)
+
+    def get_turn_rewards(self, messages):
+        right = "right" if self.guessed == self.hidden else "wrong"
+        earned = []
+        for message in messages:
+            if message["role"] == "assistant":
+                earned.append(0.5 * (bool(earned) and message.get("content") == right))
+            elif message["content"] == "right":
+                earned[-1] += 1.0
+        return earned
+
+    get_reward = None  # not the total
+
+
+@pytest.mark.slow
+def test_a_policy_learns_both_turns_of_a_tool_call(warm_start, tokenizer, tmp_path):
+    torch.manual_seed(0)
+    config = GDPOConfig(
+        **settings(
+            tmp_path,
+            per_device_train_batch_size=32,
+            num_generations=8,
+            max_completion_length=60,
+            max_tool_calling_iterations=1,
+            max_steps=20,
+            learning_rate=1e-3,
+            lr_scheduler_type="constant",
+            reward_weights=None,
+            advantage="turn_gdpo",
+            rollouts_dir=str(tmp_path / "rollouts"),
+        )
+    )
+    trainer = GDPOTrainer(
+        LlamaForCausalLM.from_pretrained(warm_start),
+        args=config,
+        train_dataset=Dataset.from_dict({"prompt": [PROMPT] * 16, "hidden": [3] * 16}),
+        processing_class=tokenizer,
+        environment_factory=PayingBox,
+    )
+    trainer.train()
+    means = [entry["rewards/PayingBox/mean"] for entry in trainer.state.log_history[:-1]]
+    assert np.mean(means[:3]) < 0.7 < 1.0 < np.mean(means[-3:])
+    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    counts = np.array([len(rollout.turns) for rollout in rollouts])
+    assert (counts == 2).sum() > 16
+    rewards = np.zeros((32, 2, 1))
+    for i, rollout in enumerate(rollouts):
+        for t, turn in enumerate(rollout.turns):
+            rewards[i, t] = turn.rewards["PayingBox"]
+    advantages = TURN_ESTIMATORS["turn_gdpo"](
+        rewards.reshape(4, 8, 2, 1), [1.0], turns=counts.reshape(4, 8)
+    )
+    for rollout, own in zip(rollouts, advantages.reshape(32, 2), strict=True):
+        shown = [turn.advantage for turn in rollout.turns]
+        assert shown == pytest.approx(own[: len(shown)], abs=1e-5)

@@ -1,0 +1,84 @@
+"""Tests recipes with an estimator for turns. A completion of a recipe is one turn."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.training.test_exploits import CORRECT, FORM, PROBLEMS, brief, own
+
+from gdpo.advantages import TURN_ESTIMATORS, AdvantageRule
+from gdpo.errors import ConfigError
+from gdpo.launch.batches import Machines
+from gdpo.launch.launch import plan_verl
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.resolve import resolve
+from gdpo.rollouts import read_rollouts
+from gdpo.training import check, find_exploits, train
+from gdpo.training.preflight import Verdict
+
+OF_TURNS = (
+    "from gdpo import Reward\n"
+    "def of(messages, reference):\n"
+    "    assert [m['role'] for m in messages] == ['assistant']\n"
+    "    return min(1.0, messages[-1]['content'].count('a') / 4)\n"
+    "letters = Reward('letters', of, low=0, high=1, of='turn')\n"
+)
+
+
+@pytest.fixture
+def turn_recipe(recipe_file, own_rewards, tmp_path):
+    (tmp_path / "own" / "own_turns.py").write_text(OF_TURNS)
+    rewards = f"rewards=[{{name: 'own_turns:letters'}}, {{name: '{own_rewards}:vowels'}}]"
+    return load_recipe(recipe_file, [rewards, "advantage=turn_gdpo", "trainer.max_steps=2"])
+
+
+def test_a_recipe_resolves_to_an_estimator_for_turns_with_the_ranges_of_one_turn(turn_recipe):
+    resolved = resolve(turn_recipe)
+    assert resolved.rule.wants_turns
+    assert resolved.described()["letters"] == {"low": 0.0, "high": 1.0}
+
+
+def test_options_of_an_estimator_for_turns_are_checked(recipe_file):
+    changes = ["advantage=turn_gdpo", "advantage_options={scales: [1]}"]
+    with pytest.raises(ConfigError, match="scales has the shape"):
+        load_recipe(recipe_file, changes)
+
+
+def test_verl_refuses_an_estimator_for_turns(recipe_file):
+    changes = ["advantage=turn_gdpo", "data.max_prompt_length=99"]
+    recipe = load_recipe(recipe_file, [*changes, "trainer.lr_scheduler_type=constant"])
+    with pytest.raises(ConfigError, match=r"advantage = turn_gdpo.*gdpo train"):
+        plan_verl(recipe, Machines(1, 1))
+
+
+def test_exploits_are_found_as_with_the_same_estimator_without_turns():
+    """With one turn, turn_gdpo differs from per_reward_batch_std only in the scale of the batch."""
+    resolved = own(CORRECT, FORM, brief(), advantage="per_reward_batch_std")
+    rule = AdvantageRule("turn_gdpo", resolved.names, turns=True)
+    found, wanted = (
+        [(f.verdict, f.text.partition("(")[0]) for f in find_exploits(each, PROBLEMS)]
+        for each in (dataclasses.replace(resolved, rule=rule), resolved)
+    )
+    assert Verdict.WRONG in [verdict for verdict, _ in found]
+    assert found == wanted
+
+
+def test_a_loss_with_one_ratio_per_rollout_is_found_by_the_check(turn_recipe):
+    trainer = {**turn_recipe.trainer, "importance_sampling_level": "sequence"}
+    findings = check(turn_recipe.model_copy(update={"trainer": trainer}))
+    wrong = [finding.text for finding in findings if finding.verdict is Verdict.WRONG]
+    assert any("importance_sampling_level='token'" in text for text in wrong)
+
+
+@pytest.mark.slow
+def test_a_recipe_is_checked_and_trains(turn_recipe):
+    assert not [f.text for f in check(turn_recipe) if f.verdict is Verdict.WRONG]
+    run = train(turn_recipe).run
+    rollouts = read_rollouts(run.rollouts / "step_000002.parquet")
+    rewards = np.array([list(rollout.rewards.values()) for rollout in rollouts])
+    assert rewards[:, 0].any()
+    turns = np.ones((2, 4))
+    advantages = TURN_ESTIMATORS["turn_gdpo"](rewards.reshape(2, 4, 1, 2), [1.0, 1.0], turns=turns)
+    shown = [rollout.advantage for rollout in rollouts]
+    np.testing.assert_allclose(shown, advantages.reshape(-1), atol=1e-5)
+    assert {len(rollout.turns) for rollout in rollouts} == {1}
