@@ -134,7 +134,7 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class TurnPlaces:
     """Stores where the turns of a batch are. Several rows may belong to the same rollout."""
 
     lengths: Int[np.ndarray, "row turn"]

@@ -17,7 +17,7 @@ from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
-from gdpo.integrations._turns import Located, Turns
+from gdpo.integrations._turns import TurnPlaces, Turns
 
 NAME = "gdpo"
 """Name of a framework's own GDPO. NeMo-RL's is replaced by `install`, verl's by `gdpo_replace`."""
@@ -94,7 +94,7 @@ class Groups:
             turns = replace(turns, rewards=of_turns)
         return replace(self, rewards=rewards, weights=np.nan_to_num(weights), turns=turns)
 
-    def with_turns(self, located: Located, columns: Sequence[Sequence[Any]]) -> "Groups":
+    def with_turns(self, located: TurnPlaces, columns: Sequence[Sequence[Any]]) -> "Groups":
         """Return the groups with rewards of each turn.
 
         Args:

@@ -78,7 +78,7 @@ def test_verls_own_names_stay_verls():
     _plugin._register_all(core_algos)
     registry = core_algos.ADV_ESTIMATOR_REGISTRY
     assert registry["gdpo"] is registry["grpo"] is theirs
-    assert {"gdpo/gdpo", "gdpo/grpo"} < set(registry)
+    assert {"gdpo/gdpo", "gdpo/grpo", "gdpo/turn_gdpo"} < set(registry)
 
 
 @pytest.mark.parametrize("level", ["NOTSET", "ERROR"])

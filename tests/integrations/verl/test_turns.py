@@ -335,6 +335,12 @@ def test_a_trainer_or_a_loss_without_turns_is_refused_before_the_run(config, mat
     check_for_turns(config)
 
 
+def test_a_loss_without_turns_is_refused_where_a_trainer_asks_about_its_critic():
+    config = configured(actor={"policy_loss": {"loss_mode": "geo_mean"}})
+    with pytest.raises(ConfigError, match="loss_mode=geo_mean"):
+        with_check(lambda config: "verl's answer", lambda: None)(config)
+
+
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum-norm", None])
 def test_a_loss_that_counts_every_token_alike_needs_no_warning(mode):
     assert warnings_of_turns(configured(actor={"loss_agg_mode": mode})) == []

@@ -24,7 +24,7 @@ from gdpo.integrations._harmless import Harmless
 from gdpo.integrations._scoring import Computed, compute
 from gdpo.integrations._settings import Settings
 from gdpo.integrations._turns import (
-    Located,
+    TurnPlaces,
     check_count,
     is_per_turn,
     on_tokens,
@@ -131,17 +131,17 @@ class Carried:
             weights_of_cells(self.columns[column], settings.names, settings.weights, column=column)
         )
 
-    def _located(self, settings: Settings, response_mask: Any) -> Located | None:
+    def _located(self, settings: Settings, response_mask: Any) -> TurnPlaces | None:
         """Return the turns of the rows, or None if neither estimator nor rewards have turns."""
         if not settings.rule.wants_turns and not has_turns(self.columns, settings.names):
             return None
         lengths = tokens_of_turns(self.written(response_mask).cpu().numpy())
         counts = np.count_nonzero(lengths, axis=1)
         if self.keys is None:
-            return Located(lengths, range(len(lengths)), np.zeros_like(counts))
-        return Located(lengths, last_outputs(self.keys), first_turns(self.keys, counts))
+            return TurnPlaces(lengths, range(len(lengths)), np.zeros_like(counts))
+        return TurnPlaces(lengths, last_outputs(self.keys), first_turns(self.keys, counts))
 
-    def _totals(self, names: Sequence[str], located: Located) -> Columns:
+    def _totals(self, names: Sequence[str], located: TurnPlaces) -> Columns:
         """Return the columns with totals in place of rewards of turns, which must be as many."""
         counts = located.counts
         for row in np.flatnonzero(np.asarray(located.outputs) == np.arange(len(counts))).tolist():
