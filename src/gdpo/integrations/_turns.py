@@ -175,7 +175,6 @@ class TurnPlaces:
             p, s = prompts[row], samples[row]
             for k, column in enumerate(columns):
                 if is_per_turn(column[row]) and isfinite(totals[p, s, k]):
-                    rewards[p, s, :, k] = 0
                     rewards[p, s, : len(column[row]), k] = column[row]
         rewards = np.where(np.isnan(totals)[:, :, None], nan, rewards)
         return Turns(rewards, num_tokens, self.starts)

@@ -169,7 +169,7 @@ def rows_of_outputs():
     first[3:], last[:2] = 0, 1  # two turns, then one
     rows = [last, MASK[0], MASK[0], MASK[1], first, MASK[3]]
     of = [2, 0, None, 1, 2, 3]
-    steps = [[9.0, 9.0] if i is None else STEPS[i] for i in of]
+    steps = [[9.0] * 5 if i is None else STEPS[i] for i in of]
     won = [0.0 if i is None else WON[i] for i in of]
     advantages = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS)
     wanted = torch.zeros(len(rows), MASK.shape[1])
@@ -286,6 +286,14 @@ def test_the_record_has_the_turns_with_their_rewards_advantages_and_tokens(tmp_p
         {"steps": 1.0, "won": 1.0},
     ]
     assert [turn.num_tokens for turn in found[2].turns] == [1, 1, 2]
+
+
+def test_the_record_has_no_number_at_any_turn_for_a_reward_that_does_not_apply(tmp_path):
+    extra = [*EXTRA[:2], {"reward_extra_info": {"steps": [1.0, None, 1.0], "won": None}}, EXTRA[3]]
+    through_queue(Trainer(gdpo_rollouts=str(tmp_path)), queue(extra_fields=extra))
+    rollout = read_rollouts(tmp_path / "step_000001.parquet")[2]
+    assert [turn.rewards for turn in rollout.turns] == [{"steps": None, "won": None}] * 3
+    assert rollout.rewards == {"steps": None, "won": None}
 
 
 def test_the_record_of_an_estimator_for_rollouts_has_the_turns_too(tmp_path):

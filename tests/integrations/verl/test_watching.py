@@ -203,7 +203,7 @@ def test_verls_gdpo_gets_the_totals_of_rewards_of_turns():
     compute = with_columns(verls_gdpo, lambda name: None)
     columns = {"correct": [[0.0], [1.0, 2.0], 4.0, [0.0]], "format": COLUMNS["format"]}
     with carrying(Carried(columns)):
-        compute(batch(), "gdpo", config=Config(VERLS, adv_estimator="gdpo"))
+        compute(batch({}), "gdpo", config=Config(VERLS, adv_estimator="gdpo"))
     assert given == [[0, 3, 4, 0]]
 
 
