@@ -33,7 +33,7 @@ def test_options_reach_the_estimator():
 
 def test_an_estimator_for_turns_is_refused_by_frameworks_without_rewards_of_turns():
     assert make_settings("turn_gdpo", ["a"], None, None, turns=True).rule.wants_turns
-    with pytest.raises(ConfigError, match="'turn_gdpo'.*TRL.*verl"):
+    with pytest.raises(ConfigError, match=r"'turn_gdpo'.*TRL.*verl"):
         make_settings("turn_gdpo", ["a"], None, None)
 
 
