@@ -95,6 +95,12 @@ def test_other_estimators_for_turns_go_by_name_or_by_module(name):
     torch.testing.assert_close(found, tokens(wanted))
 
 
+def test_options_of_turns_go_by_reward_name():
+    wanted = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS, outcome=[False, True], max_advantage=0.5)
+    options = {"outcome": {"won": True}, "max_advantage": 0.5}
+    torch.testing.assert_close(called(config=ALGORITHM | {"gdpo_options": options}), tokens(wanted))
+
+
 def test_every_estimator_for_turns_has_a_name():
     assert turn_estimator_names() == [f"gdpo/{name}" for name in TURN_ESTIMATORS]
     assert all(
