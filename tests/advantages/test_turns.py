@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from itertools import product
 
 import array_api_strict
 import numpy as np
@@ -24,6 +23,9 @@ from gdpo.advantages import (
 )
 from gdpo.advantages import arrays as edge
 from gdpo.errors import ConfigError, DataError
+from gdpo.testing import TurnAgent
+from gdpo.testing._agents import TurnTask, list_groups, list_rollouts
+from gdpo.testing._credit import mean_gradient, with_options
 
 ALL = pytest.mark.parametrize("name", sorted(TURN_ESTIMATORS))
 CENTRED = pytest.mark.parametrize("estimator", [turn_gdpo, turn_broadcast, turn_index_centred])
@@ -101,29 +103,16 @@ def test_the_only_rollout_that_goes_on_keeps_its_advantage():
 # Bias: the exact mean of the gradient over all groups of an agent that can be listed
 
 
-def listed(go, paid):
-    """All rollouts of an agent that goes on after turn t with probability `go[t]`.
-
-    `paid[t]` is earned by stopping and by going on at turn t; after the last turn both stop.
-    Returns probabilities, rewards, numbers of turns, and scores with respect to the logits of `go`.
-    """
-    longest, found = len(go), []
-    for stop in range(longest + 1):
-        turns = min(stop + 1, longest)
-        went = np.arange(turns) < stop
-        r, score = np.zeros(longest), np.zeros(longest)
-        r[:turns] = np.where(went, paid[:turns, 1], paid[:turns, 0])
-        score[:turns] = went - go[:turns]
-        p = np.prod(np.where(went, go[:turns], 1 - go[:turns]))
-        found.append((p, r, turns, score))
-    return [np.array(each) for each in zip(*found, strict=True)]
-
-
 def expected_gradient(estimator, go, paid, size):
-    p, r, turns, score = listed(go, paid)
-    groups = np.array(list(product(range(len(p)), repeat=size)))
-    a = estimator(r[groups][..., None], [1], turns=turns[groups], scales=[1])
-    return np.einsum("g,gst,gst->t", np.prod(p[groups], axis=1), a, score[groups]) / size
+    """With respect to the logits of continuing, of an agent that does so with `go[t]` after turn t.
+
+    `paid[t]` is earned by stopping and by continuing at turn t.
+    """
+    rollouts = list_rollouts(TurnAgent(np.stack([1 - go, go], axis=1)[:, None]))
+    earned = np.where(rollouts.actions >= 0, paid[np.arange(len(go)), rollouts.actions], 0)
+    subject, task = with_options(estimator, None, None), TurnTask("paid", earned[..., None])
+    mean = mean_gradient(subject, rollouts, task, *list_groups(rollouts, size))
+    return mean.gradient[:, 0, 1]
 
 
 def true_gradient(go, paid):

@@ -136,8 +136,9 @@ def turn_gdpo(
     of `gdpo`, which divides by the standard deviation of each group.
 
     We know of no paper that describes this estimator. TRL's GRPO and RLOO trainers have one
-    advantage per rollout. verl's estimators for turns center the rewards of each turn index (see
-    `turn_index_centred`), which is biased if the number of turns depends on the policy.
+    advantage per rollout, and no estimator of verl 0.9.1 reads the turn rewards that verl collects.
+    PipelineRL and Atropos center the rewards of each turn index (see `turn_index_centred`), which
+    is biased if the number of turns depends on the policy.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
@@ -276,8 +277,9 @@ def turn_index_centred(
         ConfigError: As in `turn_gdpo`.
 
     References:
-        The centering follows the description of MT-GRPO (https://arxiv.org/abs/2505.11821) and of
-        verl's pull request 7244, without a division by the standard deviation of each turn.
+        The centering follows descriptions of MT-GRPO (https://arxiv.org/abs/2505.11821; only
+        secondary ones could be read) and verl's issue 7244, without a division by the standard
+        deviation of each turn.
 
     Examples:
         >>> import numpy as np
@@ -336,8 +338,8 @@ def turn_group_centred(
         ConfigError: As in `turn_gdpo`.
 
     References:
-        The centering follows the description of GTPO (https://arxiv.org/abs/2511.14846), without
-        its discount and its standard deviation.
+        Pull request 1554 of verifiers computes this form, up to a standard deviation. It is also
+        ascribed to GTPO (https://arxiv.org/abs/2511.14846), whose text could not be read.
 
     Examples:
         >>> import numpy as np

@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from gdpo.analysis.replay import Advantages, disagreement
 from gdpo.analysis.steps import Batch
+from gdpo.rollouts.readers import Turns
 
 KEPT = 400
 """Maximum number of groups to keep."""
@@ -25,6 +26,9 @@ kept."""
 _ROWS = 200_000
 """Groups beyond this row of a file are not chosen, because texts are read from the start of the
 file."""
+
+_VALUES = 100_000
+"""Maximum number of values to keep for the turns of a group."""
 
 GOLDEN = 0.6180339887498949
 """Golden ratio minus 1. The fractional parts of the multiples of this number are spread evenly
@@ -54,6 +58,8 @@ class SampledGroup:
     disagreement: Float[np.ndarray, " sample"]
     num_tokens: Float[np.ndarray, " sample"]
     cut: Float[np.ndarray, " sample"]
+    turns: Turns | None = None
+    """The turns of the rollouts. None if there are none, or more than `_VALUES` values."""
 
 
 class Sample:
@@ -112,6 +118,7 @@ def _group(
     there = there[file == file[0]]
     shown = np.sort(there[np.argsort(-apart[place, there], kind="stable")][:_SAMPLES])
     rows = placed[place, shown]
+    turns = None if table.turns is None else table.turns.take(rows)
     return SampledGroup(
         run=table.run,
         format=table.format,
@@ -127,4 +134,5 @@ def _group(
         disagreement=apart[place, shown],
         num_tokens=table.num_tokens[rows],
         cut=table.cut[rows],
+        turns=turns if turns is not None and turns.rewards.size <= _VALUES else None,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from gdpo._text import visible
 from gdpo.analysis.sample import GOLDEN, SampledGroup
 from gdpo.errors import DataError
-from gdpo.report.text import embedded, messages
+from gdpo.report.text import embedded, messages, shown_places
 from gdpo.rollouts.readers import RolloutText, read_texts
 
 _ROOM = 1_000_000
@@ -122,7 +122,10 @@ def _group(
     group: SampledGroup, texts: _Texts, labels: Labels, estimators: Sequence[str]
 ) -> dict[str, Any]:
     written = [texts[group.file, row] for row in group.rows]
-    return {
+    names = [name for name in group.names if name in labels.rewards]
+    named = [labels.rewards[name] for name in names]
+    data: dict[str, Any] = {} if group.turns is None else {"turn_rewards": named}
+    return data | {
         "run": list(labels.runs).index(group.run),
         "step": group.step,
         "id": group.place,
@@ -145,9 +148,39 @@ def _group(
                 "tokens": float(group.num_tokens[s]),
                 "end": {0.0: "stop", 1.0: "length"}.get(float(group.cut[s]), ""),
             }
+            | _turns(group, s, names, _chat(text.completion))
             for s, text in enumerate(written)
         ],
     }
+
+
+def _turns(
+    group: SampledGroup, sample: int, names: Sequence[str], chat: str | list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the turns of a rollout, as a field to add to the data of the rollout.
+
+    The field is `turns` if the rollout has as many turns as messages of the assistant. Then each
+    message that is shown has a turn or None. Otherwise, the field is `unplaced_turns`, a list in
+    which None is a gap. A turn is a list: number, advantage, number of tokens, and the rewards.
+    """
+    count = 0 if group.turns is None else int(group.turns.counts[sample])
+    if group.turns is None or not count:
+        return {}
+    given = group.turns
+    order = [group.names.index(name) for name in names]
+    columns = (given.advantages[sample], given.num_tokens[sample], given.rewards[sample][:, order])
+    numbers = np.column_stack(columns)
+
+    def row(turn: int | None) -> list[float] | None:
+        return None if turn is None else [turn + 1, *map(_four_digits, numbers[turn].tolist())]
+
+    roles = [message.get("role") for message in chat] if isinstance(chat, list) else []
+    spoken = [place for place, role in enumerate(roles) if role == "assistant"]
+    if len(spoken) != count:
+        return {"unplaced_turns": [row(turn) for turn in shown_places(count)]}
+    turns = {place: turn for turn, place in enumerate(spoken)}
+    places = shown_places(len(roles))
+    return {"turns": [None if place is None else row(turns.get(place)) for place in places]}
 
 
 def _four_digits(value: float) -> float:

@@ -44,17 +44,29 @@ def messages(text: Any, limit: int) -> list[Message]:
     chat: Sequence[Mapping[str, Any]] = (
         [{"role": "", "content": text}] if isinstance(text, str) else text
     )
-    left_out = len(chat) - 2 * _MESSAGES
-    kept = chat if left_out <= 0 else [*chat[:_MESSAGES], *chat[-_MESSAGES:]]
+    places = shown_places(len(chat))
+    kept = [chat[place] for place in places if place is not None]
     contents = [str(message.get("content") or "") for message in kept]
     most = max(limit // max(1, len(kept)), limit - sum(map(len, contents)))
     shown: list[Message] = [
         ("".join(_fitting(str(message.get("role") or ""), 40)), *cut(content, most))
         for message, content in zip(kept, contents, strict=True)
     ]
-    if left_out > 0:
-        shown.insert(_MESSAGES, ("", f"… {left_out:,} messages left out …", 0, ""))
+    if None in places:
+        what = f"… {len(chat) - len(kept):,} messages left out …"
+        shown.insert(places.index(None), ("", what, 0, ""))
     return shown
+
+
+def shown_places(count: int) -> list[int | None]:
+    """Return the places of the messages of a chat that are shown, with None for a gap.
+
+    >>> shown_places(3)
+    [0, 1, 2]
+    """
+    if count <= 2 * _MESSAGES:
+        return list(range(count))
+    return [*range(_MESSAGES), None, *range(count - _MESSAGES, count)]
 
 
 def embedded(data: Any) -> str:

@@ -215,18 +215,43 @@
   }
 
   function detail({ group, sample }) {
-    const chat = (title, list) => make("div", {}, make("h3", {}, title), ...list.map(message));
+    const chat = (title, list, turns = []) =>
+      make("div", {}, make("h3", {}, title), ...list.map((m, i) => message(m, turns[i] && credit(group, turns[i]))));
     return [
-      make("div", { class: "texts" }, chat("prompt", viewer.prompts[group.prompt]), chat("completion", sample.completion)),
+      make("div", { class: "texts" }, chat("prompt", viewer.prompts[group.prompt]), chat("completion", sample.completion, sample.turns)),
+      ...(sample.unplaced_turns ? unplaced(group, sample.unplaced_turns) : []),
       make("h3", {}, `group of this rollout: ${group.samples.length} of ${group.size} samples`),
       siblings(group, sample),
     ];
   }
 
-  function message([role, start, leftOut, end]) {
+  /** The rewards and the advantage of a turn, above its text. */
+  function credit(group, [number, advantage, tokens, ...rewards]) {
+    const pair = (name, text) => make("span", {}, make("bdi", {}, name), " ", make("b", {}, text));
+    return make("div", { class: "turn" }, make("b", {}, `turn ${number}`),
+      ...group.turn_rewards.map((name, i) => pair(name, shown(rewards[i]))),
+      pair("advantage", shown(advantage, true)), pair("tokens", shown(tokens)));
+  }
+
+  function unplaced(group, turns) {
+    const heads = ["turn", ...group.turn_rewards, "advantage", "tokens"].map((title) => make("th", { scope: "col" }, named(title)));
+    const lines = turns.map((turn) => {
+      if (!turn) return make("tr", {}, make("td", { colspan: heads.length }, "…"));
+      const [number, advantage, tokens, ...rewards] = turn;
+      return make("tr", {}, make("th", { scope: "row" }, String(number)),
+        ...rewards.map((value) => make("td", {}, shown(value))), make("td", {}, shown(advantage, true)), make("td", {}, shown(tokens)));
+    });
+    return [
+      make("h3", {}, `turns of this rollout: ${turns.at(-1)[0]} (not shown at the messages, because the number of assistant messages differs)`),
+      make("table", { class: "turns" }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...lines)),
+    ];
+  }
+
+  function message([role, start, leftOut, end], above) {
     const text = make("pre", { dir: "auto" }, start);
     if (leftOut) text.append(make("span", { class: "left-out" }, ` … ${leftOut.toLocaleString("en")} characters left out … `), end);
     const box = make("div", { class: "message" }, text);
+    if (above) box.prepend(above);
     if (role) box.prepend(make("div", { class: "role" }, make("bdi", {}, role)));
     return box;
   }

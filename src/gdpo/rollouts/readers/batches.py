@@ -66,6 +66,8 @@ _CHUNK = 16_384
 memory."""
 _BATCH = 65_536
 """Number of parquet rows per batch."""
+_TURNS = 2**20
+"""Maximum number of turns per batch of records, for files with turns."""
 _TEXTS = 4096
 """Number of rollouts per batch if texts are needed."""
 _FEW = 128
@@ -166,8 +168,11 @@ def _of_parquet(
     prompt = None if known.group is not None else known.prompt
     others = (known.step, known.group, known.total, known.advantage, known.num_tokens)
     paths = {*rewards.paths.values(), *others, known.finish_reason, prompt, "trained", "weights"}
+    has_turns = form.name == "gdpo" and "turns" in schema.names
+    paths |= {"turns"} if has_turns else set()
     columns = [p for p in paths if p is not None and {p, p.partition(".")[0]} & set(schema.names)]
-    batches = parts(open_parquet(found.path, prompt), _BATCH, columns)
+    size = _CHUNK if has_turns else _BATCH
+    batches = parts(open_parquet(found.path, prompt), size, columns)
     return _of_tables(found, file, known, rewards, batches)
 
 
@@ -277,7 +282,7 @@ def _some_at_a_time(
     rewards: RecordRewards | None,
 ) -> Iterator[tuple[list[Row], list[int]]]:
     """Yield rollouts and their lines in chunks, including all rollouts before a broken part."""
-    rows, lines, start = list[Row](), list[int](), 0
+    rows, lines, start, turns = list[Row](), list[int](), 0, 0
     texts = _FEW if asked.rescore is None else _TEXTS
     broken: Exception | None = None
     try:
@@ -287,10 +292,13 @@ def _some_at_a_time(
                 rewards.narrow(row, line)
             lines.append(line)
             rows.append(row)
+            if row.turns is not None:
+                turns += row.turns.count
             most = texts if rewards is None else max(_CHUNK, rewards.needed)
-            if len(rows) >= most or (rewards is None and file.bytes - start >= _TEXT_BYTES):
+            full = file.bytes - start >= _TEXT_BYTES if rewards is None else turns >= _TURNS
+            if full or len(rows) >= most:
                 yield rows, lines
-                rows, lines, start = [], [], file.bytes
+                rows, lines, start, turns = [], [], file.bytes, 0
     except UNREADABLE as error:
         broken = error
     if rows:

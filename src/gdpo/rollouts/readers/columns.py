@@ -160,6 +160,8 @@ class Batch:
     unknown for a rollout."""
     rows: Sequence[Row] = ()
     """The parsed records. Empty for tables."""
+    turns: Any = None
+    """Arrow array with the list of turns of each rollout of a table. None: the table has none."""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -286,6 +288,7 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
         has_prompt=np.full(size, known.prompt is not None),
         reward=reward,
         weight=weight,
+        turns=entered(batch, "turns") if file.format == "gdpo" else None,
     )
 
 
@@ -424,9 +427,14 @@ def entered(batch: Any, path: str) -> Any:
     if path in batch.schema.names:
         return batch.column(path)
     name, dot, rest = path.partition(".")
-    if name not in batch.schema.names:
+    if not dot or name not in batch.schema.names:
         return None
-    column = batch.column(name)
+    return inside(batch.column(name), rest)
+
+
+def inside(column: Any, path: str) -> Any:
+    """Return the field of a struct at this name or dotted path, or None if there is none."""
+    rest, dot = path, "."
     while dot:
         names = [f.name for f in column.type] if pa.types.is_struct(column.type) else []
         if rest in names:

@@ -32,6 +32,7 @@ from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.report import BY_IDS, BY_PROMPT, FileReport, ReadReport
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
 from gdpo.rollouts.readers.table import RolloutTable, joined, places
+from gdpo.rollouts.readers.turns import TOO_MANY, fits, turns_of, without_single
 
 _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, even if the rollouts are not
@@ -69,7 +70,7 @@ class RolloutReading(Iterator[RolloutTable]):
             self.report.torn_steps[table.run, int(table.steps[0])] += 1
             groups = self._groups(table)
             self._count(groups, table.grouped_by)
-            yield replace(table, groups=groups)
+            yield replace(without_single(table), groups=groups)
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
         """Group by the file's group ids, else into blocks of `group_size` rows, else by prompt."""
@@ -185,7 +186,7 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
         scored = None if rescore is None else _rescored(rescore, batch, texts, file)
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
-            lines, weights, ranges = batch.lines[rows], None, {}
+            lines, weights, ranges, paths = batch.lines[rows], None, {}, {}
             if opened.rewards is None:
                 columns = {name: column.take(rows) for name, column in (scored or {}).items()}
                 how = RESCORED
@@ -214,6 +215,11 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
                 row=numbered + np.arange(len(batch))[rows],
                 ranges=ranges,
                 grouped_by=batch.grouped_by(rows),
+                turns=None
+                if opened.rewards is None
+                else turns_of(
+                    batch, paths, rows=rows, whole=(values, of_batch["num_tokens"][rows]), file=file
+                ),
                 **{name: values[rows] for name, values in of_batch.items()},
             )
             if table.steps[0] < 0:
@@ -321,12 +327,25 @@ def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[
         return part.run, part.format, part.grouped_by, int(part.steps[0])
 
     for _, of_step in groupby(parts, step):
-        tables = list(of_step)
+        tables = _with_few_turns(of_step, report)
         table = joined(tables)
         if table.weights is None and any(part.weights is not None for part in tables):
             what = "other files of the step have no weights: weight 1 is used for each reward"
             _file_of(report, tables[-1].files[0]).note(None, what)
         yield table
+
+
+def _with_few_turns(parts: Iterable[RolloutTable], report: ReadReport) -> list[RolloutTable]:
+    """Return the parts of a step, without their turns if these do not fit into memory together."""
+    kept, size, longest, names = list[RolloutTable](), 0, 0, 0
+    for part in parts:
+        size, names = size + len(part), max(names, len(part.names))
+        longest = max(longest, 0 if part.turns is None else part.turns.rewards.shape[1])
+        kept.append(part if fits(size, longest, names) else replace(part, turns=None))
+    if not fits(size, longest, names):
+        _file_of(report, kept[-1].files[0]).note(None, TOO_MANY)
+        return [replace(part, turns=None) for part in kept]
+    return kept
 
 
 def _same(a: RolloutTable, b: RolloutTable) -> bool:

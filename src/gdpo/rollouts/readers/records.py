@@ -6,7 +6,7 @@ one file for each framework.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 from math import isnan, nan
@@ -60,6 +60,28 @@ class Doubtful(str):
 TOO_LONG = Doubtful("...")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowTurns:
+    """Stores the turns of one rollout."""
+
+    count: int
+    """Number of turns."""
+    rewards: Mapping[str, Mapping[int, float]]
+    """Rewards by name, and by turn from 0. A turn without a reward that another turn of the rollout
+    has earned 0 of this reward."""
+    num_tokens: Sequence[float]
+    """Number of tokens of each turn."""
+
+    def only(self, names: Collection[str]) -> "RowTurns":
+        """Return the turns with some of their rewards."""
+        kept = {name: values for name, values in self.rewards.items() if name in names}
+        return self if len(kept) == len(self.rewards) else replace(self, rewards=kept)
+
+
+ONE_TURN = RowTurns(1, {}, ())
+"""Turns of a rollout of one turn, which has the rewards and the tokens of the rollout."""
+
+
 @dataclass(slots=True)
 class Row:
     """Stores what is known about one rollout. A default value means that a field is unknown."""
@@ -85,6 +107,8 @@ class Row:
     """Reference that was used to score the completion."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Other fields of the record, which rescoring may need."""
+    turns: RowTurns | None = None
+    """The turns, if the record has rewards for each turn."""
 
 
 def number(value: Any) -> float:
@@ -231,7 +255,7 @@ def swift_row(record: Record) -> Iterator[Row]:
 
 
 def tinker(record: Record) -> Iterator[Row]:
-    """Yield the rollout in a line, with metrics as rewards.
+    """Yield the rollout in a line, with metrics as rewards, and with the steps as turns.
 
     The rewards are the metrics of the trajectory, and the means of the metrics of its steps. A
     metric `stop/<reason>` is not a reward, but the reason why the episode ended.
@@ -255,7 +279,24 @@ def tinker(record: Record) -> Iterator[Row]:
         total_name="total_reward",
         num_tokens=sum(int(step["ac_len"]) for step in steps),
         finish_reason=ended,
+        turns=ONE_TURN if len(steps) == 1 else _tinker_turns(record, steps) if steps else None,
     )
+
+
+def _tinker_turns(record: Record, steps: list[Record]) -> RowTurns:
+    """Return the steps as turns. The rewards of the whole rollout stand at the last turn."""
+    last = len(steps) - 1
+    scalar = {turn: number(step.get("reward")) for turn, step in enumerate(steps)}
+    scalar[last] += number(record.get("final_reward", 0.0))
+    found = {"total_reward": scalar}
+    by_turn: dict[str, dict[int, float]] = {}
+    for turn, step in enumerate(steps):
+        for name, value in (step.get("metrics") or {}).items():
+            if is_number(value):
+                by_turn.setdefault(name, {})[turn] = float(value)
+    whole = as_object(record.get("trajectory_metrics"))
+    at_end = {name: {last: float(value)} for name, value in whole.items() if is_number(value)}
+    return RowTurns(len(steps), found | by_turn | at_end, [int(step["ac_len"]) for step in steps])
 
 
 def art(record: Record) -> Iterator[Row]:

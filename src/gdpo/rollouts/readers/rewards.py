@@ -113,6 +113,8 @@ class RecordRewards:
         row.rewards = {name: value for name, value in row.rewards.items() if name in kept}
         if row.weights:
             row.weights = {name: w for name, w in row.weights.items() if name in kept}
+        if row.turns is not None:
+            row.turns = row.turns.only({*kept, row.total_name})
 
     def settle(self, rows: Sequence[Row]) -> None:
         """Replace the records' fields with their rewards by name, if the format is unrecognized.

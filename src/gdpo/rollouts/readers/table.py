@@ -15,6 +15,41 @@ from gdpo.rollouts.record import RewardArrays, common_weights
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """Stores the turns of the rollouts of a table, padded to the largest number of turns."""
+
+    counts: Int[np.ndarray, " rollout"]
+    """Number of turns of each rollout. 0: the rollout has no turns, or they are unknown."""
+    rewards: Float[np.ndarray, "rollout turn reward"]
+    """Raw rewards of the turns, in the order of the rewards of the table. NaN beyond the last turn,
+    and as in `RolloutTable.rewards`."""
+    advantages: Float[np.ndarray, "rollout turn"]
+    """Recorded advantages. NaN beyond the last turn, or if unknown."""
+    num_tokens: Float[np.ndarray, "rollout turn"]
+    """Number of tokens that the model generated in the turn. NaN beyond the last turn, or if
+    unknown."""
+
+    def take(self, rows: Int[np.ndarray, " some"] | slice) -> "Turns":
+        """Return the turns of some of the rollouts, padded to the largest number among them."""
+        counts = self.counts[rows]
+        longest = int(counts.max(initial=0))
+        columns = (self.rewards, self.advantages, self.num_tokens)
+        return Turns(counts, *(values[rows, :longest] for values in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnArrays:
+    """Stores the turns of one step by group, as the estimators for turns expect them."""
+
+    rewards: Float[np.ndarray, "prompt sample turn reward"]
+    """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
+    turns: Int[np.ndarray, "prompt sample"]
+    """Number of turns of each rollout. 0: padding, or a rollout whose turns are unknown."""
+    advantages: Float[np.ndarray, "prompt sample turn"]
+    """Recorded advantages. NaN if unknown, and 0 beyond the last turn."""
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutTable:
     """Stores the rollouts of one step of a run without their texts, in the order of the files."""
 
@@ -53,6 +88,10 @@ class RolloutTable:
     """Declared ranges by reward name, for rewards whose range is declared in a file."""
     grouped_by: str = BY_IDS
     """How the rollouts are grouped: by `group id`, by `equal prompts`, or by `nothing`."""
+    turns: Turns | None = None
+    """The turns, or None if the files contain no rewards for each turn. If there are turns,
+    `rewards` contains their totals as the files define them: sums in gdpo's record, means of the
+    metrics of the turns in tinker's files."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -61,7 +100,8 @@ class RolloutTable:
         """Return a table of some of the rollouts."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
         weights = None if self.weights is None else self.weights[rows]
-        return replace(self, weights=weights, **columns)
+        turns = None if self.turns is None else self.turns.take(rows)
+        return replace(self, weights=weights, turns=turns, **columns)
 
     def grouped(self) -> RewardArrays:
         """Return rewards and advantages by group. Smaller groups are padded with NaN.
@@ -69,15 +109,7 @@ class RolloutTable:
         Raises:
             DataError: If the largest group is so large that most of the array would be padding.
         """
-        prompt, sample = places(self.groups)
-        shape = (int(prompt.max()) + 1, int(sample.max()) + 1)
-        cells = shape[0] * shape[1]
-        if cells > 2 * len(self) and cells * len(self.names) > _PADDED:
-            raise DataError(
-                f"step {self.steps[0]}: the {shape[0]:,} groups have {len(self) / shape[0]:.1f} "
-                f"rollouts on average, but one has {shape[1]:,}. Check the group ids or prompts, "
-                "or pass the number of rollouts per prompt (group_size)"
-            )
+        prompt, sample, shape = self._places(len(self.names))
         rewards = np.full((*shape, len(self.names)), np.nan)
         rewards[prompt, sample] = self.rewards
         advantages = np.zeros(shape)
@@ -89,6 +121,44 @@ class RolloutTable:
             known = np.flatnonzero(~np.isnan(column))[::-1]  # the first of a group is written last
             weights[prompt[known], k] = column[known]
         return RewardArrays(self.names, common_weights(weights), rewards, advantages)
+
+    def grouped_turns(self) -> TurnArrays | None:
+        """Return the turns by group, in the same places as in `grouped`, or None if there are none.
+
+        Raises:
+            DataError: If the largest group is so large that most of the array would be padding.
+        """
+        if self.turns is None:
+            return None
+        longest = self.turns.rewards.shape[1]
+        prompt, sample, shape = self._places(longest * len(self.names))
+        rewards = np.full((*shape, longest, len(self.names)), np.nan)
+        rewards[prompt, sample] = self.turns.rewards
+        counts = np.zeros(shape, np.int64)
+        counts[prompt, sample] = self.turns.counts
+        advantages = np.zeros((*shape, longest))
+        taken = np.arange(longest) < self.turns.counts[:, None]
+        advantages[prompt, sample] = np.where(taken, self.turns.advantages, 0.0)
+        return TurnArrays(rewards, counts, advantages)
+
+    def _places(
+        self, values: int
+    ) -> tuple[Int[np.ndarray, " rollout"], Int[np.ndarray, " rollout"], tuple[int, int]]:
+        """Return the place of each rollout in an array by group, and the shape of the array.
+
+        Raises:
+            DataError: If most of an array with this number of values per rollout would be padding.
+        """
+        prompt, sample = places(self.groups)
+        shape = (int(prompt.max()) + 1, int(sample.max()) + 1)
+        cells = shape[0] * shape[1]
+        if cells > 2 * len(self) and cells * values > _PADDED:
+            raise DataError(
+                f"step {self.steps[0]}: the {shape[0]:,} groups have {len(self) / shape[0]:.1f} "
+                f"rollouts on average, but one has {shape[1]:,}. Check the group ids or prompts, "
+                "or pass the number of rollouts per prompt (group_size)"
+            )
+        return prompt, sample, shape
 
 
 _PADDED = 5_000_000
@@ -102,7 +172,11 @@ COLUMNS = (
 
 
 def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
-    """Join several tables of one step. Where a table lacks a reward, the reward is NaN."""
+    """Join several tables of one step. Where a table lacks a reward, the reward is NaN.
+
+    The rollouts of a table without turns have 0 turns, which means unknown, if another table has
+    turns: their number of turns cannot be inferred from their totals.
+    """
     if len(tables) == 1:
         return tables[0]
     first = tables[0]
@@ -125,7 +199,28 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
         **columns,
         ranges=_ranges_of(tables),
         grouped_by=first.grouped_by,
+        turns=_joined_turns(tables, names),
     )
+
+
+def _joined_turns(tables: Sequence[RolloutTable], names: Sequence[str]) -> Turns | None:
+    parts = [table.turns for table in tables]
+    longest = max((each.rewards.shape[1] for each in parts if each is not None), default=None)
+    if longest is None:
+        return None
+    size = sum(map(len, tables))
+    counts, rewards = np.zeros(size, np.int64), np.full((size, longest, len(names)), np.nan)
+    advantages, num_tokens = np.full((2, size, longest), np.nan)
+    start = 0
+    for table, part in zip(tables, parts, strict=True):
+        if part is not None:
+            rows, width = slice(start, start + len(table)), part.rewards.shape[1]
+            order = [names.index(name) for name in table.names]
+            counts[rows] = part.counts
+            rewards[rows, :width, order] = part.rewards
+            advantages[rows, :width], num_tokens[rows, :width] = part.advantages, part.num_tokens
+        start += len(table)
+    return Turns(counts, rewards, advantages, num_tokens)
 
 
 def _ranges_of(tables: Sequence[RolloutTable]) -> dict[str, Range]:

@@ -1,0 +1,179 @@
+"""Measures the bias and variance of advantages per turn, by listing all groups of small agents.
+
+python -m benchmarks.credit table     # 18 estimators, groups of 3 with 4 turns, of 8 with 3 turns
+python -m benchmarks.credit sweep     # stopping rates, numbers of turns, sizes of groups
+python -m benchmarks.credit stale     # rollouts of an older policy, with ratios and clipping
+python -m benchmarks.credit batch     # standard deviations of the batch, drawn batches, seed 0
+
+Prints Markdown tables. `table`, `sweep` and `stale` are exact. Shares are of the length of the true
+gradient, variances are relative to (a).
+"""
+
+import argparse
+from dataclasses import replace
+
+import numpy as np
+from benchmarks.credit._batch import scaling
+from benchmarks.credit._stale import FORMS, GAPS, divergence, shifted, stale
+from benchmarks.credit._subjects import SUBJECTS, as_estimator
+
+from gdpo._student import student_quantile
+from gdpo.testing._agents import (
+    TurnTask,
+    exact_gradient,
+    example_agent,
+    example_tasks,
+    list_groups,
+    list_rollouts,
+)
+from gdpo.testing._credit import credit_rows, mean_gradient, no_signal
+
+KINDS = ("dense", "outcome", "outcome + 1")
+
+
+def tasks(rollouts):
+    """Return tasks with one reward, beside which stands the state, with weight 0."""
+    found = {task.name: task.rewards[..., 0] for task in example_tasks(rollouts)}
+    return [
+        TurnTask(name, np.stack([found[name], rollouts.states], axis=-1), (1.0, 0.0))
+        for name in KINDS
+    ]
+
+
+def line(*cells):
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def head(*cells):
+    line(*cells)
+    line(*["---"] * len(cells))
+
+
+def number(value):
+    if np.isnan(value):
+        return "none"
+    return "0" if abs(value) < 1e-9 else f"{value:.2f}"
+
+
+def joined(values):
+    return ", ".join(map(number, values))
+
+
+def rows_of(name, rollouts, size):
+    return credit_rows(as_estimator(SUBJECTS[name]), rollouts, size=size, tasks=tasks)
+
+
+def biases(subject, rollouts, groups):
+    """Yield the bias for each task, NaN without a gradient. Variances would take longer."""
+    for task in tasks(rollouts):
+        wanted = exact_gradient(rollouts, task)
+        mean = mean_gradient(subject, rollouts, task, *groups).gradient
+        length = np.linalg.norm(wanted)
+        yield np.linalg.norm(mean - wanted) / length if length > 1e-9 else np.nan
+
+
+def table():
+    four, three = list_rollouts(example_agent()), list_rollouts(example_agent(turns=3))
+    eights = list_groups(three, 8)
+    print("Probability of reaching each turn:", joined(four.reached))
+    kinds = ", ".join(KINDS)
+    head(
+        "estimator",
+        f"bias: {kinds}",
+        f"degrees: {kinds}",
+        f"variance: {kinds}",
+        "G = 8, T = 3, bias",
+        "no signal",
+        "equal outcome",
+    )
+    for name, subject in SUBJECTS.items():
+        rows = rows_of(name, four, 3)
+        line(
+            name,
+            joined(row.bias for row in rows),
+            joined(row.degrees for row in rows),
+            joined(row.variance for row in rows),
+            joined(biases(as_estimator(subject), three, eights)),
+            *map(number, no_signal(as_estimator(subject), 4, 3)),
+        )
+
+
+SWEPT = [
+    name for name in SUBJECTS if name.split(":")[0] in ("b1", "c1", "d0", "d1", "D", "D'", "g")
+]
+
+
+def sweep():
+    """Print bias and degrees as the agent and the group change; of D also its variance."""
+    settings = [
+        *((f"stop {stop}", {"stop": stop}, 3) for stop in (0.1, 0.3, 0.5, 0.7)),
+        *((f"{turns} turns", {"turns": turns}, 3) for turns in (1, 2, 3, 4)),
+        *((f"G = {size}, 3 turns", {"turns": 3}, size) for size in (2, 4, 8)),
+    ]
+    print(f"Bias of {', '.join(KINDS)}; of D the variance. Groups of 3, 4 turns, stop 0.4")
+    head("setting", *SWEPT)
+    for name, agent, size in settings:
+        rollouts = list_rollouts(example_agent(**agent))
+        groups, cells = list_groups(rollouts, size), []
+        for each in SWEPT:
+            if each.startswith("D:"):
+                cells.append(joined(row.variance for row in rows_of(each, rollouts, size)))
+            else:
+                cells.append(joined(biases(as_estimator(SUBJECTS[each]), rollouts, groups)))
+        line(name, *cells)
+
+
+STALE = [name for name in SUBJECTS if name.split(":")[0] in ("a", "b1", "c1", "d1", "D", "e")]
+
+
+def stale_table(seeds):
+    """Print bias and degrees of the gradient from groups that an older policy sampled."""
+    policy = example_agent().policy
+    behind = [[shifted(policy, gap, seed) for seed in range(seeds)] for gap in GAPS]
+    apart = [np.mean([divergence(policy, old) for old in olds], axis=0) for olds in behind]
+    print(f"Mean over {seeds} directions of the older policy. Groups of 3.")
+    print("Gap (std of the logits' difference); KL per turn; ratios outside 0.8 to 1.2:")
+    for gap, (kl, outside) in zip(GAPS, apart, strict=True):
+        print(f"- {gap}: {kl:.4f}; {outside:.0%}")
+    for kind in ("dense", "outcome"):
+        print(f"\n{kind}: degrees ± 95 % (bias; variance relative to the gap 0)\n")
+        head("estimator", "gradient", *(f"gap {gap}" for gap in GAPS))
+        for name in STALE:
+            each = [[stale(SUBJECTS[name], policy, old, kind) for old in olds] for olds in behind]
+            for form in FORMS:
+                line(name, form, *_cells(np.array([[one[form] for one in olds] for olds in each])))
+
+
+def _cells(found):
+    """Yield a cell for each gap of `found[gap, seed, quantity]`."""
+    half = student_quantile(0.975, found.shape[1] - 1) / np.sqrt(found.shape[1])
+    for at in found:
+        off, degrees, variance = at.mean(axis=0)
+        spread = half * at[:, 1].std(ddof=1)
+        ratio = variance / found[0, 0, 2]
+        yield f"{number(degrees)} ± {number(spread)} ({number(off)}; {number(ratio)})"
+
+
+def batch_table():
+    rollouts = list_rollouts(example_agent(turns=3))
+    for name, weights in (("dense", (1.0,)), ("outcome", (1.0,)), ("three", (1.0, 2.0, 0.5))):
+        print(f"\n{name}: degrees (noise), T = 3, G = 8\n")
+        head("divided by", "8 prompts", "64 prompts", "512 prompts")
+        task = next(task for task in example_tasks(rollouts) if task.name == name)
+        for divided, cells in scaling(rollouts, replace(task, weights=weights), size=8):
+            line(divided, *(f"{degrees:.2f} ({noise:.2f})" for degrees, noise in cells))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.credit")
+    parser.add_argument("what", choices=["table", "sweep", "stale", "batch"])
+    parser.add_argument("--seeds", type=int, default=8, help="directions of the older policy")
+    given = parser.parse_args()
+    if given.what == "stale":
+        stale_table(given.seeds)
+    else:
+        {"table": table, "sweep": sweep, "batch": batch_table}[given.what]()
+
+
+if __name__ == "__main__":
+    main()

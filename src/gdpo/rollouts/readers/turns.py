@@ -1,0 +1,158 @@
+"""Converts the turns of rollouts, from records or from a table, into arrays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Float, Int
+
+from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, inside
+from gdpo.rollouts.readers.inference import Values
+from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns
+from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.table import RolloutTable, Turns
+
+MOST = 2**26
+"""Maximum number of values in the arrays for the turns of a step. Each value takes 8 bytes."""
+TOO_MANY = "the turns of the step would take too much memory, and are not read"
+_NO_TURNS = RowTurns(0, {}, ())
+_Lines = Int[np.ndarray, " rollout"]
+Whole: TypeAlias = tuple[Float[np.ndarray, "rollout reward"], Values]
+"""Rewards and number of tokens of whole rollouts."""
+
+
+def turns_of(
+    batch: Batch, rewards: Mapping[str, str], *, rows: Rows, whole: Whole, file: FileReport
+) -> Turns | None:
+    """Return the turns of some rollouts of a batch, or None if none of these rollouts has turns.
+
+    Args:
+        batch: Rollouts of a file.
+        rewards: Paths of the rewards, keyed by name.
+        rows: The rollouts to use.
+        whole: Rewards and number of tokens of each of these rollouts.
+        file: Report on the file, which receives notices about unusable values.
+    """
+    lines = batch.lines[rows]
+    if batch.turns is not None:
+        column = batch.turns if isinstance(rows, slice) else batch.turns.take(pa.array(rows))
+        return _of_table(column, rewards, lines, file)
+    if not batch.rows:
+        return None
+    part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
+    turns = [row.turns for row in part]
+    if turns.count(None) == len(turns):
+        return None
+    if turns.count(ONE_TURN) == len(turns):
+        ones, unknown = np.ones(len(part), np.int64), np.full((len(part), 1), np.nan)
+        return Turns(ones, whole[0][:, None], unknown, whole[1][:, None])
+    return _of_rows(part, tuple(rewards), lines, whole, file)
+
+
+def fits(rollouts: int, turns: int, rewards: int) -> bool:
+    """Return whether the arrays for this many rollouts, turns and rewards fit into memory."""
+    return rollouts * turns * (rewards + 2) <= MOST
+
+
+def without_single(table: RolloutTable) -> RolloutTable:
+    """Return a table without its turns if they repeat what the rollouts contain.
+
+    This is the case if no rollout has more than one turn, unless the file is gdpo's own, which has
+    turns only if the rewards were given for each turn.
+    """
+    if table.turns is None or table.format == "gdpo" or table.turns.counts.max() > 1:
+        return table
+    return replace(table, turns=None)
+
+
+def _of_rows(
+    rows: Sequence[Row], names: Sequence[str], lines: _Lines, whole: Whole, file: FileReport
+) -> Turns | None:
+    turns = [row.turns or _NO_TURNS for row in rows]
+    counts = np.array([each.count for each in turns], np.int64)
+    if not _few(counts, names, lines, file):
+        return None
+    starts, places = np.cumsum(counts) - counts, np.repeat(lines, counts)
+    single = np.array([each is ONE_TURN for each in turns])
+    columns: list[Values] = []
+    for k, name in enumerate(names):
+        values, given = _earned([each.rewards.get(name) for each in turns], counts, starts)
+        none = np.zeros(len(values), np.bool_)
+        values = Column(values, ~given, none, none).usable(_called(name), places, file)
+        values[starts[single]] = whole[0][single, k]
+        columns.append(values)
+    tokens = np.full(len(places), np.nan)
+    many = np.repeat(~single, counts)
+    tokens[many] = [count for each in turns for count in each.num_tokens]
+    tokens[starts[single]] = whole[1][single]
+    return _padded(counts, columns, np.full(len(places), np.nan), tokens)
+
+
+def _earned(
+    rewards: Sequence[Mapping[int, float] | None], counts: _Lines, starts: _Lines
+) -> tuple[Values, Bool[np.ndarray, " turn"]]:
+    """Return one reward at each turn, rollout by rollout, and whether the rollout has the reward.
+
+    A turn without the reward has 0 of it, if another turn of the rollout has the reward.
+    """
+    found = [
+        (start + turn, value)
+        for each, start in zip(rewards, starts.tolist(), strict=True)
+        if each
+        for turn, value in each.items()
+    ]
+    given = np.repeat(np.array([bool(each) for each in rewards], np.bool_), counts)
+    values = np.where(given, 0.0, np.nan)
+    values[[place for place, _ in found]] = [value for _, value in found]
+    return values, given
+
+
+def _of_table(
+    column: Any, rewards: Mapping[str, str], lines: _Lines, file: FileReport
+) -> Turns | None:
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (is_list and pa.types.is_struct(kind.value_type)):
+        file.note(int(lines[0]), "the column 'turns' does not contain turns, and is not read")
+        return None
+    lengths = pc.fill_null(pc.call_function("list_value_length", [column]), 0)
+    counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+    if not counts.any() or not _few(counts, tuple(rewards), lines, file):
+        return None
+    turns, places = column.flatten(), np.repeat(lines, counts)
+
+    def numbers(path: str, what: str) -> Values:
+        found = inside(turns, path)
+        none = np.full(len(places), np.nan)
+        return none if found is None else column_in(found).usable(what, places, file)
+
+    columns = [numbers(path, _called(name)) for name, path in rewards.items()]
+    advantages = numbers("advantage", "the advantage of a turn")
+    return _padded(counts, columns, advantages, numbers("num_tokens", "num_tokens of a turn"))
+
+
+def _called(name: str) -> str:
+    return f"reward {name!r} of a turn"
+
+
+def _few(counts: _Lines, names: Sequence[str], lines: _Lines, file: FileReport) -> bool:
+    """Return whether the turns fit into memory. If not, add a notice."""
+    if fits(len(counts), int(counts.max(initial=0)), len(names)):
+        return True
+    file.note(int(lines[np.argmax(counts)]), TOO_MANY)
+    return False
+
+
+def _padded(
+    counts: _Lines, rewards: Sequence[Values], advantages: Values, num_tokens: Values
+) -> Turns:
+    """Return values that are listed rollout by rollout as arrays by rollout and turn."""
+    shape = (len(counts), int(counts.max(initial=0)))
+    taken = np.arange(shape[1]) < counts[:, None]
+    columns = np.full((len(rewards) + 2, *shape), np.nan)
+    for column, values in zip(columns, (*rewards, advantages, num_tokens), strict=True):
+        column[taken] = values
+    return Turns(counts, np.moveaxis(columns[:-2], 0, -1), columns[-2], columns[-1])
