@@ -39,6 +39,45 @@ def advantage_difference(folder, estimator="gdpo", options=None):
     return largest
 
 
+def turn_difference(folder, estimator, options=None):
+    """Return the largest difference of a recorded advantage of a turn from the estimator's.
+
+    Args:
+        folder: Folder of a rollout record with turns.
+        estimator: Estimator for turns with which the run was trained.
+        options: Its options, by name.
+    """
+    largest, files = 0.0, steps(folder)
+    for file in files:
+        rollouts = [each for each in read_rollouts(file) if each.trained]
+        names, weights = zip(*rollouts[0].weights.items(), strict=True)
+        turns, rewards, advantages = turn_arrays(rollouts, names)
+        rule = AdvantageRule(estimator, names, options, turns=True)
+        expected = rule(rewards, weights, turns=turns)
+        assert np.isfinite(advantages).all(), f"{file} has an advantage that is not a number"
+        largest = max(largest, float(np.abs(expected - advantages).max()))
+    assert files, f"{folder} contains no step"
+    assert largest < CLOSE, f"an advantage of a turn differs by {largest} from {estimator}"
+    return largest
+
+
+def turn_arrays(rollouts, names):
+    """Return turns `[prompt, sample]`, rewards `[prompt, sample, turn, reward]` and advantages."""
+    shape = [1 + max(getattr(r, key) for r in rollouts) for key in ("group_id", "sample_id")]
+    longest = max(len(r.turns) for r in rollouts)
+    turns, advantages = np.zeros(shape, dtype=int), np.zeros((*shape, longest))
+    rewards = np.zeros((*shape, longest, len(names)))
+    for rollout in rollouts:
+        at = rollout.group_id, rollout.sample_id
+        turns[at] = len(rollout.turns)
+        for t, turn in enumerate(rollout.turns):
+            advantages[*at, t] = turn.advantage
+            rewards[*at, t] = [
+                np.nan if turn.rewards[n] is None else turn.rewards[n] for n in names
+            ]
+    return turns, rewards, advantages
+
+
 def steps(folder):
     return sorted(Path(folder).glob("step_*.parquet"))
 

@@ -31,6 +31,12 @@ def test_options_reach_the_estimator():
     refused("no option 'max_advantag'", options={"max_advantag": 5})
 
 
+def test_an_estimator_for_turns_is_refused_by_frameworks_without_rewards_of_turns():
+    assert make_settings("turn_gdpo", ["a"], None, None, turns=True).rule.wants_turns
+    with pytest.raises(ConfigError, match=r"'turn_gdpo'.*TRL.*verl"):
+        make_settings("turn_gdpo", ["a"], None, None)
+
+
 @pytest.mark.parametrize("keys", [None, [], "a"])
 def test_an_error_shows_the_keys_as_the_user_wrote_them(keys):
     refused(r"^reward_keys=.*for example reward_keys=\[correct,format\]", keys)

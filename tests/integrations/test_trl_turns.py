@@ -12,8 +12,9 @@ from trl import GRPOTrainer
 
 from gdpo import ConfigError, RewardError
 from gdpo.advantages import TURN_ESTIMATORS, gdpo
+from gdpo.integrations._turns import on_tokens, turn_of_tokens
 from gdpo.integrations.trl import GDPOConfig
-from gdpo.integrations.trl._turns import on_tokens, spans_of, total_of, turn_of_tokens
+from gdpo.integrations.trl._turns import spans_of, total_of
 from gdpo.rewards import Reward
 from gdpo.rollouts import read_rollouts, rollout_file
 

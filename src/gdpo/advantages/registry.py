@@ -79,8 +79,8 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
     if takes_turns(estimator) and not turns:
         raise ConfigError(
             f"estimator {name!r} computes an advantage for each turn, and there are no rewards for "
-            "each turn here: use it with GDPOTrainer (TRL), or choose an estimator for rollouts, "
-            "such as gdpo"
+            "each turn here: use it with GDPOTrainer (TRL) or in verl, or choose an estimator for "
+            "rollouts, such as gdpo"
         )
     return estimator
 

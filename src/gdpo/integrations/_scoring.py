@@ -38,6 +38,8 @@ class Computed:
     watched: str | None = None
     """Name of the framework's estimator, if that computed the advantages. None: the settings' rule
     did."""
+    of_turns: Float[np.ndarray, "prompt sample turn"] | None = None
+    """Advantages of each turn, whose means are `advantages`. None: each rollout has only one."""
 
     def metrics(self, watch: Watch) -> dict[str, float]:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
@@ -73,7 +75,12 @@ def compute(groups: Groups, settings: Settings) -> Computed:
     own = groups.weights
     weights = rule.weights_in_force(settings.weights if own is None else own)
     changing = rule.metrics(settings.names, settings.weights)
-    return Computed(settings, groups, advantages_of(groups, settings), weights, changing)
+    advantages = advantages_of(groups, settings)
+    if not rule.wants_turns:
+        return Computed(settings, groups, advantages, weights, changing)
+    assert groups.turns is not None, "an estimator for turns without turns"
+    means = groups.turns.means(advantages)
+    return Computed(settings, groups, means, weights, changing, of_turns=advantages)
 
 
 _AT_ONCE = 8

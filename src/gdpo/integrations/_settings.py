@@ -37,6 +37,7 @@ def make_settings(
     *,
     place: str = "",
     detail: Any = None,
+    turns: bool = False,
 ) -> Settings:
     """Check the values of a user's configuration and return them as `Settings`.
 
@@ -49,6 +50,8 @@ def make_settings(
         place: Prefix of `reward_keys`, `reward_weights` and `options` in the configuration, used in
             error messages.
         detail: Metrics of the diagnosis that are logged: `brief` or `full`. None: `brief`.
+        turns: Whether the caller has rewards for each turn, so that estimators for turns are
+            allowed.
 
     Raises:
         ConfigError: If the estimator or an option is unknown, if `keys` is not a list of distinct
@@ -67,7 +70,7 @@ def make_settings(
             f"{shown}options={options!r}: write a mapping from option name to value, for "
             f"example {place}options.max_advantage=5"
         )
-    rule = AdvantageRule(estimator, names, options)
+    rule = AdvantageRule(estimator, names, options, turns=turns)
     if state := rule.state():
         logger.warning(
             "the state of %s (%s) is not saved in checkpoints: a resumed run starts with the "

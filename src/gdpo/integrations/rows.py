@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import ESTIMATORS
+from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
+from gdpo.integrations._turns import TurnPlaces, Turns
 
 NAME = "gdpo"
 """Name of a framework's own GDPO. NeMo-RL's is replaced by `install`, verl's by `gdpo_replace`."""
@@ -28,6 +29,11 @@ PREFIX = "gdpo/"
 def estimator_names() -> list[str]:
     """Return every name under which gdpo's estimators are registered beside a framework's own."""
     return [f"{PREFIX}{name}" for name in ESTIMATORS]
+
+
+def turn_estimator_names() -> list[str]:
+    """Return the same names for the estimators for turns."""
+    return [f"{PREFIX}{name}" for name in TURN_ESTIMATORS]
 
 
 def is_ours(estimator: Any) -> bool:
@@ -68,6 +74,8 @@ class Groups:
     """Sample index of each row; -1 for padding rows."""
     weights: Float[np.ndarray, "prompt reward"] | None = None
     """Weights of each prompt. None: the configured weights, for every prompt."""
+    turns: Turns | None = None
+    """Rewards of each turn, whose totals are `rewards`. None: the rollouts have no turns."""
 
     def with_weights(self, rows: Float[np.ndarray, "row reward"]) -> "Groups":
         """Return the groups with weights of each prompt.
@@ -80,7 +88,21 @@ class Groups:
         real = self.prompts >= 0
         weights[self.prompts[real]] = rows[real]
         rewards = np.where(np.isnan(weights)[:, None], nan, self.rewards)
-        return replace(self, rewards=rewards, weights=np.nan_to_num(weights))
+        turns = self.turns
+        if turns is not None:
+            of_turns = np.where(np.isnan(weights)[:, None, None], nan, turns.rewards)
+            turns = replace(turns, rewards=of_turns)
+        return replace(self, rewards=rewards, weights=np.nan_to_num(weights), turns=turns)
+
+    def with_turns(self, located: TurnPlaces, columns: Sequence[Sequence[Any]]) -> "Groups":
+        """Return the groups with rewards of each turn.
+
+        Args:
+            located: The turns of each row.
+            columns: For each reward, a number or one number for each turn, for each row.
+        """
+        places = self.prompts, self.samples
+        return replace(self, turns=located.turns(self.rewards, columns, places))
 
     def per_rollout(
         self, values: Float[np.ndarray, " row"], outputs: Sequence[int] | None
@@ -97,11 +119,22 @@ class Groups:
         grid[self.prompts[counted], self.samples[counted]] = values[counted]
         return grid
 
-    def per_row(self, advantages: Float[np.ndarray, "prompt sample"]) -> np.ndarray:
-        """Return the advantage of each row; padding rows get 0."""
-        values, counted = np.zeros(len(self.prompts)), self.prompts >= 0
+    def per_row(self, advantages: Float[np.ndarray, "prompt sample *turn"]) -> np.ndarray:
+        """Return the advantages of the rollout of each row; padding rows get 0."""
+        values = np.zeros((len(self.prompts), *advantages.shape[2:]))
+        counted = self.prompts >= 0
         values[counted] = advantages[self.prompts[counted], self.samples[counted]]
         return values
+
+    def per_row_and_turn(
+        self, advantages: Float[np.ndarray, "prompt sample turn"]
+    ) -> Float[np.ndarray, "row turn"]:
+        """Return the advantage of each turn of each row, starting at the row's first turn."""
+        assert self.turns is not None, "advantages of turns without turns"
+        values = self.per_row(advantages)
+        longest = values.shape[1]
+        turns = np.minimum(self.turns.starts[:, None] + np.arange(longest), longest - 1)
+        return np.take_along_axis(values, turns, axis=1)
 
 
 def by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -170,8 +203,12 @@ def as_groups(
     return Groups(grid, counts, prompts, samples)
 
 
-def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prompt sample"]:
+def advantages_of(
+    groups: Groups, settings: Settings
+) -> Float[np.ndarray, "prompt sample"] | Float[np.ndarray, "prompt sample turn"]:
     """Return the advantages of a batch, and update the estimator's state if it has one.
+
+    The advantages are those of turns if the estimator wants turns.
 
     Raises:
         DataError: If a reward is infinite. The message identifies the reward.
@@ -179,7 +216,11 @@ def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prom
     check_finite(groups.rewards, settings.names)
     rule = settings.rule
     weights = settings.weights if groups.weights is None else groups.weights
-    advantages = rule(groups.rewards, weights, token_counts=groups.token_counts)
+    if rule.wants_turns:
+        assert groups.turns is not None, "an estimator for turns without turns"
+        advantages = rule(groups.turns.rewards, weights, turns=groups.turns.counts)
+    else:
+        advantages = rule(groups.rewards, weights, token_counts=groups.token_counts)
     rule.update(groups.rewards, weights)
     return advantages
 

@@ -168,3 +168,38 @@ def test_what_is_launched_passes_verls_own_checks_for_every_recipe(tmp_path):
         assert result["classes"] == ["AlgoConfig", "FSDPActorConfig", "RolloutConfig"]
         assert result["names"]
         assert result["rows"]
+
+
+def of_turns(name):
+    (line,) = printed_by("turns.py")
+    return line[name]
+
+
+def test_advantages_of_turns_on_verls_default_trainer_are_those_of_the_formula():
+    found = of_turns("V1")
+    assert found["largest"] > 1
+    assert found["difference"] < 1e-5
+
+
+def test_tokens_that_verl_rejects_do_not_change_the_turns():
+    found = of_turns("rejected tokens")
+    assert found["rejected"] > 10
+    assert found["difference"] < 1e-5
+
+
+def test_verls_agent_loop_and_reward_manager_give_one_reward_for_each_turn():
+    found = of_turns("conversations")
+    assert len(found) == 4
+    for name, each in found.items():
+        assert each["runs"] == each["messages"] == len(each["digits"]), name
+    assert found["ends without a call"]["digits"] == [1 / 3, 1.0, 0.0]
+
+
+def test_every_loss_but_the_one_we_refuse_weighs_each_token_by_its_own_advantage():
+    found = of_turns("losses")
+    assert [name for name, kept in found.items() if not kept] == ["geo_mean"]
+    assert {"vanilla", "gspo"} < set(found)
+
+
+def test_verls_validation_gets_the_totals_of_turns():
+    assert of_turns("validated") == 3.5

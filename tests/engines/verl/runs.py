@@ -175,6 +175,33 @@ def differs_from_verl(record, estimator, options):
     return largest
 
 
+def turns(folder, policy):
+    """Train verl's agent loop with a tool on advantages of turns."""
+    tools = Path(__file__).with_name("tools.py")
+    rollout = "actor_rollout_ref.rollout"
+    agent = (
+        "algorithm.adv_estimator=gdpo/turn_gdpo",
+        f"{rollout}.agent.default_agent_loop=tool_agent",
+        f"{rollout}.multi_turn.format=digits",
+        f"{rollout}.multi_turn.function_tool_path={tools}",
+        f"{rollout}.multi_turn.max_assistant_turns=3",
+        f"reward.custom_reward_function.path={tools.with_name('turn_scores.py')}",
+        "data.max_response_length=64",
+    )
+    train(folder, plain(folder, policy, STEPS, *agent))
+    return {
+        **figures(folder, "turn_gdpo", compare=checks.turn_difference),
+        "turns": number_of_turns(folder / "record"),
+    }
+
+
+def number_of_turns(record):
+    """Return the numbers of turns that occurred. There must be rollouts of 1, 2 and 3 turns."""
+    found = {len(r.turns) for file in checks.steps(record) for r in read_rollouts(file)}
+    assert found == {1, 2, 3}, f"rollouts have {found} turns"
+    return sorted(found)
+
+
 def launch_gsm8k(folder, policy):
     """Launch the recipe, then evaluate the model, make a report and list what would be pushed."""
     faster = {"learning_rate": 2e-4}  # it decays to 0
@@ -332,6 +359,7 @@ RUNS = {
     "fully_async": fully_async,
     "watch": watch,
     "plain_gdpo": plain_gdpo,
+    "turns": turns,
     "launch_gsm8k": launch_gsm8k,
     "launch_tool_calling": launch_tool_calling,
     "launch_math_length": launch_math_length,

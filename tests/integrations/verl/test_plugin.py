@@ -68,6 +68,7 @@ def test_the_queue_of_a_verl_without_one_of_its_functions_is_wrapped_as_far_as_i
     assert [message.split(",")[0] for message in caplog.messages] == [
         "trainer_base has no compute_advantage_for_multi_trajectories",
         "PPOTrainer has no _log_rollout_data",
+        "PPOTrainer has no _val_metrics_update",
     ]
 
 
@@ -77,7 +78,7 @@ def test_verls_own_names_stay_verls():
     _plugin._register_all(core_algos)
     registry = core_algos.ADV_ESTIMATOR_REGISTRY
     assert registry["gdpo"] is registry["grpo"] is theirs
-    assert {"gdpo/gdpo", "gdpo/grpo"} < set(registry)
+    assert {"gdpo/gdpo", "gdpo/grpo", "gdpo/turn_gdpo"} < set(registry)
 
 
 @pytest.mark.parametrize("level", ["NOTSET", "ERROR"])

@@ -193,6 +193,20 @@ def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch
     assert "The formula stays verl's" in message
 
 
+def test_verls_gdpo_gets_the_totals_of_rewards_of_turns():
+    given = []
+
+    def verls_gdpo(data, adv_estimator, config):
+        given.append(data.non_tensor_batch["correct"].tolist())
+        return by_verl(data, adv_estimator, config)
+
+    compute = with_columns(verls_gdpo, lambda name: None)
+    columns = {"correct": [[0.0], [1.0, 2.0], 4.0, [0.0]], "format": COLUMNS["format"]}
+    with carrying(Carried(columns)):
+        compute(batch({}), "gdpo", config=Config(VERLS, adv_estimator="gdpo"))
+    assert given == [[0, 3, 4, 0]]
+
+
 def test_verls_gdpo_keeps_its_rewards_when_the_watch_has_ended():
     harmless.on = False
     given = []

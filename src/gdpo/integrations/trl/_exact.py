@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
+from gdpo.integrations._turns import is_per_turn
 from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.integrations.trl._groups import Ranks
-from gdpo.integrations.trl._turns import Located, is_per_turn, spread, total_of
+from gdpo.integrations.trl._turns import Located, spread, total_of
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from trl.trainer.utils import get_callable_name, get_config_model_id
 from gdpo._naming import did_you_mean
 from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError, RewardError
+from gdpo.integrations._turns import is_per_turn
 from gdpo.integrations.trl._adapter import is_async_callable
-from gdpo.integrations.trl._turns import Located, is_per_turn
+from gdpo.integrations.trl._turns import Located
 from gdpo.rewards import Reward, Scorer, Scores
 from gdpo.rewards.scorer import check_distinct
 from gdpo.rewards.weights_column import weights_of_cells

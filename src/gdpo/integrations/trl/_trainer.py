@@ -22,6 +22,7 @@ from gdpo.advantages import AdvantageRule, gdpo
 from gdpo.advantages.arrays import check_finite
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
+from gdpo.integrations._turns import on_tokens
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
     check_trainer,
@@ -55,7 +56,6 @@ from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._turns import (
     Located,
     TurnRewards,
-    on_tokens,
     recorded,
     warning_of_loss,
 )

@@ -1,4 +1,4 @@
-"""Finds the turns of rollouts, and maps rewards and advantages per turn to TRL's tokens.
+"""Finds the turns of rollouts in TRL's batches, and stores their rewards and messages.
 
 A turn is a run of tokens that the model generated: a run of ones in `tool_mask * completion_mask`.
 With a `rollout_func`, its `env_mask` takes the place of the tool mask. Without a mask, a rollout is
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from gdpo.errors import ConfigError, RewardError
+from gdpo.integrations._turns import is_per_turn
 from gdpo.rollouts import Turn
 
 Messages: TypeAlias = list[dict[str, Any]]
@@ -21,29 +22,6 @@ Messages: TypeAlias = list[dict[str, Any]]
 
 Spans: TypeAlias = list[range]
 """Places of the tokens of each turn in a completion."""
-
-
-def turn_of_tokens(mask: torch.Tensor) -> torch.Tensor:
-    """Return the index of the turn of each token, `[row, token]`. Use it only where the mask is 1.
-
-    Args:
-        mask: 1 for the tokens that the model generated, `[row, token]`.
-    """
-    written = mask != 0
-    start = written.clone()
-    start[:, 1:] &= ~written[:, :-1]
-    return start.long().cumsum(1) - 1
-
-
-def on_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the advantage of the turn of each token, `[row, token]`, and 0 outside the turns.
-
-    Args:
-        advantages: Advantages `[row, turn]`, with at least as many turns as the mask.
-        mask: 1 for the tokens that the model generated, `[row, token]`.
-    """
-    turn = turn_of_tokens(mask).clamp(min=0)
-    return torch.where(mask != 0, advantages.gather(1, turn), torch.zeros_like(advantages[:1, :1]))
 
 
 def spans_of(mask: Sequence[int]) -> Spans:
@@ -128,11 +106,6 @@ class Located:
 
 def _own(messages: Sequence[Mapping[str, Any]]) -> int:
     return sum(message.get("role") == "assistant" for message in messages)
-
-
-def is_per_turn(value: Any) -> bool:
-    """Return whether a reward function returned one number per turn instead of one number."""
-    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
 
 
 def total_of(name: str, value: Any, index: int, count: int) -> Any:

@@ -1,7 +1,8 @@
 """Computes advantages for verl.
 
 verl passes one number per token to an estimator, with the rewards already summed. `carrying` makes
-the separate rewards available to the estimator while verl computes advantages.
+the separate rewards available to the estimator while verl computes advantages. A reward may be a
+list with one number for each turn of the rollout.
 """
 
 import logging
@@ -14,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from gdpo._naming import did_you_mean
 from gdpo.diagnostics import Watch
@@ -22,11 +23,19 @@ from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations._scoring import Computed, compute
 from gdpo.integrations._settings import Settings
+from gdpo.integrations._turns import (
+    TurnPlaces,
+    check_count,
+    is_per_turn,
+    on_tokens,
+    summed,
+    tokens_of_turns,
+)
 from gdpo.integrations.rows import Columns, Groups, as_groups, reward_columns
 from gdpo.integrations.verl.scores import declared_by
 from gdpo.integrations.verl.settings import ROLLOUTS, read_settings
 from gdpo.rewards.weights_column import weights_of_cells
-from gdpo.rollouts import Rollout, StepWriter
+from gdpo.rollouts import Rollout, StepWriter, Turn
 from gdpo.rollouts.writing import set_aside
 
 logger = logging.getLogger(__name__)
@@ -46,6 +55,22 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
     return [last[rollout] for rollout, _, _ in parts]
 
 
+def first_turns(keys: Sequence[str], counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, " row"]:
+    """Return, for each row, how many turns the earlier outputs of the same rollout have.
+
+    Args:
+        keys: verl's row keys, as in `last_outputs`.
+        counts: Number of turns of each row.
+    """
+    parts = [key.rpartition("_") for key in keys]
+    found, so_far = np.zeros(len(keys), dtype=np.int64), dict[str, int]()
+    for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
+        rollout = parts[row][0]
+        found[row] = so_far.get(rollout, 0)
+        so_far[rollout] = int(found[row] + counts[row])
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Carried:
     """Stores the batch data that an estimator needs but does not get from verl."""
@@ -56,32 +81,44 @@ class Carried:
     """verl's row keys. None: every row is a separate rollout."""
     padding: Bool[np.ndarray, " row"] | None = None
     """True for padding rows. None: the batch has no padding rows."""
+    masks: Sequence[Any] | None = None
+    """1 for the tokens that the model generated, for each row, before verl rejects tokens. None:
+    the mask that verl passes."""
 
     @property
     def outputs(self) -> list[int] | None:
         """For each row, the row that represents its rollout. None: every row is a rollout."""
         return None if self.keys is None else last_outputs(self.keys)
 
-    def groups(self, settings: Settings, prompt_ids: Any, token_counts: Any) -> Groups:
+    def groups(self, settings: Settings, prompt_ids: Any, response_mask: Any) -> Groups:
         """Return the rewards in groups.
 
         Args:
             settings: Settings with the names of the rewards.
             prompt_ids: Prompt id of each row.
-            token_counts: Number of trained tokens of each row.
+            response_mask: Array `[row, token]` with 1 for trained tokens.
 
         Raises:
             ConfigError: If a reward is not in the batch.
+            DataError: If the rewards of a rollout's turns are not as many as its turns.
         """
+        located = self._located(settings, response_mask)
         rewards = reward_columns(
-            self.columns,
+            self.columns if located is None else self._totals(settings.names, located),
             settings.names,
             asked_by="algorithm.gdpo_reward_keys",
             given_by="compute_score, next to 'score'",
         )
+        lengths = response_mask.sum(-1).cpu().numpy()
         groups = as_groups(
-            rewards, list(prompt_ids), token_counts, outputs=self.outputs, padding=self.padding
+            rewards, list(prompt_ids), lengths, outputs=self.outputs, padding=self.padding
         )
+        if located is not None:
+            groups = groups.with_turns(located, [self.columns[name] for name in settings.names])
+        return self._weighted(groups, settings)
+
+    def _weighted(self, groups: Groups, settings: Settings) -> Groups:
+        """Return the groups with the weights of each prompt, if the settings name a column."""
         column = settings.weights_column
         if column is None:
             return groups
@@ -93,6 +130,46 @@ class Carried:
         return groups.with_weights(
             weights_of_cells(self.columns[column], settings.names, settings.weights, column=column)
         )
+
+    def _located(self, settings: Settings, response_mask: Any) -> TurnPlaces | None:
+        """Return the turns of the rows, or None if neither estimator nor rewards have turns."""
+        if not settings.rule.wants_turns and not has_turns(self.columns, settings.names):
+            return None
+        lengths = tokens_of_turns(self.written(response_mask).cpu().numpy())
+        counts = np.count_nonzero(lengths, axis=1)
+        if self.keys is None:
+            return TurnPlaces(lengths, range(len(lengths)), np.zeros_like(counts))
+        return TurnPlaces(lengths, last_outputs(self.keys), first_turns(self.keys, counts))
+
+    def _totals(self, names: Sequence[str], located: TurnPlaces) -> Columns:
+        """Return the columns with totals in place of rewards of turns, which must be as many."""
+        counts = located.counts
+        for row in np.flatnonzero(np.asarray(located.outputs) == np.arange(len(counts))).tolist():
+            if self.padding is not None and self.padding[row]:
+                continue
+            rollout = f"row {row}" if self.keys is None else f"row {row} ({self.keys[row]})"
+            for name in set(names) & set(self.columns):
+                check_count(name, self.columns[name][row], int(counts[row]), rollout=rollout)
+        totals = {name: summed(self.columns[name]) for name in names if name in self.columns}
+        return {**self.columns, **totals}
+
+    def written(self, response_mask: Any) -> Any:
+        """Return 1 for the tokens that the model generated, `[row, token]`.
+
+        Args:
+            response_mask: verl's mask, in which rejected tokens are 0 too.
+        """
+        if self.masks is None:
+            return response_mask
+        found = response_mask.new_zeros(response_mask.shape)
+        for row, mask in enumerate(self.masks):
+            found[row, : len(mask)] = mask
+        return found
+
+
+def has_turns(columns: Columns, names: Sequence[str]) -> bool:
+    """Return whether one of the named rewards has one number for each turn."""
+    return any(any(map(is_per_turn, columns[name])) for name in names if name in columns)
 
 
 _carried: ContextVar[Carried | None] = ContextVar("carried", default=None)
@@ -142,7 +219,8 @@ def compute_advantages(
     Raises:
         ConfigError: If the configuration is invalid, or if it lists a reward that is not in the
             batch.
-        DataError: If a reward is infinite or not a number.
+        DataError: If a reward is infinite or not a number, or if the rewards of a rollout's turns
+            are not as many as its turns.
     """
     settings = read_settings(config)
     carried = _carried.get()
@@ -153,12 +231,25 @@ def compute_advantages(
             "the separate rewards did not reach the estimator, because gdpo does not support this "
             "trainer: use one of verl's own trainers, or pass non_tensor_batch"
         )
-    groups = carried.groups(settings, index, response_mask.sum(-1).cpu().numpy())
-    computed = compute(groups, settings)
+    computed = compute(carried.groups(settings, index, response_mask), settings)
     keep(computed)
-    rows = token_level_rewards.new_tensor(groups.per_row(computed.advantages))
-    tokens = rows.unsqueeze(-1) * response_mask
+    tokens = _of_tokens(computed, token_level_rewards, carried.written(response_mask))
+    tokens = tokens * response_mask
     return tokens, tokens
+
+
+def _of_tokens(computed: Computed, like: Any, written: Any) -> Any:
+    """Return the advantage of each token, `[row, token]`, or of each row, `[row, 1]`.
+
+    Args:
+        computed: The batch with its advantages.
+        like: An array with the dtype and the device of the result.
+        written: 1 for the tokens that the model generated.
+    """
+    groups = computed.groups
+    if computed.of_turns is None:
+        return like.new_tensor(groups.per_row(computed.advantages)).unsqueeze(-1)
+    return on_tokens(like.new_tensor(groups.per_row_and_turn(computed.of_turns)), written)
 
 
 def current() -> Carried | None:
@@ -281,5 +372,27 @@ def _rollout(row: int, step: int, computed: Computed, fact: Mapping[str, Any]) -
         weights=dict(zip(settings.names, weights, strict=True)),
         advantage=float(computed.advantages[at]),
         num_tokens=int(groups.token_counts[at]),
+        turns=_turns(computed, at),
         **fact,
+    )
+
+
+def _turns(computed: Computed, at: tuple[int, int]) -> tuple[Turn, ...] | None:
+    """Return the turns of a rollout, or None if the batch has none."""
+    turns, names = computed.groups.turns, computed.settings.names
+    if turns is None:
+        return None
+    count = int(turns.counts[at])
+    rewards, num_tokens = turns.rewards[at][:count].tolist(), turns.num_tokens[at].tolist()
+    if computed.of_turns is None:
+        advantages = [float(computed.advantages[at])] * count
+    else:
+        advantages = computed.of_turns[at][:count].tolist()
+    return tuple(
+        Turn(
+            rewards={n: None if v != v else v for n, v in zip(names, row, strict=True)},
+            advantage=advantage,
+            num_tokens=tokens,
+        )
+        for row, advantage, tokens in zip(rewards, advantages, num_tokens, strict=False)
     )

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from gdpo.integrations.rows import estimator_names
+from gdpo.integrations.rows import estimator_names, turn_estimator_names
 from gdpo.integrations.verl._estimator import compute_advantages
 from gdpo.integrations.verl._self_check import check_itself
 from gdpo.integrations.verl._trainers import (
@@ -23,6 +23,7 @@ from gdpo.integrations.verl._trainers import (
     with_metrics,
     with_queue,
     with_rewards_dumped,
+    with_totals,
     with_watch,
 )
 from gdpo.integrations.verl.scores import TOKENS_MANAGER, with_num_tokens
@@ -130,7 +131,7 @@ def _wrap(place: Any, name: str, wrapper: Callable[[Any], Any], *, lost: str) ->
 
 
 def _register_all(core_algos: Any) -> None:
-    for name in estimator_names():
+    for name in (*estimator_names(), *turn_estimator_names()):
         core_algos.ADV_ESTIMATOR_REGISTRY[name] = compute_advantages
 
 
@@ -165,6 +166,8 @@ def _carry_through_queue(trainer_base: Any) -> None:
     lost = "the files in trainer.rollout_data_dir do not contain each reward"
     name = "_log_rollout_data"
     _wrap(trainer, name, lambda wrapped: with_rewards_dumped(wrapped, queue), lost=lost)
+    lost = "validation fails if a reward is a list with one number for each turn"
+    _wrap(trainer, "_val_metrics_update", with_totals, lost=lost)
 
 
 def _add_manager(reward_manager: Any) -> None:

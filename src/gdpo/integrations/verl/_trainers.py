@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from gdpo.integrations._harmless import Harmless
+from gdpo.integrations._turns import summed
 from gdpo.integrations.rows import NAME, PREFIX, as_text, by_name
 from gdpo.integrations.verl._estimator import (
     Carried,
     carrying,
     current,
     harmless,
+    has_turns,
     metrics_of_latest,
     record,
 )
@@ -25,10 +27,12 @@ from gdpo.integrations.verl.settings import (
     COLUMN,
     ROLLOUTS,
     check_fields,
+    check_for_turns,
     is_plain,
     read_settings,
     remarks,
     uses_gdpo,
+    warnings_of_turns,
     watches,
 )
 
@@ -49,10 +53,13 @@ def with_check(need_critic: Function, check_itself: Callable[[], None]) -> Funct
         if uses_gdpo(config.algorithm) or watches(config.algorithm):
             check_keys(config.get("reward"), read_settings(config.algorithm).names)
         if uses_gdpo(config.algorithm):
+            check_for_turns(config)
             check_itself()
+            messages = warnings_of_turns(config)
         else:
-            for message in remarks(config.algorithm):
-                warn_once(message)
+            messages = remarks(config.algorithm)
+        for message in messages:
+            warn_once(message)
         return need_critic(config)
 
     return checked
@@ -153,7 +160,10 @@ def with_watch(compute_for_trajectories: Function) -> Function:
 
 
 def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
-    """Wrap `PPOTrainer._log_rollout_data` so that its files have one column per reward."""
+    """Wrap `PPOTrainer._log_rollout_data` so that its files have one column per reward.
+
+    A reward of turns is written as its total.
+    """
 
     @functools.wraps(log_rollout_data)
     def logged(trainer: Any, batch: Any, timing_raw: Any, rollout_data_dir: str) -> Any:
@@ -170,7 +180,7 @@ def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
 
         def dump_with_rewards(*, reward_extra_infos_dict: dict[str, Any], **others: Any) -> None:
             rows = [row[key] for key in reward_extra_infos_dict["uid"]]
-            rewards = {name: [column[i] for i in rows] for name, column in columns.items()}
+            rewards = {name: summed([column[i] for i in rows]) for name, column in columns.items()}
             dump(reward_extra_infos_dict=rewards | reward_extra_infos_dict, **others)
 
         trainer._dump_generations = dump_with_rewards
@@ -182,28 +192,57 @@ def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
     return logged
 
 
+def with_totals(val_metrics_update: Function) -> Function:
+    """Wrap `PPOTrainer._val_metrics_update`, which fails on lists, to pass totals of turns."""
+
+    @functools.wraps(val_metrics_update)
+    def updated(
+        trainer: Any, sources: Any, uids: Any, infos: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        algorithm = trainer.config.algorithm
+        names = algorithm.get("gdpo_reward_keys") or ()
+        if not (uses_gdpo(algorithm) or watches(algorithm)) or not has_turns(infos, names):
+            return val_metrics_update(trainer, sources, uids, infos, *args, **kwargs)
+        totals = {name: summed(infos[name]) for name in names if name in infos}
+        return val_metrics_update(trainer, sources, uids, {**infos, **totals}, *args, **kwargs)
+
+    return updated
+
+
 def _carry(trainer: Any, batch: Any, queue: Any) -> Carried:
+    algorithm, columns = trainer.config.algorithm, fetch_columns(trainer, batch, queue)
     padding = np.array([bool(tag.get("is_padding")) for tag in batch.tags])
-    return Carried(fetch_columns(trainer, batch, queue), keys=batch.keys, padding=padding)
+    per_turn = has_turns(columns, algorithm.get("gdpo_reward_keys") or ())
+    if not per_turn and uses_gdpo(algorithm):
+        per_turn = read_settings(algorithm).rule.wants_turns
+    masks = _fetch(batch, queue, ["response_mask"]).get("response_mask") if per_turn else None
+    return Carried(columns, keys=batch.keys, padding=padding, masks=masks)
 
 
 def fetch_columns(trainer: Any, batch: Any, queue: Any) -> dict[str, list[Any]]:
     """Fetch the rewards from the TransferQueue and return one list per reward name.
 
-    The queue stores the values that `compute_score` returned in `extra_fields`. A reward model that
-    shares the GPUs with the policy writes to separate fields.
+    The queue stores the values that `compute_score` returned in `extra_fields`, next to those of
+    the agent loop, such as `turn_scores`. A reward model that shares the GPUs with the policy
+    writes to separate fields.
     """
     names = trainer.config.algorithm.get("gdpo_reward_keys") or ()
     column = trainer.config.algorithm.get(COLUMN)
     names = [*names, *([] if column is None else [column])]
-    fields = ["extra_fields", *names]  # the queue ignores fields that it does not have
+    given = _fetch(batch, queue, ["extra_fields", *names])
+    rows = given.pop("extra_fields", [])
+    of_loop = [{name: row[name] for name in names if name in row} for row in rows]
+    scored = [row.get("reward_extra_info") or {} for row in rows]
+    return given | by_name([loop | own for loop, own in zip(of_loop, scored, strict=True)])
+
+
+def _fetch(batch: Any, queue: Any, fields: list[str]) -> dict[str, list[Any]]:
+    """Return one list per field. The queue ignores fields that it does not have."""
     data = queue.kv_batch_get(
         keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
     )
-    given: dict[str, list[Any]] = {
+    return {
         field: [getattr(item, "data", item) for item in data[field]]
         for field in fields
         if field in data.keys()  # noqa: SIM118  a TensorDict is not a mapping
     }
-    rows = given.pop("extra_fields", [])
-    return given | by_name([row.get("reward_extra_info") or {} for row in rows])

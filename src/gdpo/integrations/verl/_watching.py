@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo.integrations._scoring import Computed
+from gdpo.integrations._turns import summed
 from gdpo.integrations.rows import as_text
 from gdpo.integrations.verl._estimator import Carried, keep
 from gdpo.integrations.verl.settings import is_plain, read_settings
@@ -39,8 +40,7 @@ def observe(algorithm: Any, data: Any, carried: Carried) -> None:
         DataError: If a reward is not a number.
     """
     settings, mask = read_settings(algorithm), data.batch["response_mask"]
-    counts = mask.sum(-1).cpu().numpy()
-    groups = carried.groups(settings, data.non_tensor_batch["uid"], counts)
+    groups = carried.groups(settings, data.non_tensor_batch["uid"], mask)
     name = as_text(algorithm.get("adv_estimator"))
     rows = of_rows(data.batch["advantages"], mask, name)
     advantages = groups.per_rollout(rows, carried.outputs)
@@ -116,5 +116,5 @@ def delivered(algorithm: Any, data: Any, carried: Carried) -> Generator[None]:
 
 def _filled(carried: Carried, name: str) -> np.ndarray:
     """Return a reward of all rows, with 0 for padding rows, which verl's gdpo also normalizes."""
-    values = np.asarray(carried.columns[name], dtype=np.float32)
+    values = np.asarray(summed(carried.columns[name]), dtype=np.float32)
     return values if carried.padding is None else np.where(carried.padding, 0, values)

@@ -93,7 +93,9 @@ def read_settings(algorithm: Any) -> Settings:
 def _settings(described: str) -> Settings:
     name, keys, weights, options, detail = json.loads(described).values()
     place = "+algorithm.gdpo_"
-    return make_settings(without_prefix(name), keys, weights, options, place=place, detail=detail)
+    return make_settings(
+        without_prefix(name), keys, weights, options, place=place, detail=detail, turns=True
+    )
 
 
 def _unknown(algorithm: Any) -> list[str]:
@@ -180,17 +182,82 @@ def _check_record(config: Any) -> None:
         return
     if not isinstance(folder, str) or not folder:
         raise ConfigError(f"algorithm.{ROLLOUTS}={folder!r}: set it to the path of a folder")
-    if not config.trainer.get("use_v1", True):
+    if _is_legacy(config):
         raise ConfigError(
             f"algorithm.{ROLLOUTS} has no effect with trainer.use_v1=False: set "
             "trainer.rollout_data_dir instead; its files contain each reward"
         )
-    if config.get("rollout") is not None:  # a section that only these two programs have
+    if _has_own_program(config):
         raise ConfigError(
             f"algorithm.{ROLLOUTS} has no effect with the one-step-off and fully asynchronous "
             "trainers: remove it, or run verl.trainer.main_ppo with "
             "trainer.v1.trainer_mode=separate_async"
         )
+
+
+def _is_legacy(config: Any) -> bool:
+    """Return whether verl's older trainer is used."""
+    return not config.trainer.get("use_v1", True)
+
+
+def _has_own_program(config: Any) -> bool:
+    """Return whether this is the one-step-off or the fully asynchronous trainer."""
+    return config.get("rollout") is not None  # a section that only these two programs have
+
+
+_ONE_ADVANTAGE = ("geo_mean",)
+"""Values of `policy_loss.loss_mode` for which verl takes the mean advantage of the tokens."""
+
+
+def check_for_turns(config: Any) -> None:
+    """Check that trainer and loss keep the advantages of turns, if the estimator computes them.
+
+    Raises:
+        ConfigError: If the trainer does not deliver rewards of turns, or if the loss averages the
+            advantages of a rollout.
+    """
+    if not read_settings(config.algorithm).rule.wants_turns:
+        return
+    name = as_text(config.algorithm.get("adv_estimator"))
+    if _is_legacy(config) or _has_own_program(config):
+        setting = "trainer.use_v1=False" if _is_legacy(config) else "this program"
+        raise ConfigError(
+            f"algorithm.adv_estimator={name} does not work with {setting}, because rewards of "
+            "turns do not reach the estimator there: run verl.trainer.main_ppo with "
+            f"trainer.use_v1=True, or choose an estimator for rollouts, such as {PREFIX}{NAME}"
+        )
+    mode = _of_actor(config, "policy_loss").get("loss_mode")
+    if mode in _ONE_ADVANTAGE:
+        raise ConfigError(
+            f"actor_rollout_ref.actor.policy_loss.loss_mode={mode} does not fit "
+            f"algorithm.adv_estimator={name}: every token trains on the mean advantage of the "
+            "rollout's tokens. Set loss_mode=vanilla, or choose an estimator for rollouts, such as "
+            f"{PREFIX}{NAME}"
+        )
+
+
+def warnings_of_turns(config: Any) -> list[str]:
+    """Return what is wrong with a loss for an estimator for turns, although it runs."""
+    if not read_settings(config.algorithm).rule.wants_turns:
+        return []
+    mode = _of_actor(config).get("loss_agg_mode")
+    if mode != "seq-mean-token-mean":
+        return []
+    name = as_text(config.algorithm.get("adv_estimator"))
+    return [
+        f"actor_rollout_ref.actor.loss_agg_mode={mode} divides by the tokens of each rollout, so "
+        f"that long rollouts count less. With algorithm.adv_estimator={name}, the mean gradient of "
+        "agents of 4 turns was 13 to 29 degrees off the true gradient. Set "
+        "loss_agg_mode=token-mean (0.04 to 3 degrees) or seq-mean-token-sum-norm (0)"
+    ]
+
+
+def _of_actor(config: Any, *sections: str) -> Mapping[str, Any]:
+    """Return a section of the actor's configuration, or an empty mapping."""
+    found = config
+    for section in ("actor_rollout_ref", "actor", *sections):
+        found = found.get(section) or {}
+    return found
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,191 @@
+"""Finds the turns of rollouts in masks of tokens, and maps values of turns to rows and tokens.
+
+A turn is a run of tokens that the model generated: a run of ones in the mask. Between two turns,
+the mask is 0 for the tokens of a tool or a user.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, isinf, isnan, nan
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from gdpo.advantages.stages import namespace
+from gdpo.errors import DataError
+
+
+def turn_of_tokens(mask: Any) -> Any:
+    """Return the index of the turn of each token, `[row, token]`. Use it only where the mask is 1.
+
+    Args:
+        mask: 1 for the tokens that the model generated, `[row, token]`, in any array library.
+    """
+    xp = namespace(mask)
+    written = mask != 0
+    before = xp.concat([xp.zeros_like(written[:, :1]), written[:, :-1]], axis=1)
+    return xp.cumulative_sum(xp.astype(written & ~before, xp.int64), axis=1) - 1
+
+
+def on_tokens(advantages: Any, mask: Any) -> Any:
+    """Return the advantage of the turn of each token, `[row, token]`, and 0 outside the turns.
+
+    Args:
+        advantages: Advantages `[row, turn]`, with at least as many turns as the mask.
+        mask: 1 for the tokens that the model generated, `[row, token]`.
+    """
+    xp, written = namespace(advantages), mask != 0
+    turn = turn_of_tokens(mask)
+    turn = xp.where(written, turn, xp.zeros_like(turn))
+    values = xp.take_along_axis(advantages, turn, axis=1)
+    return xp.where(written, values, xp.zeros_like(values))
+
+
+def tokens_of_turns(mask: Int[np.ndarray, "row token"]) -> Int[np.ndarray, "row turn"]:
+    """Return the number of tokens of each turn of each row, and 0 beyond the last turn.
+
+    Args:
+        mask: 1 for the tokens that the model generated.
+    """
+    rows, tokens = np.nonzero(mask)
+    turns = turn_of_tokens(mask)[rows, tokens]
+    longest = int(turns.max(initial=-1)) + 1
+    found = np.bincount(rows * longest + turns, minlength=len(mask) * longest)
+    return found.reshape(len(mask), longest)
+
+
+def is_per_turn(value: Any) -> bool:
+    """Return whether a reward has one number for each turn instead of one number."""
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
+
+
+def summed(column: Sequence[Any]) -> Sequence[Any]:
+    """Return a column of rewards with rewards of turns replaced by their totals.
+
+    A total is None if the reward of a turn is None or NaN.
+    """
+    if not any(map(is_per_turn, column)):
+        return column
+    return [_total(value) if is_per_turn(value) else value for value in column]
+
+
+def _total(values: Any) -> Any:
+    odd = next((value for value in values if not _is_number(value)), None)
+    if odd is not None:
+        return odd  # whoever reads the column reports the value
+    numbers = [nan if value is None else float(value) for value in values]
+    if any(map(isinf, numbers)):
+        return inf
+    return None if any(map(isnan, numbers)) else sum(numbers, 0.0)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float | np.number | np.bool_)
+
+
+def check_count(name: str, value: Any, count: int, *, rollout: str) -> None:
+    """Check that a reward with one number for each turn has as many numbers as there are turns.
+
+    Args:
+        name: Name of the reward.
+        value: The reward of a rollout: one number, None, or one number for each turn.
+        count: Number of turns of the rollout.
+        rollout: Name of the rollout, used in the error message.
+
+    Raises:
+        DataError: If the numbers differ.
+    """
+    if is_per_turn(value) and len(value) != count:
+        raise DataError(
+            f"reward {name!r} has {len(value)} numbers for {rollout}, which has {count} turns. A "
+            "turn is a message of the model, also without a tool call. Return one number (or None) "
+            "for each turn, with 0 where a turn earns nothing, or a single number for the whole "
+            "rollout"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Stores the rewards of each turn of a batch, and which turns each row contains."""
+
+    rewards: Float[np.ndarray, "prompt sample turn reward"]
+    """Rewards, with 0 beyond the last turn. A reward of the whole rollout stands at the last turn.
+    NaN at every turn: the reward does not apply to the rollout."""
+    num_tokens: Int[np.ndarray, "prompt sample turn"]
+    """Number of tokens that the model generated in each turn; 0 beyond the last turn."""
+    starts: Int[np.ndarray, " row"]
+    """Index, in the rollout, of the first turn of each row."""
+
+    @property
+    def counts(self) -> Int[np.ndarray, "prompt sample"]:
+        """Return the number of turns of each rollout."""
+        return np.count_nonzero(self.num_tokens, axis=-1)
+
+    def means(
+        self, advantages: Float[np.ndarray, "prompt sample turn"]
+    ) -> Float[np.ndarray, "prompt sample"]:
+        """Return the mean advantage of the turns of each rollout.
+
+        Args:
+            advantages: Advantages of each turn, with 0 beyond the last turn.
+        """
+        return advantages.sum(-1) / np.maximum(self.counts, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPlaces:
+    """Stores where the turns of a batch are. Several rows may belong to the same rollout."""
+
+    lengths: Int[np.ndarray, "row turn"]
+    """Number of tokens of each turn of each row; 0 beyond the last turn."""
+    outputs: Sequence[int]
+    """For each row, the index of the row that represents its rollout."""
+    starts: Int[np.ndarray, " row"]
+    """Index, in the rollout, of the first turn of each row."""
+
+    @property
+    def counts(self) -> Int[np.ndarray, " row"]:
+        """Return the number of turns of the rollout that each row represents, 0 for others."""
+        of_rows = np.count_nonzero(self.lengths, axis=1)
+        found = np.zeros(len(self.lengths), dtype=np.int64)
+        np.add.at(found, np.asarray(self.outputs, dtype=np.int64), of_rows)
+        return found
+
+    def turns(
+        self,
+        totals: Float[np.ndarray, "prompt sample reward"],
+        columns: Sequence[Sequence[Any]],
+        places: tuple[Int[np.ndarray, " row"], Int[np.ndarray, " row"]],
+    ) -> Turns:
+        """Return the rewards of each turn.
+
+        Args:
+            totals: Total of each reward. NaN: the reward does not apply.
+            columns: For each reward, a number or one number for each turn, for each row.
+            places: Prompt and sample of each row; -1 if the row is left out.
+        """
+        prompts, samples = places
+        num_tokens = self._num_tokens(totals.shape[:2], places)
+        rewards = np.zeros((*num_tokens.shape, totals.shape[-1]))
+        last = np.maximum(np.count_nonzero(num_tokens, axis=-1) - 1, 0)
+        np.put_along_axis(rewards, last[..., None, None], totals[:, :, None], axis=2)
+        represents = np.asarray(self.outputs) == np.arange(len(prompts))
+        for row in np.flatnonzero(represents & (prompts >= 0)).tolist():
+            p, s = prompts[row], samples[row]
+            for k, column in enumerate(columns):
+                if is_per_turn(column[row]) and isfinite(totals[p, s, k]):
+                    rewards[p, s, : len(column[row]), k] = column[row]
+        rewards = np.where(np.isnan(totals)[:, :, None], nan, rewards)
+        return Turns(rewards, num_tokens, self.starts)
+
+    def _num_tokens(
+        self,
+        shape: tuple[int, ...],
+        places: tuple[Int[np.ndarray, " row"], Int[np.ndarray, " row"]],
+    ) -> Int[np.ndarray, "prompt sample turn"]:
+        prompts, samples = places
+        found = np.zeros((*shape, max(1, int(self.counts.max(initial=0)))), dtype=np.int64)
+        rows, own = np.nonzero(self.lengths * (prompts >= 0)[:, None])
+        found[prompts[rows], samples[rows], self.starts[rows] + own] = self.lengths[rows, own]
+        return found

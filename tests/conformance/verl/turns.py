@@ -1,0 +1,272 @@
+"""Computes advantages of turns on verl's own code: agent loop, reward manager, trainer and losses.
+
+    python tests/conformance/verl/turns.py
+
+Prints one line of JSON. Needs verl and TransferQueue, but no GPU and no Ray cluster.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from itertools import groupby
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import paths
+import torch
+from configuration import configured
+from tensordict import TensorDict
+from verl import DataProto
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+from verl.tools.function_tool import load_function_tools_from_path
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
+from verl.trainer.ppo.reward import load_reward_manager
+from verl.utils.config import omega_conf_to_dataclass
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "engines"))
+
+from policy import byte_tokenizer
+
+from gdpo.advantages import turn_gdpo
+
+TOOLS = Path(__file__).parents[2] / "engines" / "verl" / "tools.py"
+LONGEST = 4
+"""Largest number of turns of a rollout."""
+
+
+class Rollouts(paths.Batch):
+    """Stores rollouts with several turns. All rewards except the last one have turns."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        rng, rows = np.random.default_rng(2), len(self.uids)
+        self.turns = rng.integers(1, LONGEST + 1, rows)
+        self.lengths = rng.integers(1, 4, (rows, LONGEST))
+        self.gaps = rng.integers(1, 3, (rows, LONGEST))
+        self.steps = rng.integers(0, 3, (rows, LONGEST, count)).astype(float)
+
+    def info(self, row):
+        """Return what `compute_score` returns for a rollout."""
+        turns = self.turns[row]
+        given = {n: self.steps[row, :turns, k].tolist() for k, n in enumerate(self.names)}
+        return {"score": 0.0, **given, self.names[-1]: float(self.steps[row, 0, -1])}
+
+    def expected(self):
+        """Return the advantage of each turn of each rollout."""
+        shape = paths.PROMPTS, int(self.sizes.max())
+        rewards, turns = np.zeros((*shape, LONGEST, len(self.names))), np.zeros(shape, dtype=int)
+        at = [(p, s) for p, size in enumerate(self.sizes) for s in range(size)]
+        for row, place in enumerate(at):
+            turns[place], count = self.turns[row], self.turns[row]
+            rewards[*place, :, :-1] = self.steps[row, :, :-1]
+            rewards[*place, count - 1, -1] = self.steps[row, 0, -1]
+        advantages = turn_gdpo(rewards, self.weights, turns=turns)
+        return [advantages[place] for place in at]
+
+    def outputs(self, row):
+        """Return the turns of each output of a rollout. Every third rollout has two outputs."""
+        turns = list(range(self.turns[row]))
+        return [turns] if row % 3 or len(turns) < 2 else [turns[:1], turns[1:]]
+
+    def tokens(self, row, turns, advantages):
+        """Return mask and wanted advantage of each token of an output."""
+        mask, wanted = [], []
+        for turn in turns:
+            length, gap = int(self.lengths[row, turn]), int(self.gaps[row, turn])
+            gap = 0 if turn == turns[-1] else gap
+            mask += [1] * length + [0] * gap
+            wanted += [float(advantages[turn])] * length + [0.0] * gap
+        return torch.tensor(mask), torch.tensor(wanted)
+
+
+def queued(batch, padding=3):
+    """Return the keys, rows, tags and wanted advantages of each row in the queue."""
+    found, seen, expected = [], {}, batch.expected()
+    for row, uid in enumerate(batch.uids):
+        session = seen[uid] = seen.get(uid, -1) + 1
+        for output, turns in enumerate(batch.outputs(row)):
+            mask, wanted = batch.tokens(row, turns, expected[row])
+            fields = {"uid": uid, "response_mask": mask, "rm_scores": torch.zeros(len(mask))}
+            fields["extra_fields"] = {"reward_extra_info": batch.info(row)}
+            fields["rollout_log_probs"] = torch.zeros(len(mask))
+            fields["old_log_probs"] = torch.where(torch.arange(len(mask)) % 5 == 1, 3.0, 0.0)
+            found.append((f"{uid}_{session}_{output}", fields, {}, wanted))
+    found = [found[i] for i in np.random.default_rng(1).permutation(len(found))]
+    for i in range(padding):
+        row, tag = construct_minimal_padding_template(found[0][1], {}, eos_token_id=0)
+        row = {field: row[field] for field in found[0][1]} | {"uid": "pad"}
+        found.append((f"pad_{i}_0", row, tag, torch.zeros(len(row["response_mask"]))))
+    return zip(*found, strict=True)
+
+
+def v1(batch, **algorithm):
+    """Return the advantages, masks and wanted advantages of verl's V1 trainer, row by row."""
+    keys, rows, tags, wanted = queued(batch)
+    before = torch.cat([row["response_mask"] for row in rows])
+    queue = paths.Queue(keys, rows)
+    paths.trainer_base.tq.kv_batch_get = queue.get
+    paths.trainer_base.tq.kv_batch_put = queue.put
+    trainer = paths.v1_trainer()
+    trainer.config = batch.config(adv_estimator="gdpo/turn_gdpo", **algorithm)
+    meta = paths.trainer_base.KVBatchMeta(keys=list(keys), tags=list(tags), partition_id="train")
+    trainer._compute_advantage(meta, metrics={})
+    rows = [queue.rows[key] for key in keys]
+    found = torch.cat([row["advantages"] for row in rows])
+    return found, before, torch.cat([row["response_mask"] for row in rows]), torch.cat(wanted)
+
+
+def advantages_on_v1():
+    found, mask, _, wanted = v1(Rollouts(3))
+    return {
+        "difference": float((found - wanted * mask).abs().max()),
+        "largest": float(wanted.abs().max()),
+    }
+
+
+def advantages_with_rejected_tokens():
+    """Return the same if verl rejects tokens, most of them inside a turn."""
+    correction = {"rollout_is": None, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
+    found, before, after, wanted = v1(Rollouts(3), rollout_correction=correction)
+    return {
+        "difference": float((found - wanted * after).abs().max()),
+        "rejected": int((before != after).sum()),
+    }
+
+
+class Server:
+    """Answers with messages that end with a digit, then with one that does not."""
+
+    def __init__(self, tokenizer, messages):
+        self.tokenizer, self.messages = tokenizer, list(messages)
+
+    async def generate(self, **_):
+        ids = self.tokenizer(self.messages.pop(0), add_special_tokens=False)["input_ids"]
+        return SimpleNamespace(
+            token_ids=ids,
+            log_probs=[0.0] * len(ids),
+            num_preempted=0,
+            extra_fields={},
+            routed_experts=None,
+        )
+
+
+async def agent(messages, **limits):
+    """Return the output of verl's agent loop with our tool, for messages of the model."""
+    config = configured(
+        "data.max_response_length=64",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.multi_turn.format=digits",
+        *[f"actor_rollout_ref.rollout.multi_turn.{key}={n}" for key, n in limits.items()],
+    )
+    tokenizer = byte_tokenizer()
+    loop = ToolAgentLoop(
+        trainer_config=DictConfigWrap(config),
+        server_manager=Server(tokenizer, messages),
+        tokenizer=tokenizer,
+        processor=None,
+        dataset_cls=_Dataset,
+        data_config=DictConfigWrap(config.data),
+        tools=ToolListWrap(load_function_tools_from_path(str(TOOLS))),
+    )
+    return await loop.run({}, raw_prompt=[{"role": "user", "content": "press"}])
+
+
+class _Dataset:
+    """Stands in for verl's data set, which the loop asks for images."""
+
+
+async def scored(output):
+    """Return what verl's reward manager makes of an output with our rewards."""
+    config = configured(f"reward.custom_reward_function.path={TOOLS.with_name('turn_scores.py')}")
+    manager = load_reward_manager(config, byte_tokenizer())
+    manager.loop = asyncio.get_running_loop()
+    responses = torch.tensor([output.response_ids])
+    columns = {
+        "data_source": ["presses"],
+        "reward_model": [{"ground_truth": ""}],
+        "extra_info": [{}],
+        "tool_extra_fields": [output.extra_fields],
+        "__num_turns__": [output.num_turns],
+    }
+    tensors = {"responses": responses, "attention_mask": torch.ones_like(responses)}
+    data = DataProto(
+        batch=TensorDict(tensors, batch_size=1),
+        non_tensor_batch={k: np.array(v, dtype=object) for k, v in columns.items()},
+    )
+    return (await manager.run_single(data))["reward_extra_info"]
+
+
+CONVERSATIONS = {
+    "ends without a call": (["ab1", "2", "no"], {}),
+    "ends at the limit of turns": (["a1", "2", "abc3"], {"max_assistant_turns": 3}),
+    "no call": (["no"], {}),
+    "ends at the limit of tokens": (["x" * 30 + "1", "y" * 20 + "2"], {}),
+}
+
+
+async def conversations():
+    """Return, for each conversation: the turns in the mask, and the rewards of turns."""
+    found = {}
+    for name, (messages, limits) in CONVERSATIONS.items():
+        output = await agent(messages, **limits)
+        rewards = await scored(output)
+        runs = sum(1 for one, _ in groupby(output.response_mask) if one)
+        found[name] = {"runs": runs, "messages": len(messages), "digits": rewards["digits"]}
+    return found
+
+
+LOSSES = ("vanilla", "gspo", "sapo", "gpg", "cispo", "dppo_tv", "dppo_kl", "geo_mean")
+
+
+def gradients():
+    """Return whether each loss of verl weighs a token by its own advantage, at a ratio of 1."""
+    mask = torch.tensor([[1, 1, 0, 1, 1]])
+    advantages = torch.tensor([[1.0, 1.0, 0.0, -2.0, -2.0]])
+    actor = omega_conf_to_dataclass(
+        configured("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1").actor_rollout_ref.actor
+    )
+    found = {}
+    for name in LOSSES:
+        logprobs = torch.full(mask.shape, -1.0, requires_grad=True)
+        with contextlib.suppress(KeyError):
+            loss = core_algos.get_policy_loss_fn(name)(
+                old_log_prob=logprobs.detach().clone(),
+                log_prob=logprobs,
+                advantages=advantages,
+                response_mask=mask,
+                loss_agg_mode="token-mean",
+                config=actor,
+            )[0]
+            loss.backward()
+            own = -advantages * mask
+            scale = (logprobs.grad * own).sum() / (own * own).sum()
+            found[name] = bool(torch.allclose(logprobs.grad, scale * own, atol=1e-6) and scale > 0)
+    return found
+
+
+def validated():
+    """Return the metrics of verl's validation for rewards of turns."""
+    trainer = paths.v1_trainer()
+    trainer.config = Rollouts(2).config(adv_estimator="gdpo/turn_gdpo")
+    infos = {"reward": [1.0, 2.0], "reward_0": [[1.0, 2.0], [4.0]], "reward_1": [0.0, 1.0]}
+    metrics = trainer._val_metrics_update(["d", "d"], ["p", "p"], infos, [2, 2])
+    return metrics["val-aux/d/reward_0/mean@2"]
+
+
+def main():
+    printed = {
+        "V1": paths.result_of(advantages_on_v1),
+        "rejected tokens": paths.result_of(advantages_with_rejected_tokens),
+        "conversations": paths.result_of(lambda: asyncio.run(conversations())),
+        "losses": paths.result_of(gradients),
+        "validated": paths.result_of(validated),
+    }
+    sys.stdout.write(json.dumps(printed) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,372 @@
+"""Tests advantages of turns in verl, with stand-ins for verl's trainer and its queue."""
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tests.integrations.verl.configs import Config
+
+from gdpo import ConfigError, gdpo
+from gdpo.advantages import TURN_ESTIMATORS, turn_gdpo
+from gdpo.errors import DataError
+from gdpo.integrations.rows import turn_estimator_names
+from gdpo.integrations.verl._estimator import (
+    Carried,
+    carrying,
+    compute_advantages,
+    first_turns,
+    metrics_of_latest,
+)
+from gdpo.integrations.verl._trainers import (
+    with_check,
+    with_queue,
+    with_rewards_dumped,
+    with_totals,
+)
+from gdpo.integrations.verl._watching import warn_once
+from gdpo.integrations.verl.settings import check_for_turns, read_settings, warnings_of_turns
+from gdpo.rollouts import read_rollouts
+
+ALGORITHM = {
+    "adv_estimator": "gdpo/turn_gdpo",
+    "gdpo_reward_keys": ["steps", "won"],
+    "gdpo_reward_weights": [1.0, 0.5],
+}
+UIDS = np.array(["a", "a", "b", "b"], dtype=object)
+MASK = torch.tensor(
+    [[1, 1, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [1, 0, 1, 0, 1, 1, 0], [1, 1, 1, 0, 0, 1, 0]]
+)
+STEPS = [[0.5, 1.0], [0.25], [0.0, 1.0, 2.0], [1.0, 0.0]]
+WON = [1.0, 0.0, 1.0, 0.0]
+COLUMNS = {"steps": STEPS, "won": WON}
+TURNS = np.array([[2, 1], [3, 2]])
+
+
+def grid(steps=STEPS, won=WON):
+    """Return the rewards `[prompt, sample, turn, reward]`, with the outcome at the last turn."""
+    found = np.zeros((2, 2, 3, 2))
+    for row, (each, outcome) in enumerate(zip(steps, won, strict=True)):
+        at = divmod(row, 2)
+        found[at][: len(each), 0] = each
+        found[at][len(each) - 1, 1] = outcome
+    return found
+
+
+def tokens(advantages, mask=MASK):
+    """Return the advantage of each token, for advantages `[prompt, sample, turn]`."""
+    found = torch.zeros(mask.shape)
+    for row in range(len(mask)):
+        turn, before = -1, 0
+        for token, now in enumerate(mask[row].tolist()):
+            turn += now and not before
+            found[row, token] = now and float(advantages[*divmod(row, 2), turn])
+            before = now
+    return found
+
+
+EXPECTED = tokens(turn_gdpo(grid(), [1.0, 0.5], turns=TURNS))
+
+
+def called(columns=COLUMNS, *, mask=MASK, config=ALGORITHM, uids=UIDS, carried=None):
+    zeros = torch.zeros(mask.shape)
+    with carrying(carried or Carried(columns)):
+        return compute_advantages(zeros, mask, config, uids)[0]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_of_other_tests():
+    metrics_of_latest()
+    warn_once.cache_clear()
+
+
+def test_every_token_gets_the_advantage_of_its_turn_and_no_other_one_does():
+    found = called()
+    torch.testing.assert_close(found, EXPECTED)
+    assert len(set(found[2].tolist())) >= 3  # of the turns, and 0
+    assert found.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["gdpo/turn_broadcast", "gdpo/gdpo.advantages:turn_broadcast"])
+def test_other_estimators_for_turns_go_by_name_or_by_module(name):
+    wanted = TURN_ESTIMATORS["turn_broadcast"](grid(), [1.0, 0.5], turns=TURNS)
+    found = called(config=ALGORITHM | {"adv_estimator": name})
+    torch.testing.assert_close(found, tokens(wanted))
+
+
+def test_options_of_turns_go_by_reward_name():
+    wanted = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS, outcome=[False, True], max_advantage=0.5)
+    options = {"outcome": {"won": True}, "max_advantage": 0.5}
+    torch.testing.assert_close(called(config=ALGORITHM | {"gdpo_options": options}), tokens(wanted))
+
+
+def test_every_estimator_for_turns_has_a_name():
+    assert turn_estimator_names() == [f"gdpo/{name}" for name in TURN_ESTIMATORS]
+    assert all(
+        read_settings(ALGORITHM | {"adv_estimator": name}).rule.wants_turns
+        for name in turn_estimator_names()
+    )
+
+
+def test_rewards_of_whole_rollouts_stand_at_the_last_turn():
+    zeros = [[0.0] * len(each) for each in STEPS]
+    wanted = turn_gdpo(grid(zeros), [1.0, 0.5], turns=TURNS)
+    torch.testing.assert_close(called({"steps": [0.0] * 4, "won": WON}), tokens(wanted))
+
+
+def test_an_estimator_for_rollouts_gets_the_totals():
+    totals = np.array([[[1.5, 1], [0.25, 0]], [[3, 1], [1, 0]]])
+    wanted = torch.tensor(gdpo(totals, [1.0, 0.5]).reshape(-1, 1)).float() * MASK
+    torch.testing.assert_close(called(config=ALGORITHM | {"adv_estimator": "gdpo/gdpo"}), wanted)
+
+
+def test_a_reward_that_is_missing_at_a_turn_is_left_out_for_the_rollout():
+    rewards = grid()
+    rewards[1, 0, :, 0] = np.nan
+    wanted = tokens(turn_gdpo(rewards, [1.0, 0.5], turns=TURNS))
+    found = called({"steps": [*STEPS[:2], [0.0, None, 2.0], STEPS[3]], "won": WON})
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("estimator", ["gdpo/turn_gdpo", "gdpo/gdpo"])
+def test_a_list_of_another_length_is_an_error_that_names_reward_row_and_counts(estimator):
+    columns = {"steps": [*STEPS[:2], [0.0, 1.0], STEPS[3]], "won": WON}
+    keys = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
+    config = ALGORITHM | {"adv_estimator": estimator}
+    with pytest.raises(DataError, match=r"'steps' has 2 numbers for row 2 \(b_0_0\).* 3 turns"):
+        called(carried=Carried(columns, keys=keys), config=config)
+    with pytest.raises(DataError, match=r"'steps' has 2 numbers for row 2, which has 3 turns"):
+        called(columns, config=config)
+
+
+def test_what_is_no_number_in_a_list_is_an_error():
+    with pytest.raises(DataError, match="'steps' has the value 'x'"):
+        called({"steps": [*STEPS[:3], [1.0, "x"]], "won": WON})
+
+
+def test_a_rollout_without_a_generated_token_has_no_turn_and_no_advantage():
+    mask = torch.where(torch.arange(4)[:, None] == 1, 0, MASK)
+    found = called({"steps": [STEPS[0], [], *STEPS[2:]], "won": WON}, mask=mask)
+    turns = np.array([[2, 0], [3, 2]])
+    torch.testing.assert_close(
+        found, tokens(turn_gdpo(grid(), [1.0, 0.5], turns=turns)) * (mask != 0)
+    )
+    assert not called({"steps": [0.0] * 4, "won": WON}, mask=torch.zeros_like(MASK)).any()
+
+
+def test_weights_of_each_prompt_reach_an_estimator_for_turns():
+    cells = [{"steps": 2.0}] * 2 + [None] * 2
+    found = called({**COLUMNS, "w": cells}, config=ALGORITHM | {"gdpo_weights_column": "w"})
+    weights = np.array([[2.0, np.nan], [1.0, 0.5]])
+    rewards = grid()
+    rewards[0, :, :, 1] = np.nan
+    wanted = turn_gdpo(rewards, np.nan_to_num(weights), turns=TURNS)
+    torch.testing.assert_close(found, tokens(wanted))
+
+
+OUTPUTS = ["b_0_1", "a_0_0", "pad_0_0", "a_1_0", "b_0_0", "b_1_0"]
+"""Keys of the same rollouts: two outputs of rollout b_0, and a padding row."""
+
+
+def rows_of_outputs():
+    """Return masks, rewards and expected advantages of the rows of OUTPUTS."""
+    first, last = MASK[2].clone(), torch.zeros_like(MASK[2])
+    first[3:], last[:2] = 0, 1  # two turns, then one
+    rows = [last, MASK[0], MASK[0], MASK[1], first, MASK[3]]
+    of = [2, 0, None, 1, 2, 3]
+    steps = [[9.0] * 5 if i is None else STEPS[i] for i in of]
+    won = [0.0 if i is None else WON[i] for i in of]
+    advantages = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS)
+    wanted = torch.zeros(len(rows), MASK.shape[1])
+    starts = [2, 0, 0, 0, 0, 0]
+    for row, (mask, i, start) in enumerate(zip(rows, of, starts, strict=True)):
+        if i is not None:
+            own = np.zeros((1, 1, 9))
+            own[0, 0, : 3 - start] = advantages[*divmod(i, 2), start:]
+            wanted[row] = tokens(own, mask[None])[0]
+    return torch.stack(rows), {"steps": steps, "won": won}, wanted
+
+
+def test_turns_are_counted_over_all_outputs_of_a_rollout_and_padding_is_left_out():
+    mask, columns, wanted = rows_of_outputs()
+    padding = np.array([key.startswith("pad") for key in OUTPUTS])
+    uids = np.array([key[0] for key in OUTPUTS], dtype=object)
+    carried = Carried(columns, keys=OUTPUTS, padding=padding)
+    torch.testing.assert_close(called(mask=mask, uids=uids, carried=carried), wanted)
+
+
+def test_the_first_turn_of_an_output_comes_after_those_of_the_outputs_before():
+    assert first_turns(["a_0_10", "a_0_9", "b_0_0"], np.array([1, 2, 3])).tolist() == [2, 0, 0]
+
+
+class Queue:
+    """Stands in for TransferQueue, with one list per field."""
+
+    def __init__(self, **fields):
+        self.fields = fields
+
+    def kv_batch_get(self, keys, partition_id, select_fields):
+        return {name: self.fields[name] for name in select_fields if name in self.fields}
+
+
+class Tokenizer:
+    def decode(self, ids, *, skip_special_tokens):
+        return " ".join(map(str, ids))
+
+
+class Trainer:
+    """Stands in for verl's trainer, with the methods that are wrapped."""
+
+    tokenizer, global_steps = Tokenizer(), 1
+
+    def __init__(self, mask=MASK, **algorithm):
+        self.mask = mask
+        self.config = Config(
+            algorithm=Config(ALGORITHM | algorithm),
+            trainer=Config(experiment_name="mine"),
+            data=Config(max_response_length=7),
+        )
+
+    def _compute_advantage(self, batch, metrics):
+        zeros = torch.zeros(self.mask.shape)
+        return compute_advantages(zeros, self.mask, self.config.algorithm, UIDS)[0]
+
+    def _log_rollout_data(self, batch, timing_raw, rollout_data_dir):
+        self._dump_generations(reward_extra_infos_dict={"uid": batch.keys})
+
+    def _dump_generations(self, reward_extra_infos_dict):
+        self.dumped = reward_extra_infos_dict
+
+    def _val_metrics_update(self, sources, uids, infos, turns):
+        return infos
+
+
+EXTRA = [{"reward_extra_info": {"steps": s, "won": w}} for s, w in zip(STEPS, WON, strict=True)]
+BATCH = SimpleNamespace(
+    keys=["a_0_0", "a_1_0", "b_0_0", "b_1_0"], tags=[{}] * 4, partition_id="train"
+)
+
+
+def queue(**fields):
+    texts = {"prompts": [[1]] * 4, "responses": [[2]] * 4}
+    return Queue(**{"extra_fields": EXTRA, "response_mask": list(MASK), **texts, **fields})
+
+
+def through_queue(trainer, given):
+    return with_queue(Trainer._compute_advantage, given)(trainer, BATCH, {})
+
+
+def test_rewards_of_turns_are_fetched_from_the_queue():
+    torch.testing.assert_close(through_queue(Trainer(), queue()), EXPECTED)
+
+
+def test_scores_of_turns_that_the_agent_loop_gives_are_rewards_too():
+    loop = [
+        {"turn_scores": steps, "tool_rewards": [], "reward_extra_info": {"won": won}}
+        for steps, won in zip(STEPS, WON, strict=True)
+    ]
+    trainer = Trainer(gdpo_reward_keys=["turn_scores", "won"])
+    torch.testing.assert_close(through_queue(trainer, queue(extra_fields=loop)), EXPECTED)
+
+
+def test_tokens_that_verl_rejects_do_not_split_a_turn():
+    left = MASK.clone()
+    left[3, 1] = left[2] = 0
+    found = through_queue(Trainer(mask=left), queue())
+    torch.testing.assert_close(found, EXPECTED * left)
+
+
+def test_the_record_has_the_turns_with_their_rewards_advantages_and_tokens(tmp_path):
+    through_queue(Trainer(gdpo_rollouts=str(tmp_path)), queue())
+    found = read_rollouts(tmp_path / "step_000001.parquet")
+    expected = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS)
+    assert [rollout.rewards["steps"] for rollout in found] == [1.5, 0.25, 3.0, 1.0]
+    for rollout, count in zip(found, TURNS.ravel().tolist(), strict=True):
+        own = expected[rollout.group_id, rollout.sample_id, :count]
+        assert [turn.advantage for turn in rollout.turns] == pytest.approx(own)
+        assert rollout.advantage == pytest.approx(own.mean())
+        assert sum(turn.num_tokens for turn in rollout.turns) == rollout.num_tokens
+    assert [turn.rewards for turn in found[0].turns] == [
+        {"steps": 0.5, "won": 0.0},
+        {"steps": 1.0, "won": 1.0},
+    ]
+    assert [turn.num_tokens for turn in found[2].turns] == [1, 1, 2]
+
+
+def test_the_record_has_no_number_at_any_turn_for_a_reward_that_does_not_apply(tmp_path):
+    extra = [*EXTRA[:2], {"reward_extra_info": {"steps": [1.0, None, 1.0], "won": None}}, EXTRA[3]]
+    through_queue(Trainer(gdpo_rollouts=str(tmp_path)), queue(extra_fields=extra))
+    rollout = read_rollouts(tmp_path / "step_000001.parquet")[2]
+    assert [turn.rewards for turn in rollout.turns] == [{"steps": None, "won": None}] * 3
+    assert rollout.rewards == {"steps": None, "won": None}
+
+
+def test_the_record_of_an_estimator_for_rollouts_has_the_turns_too(tmp_path):
+    trainer = Trainer(gdpo_rollouts=str(tmp_path), adv_estimator="gdpo/gdpo")
+    through_queue(trainer, queue())
+    found = read_rollouts(tmp_path / "step_000001.parquet")
+    assert [len(rollout.turns) for rollout in found] == [2, 1, 3, 2]
+    assert all(turn.advantage == each.advantage for each in found for turn in each.turns)
+
+
+def test_the_metrics_are_about_the_totals():
+    called()
+    assert metrics_of_latest()["gdpo/steps/mean"] == pytest.approx(np.mean([1.5, 0.25, 3, 1]))
+
+
+def test_the_files_of_verl_have_the_totals():
+    trainer = Trainer()
+    with_rewards_dumped(Trainer._log_rollout_data, queue())(trainer, BATCH, {}, "folder")
+    assert trainer.dumped == {"uid": BATCH.keys, "steps": [1.5, 0.25, 3.0, 1.0], "won": WON}
+
+
+def test_validation_has_the_totals_and_only_of_rewards_that_are_named():
+    infos = {"reward": [1.0, 2.0], "steps": [[1.0], [1.0, 2.0]], "other": [[1.0], []]}
+    updated = with_totals(Trainer._val_metrics_update)
+    assert updated(Trainer(), [], [], infos, []) == {**infos, "steps": [1.0, 3.0]}
+    assert updated(Trainer(adv_estimator="grpo"), [], [], infos, []) is infos
+
+
+def configured(*, use_v1=True, actor=None, **more):
+    section = {} if actor is None else {"actor_rollout_ref": Config(actor=Config(actor))}
+    algorithm = Config(ALGORITHM | more)
+    return Config(algorithm=algorithm, trainer=Config(use_v1=use_v1), **section)
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        (configured(use_v1=False), r"turn_gdpo.*trainer.use_v1=False.*gdpo/gdpo"),
+        (Config(configured(), rollout={}), r"turn_gdpo.*this program.*main_ppo"),
+        (configured(actor={"policy_loss": {"loss_mode": "geo_mean"}}), "loss_mode=geo_mean"),
+    ],
+)
+def test_a_trainer_or_a_loss_without_turns_is_refused_before_the_run(config, match):
+    with pytest.raises(ConfigError, match=match):
+        check_for_turns(config)
+    config = Config(config, algorithm=Config(config.algorithm, adv_estimator="gdpo/gdpo"))
+    check_for_turns(config)
+
+
+def test_a_loss_without_turns_is_refused_where_a_trainer_asks_about_its_critic():
+    config = configured(actor={"policy_loss": {"loss_mode": "geo_mean"}})
+    with pytest.raises(ConfigError, match="loss_mode=geo_mean"):
+        with_check(lambda config: "verl's answer", lambda: None)(config)
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum-norm", None])
+def test_a_loss_that_counts_every_token_alike_needs_no_warning(mode):
+    assert warnings_of_turns(configured(actor={"loss_agg_mode": mode})) == []
+    assert warnings_of_turns(configured()) == []
+
+
+def test_a_loss_that_divides_by_the_tokens_of_each_rollout_is_warned_about_once(caplog):
+    check = with_check(lambda config: "verl's answer", lambda: None)
+    config = configured(actor={"loss_agg_mode": "seq-mean-token-mean"})
+    with caplog.at_level(logging.WARNING):
+        assert check(config) == check(config) == "verl's answer"
+        config.algorithm["adv_estimator"] = "gdpo/gdpo"
+        check(config)
+    (message,) = caplog.messages
+    assert "loss_agg_mode=seq-mean-token-mean" in message
