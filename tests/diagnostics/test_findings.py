@@ -580,6 +580,12 @@ def test_a_single_batch_does_not_part():
     assert not found(Kind.PARTED, batch, B, [1, 0])
 
 
+def test_a_batch_without_turns_has_no_findings_about_turns():
+    """`diagnose_turns` has them: see test_turns.py."""
+    of_turns = {Kind.PAID_PER_TURN, Kind.CONSTANT_TURNS, Kind.TURN_COUNT}
+    assert not of_turns & kinds(stacked(uniform(1), np.zeros((64, 8))), None, B)
+
+
 def test_every_kind_of_finding_is_explained():
     """The names in this file are what `Kind` has: none is without a test."""
     tested = Path(__file__).read_text(encoding="utf-8")

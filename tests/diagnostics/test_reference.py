@@ -15,12 +15,13 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
 
 
-def test_the_example_prints_what_stands_below_it():
-    (code,), (wanted,) = blocks("python"), blocks("text")
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, str(PAGE), "exec"), {})
-    assert printed.getvalue() == wanted
+def test_the_examples_print_what_stands_below_them():
+    names = {}
+    for code, wanted in zip(blocks("python"), blocks("text"), strict=True):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, str(PAGE), "exec"), names)
+        assert printed.getvalue() == wanted
 
 
 def test_every_kind_is_in_the_table_worst_first():
@@ -47,6 +48,11 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"missing from {t.missing:.0%} of the rollouts",
         f"correlation with GRPO of {t.same:g}",
         f"fewer than {t.few_groups} groups",
+        f"positive on {t.paid_turns:.0%} of the turns",
+        f"constant in {t.constant_turns:.0%} of the groups",
+        f"correlation of {t.turn_count:g} or more with the number of turns",
+        f"an influence share of {t.turn_count_influence:.0%} at the first turn",
     ):
         assert words.replace("%", " %") in text, words
     assert (t.ignored, t.agreement, t.merged, t.standard_errors) == (0.25, 0.5, 0.5, 3)
+    assert t.paid_ratio == 1

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from tests.analysis.turn_rollouts import recorded
 from tests.report.hostile import CHATS, TEXTS
 from tests.report.runs import trained
 from tests.rollouts.readers import written
@@ -266,3 +267,48 @@ def test_names_break_between_their_words_only_and_the_details_are_not_cut_off(
             "(e => e.scrollWidth <= e.clientWidth)(document.querySelector('#list').parentNode)"
         )
         assert browser.ask(list_fits)
+
+
+def test_the_turns_have_a_section_with_a_table_and_charts(tmp_path):
+    folder = recorded(tmp_path / "run", steps=4)
+    page = page_of(folder, tmp_path / "page.html")
+    text = page.read_text()
+    (run,) = analyze(read_rollout_files(folder)).runs
+    section = text.split('<h2 id="turns">')[1].split("</section>")[0]
+    rows = re.findall(r'<tr><th scope="row">(\d)</th>(.*?)</tr>', section)
+    assert [int(turn) for turn, _ in rows] == [turn.turn for turn in run.turns()]
+    cells = [re.sub("<.*?>|&nbsp;", "", cell) for cell in re.findall("<td>.*?</td>", rows[1][1])]
+    second = run.turns()[1]
+    shares = [cell for r in second.rewards for cell in (r.zero_variance_groups, r.influence_share)]
+    assert cells[:3] == [
+        f"{100 * second.alive:.0f}%",
+        f"{second.rollouts:,}",
+        f"{second.groups:,}",
+    ]
+    assert [int(re.match(r"\d+", cell)[0]) for cell in cells[3:]] == pytest.approx(
+        [100 * share for share in shares], abs=0.5
+    )
+    charts = [chart for chart in data(page)["charts"] if chart["unit"] == "turn"]
+    assert [chart["x"] for chart in charts] == [[1, 2, 3, 4, 5, 6]] * 2
+    shown = [float(each.split()[0]) for each in charts[0]["lines"][0]["text"]]
+    wanted = [turn.rewards[0].influence_share for turn in run.turns()]
+    assert shown == pytest.approx(wanted, abs=1e-3)
+    assert f"({second.groups} groups)" in charts[1]["lines"][0]["text"][1]
+
+
+def test_without_turns_there_is_no_section_about_turns(page):
+    assert 'id="turns"' not in page.read_text()
+    assert not [chart for chart in data(page)["charts"] if chart["unit"] == "turn"]
+
+
+def test_a_page_with_turns_is_drawn_without_complaints(browser, tmp_path):
+    page = page_of(recorded(tmp_path / "run", steps=2), tmp_path / "page.html")
+    for width in (1280, 400):
+        browser.size(width)
+        browser.complaints.clear()
+        browser.open(page)
+        assert browser.complaints == []
+        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+    browser.point("[aria-labelledby=turns] .chart", 0.0)
+    at = "document.querySelector('[aria-labelledby=turns] .values .at').textContent"
+    assert browser.ask(at) == "turn 1"

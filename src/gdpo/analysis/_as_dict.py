@@ -79,6 +79,8 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         ],
         "correlation": [[run.correlation(a, b) for b in run.names] for a in run.names],
         "findings": [_finding(run, held) for held in run.findings()],
+        "turns": [asdict(turn) for turn in run.turns()],
+        "with_turns": [asdict(each) for each in run.with_turns()],
         "over_time": {
             "step": list(run.steps),
             "batch_gain": run.batch_gains().tolist(),

@@ -10,8 +10,10 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo.analysis.steps import StepAnalysis
+from gdpo.analysis.turns import TurnOverall, WithTurns, turns_overall, with_turns
 from gdpo.diagnostics import Diagnosis, Finding, Influence
 from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
@@ -66,6 +68,7 @@ class _Step:
     cut: float
     influence: Influence
     findings: tuple[Finding, ...]
+    turns: TurnSums | None
 
 
 @dataclass(slots=True)
@@ -87,6 +90,8 @@ class RunAnalysis:
     _history: FindingHistory = field(default_factory=FindingHistory, repr=False)
     """History of the findings, for the steps that `_follow` has added."""
     _windows: list[Influence] = field(default_factory=list[Influence], repr=False)
+    _turn_window: TurnWindow = field(default_factory=TurnWindow, repr=False)
+    """Window of the findings about turns, for the same steps as `_history`."""
 
     @property
     def steps(self) -> list[int]:
@@ -126,6 +131,7 @@ class RunAnalysis:
                 cut=step.cut,
                 influence=diagnosis.influence,
                 findings=diagnosis.findings,
+                turns=None if step.turns is None else step.turns.sums,
             )
         )
 
@@ -135,6 +141,7 @@ class RunAnalysis:
         if ordered != self._steps:
             self._steps = ordered
             self._history, self._windows = FindingHistory(), []
+            self._turn_window = TurnWindow()
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
         """Return one value of a reward at every step, or NaN where the value is unknown.
@@ -197,6 +204,16 @@ class RunAnalysis:
         whole = self.influence(set(self.steps))
         return [self._overall(name, whole) for name in self.names]
 
+    def turns(self) -> list[TurnOverall]:
+        """Return the results for every turn over all steps. Empty if no step has turns."""
+        steps = [step.turns for step in self._steps if step.turns is not None]
+        return turns_overall(pooled_turns(steps)) if steps else []
+
+    def with_turns(self) -> list[WithTurns]:
+        """Return how every reward is related to the number of turns, over all steps with turns."""
+        steps = [step.turns for step in self._steps if step.turns is not None]
+        return with_turns(pooled_turns(steps)) if steps else []
+
     def findings(self) -> list[HeldFinding]:
         """Return the findings of all steps, sorted by severity and then by number of steps."""
         self._follow()
@@ -205,7 +222,9 @@ class RunAnalysis:
     def _follow(self) -> None:
         """Add all steps since the previous call to the history of findings."""
         for step in self._steps[self._history.steps :]:
-            window, _ = self._history.add(step.influence, step.findings, number=step.number)
+            of_turns = () if step.turns is None else self._turn_window.add(step.turns)
+            findings = (*step.findings, *of_turns)
+            window, _ = self._history.add(step.influence, findings, number=step.number)
             self._windows.append(window)
 
     def _correlate(self, diagnosis: Diagnosis) -> None:

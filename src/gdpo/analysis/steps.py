@@ -11,10 +11,11 @@ from jaxtyping import Bool, Float, Int
 from gdpo._naming import did_you_mean
 from gdpo.advantages import Weights
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
-from gdpo.diagnostics import Diagnosis, Finding, Thresholds, diagnose
+from gdpo.analysis.turns import diagnose_step
+from gdpo.diagnostics import Diagnosis, Finding, Thresholds, TurnsDiagnosis, diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.errors import ConfigError
-from gdpo.rollouts.readers import RolloutTable
+from gdpo.rollouts.readers import RolloutTable, TurnArrays
 
 Bounds: TypeAlias = Mapping[str, float] | None
 """Bounds keyed by reward name, for rewards whose bound is known."""
@@ -44,6 +45,8 @@ class StepAnalysis:
     """Mean number of tokens in a completion."""
     with_length: tuple[float, ...]
     """Correlation of each reward with the number of tokens, both centered within groups."""
+    turns: TurnsDiagnosis | None = None
+    """The diagnosis of each turn, or None if the files contain no turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class Batch:
     left_out: int
     placed: Int[np.ndarray, "prompt sample"]
     """Row of each rollout in the table, or -1 for padding."""
+    turns: TurnArrays | None = None
+    """The turns of the rollouts, or None if the files contain no turns."""
 
     @property
     def there(self) -> Bool[np.ndarray, "prompt sample"]:
@@ -107,6 +112,7 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         advantages=arrays.advantages if np.all(np.isfinite(used.advantages)) else None,
         left_out=len(table) - len(trained),
         placed=np.nan_to_num(numbered.grouped().rewards[..., 0], nan=-1).astype(np.int64),
+        turns=used.grouped_turns(),
     )
 
 
@@ -163,14 +169,16 @@ def analyze_step(
         high: See `analyze_steps`.
     """
     used, recorded = batch.table, batch.advantages is not None
+    bounds = _known(used, low, 0), _known(used, high, 1)
+    by = recorded_by if recorded else estimator
     diagnosis = diagnose(
         batch.rewards,
         batch.weights,
         used.names,
-        estimator=recorded_by if recorded else estimator,
+        estimator=by,
         advantages=batch.advantages,
-        low=_known(used, low, 0),
-        high=_known(used, high, 1),
+        low=bounds[0],
+        high=bounds[1],
     )
     return StepAnalysis(
         run=used.run,
@@ -183,6 +191,17 @@ def analyze_step(
         cut=_mean(used.cut),
         num_tokens=_mean(used.num_tokens),
         with_length=tuple(_with_length(batch).tolist()),
+        turns=None
+        if batch.turns is None
+        else diagnose_step(
+            batch.turns,
+            batch.weights,
+            used.names,
+            totals=batch.rewards,
+            recorded=batch.advantages,
+            estimator=by,
+            bounds=bounds,
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from gdpo.diagnostics._measures import group_std, zero_advantage_groups, zero_va
 from gdpo.diagnostics.diagnosis import Diagnosis, Finding, RewardDiagnosis
 from gdpo.diagnostics.influence import Influence
 from gdpo.diagnostics.step import diagnose
+from gdpo.diagnostics.turns import TurnDiagnosis, TurnsDiagnosis, diagnose_turns
 from gdpo.diagnostics.watch import Watch
 
 __all__ = [
@@ -13,8 +14,11 @@ __all__ = [
     "Influence",
     "RewardDiagnosis",
     "Thresholds",
+    "TurnDiagnosis",
+    "TurnsDiagnosis",
     "Watch",
     "diagnose",
+    "diagnose_turns",
     "group_std",
     "zero_advantage_groups",
     "zero_variance_groups",

@@ -101,6 +101,24 @@ class Thresholds:
     """Minimum distance, in standard errors, between the correlation of an ignored reward and the
     limit `ignored`. A smaller distance is enough here, because the correlation of a healthy reward
     is far above the limit."""
+    constant_turns: float = 0.95
+    """Minimum share of zero-variance groups of every reward at which a turn counts as constant. The
+    share must hold even if two more groups varied, which takes at least 40 groups. A reward that
+    varies in a tenth of 40 groups varies in none of them in 1.5 % of the cases."""
+    paid_turns: float = 0.95
+    """Minimum share of the turns with a positive value at which a reward counts as paid per turn.
+    A reward counts as paid at the end if the share of the earlier turns with a value other than 0
+    is at most 1 minus this share."""
+    paid_ratio: float = 1.0
+    """A reward that is paid per turn is reported if its mean total is at least this multiple of the
+    difference between the best and the worst end of a rollout."""
+    turn_count: float = 0.5
+    """Minimum absolute correlation of a reward's total with the number of turns to be reported.
+    Rewards that are unrelated to the number of turns stay far below, and an outcome that is reached
+    somewhat more often by longer rollouts does too."""
+    turn_count_influence: float = 0.1
+    """Minimum influence share of a reward at the first turn for the same two findings. The
+    advantages hardly depend on a reward with a smaller share."""
 
 
 def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:

@@ -47,6 +47,10 @@ class Kind(StrEnum):
     type."""
     CONSTANT = "constant"
     """A reward does not vary within groups."""
+    PAID_PER_TURN = "paid_per_turn"
+    """A reward is positive at every turn, and its total exceeds what the end of a rollout pays."""
+    CONSTANT_TURNS = "constant_turns"
+    """From some turn on, no reward varies within groups."""
     TINY_STD = "tiny_std"
     """A reward varies by only a tiny fraction of its range, but has a large influence."""
     REDUNDANT = "redundant"
@@ -59,6 +63,8 @@ class Kind(StrEnum):
     """Batch normalization is applied to a single group."""
     MOSTLY_MISSING = "mostly_missing"
     """A reward is missing from nearly every rollout."""
+    TURN_COUNT = "turn_count"
+    """A reward makes rollouts with more turns better, or those with fewer turns."""
     SATURATED = "saturated"
     """A reward is constant at the top of its range."""
     SAME_AS_GRPO = "same_as_grpo"
@@ -286,7 +292,7 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the diagnosis as dicts, lists, numbers and strings for JSON. NaN becomes None."""
-        return _plain({k: v for k, v in asdict(self).items() if k != "influence"})
+        return plain({k: v for k, v in asdict(self).items() if k != "influence"})
 
     def summary(self) -> str:
         """Return text for a terminal: a table of rewards, two lines about the batch, and findings.
@@ -298,10 +304,10 @@ class Diagnosis:
         head = [
             f"{self.estimator or 'advantages'} on {self.prompts} x {self.samples} rollouts "
             "(prompts x samples)",
-            *_table([(*headings, "influence share"), *map(_cells, self.rewards)]),
+            *aligned([(*headings, "influence share"), *map(_cells, self.rewards)]),
             *_batch(self),
         ]
-        return "\n".join([*head, *_findings(self.findings, _LINES - len(head))])
+        return "\n".join([*head, *finding_lines(self.findings, LINES - len(head))])
 
     def __str__(self) -> str:
         return self.summary()
@@ -313,23 +319,24 @@ def check_detail(detail: Any, field: str) -> None:
         raise ConfigError(f"{field}={detail!r}: {did_you_mean(str(detail), DETAILS)}")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return the value as dicts, lists, numbers and strings for JSON. NaN becomes None."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, str):
         return str(value)
     return value if not isinstance(value, float) or isfinite(value) else None
 
 
-_LINES, _WIDTH = 20, 100
+LINES, _WIDTH = 20, 100
 """Target number of lines of a summary, and maximum number of characters per line."""
 
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the rows as aligned lines: names left-aligned, numbers right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
@@ -375,7 +382,8 @@ def _batch(d: Diagnosis) -> Iterator[str]:
         )
 
 
-def _findings(findings: Sequence[Finding], room: int) -> Iterator[str]:
+def finding_lines(findings: Sequence[Finding], room: int) -> Iterator[str]:
+    """Yield the lines of as many findings as fit, but at least of two."""
     if not findings:
         yield "no findings"
         return

@@ -102,9 +102,11 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         >>> [(finding.kind.value, finding.rewards) for finding in diagnosis.findings]
         [('ignored', ('style',))]
     """
-    r = _numpy(rewards)
-    _check_names(names, r)
-    batch = _Batch.of(r, _weights(names, weights))
+    r = as_numpy(rewards)
+    if r.ndim == 3:  # otherwise, the estimator reports the wrong number of axes
+        check_names(names, r)
+        check_finite(r, names)
+    batch = _Batch.of(r, weights_of(names, weights))
     x = batch.values
     bounds = _bounds(low, "low", names, x), _bounds(high, "high", names, x)
     _check_range(*bounds, names)
@@ -240,7 +242,7 @@ def _advantages(
 ) -> measures.Scores:
     """Validate and return the given advantages, or compute advantages with the estimator."""
     if given is not None:
-        a = _numpy(given)
+        a = as_numpy(given)
         if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
             raise DataError(
                 f"advantages must be a finite array [prompt, sample] of shape {rewards.shape[:2]}, "
@@ -267,12 +269,14 @@ def _name(estimator: str | Estimator | None) -> str | None:
     return function if isinstance(function, str) else getattr(function, "__name__", None)
 
 
-def _weights(names: Sequence[str], weights: Any) -> Weights:
+def weights_of(names: Sequence[str], weights: Any) -> Weights:
     """Return one weight per reward as floats, or the array of weights for each prompt."""
     if isinstance(weights, Mapping):
         weights = {name: float(weight) for name, weight in weights.items()}
     elif weights is not None:
-        weights = _numpy(weights) if is_array_api_obj(weights) else np.asarray(weights, np.float64)
+        weights = (
+            as_numpy(weights) if is_array_api_obj(weights) else np.asarray(weights, np.float64)
+        )
         if weights.ndim == 2:
             return weights
         weights = weights.tolist()
@@ -302,9 +306,8 @@ def _check_range(low: Vector, high: Vector, names: Sequence[str]) -> None:
             )
 
 
-def _check_names(names: Sequence[str], rewards: Any) -> None:
-    if rewards.ndim != 3:
-        return  # the estimator reports the wrong number of axes
+def check_names(names: Sequence[str], rewards: Any) -> None:
+    """Raise a ConfigError if there is not one unique name per reward."""
     if len(names) != rewards.shape[-1]:
         raise ConfigError(
             f"the array has {rewards.shape[-1]} rewards, but there are {len(names)} names "
@@ -312,10 +315,9 @@ def _check_names(names: Sequence[str], rewards: Any) -> None:
         )
     if len(set(names)) < len(names):
         raise ConfigError(f"reward names must be unique, got {', '.join(names)}: rename one")
-    check_finite(rewards, names)
 
 
-def _numpy(array: Any) -> Any:
+def as_numpy(array: Any) -> Any:
     """Return the array as a NumPy array of the same precision, which determines the rounding error.
 
     Half precision is converted to single precision, which does not change any value.

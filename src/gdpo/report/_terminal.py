@@ -34,7 +34,7 @@ def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
     little of a name would remain, names are printed in full, and the terminal wraps the lines.
     """
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator")]
+    names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator", "turn")]
     fitted = widths.copy()
     for _ in range(sum(widths) + 2 * (len(widths) - 1) - width):
         fitted[max(names, key=fitted.__getitem__)] -= 1

@@ -17,6 +17,7 @@ from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
 from gdpo.report._charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report._html import bars, finding_row, in_words, render, shortened
+from gdpo.report._turns import turn_charts, turn_table
 from gdpo.report._viewer import Labels, count_shown, viewer_data
 from gdpo.report.rollouts_summary import advantages_from, scalar_only
 
@@ -56,7 +57,8 @@ def _page(analysis: Analysis, **reading: Any) -> str:
     viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
     points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
     curves, influence = _mean_charts(runs, shown, points), _influence_charts(runs, shown, points)
-    drawn = [*curves, *influence, *_length_charts(analysis.lengths, shown)]
+    lengths, turns = _length_charts(analysis.lengths, shown), turn_charts(runs, shown)
+    drawn = [*curves, *influence, *lengths, *turns]
     charts, others = list(enumerate(drawn)), len(curves) + len(influence)
     path = visible(str(report.paths[0]))[-120:]
     where = path if len(report.paths) == 1 else f"{len(report.paths):,} paths"
@@ -81,7 +83,9 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         window=smoothing(max(len(run.steps) for run in runs)),
         curves=charts[: len(curves)],
         influence=charts[len(curves) : others],
-        lengths=charts[others:],
+        lengths=charts[others : others + len(lengths)],
+        turns=charts[others + len(lengths) :],
+        turn_tables=[turn_table(run, shown) for run in runs if len(run.turns()) > 1],
         figure=_figure,
         share=lambda value: percent(value) if isfinite(value) else "–",
         interval=interval,

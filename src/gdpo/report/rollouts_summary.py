@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gdpo._text import one_line
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
+from gdpo.analysis.turns import RewardAtTurn
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import LASTING, HeldFinding
 from gdpo.report._terminal import (
@@ -40,6 +42,9 @@ _FINDING = 6
 """Number of lines reserved for one finding, the heading of the rewards, and the number of further
 findings."""
 
+_TURNS = 6
+"""Maximum number of turns in the table."""
+
 _PLACE = 40
 """Minimum width of a shortened file name, in terminal cells."""
 
@@ -64,6 +69,7 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
     lines += _rewards(analysis, width, room - len(lines) - _FINDING)
+    lines += _turns(analysis, width)
     return [*lines, *_findings(analysis, width, room - len(lines))]
 
 
@@ -236,6 +242,40 @@ def _cells(reward: RewardOverall) -> tuple[str, ...]:
         as_share(reward.weight_share),
         interval(reward.influence_share, reward.influence_margin),
     )
+
+
+def _turns(analysis: Analysis, width: int) -> Iterator[Text]:
+    """Return a table of the first run with several turns, and as many rewards as fit."""
+    runs = [(run, turns) for run in analysis.runs if len(turns := run.turns()) > 1]
+    if not runs:
+        return
+    run, turns = runs[0]
+    first = turns[:_TURNS]
+    columns = [
+        ["turn", *(str(turn.turn) for turn in first)],
+        ["alive", *(as_share(turn.alive) for turn in first)],
+    ]
+    rewards = turns[0].rewards
+    for place, reward in enumerate(rewards):
+        column = [short_name(reward.name), *(_at_turn(turn.rewards[place]) for turn in first)]
+        if place and sum(2 + max(map(cell_len, each)) for each in (*columns, column)) - 2 > width:
+            break
+        columns.append(column)
+    where = f" of {short_name(run.run)}" if len(analysis.runs) > 1 else ""
+    yield Text(f"turns{where}: zero-variance groups and influence share", style="bold")
+    yield from table(list(zip(*columns, strict=True)), width)
+    left = (
+        (len(turns) - _TURNS, "more turn"),
+        (len(rewards) + 2 - len(columns), "more reward"),
+        (len(runs) - 1, "more run"),
+    )
+    if more := [counted(count, what) for count, what in left if count > 0]:
+        yield Text(f"and {', '.join(more)} (--json prints all)", style="dim")
+
+
+def _at_turn(reward: RewardAtTurn) -> str:
+    share = interval(reward.influence_share, reward.influence_margin)
+    return f"{as_share(reward.zero_variance_groups)}, {share}"
 
 
 def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:

@@ -1,0 +1,50 @@
+"""A recorded run with turns, whose first reward is paid per turn."""
+
+from functools import partial
+
+import numpy as np
+from benchmarks.turn_findings import NAMES, per_turn
+
+from gdpo.advantages import turn_gdpo
+from gdpo.rollouts import Rollout, Turn, rollout_file, write_rollouts
+
+PAID = partial(per_turn, pays=0.5)
+
+
+def arrays(step, *, scenario=PAID, groups=16):
+    """The numbers of turns, rewards and advantages of a step."""
+    counts, rewards = scenario(np.random.default_rng(step), groups)
+    return counts, rewards, turn_gdpo(rewards, np.ones(rewards.shape[-1]), turns=counts)
+
+
+def recorded(folder, *, steps=6, names=NAMES, change=lambda rollout: rollout, **options):
+    """Write the steps as gdpo's record. `change` returns each rollout as it is to be recorded."""
+    for step in range(1, steps + 1):
+        counts, rewards, advantages = arrays(step, **options)
+        rollouts = [
+            _rollout(step, (p, s), rewards[p, s, : counts[p, s]], advantages[p, s], names)
+            for p, s in np.ndindex(counts.shape)
+        ]
+        write_rollouts(rollout_file(folder, step), list(map(change, rollouts)))
+    return folder
+
+
+def _rollout(step, place, rewards, advantages, names):
+    turns = tuple(
+        Turn(dict(zip(names, each.tolist(), strict=True)), float(a), 10)
+        for each, a in zip(rewards, advantages, strict=False)
+    )
+    return Rollout(
+        run="x",
+        step=step,
+        group_id=place[0],
+        sample_id=place[1],
+        prompt=f"question {place[0]}",
+        completion=[{"role": "assistant", "content": f"say {t}"} for t in range(len(turns))],
+        rewards=dict(zip(names, rewards.sum(axis=0).tolist(), strict=True)),
+        weights=dict.fromkeys(names, 1.0),
+        advantage=float(np.mean([turn.advantage for turn in turns])),
+        num_tokens=10 * len(turns),
+        finish_reason="stop",
+        turns=turns,
+    )
