@@ -398,7 +398,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         means = _of_rollouts(advantages, batch)
         self._warn_of_one_group(mode, batch.rewards)
         self._log_advantages(generated[0].their_own(means))
-        # A diagnosis of each turn belongs here: it has `batch.turns` and `advantages`.
         diagnosis = self._diagnose(batch, means)
         if mode == "train":
             diagnosis = self._watch.update(diagnosis)
