@@ -103,13 +103,19 @@ def test_the_only_rollout_that_goes_on_keeps_its_advantage():
 # Bias: the exact mean of the gradient over all groups of an agent that can be listed
 
 
-def expected_gradient(estimator, go, paid, size):
-    """With respect to the logits of continuing, of an agent that does so with `go[t]` after turn t.
+def listed(go, paid):
+    """All rollouts of an agent that continues after turn t with probability `go[t]`, and rewards.
 
     `paid[t]` is earned by stopping and by continuing at turn t.
     """
     rollouts = list_rollouts(TurnAgent(np.stack([1 - go, go], axis=1)[:, None]))
     earned = np.where(rollouts.actions >= 0, paid[np.arange(len(go)), rollouts.actions], 0)
+    return rollouts, earned
+
+
+def expected_gradient(estimator, go, paid, size):
+    """With respect to the logits of continuing."""
+    rollouts, earned = listed(go, paid)
     subject, task = with_options(estimator, None, None), TurnTask("paid", earned[..., None])
     mean = mean_gradient(subject, rollouts, task, *list_groups(rollouts, size))
     return mean.gradient[:, 0, 1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from examples.estimator_plots import advantages, main, measure, situations, table
 
-from gdpo.advantages import ESTIMATORS, AdvantageRule
+from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, AdvantageRule
 from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError
 from gdpo.recipes.read import load_recipe
@@ -19,7 +19,9 @@ from gdpo.training._quiet import quiet
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted((DOCS / "estimators").glob("*.md"))
-INDEX = (DOCS / "estimators" / "README.md").read_text()
+TURNS = DOCS / "estimators" / "turn_gdpo.md"
+INDEX_PAGE = DOCS / "estimators" / "README.md"
+INDEX = INDEX_PAGE.read_text()
 REWARDS = ["format", "correctness"]
 HEADER = "task: tool_calling\nmodel: none\ndata: {source: none.jsonl}\n"
 WORLDS = situations()
@@ -30,7 +32,9 @@ def blocks(page, language):
 
 
 def page_of(name):
-    """The page that an estimator's row of the index leads to."""
+    """The page that an estimator's row of the index leads to. Estimators for turns share one."""
+    if name in TURN_ESTIMATORS:
+        return TURNS
     rows = re.findall(rf"^\| `{name}` \|.*\]\((\w+\.md)\) \|$", INDEX, re.MULTILINE)
     assert len(rows) == 1, f"{name} has {len(rows)} rows"
     return DOCS / "estimators" / rows[0]
@@ -109,7 +113,8 @@ def test_every_estimator_has_a_row_a_page_and_a_small_picture_on_it(name):
 
 
 def test_every_page_belongs_to_an_estimator_and_every_picture_too():
-    assert {page_of(name) for name in ESTIMATORS} == set(PAGES) - {DOCS / "estimators/README.md"}
+    others = {INDEX_PAGE, TURNS}
+    assert {page_of(name) for name in ESTIMATORS} == set(PAGES) - others
     pictures = (DOCS / "images" / "estimators").iterdir()
     assert {picture.stem for picture in pictures} == set(ESTIMATORS)
 
@@ -162,7 +167,7 @@ def test_a_recipe_accepts_the_yaml_of_a_page(page, tmp_path):
         file = tmp_path / f"{i}.yaml"
         file.write_text(HEADER + block)
         names.add(load_recipe(file).advantage)
-    assert page.stem == "README" or page in {page_of(name) for name in names}
+    assert page in (INDEX_PAGE, TURNS, *map(page_of, names))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -175,10 +180,11 @@ def test_a_trl_config_accepts_the_python_of_a_page(page, tmp_path):
         exec("\n".join(before), known)
         with quiet():
             config = eval(call, known)
-        AdvantageRule(config.advantage, REWARDS, config.advantage_options)
+        turns = config.advantage in TURN_ESTIMATORS
+        AdvantageRule(config.advantage, REWARDS, config.advantage_options, turns=turns)
         weights_by_name(REWARDS, config.reward_weights)
         check_gates(REWARDS, {name: Gate(**gate) for name, gate in (config.gates or {}).items()})
-        assert page.stem == "README" or page == page_of(config.advantage)
+        assert page in (INDEX_PAGE, page_of(config.advantage))
 
 
 def test_an_option_that_a_page_invents_would_be_refused(tmp_path):

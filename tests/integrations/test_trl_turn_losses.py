@@ -1,12 +1,11 @@
 """Computes by how much the divisors of TRL's loss types turn the mean gradient of turn_gdpo."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 from tests.advantages.test_turns import AGENTS, listed, true_gradient
 
 from gdpo.advantages import TURN_ESTIMATORS
+from gdpo.testing._agents import list_groups
 
 TOKENS = np.array([1, 2, 4, 1])
 """Number of tokens of each turn."""
@@ -15,12 +14,12 @@ SIZE = 4
 
 def degrees_off(divisor, go, paid):
     """Return the angle between the mean gradient over all groups and the true gradient."""
-    p, r, turns, score = listed(go, paid)
-    groups = np.array(list(product(range(len(p)), repeat=SIZE)))
-    a = TURN_ESTIMATORS["turn_gdpo"](r[groups][..., None], [1], turns=turns[groups], scales=[1])
-    tokens = np.array([TOKENS[:count].sum() for count in turns])[groups]
-    rows = np.prod(p[groups], axis=1)[:, None] / divisor(tokens)
-    got = np.einsum("gs,gst,gst->t", rows, a, score[groups])
+    rollouts, r = listed(go, paid)
+    groups, weight = list_groups(rollouts, SIZE)
+    turns = rollouts.turns[groups]
+    a = TURN_ESTIMATORS["turn_gdpo"](r[groups][..., None], [1], turns=turns, scales=[1])
+    rows = weight[:, None] / divisor(np.cumsum(TOKENS)[turns - 1])
+    got = np.einsum("gs,gst,gst->t", rows, a, rollouts.score[groups][..., 0, 1])
     _, through_rewards, through_reaching = true_gradient(go, paid)
     wanted = through_rewards + through_reaching
     cosine = got @ wanted / np.linalg.norm(got) / np.linalg.norm(wanted)

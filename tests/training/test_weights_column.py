@@ -145,8 +145,17 @@ def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_fil
     (unused,) = [text for text in notes if "applies to no row" in text]
     assert "brief" in unused
     assert "column 'w'" in unused
-    (tested,) = [each.text for each in findings if each.text.startswith("reward brief")]
-    assert "none of the 10 rows" in tested
+    (untested,) = [text for text in notes if text.startswith("reward brief")]
+    assert "none of the 10 rows that were tried" in untested
+
+
+def test_a_reward_of_later_rows_only_is_not_said_to_apply_to_none(recipe_file, weighted):
+    weighted({"vowels": 1.0, "format": 1.0}, *[None] * 9)
+    findings = check(load_recipe(recipe_file, [COLUMN]), rows=1)
+    notes = [each.text for each in findings if each.verdict is Verdict.NOTE]
+    (untested,) = [text for text in notes if text.startswith("reward brief")]
+    assert "none of the 1 rows that were tried" in untested
+    assert not any("applies to no row" in text for text in notes)
 
 
 def test_rows_without_the_column_are_counted_with_the_nearest_name(recipe_file, weighted):
@@ -229,16 +238,16 @@ def test_a_reward_need_not_reach_its_maximum_where_it_does_not_apply():
     assert finding.mistake is None
 
 
-def test_a_reward_whose_weights_are_null_on_every_row_is_reported_as_never_trained():
+def test_a_reward_whose_weights_are_null_on_every_tried_row_is_reported_as_untested():
     task = TASKS["gsm8k"]
     samples = [Problem([], {"answer": "1"}, weights={"correctness": 1.0, "format": None})] * 3
     rewards = [task.reward("correctness"), task.reward("format")]
     with Scorer(rewards, on_error="missing") as scorer:
-        trained, never, *_ = check_rewards(task, scorer, samples)
-    assert not trained.doubtful
-    assert never.doubtful
-    assert "data.weights_column" in never.text
-    assert "None" not in never.text
+        tested, untested, *_ = check_rewards(task, scorer, samples)
+    assert not tested.doubtful
+    assert untested.doubtful
+    assert "none of the 3 rows" in untested.text
+    assert "None" not in untested.text
 
 
 def test_a_bad_response_is_judged_only_by_the_rewards_that_apply_to_the_row():

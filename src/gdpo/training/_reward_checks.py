@@ -120,8 +120,8 @@ def _check_one(
 ) -> RewardFinding:
     if problems and not any(applies(problem.weights, reward.name) for problem in problems):
         return RewardFinding(
-            f"reward {reward.name}: its weights are null on every row, so it is never trained. "
-            "Give it a weight in data.weights_column, or remove it from the recipe",
+            f"reward {reward.name}: it applies to none of the {len(problems):,} rows that were "
+            "tried, so it was not tested",
             doubtful=True,
         )
     if reward.of == "tokens":
