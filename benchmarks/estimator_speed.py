@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from peers.frameworks import (
     FRAMEWORKS,
@@ -35,7 +36,7 @@ from peers.frameworks import (
 )
 
 import gdpo
-from gdpo.advantages import ESTIMATORS
+from gdpo.advantages import ESTIMATORS, turn_gdpo
 
 NOT_TIMED = ["TRL"]
 SLOW = {"verl": 5, "NeMo-RL": 3, "NeMo-RL, its default": 3}
@@ -140,6 +141,31 @@ def every_estimator(rounds):
         yield Row(f"`{name}`", in_words(*SIZE), seconds[name], rounds)
 
 
+def of_turns(rounds):
+    """Time `turn_gdpo`, and its advantages before scaling in NumPy, on float64 arrays."""
+    size = (2048, 8, 8, 3)
+    rng = np.random.default_rng(0)
+    rewards, turns = rng.random(size), rng.integers(1, size[2], size[:2], endpoint=True)
+    report("timing turn_gdpo")
+    runs = {
+        "`turn_gdpo`": lambda: turn_gdpo(rewards, [1.0] * size[3], turns=turns),
+        "the same in NumPy, unchecked and before scaling": lambda: unscaled(rewards, turns),
+    }
+    for name, seconds in medians(runs, rounds).items():
+        yield Row(name, "2048 × 8 × 8 turns × 3", seconds, rounds)
+
+
+def unscaled(rewards, turns):
+    there = (np.arange(rewards.shape[2]) < turns[..., None])[..., None]
+    to_go = np.cumsum((rewards * there)[:, :, ::-1], axis=2)[:, :, ::-1]
+    alive = np.maximum(there.sum(axis=1, keepdims=True), 1)
+    a = to_go - to_go.sum(axis=1, keepdims=True) / alive
+    a[:, :, 0] *= alive[:, :, 0] / np.maximum(alive[:, :, 0] - 1, 1)
+    for turn in range(1, rewards.shape[2]):
+        a[:, :, turn] += a[:, :, turn - 1] / alive[:, :, turn]
+    return a * there
+
+
 def many_rollouts(rounds):
     """Time and measure memory from 125 thousand to two million rollouts."""
     for prompts in (7_812, 15_625, 31_250, 62_500, 125_000):
@@ -209,6 +235,7 @@ def main():
         against_frameworks((64, 16, 3), found, options.rounds),
         many_rollouts(min(5, options.rounds)),
         every_estimator(options.rounds),
+        of_turns(options.rounds),
         diagnosis(options.rounds),
     ]
     for section in sections:
