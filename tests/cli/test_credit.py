@@ -13,6 +13,9 @@ def totals(rewards, weights, *, turns):
     total = np.where(there[..., None], rewards, 0).sum(axis=2) @ weights
     return there * (total - total.mean(axis=1, keepdims=True))[:, :, None]
 
+def at_random(rewards, weights, *, turns):
+    return np.random.default_rng().normal(size=rewards.shape[:3])
+
 def failing(rewards, weights, *, turns):
     return rewards[0, 0, 0, 7]
 
@@ -39,7 +42,7 @@ def test_a_biased_estimator_exits_with_1_and_is_explained(gdpo_says, tmp_path):
     file = tmp_path / "table.json"
     code, out, _ = gdpo_says("credit", "turn_index_centred", "--output", file)
     assert code == 1
-    for part in ("biased for 8 of 8", "'outcome + 1'", "turn 1", "reaching turn 2 is missing"):
+    for part in ("biased for 9 of 9", "'outcome + 1'", "turn 1", "reaching turn 2 is missing"):
         assert part in out
     assert "equal outcomes" in out
     written = json.loads(file.read_text())
@@ -64,13 +67,21 @@ def test_batches_are_drawn_for_statistics_of_the_batch(gdpo_says, own):
     assert "noise" in out
 
 
+def test_drawn_batches_that_are_too_noisy_to_tell_do_not_pass(gdpo_says, own):
+    code, out, _ = gdpo_says("credit", "own_credit:at_random", "--batch", "4", "--bias", "1")
+    assert code == 1
+    assert "cannot tell" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (("turn_gpdo",), "turn_gdpo"),
         (("own_credit:failing",), "IndexError"),
         (("own_credit:nothing",), "function"),
+        (("own_credit:at_random",), "random numbers"),
         (("turn_gdpo", "--size", "9"), "groups"),
+        (("turn_gdpo", "--bias", "inf"), "bias"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, own, arguments, named):

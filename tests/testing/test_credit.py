@@ -272,6 +272,7 @@ def test_single_precision_needs_a_small_accepted_bias():
 
     check_turn_estimator(single, bias=1e-5)
     assert measure_credit(single).worst.bias < 1e-6
+    assert "single precision" in measure_credit(single).reason
 
 
 def test_groups_without_signal_are_measured():
@@ -291,7 +292,7 @@ def test_groups_without_signal_are_measured():
 def test_with_statistics_of_the_batch_directions_are_measured_on_drawn_batches():
     credit = measure_credit(turn_gdpo, batch=16, bias=0.05)
     assert credit.unbiased, credit.verdict
-    assert len(credit.rows) == 6  # one reward at a time
+    assert len(credit.rows) == 7  # one reward at a time
     for row in credit.rows:
         assert row.variance is None
         assert 0 < row.degrees < 3
@@ -326,6 +327,117 @@ def test_the_worst_row_is_one_that_exceeds_its_noise():
     noisy = replace(noisy, bias=0.5, noise=40.0)
     clear = replace(clear, bias=0.4, noise=1.0)
     assert replace(credit, rows=(noisy, clear)).worst == clear
+
+
+def totals_of(rewards, weights, turns):
+    earned, there = masked(rewards, weights, turns)
+    return to_go(earned), there
+
+
+def against_the_next(rewards, weights, *, turns):
+    g, there = totals_of(rewards, weights, turns)
+    return there * (g - np.roll(g[:, :, :1], 1, axis=1))
+
+
+def against_the_first(rewards, weights, *, turns):
+    g, there = totals_of(rewards, weights, turns)
+    return there * (g - g[:, :1, :1])
+
+
+def test_the_order_of_the_samples_may_have_an_effect():
+    """In groups listed in one order only, the first sample would always be the shortest."""
+    assert measure_credit(against_the_next).unbiased
+    assert measure_credit(against_the_next, size=2).unbiased
+    assert measure_credit(against_the_first).worst.bias == pytest.approx(1 / 3)
+    assert "0.667" in measure_credit(against_the_first).reason
+    with pytest.raises(ConfigError, match="order of the samples"):
+        measure_credit(against_the_next, size=4)
+
+
+def clipped(rewards, weights, *, turns):
+    return np.clip(trajectory_baseline(rewards, weights, turns=turns), -20, 20)
+
+
+def without_signs(rewards, weights, *, turns):
+    return trajectory_baseline(rewards, np.abs(weights), turns=turns)
+
+
+@pytest.mark.parametrize("estimator", [clipped, without_signs])
+def test_large_and_negative_rewards_show_what_small_ones_do_not(estimator):
+    assert [row.reward for row in measure_credit(estimator).biased] == ["large"]
+
+
+def test_an_estimator_gets_arrays_of_its_own():
+    def in_place(rewards, weights, *, turns):
+        a = trajectory_baseline(rewards, weights, turns=turns)
+        rewards *= weights.sum()
+        weights *= 0
+        turns[...] = 1
+        return a
+
+    assert measure_credit(in_place).unbiased
+    assert measure_credit(in_place).equal_outcome == 0
+
+
+def earlier_groups(rewards, weights, *, turns):
+    g, there = totals_of(rewards, weights, turns)
+    seen = np.cumsum(g[:, :, 0].mean(axis=1))
+    return there * (g - np.concatenate([[0.0], seen[:-1]])[:, None, None])
+
+
+class Remembers:
+    def __init__(self):
+        self.mean = 0.0
+
+    def __call__(self, rewards, weights, *, turns):
+        g, there = totals_of(rewards, weights, turns)
+        before, self.mean = self.mean, float(g.mean())
+        return there * (g - before)
+
+
+def at_random(rewards, weights, *, turns):
+    return np.random.default_rng().normal(size=rewards.shape[:3])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "named"),
+    [(earlier_groups, "other groups"), (Remembers(), "between calls"), (at_random, "random")],
+)
+def test_advantages_that_depend_on_more_than_the_group_are_an_error(estimator, named):
+    with pytest.raises(ConfigError, match=named):
+        measure_credit(estimator)
+
+
+def test_drawn_batches_that_are_too_noisy_to_tell_are_not_called_unbiased():
+    flips = np.random.default_rng(0)
+
+    def flipped(rewards, weights, *, turns):
+        signs = flips.choice([-1.0, 1.0], size=(len(rewards), 1, 1))
+        return signs * trajectory_baseline(rewards, weights, turns=turns)
+
+    credit = measure_credit(flipped, batch=4, bias=1.0)
+    assert not credit.unbiased
+    assert not credit.biased
+    assert "cannot tell" in credit.verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", [trajectory_baseline, with_itself, against_the_next])
+@pytest.mark.parametrize("batch", [8, 64])
+def test_drawn_batches_do_not_call_the_right_direction_biased(estimator, batch):
+    assert measure_credit(estimator, batch=batch).unbiased
+
+
+def test_large_groups_are_measured_on_drawn_batches():
+    credit = measure_credit(trajectory_baseline, batch=1, size=16)
+    assert credit.unbiased, credit.verdict
+    assert credit.no_signal > 0
+
+
+@pytest.mark.parametrize("returned", [{}, "text", [[1.0], [2.0, 3.0]], object()])
+def test_a_result_that_is_no_array_is_an_error(returned):
+    with pytest.raises(DataError, match=type(returned).__name__):
+        measure_credit(lambda rewards, weights, *, turns: returned)
 
 
 def test_statistics_of_the_batch_are_an_error_where_the_mean_should_be_exact():
@@ -460,6 +572,8 @@ def test_options_reach_the_estimator():
         ({"batch": 0}, "batch"),
         ({"size": 6}, "groups"),
         ({"bias": -0.1}, "bias"),
+        ({"bias": float("nan")}, "bias"),
+        ({"bias": float("inf")}, "bias"),
     ],
 )
 def test_a_wrong_option_is_an_error_that_names_it(options, named):

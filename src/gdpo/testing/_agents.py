@@ -143,6 +143,24 @@ def list_groups(rollouts: Rollouts, size: int) -> tuple[Any, Any]:
     return index, orders * np.prod(rollouts.probability[index], axis=1)
 
 
+def list_ordered_groups(rollouts: Rollouts, size: int) -> tuple[Any, Any]:
+    """Return every group in every order, and its probability, for estimators that see the order.
+
+    Raises:
+        ConfigError: If there are more than 400,000 groups.
+    """
+    count = len(rollouts.probability)
+    if count**size > MOST_GROUPS:
+        raise ConfigError(
+            "the advantages depend on the order of the samples in the group, and groups of "
+            f"{size} of {count} rollouts have {count**size:,} orders, which are too many to list. "
+            f"Use smaller groups or an agent with fewer rollouts (at most {MOST_GROUPS:,} orders)"
+        )
+    index = np.stack(np.meshgrid(*[np.arange(count)] * size, indexing="ij"), axis=-1)
+    index = index.reshape(-1, size)
+    return index, np.prod(rollouts.probability[index], axis=1)
+
+
 def exact_gradient(rollouts: Rollouts, task: TurnTask) -> Any:
     """Return the gradient of the expected weighted return, `[turn, state, action]`."""
     total = task.rewards.sum(axis=1) @ np.asarray(task.weights)
@@ -193,6 +211,7 @@ def example_tasks(rollouts: Rollouts) -> list[TurnTask]:
     - `delayed`: an action is paid at the following turn, if the rollout takes it.
     - `cost`: every turn costs the same amount.
     - `conflict`: a dense reward and a cost per turn, with weights 1 and 0.5.
+    - `large`: the dense reward times -314.16, with weight -0.1. Clipping shows here.
     - `three`: a dense, a rare and an outcome reward, with weights 1, 2 and 0.5.
     """
     dense, rare, outcome = _dense(rollouts), _rare(rollouts), _outcome(rollouts)
@@ -206,6 +225,7 @@ def example_tasks(rollouts: Rollouts) -> list[TurnTask]:
         TurnTask("delayed", _delayed(rollouts)[..., None]),
         TurnTask("cost", cost[..., None]),
         TurnTask("conflict", np.stack([dense, cost], axis=2), (1.0, 0.5)),
+        TurnTask("large", -100 * np.pi * dense[..., None], (-0.1,)),
         TurnTask("three", np.stack([dense, rare, outcome], axis=2), (1.0, 2.0, 0.5)),
     ]
 

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from gdpo.testing._agents import (
     example_agent,
     example_tasks,
     list_groups,
+    list_ordered_groups,
     list_rollouts,
 )
 from gdpo.testing._credit_reasons import factor_reason, likely_reason, reason_by_probing
@@ -33,11 +35,24 @@ TurnOptions: TypeAlias = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
 EXACT = 1e-9
 """Bias, as a share of the gradient, that is rounding."""
 
+_SINGLE = 1e-6
+"""Bias, as a share of the gradient, that is rounding to single precision."""
+
 _ROUNDING = 1e-6
 """Advantage that is rounding, even in single precision."""
 
 _BATCHES = 400
 """Number of batches that are drawn if the estimator uses statistics of the batch."""
+
+_EXCEEDED = 0.005 / 7
+"""Probability that sampling alone exceeds the noise of a reward. All seven rewards that are
+measured on drawn batches stay below theirs in 199 of 200 measurements."""
+
+_CLEAR = 30.0
+"""Noise in degrees up to which drawn batches tell whether there is a bias."""
+
+_MOST_LENGTHS = 4096
+"""Maximum number of groups without signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +64,8 @@ class CreditRow:
         bias: Length of the difference between the mean gradient and the true gradient, as a share
             of the length of the true gradient.
         degrees: Angle between the mean gradient and the true gradient.
-        noise: Angle in degrees that sampling alone exceeds in one of 200 measurements. None: the
-            mean is exact.
+        noise: Angle in degrees that sampling alone exceeds, for any of the tasks, in one of 200
+            measurements. None: the mean is exact.
         turn_bias: Bias of the logits of each turn, as a share of the length of the whole true
             gradient.
         turn_degrees: Angle of the part of each turn. NaN: the part is 0.
@@ -73,7 +88,7 @@ class CreditRow:
 
     @property
     def noise_bias(self) -> float:
-        """Return the bias that sampling alone exceeds in one of 200 measurements."""
+        """Return the bias that sampling alone exceeds as rarely as `noise`."""
         return 0.0 if self.noise is None else float(np.sin(np.radians(min(self.noise, 90.0))))
 
 
@@ -115,9 +130,14 @@ class Credit:
         return tuple(row for row in self.rows if row.bias > max(limit, row.noise_bias))
 
     @property
+    def unclear(self) -> tuple[CreditRow, ...]:
+        """Return the rows whose sampling noise is so large that they say nothing."""
+        return tuple(row for row in self.rows if row.noise is not None and row.noise > _CLEAR)
+
+    @property
     def unbiased(self) -> bool:
-        """Return whether no row has a bias beyond what is accepted."""
-        return not self.biased
+        """Return whether no row has a bias beyond what is accepted, or too much noise to tell."""
+        return not self.biased and not self.unclear
 
     @property
     def worst(self) -> CreditRow:
@@ -138,6 +158,14 @@ class Credit:
                 f"mean gradient differs from the true gradient by {_share(row.bias)} of its length"
                 f"{_degrees(row.degrees)}, most at turn {row.worst_turn} ({where}){reason}"
             )
+        if self.unclear:
+            row = max(self.unclear, key=lambda row: row.noise or 0.0)
+            return (
+                f"cannot tell: for {len(self.unclear)} of {total} rewards, most for "
+                f"{row.reward!r}, sampling alone turns the mean gradient by up to {row.noise:.0f}° "
+                f"(groups of {self.size}, batches of {self.batch} groups). Measure with a larger "
+                "batch. If that does not help, the advantages are random, or without direction"
+            )
         aim = "has the direction of the true" if self.any_factor else "is the true"
         if self.batch is None and row.bias <= EXACT:
             return (
@@ -145,9 +173,9 @@ class Credit:
                 f"({where}; largest difference {row.bias:.0e} of its length)"
             )
         return (
-            f"no bias above the limit: for each of {total} rewards, the mean gradient {aim} "
-            f"gradient ({where}; largest difference {_share(row.bias)} of its length"
-            f"{_degrees(row.degrees)})"
+            f"no bias above the limit: for each of {total} rewards, the mean gradient differs from "
+            f"the true gradient by at most {_share(row.bias)} of its length"
+            f"{_degrees(row.degrees)} ({where})"
         )
 
     @property
@@ -267,10 +295,10 @@ def measure_credit(
         >>> print(f"{measure_credit(turn_index_centred).rows[0].bias:.2f}")
         0.73
     """
-    if size < 2 or bias < 0 or (batch is not None and batch < 1):
+    if size < 2 or not 0 <= bias < inf or (batch is not None and batch < 1):
         raise ConfigError(
             f"size {size}, batch {batch}, bias {bias}: pass a size of at least 2, a batch of at "
-            "least 1 or None, and a bias from 0"
+            "least 1 or None, and a finite bias from 0"
         )
     rollouts = list_rollouts(agent or example_agent())
     subject = with_options(estimator, options, batch)
@@ -286,7 +314,7 @@ def measure_credit(
         any_factor or batch is not None,
         bias,
     )
-    return credit if credit.unbiased else replace(credit, reason=_reason(subject, credit, rollouts))
+    return replace(credit, reason=_reason(subject, credit, rollouts)) if credit.biased else credit
 
 
 def _reason(subject: TurnSubject, credit: Credit, rollouts: Rollouts) -> str:
@@ -297,7 +325,13 @@ def _reason(subject: TurnSubject, credit: Credit, rollouts: Rollouts) -> str:
         got = sampled_gradient(subject, rollouts, task, size=size, batch=batch).gradient
         tolerance = max(row.noise_bias, row.bias / 4)
         return likely_reason(got, rollouts, task, size=size, tolerance=tolerance)
-    got = mean_gradient(subject, rollouts, task, *list_groups(rollouts, size)).gradient
+    if row.bias < _SINGLE:
+        return (
+            "rounding, such as that of single precision: return double precision, or accept a "
+            "bias of 1e-5"
+        )
+    groups = _all_groups(subject, rollouts, task, size)
+    got = mean_gradient(subject, rollouts, task, *groups).gradient
     if max(each.degrees for each in credit.rows) < 1e-6 and _all_equal(credit.rows):
         return factor_reason(got, exact_gradient(rollouts, task), size)
     reason = likely_reason(got, rollouts, task, size=size)
@@ -323,14 +357,14 @@ def with_options(
     def subject(rewards: Any, weights: Any, *, turns: Any) -> Any:
         given = options(rewards.shape[3]) if callable(options) else options
         try:
-            returned = estimator(rewards, weights, turns=turns, **given)
+            returned = estimator(rewards, np.array(weights), turns=turns, **given)
         except Exception as error:
             raise DataError(
                 f"the estimator failed for rewards of the shape {rewards.shape}: "
                 f"{type(error).__name__}: {error}. It is called with (rewards, weights, "
                 "turns=turns), NumPy arrays, and its options"
             ) from error
-        advantages = np.asarray(returned, dtype=float)
+        advantages = _as_array(returned)
         if advantages.shape != rewards.shape[:3]:
             raise DataError(
                 f"the estimator returns advantages of the shape {advantages.shape} for rewards of "
@@ -344,6 +378,16 @@ def with_options(
         return advantages
 
     return subject
+
+
+def _as_array(returned: Any) -> Any:
+    try:
+        return np.asarray(returned, dtype=float)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"the estimator returns {type(returned).__name__}, which is not an array of numbers "
+            f"({error}): return advantages [prompt, sample, turn]"
+        ) from error
 
 
 def _keywords(estimator: Callable[..., Any]) -> Sequence[str]:
@@ -363,9 +407,6 @@ def credit_rows(
     tasks: Tasks = example_tasks,
 ) -> tuple[CreditRow, ...]:
     """Return one row for each task that has a gradient."""
-    groups, weight = list_groups(rollouts, size)
-    if batch is None:
-        _check_local(subject, rollouts, tasks(rollouts)[0], groups)
     rows: list[CreditRow] = []
     free = any_factor or batch is not None
     for task in tasks(rollouts):
@@ -373,8 +414,9 @@ def credit_rows(
         if np.linalg.norm(wanted) < EXACT or (batch is not None and len(task.weights) > 1):
             continue
         if batch is None:
-            mean = mean_gradient(subject, rollouts, task, groups, weight)
-            usual = mean_gradient(_broadcast, rollouts, task, groups, weight).variance
+            groups = _all_groups(subject, rollouts, task, size)
+            mean = mean_gradient(subject, rollouts, task, *groups)
+            usual = mean_gradient(_broadcast, rollouts, task, *groups).variance
         else:
             mean, usual = sampled_gradient(subject, rollouts, task, size=size, batch=batch), None
         rows.append(_row(task.name, mean, wanted, usual=usual, any_factor=free))
@@ -385,12 +427,40 @@ def _broadcast(rewards: Any, weights: Any, *, turns: Any) -> Any:
     return turn_broadcast(rewards, weights, turns=turns, scales=[1.0] * rewards.shape[3])
 
 
-def _check_local(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any) -> None:
-    """Raise an error if the advantages of a group depend on other groups."""
+def _all_groups(
+    subject: TurnSubject, rollouts: Rollouts, task: TurnTask, size: int
+) -> tuple[Any, Any]:
+    """Return every group and its probability, in every order if the order has an effect.
+
+    Raises:
+        ConfigError: If the advantages of a group depend on other groups, or on earlier calls.
+    """
+    groups, weight = list_groups(rollouts, size)
     some = groups[:: max(1, len(groups) // 50)]
-    fewer = some[: (len(some) + 1) // 2]
-    a, b = (_advantages(subject, rollouts, task, each) for each in (some, fewer))
-    if np.abs(a[: len(b)] - b).max(initial=0.0) > EXACT * max(1.0, np.abs(a).max(initial=0.0)):
+    a = _advantages(subject, rollouts, task, some)
+
+    def moves(other: Any, wanted: Any) -> bool:
+        moved = np.abs(_advantages(subject, rollouts, task, other) - wanted).max()
+        return bool(moved > EXACT * max(1.0, np.abs(a).max()))
+
+    _check_local(moves, some, a)
+    orders = np.arange(size)[::-1], np.roll(np.arange(size), 1), np.roll([1, 0, *range(2, size)], 1)
+    if any(moves(some[:, order], a[:, order]) for order in orders):
+        return list_ordered_groups(rollouts, size)
+    return groups, weight
+
+
+def _check_local(moves: Callable[[Any, Any], bool], some: Any, a: Any) -> None:
+    """Raise an error if the advantages of a group depend on other groups, or on earlier calls."""
+    if moves(some, a):
+        raise ConfigError(
+            "the estimator returns other advantages when it is called again with the same rewards: "
+            "it draws random numbers, or keeps something between calls. Pass an estimator without "
+            "memory and with fixed random numbers, or measure with batch (groups per batch, such "
+            "as 64)"
+        )
+    half = (len(some) + 1) // 2
+    if moves(some[:half], a[:half]) or moves(some[::-1], a[::-1]):
         raise ConfigError(
             "the advantages of a group depend on the other groups of the batch. Turn off the "
             "normalization over the batch with options, or measure with batch (groups per batch, "
@@ -446,15 +516,18 @@ def sampled_gradient(
     flat = np.reshape(got, (_BATCHES, -1))
     slopes, *_ = np.linalg.lstsq(design, flat, rcond=None)
     mean = slopes[0].reshape(wanted.shape)
-    return Mean(mean, None, _noise(mean, wanted, flat - design @ slopes, rng))
+    # How much more the first slope varies than a mean of independent residuals.
+    wider = np.linalg.norm(np.linalg.pinv(design)[0]) * _BATCHES
+    wider /= np.sqrt(_BATCHES - np.linalg.matrix_rank(design))
+    return Mean(mean, None, _noise(mean, wanted, wider * (flat - design @ slopes), rng))
 
 
 def _noise(mean: Any, wanted: Any, residual: Any, rng: Any) -> float:
-    """Return the angle that one of 200 means exceeds whose expectation has the right direction."""
+    """Return the angle that a mean with the right direction exceeds as rarely as `_EXCEEDED`."""
     true = wanted.reshape(-1) * np.linalg.norm(mean) / np.linalg.norm(wanted)
-    times = rng.multinomial(len(residual), np.full(len(residual), 1 / len(residual)), 2000)
+    times = rng.multinomial(len(residual), np.full(len(residual), 1 / len(residual)), 10_000)
     found = true + times @ residual / len(residual)
-    return float(np.quantile([angle(each, true) for each in found], 0.995))
+    return float(np.quantile([angle(each, true) for each in found], 1 - _EXCEEDED))
 
 
 def _row(name: str, mean: Mean, wanted: Any, *, usual: float | None, any_factor: bool) -> CreditRow:
@@ -493,11 +566,23 @@ def no_signal(subject: TurnSubject, longest: int, size: int) -> tuple[float, flo
         length that are paid at every turn, and rollouts of any length that are paid only at the
         first turn. Then the largest for rollouts of any length with the same outcome.
     """
-    turns = np.stack(np.meshgrid(*[np.arange(1, longest + 1)] * size), axis=-1).reshape(-1, size)
+    turns = _lengths(longest, size)
     at, equal = np.arange(longest), np.all(turns == turns[:, :1], axis=1)
     every = 1.0 * (at < turns[equal][:, :, None])
     first = np.where(at == 0, 2.0, np.zeros((*turns.shape, longest)))
     last = 1.0 * (at == turns[:, :, None] - 1)
     batches = (every, turns[equal]), (first, turns), (last, turns)
-    found = [float(np.abs(subject(r[..., None], [1.0], turns=n)).max()) for r, n in batches]
+    found = [
+        float(np.abs(subject(r[..., None], np.ones(1), turns=n.copy())).max()) for r, n in batches
+    ]
     return max(found[:2]), found[2]
+
+
+def _lengths(longest: int, size: int) -> Any:
+    """Return all numbers of turns of a group, `[group, sample]`, or some if they are too many."""
+    if longest**size <= _MOST_LENGTHS:
+        every = np.meshgrid(*[np.arange(1, longest + 1)] * size)
+        return np.stack(every, axis=-1).reshape(-1, size)
+    some = np.random.default_rng(0).integers(1, longest, (_MOST_LENGTHS, size), endpoint=True)
+    some[:longest] = np.arange(1, longest + 1)[:, None]
+    return some

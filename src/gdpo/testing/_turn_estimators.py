@@ -1,6 +1,7 @@
 """Checks an estimator for turns: its contract, and that its policy gradient is unbiased."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,10 @@ def check_turn_estimator(
         >>> from gdpo.advantages import turn_gdpo
         >>> check_turn_estimator(turn_gdpo)
     """
-    if not sizes or bias < 0:
-        raise ConfigError(f"sizes {sizes}, bias {bias}: pass at least one size, and a bias from 0")
+    if not sizes or not 0 <= bias < inf:
+        raise ConfigError(
+            f"sizes {sizes}, bias {bias}: pass at least one size, and a finite bias from 0"
+        )
     subject = with_options(estimator, options, batch)
     _check_contract(subject)
     for size in sizes:
