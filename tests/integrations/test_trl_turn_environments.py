@@ -89,6 +89,23 @@ class Disagreeing(Paying):
         return float(self.total) + 1
 
 
+class Whole(Paying):
+    """Returns one number for the whole rollout, which is also TRL's reward."""
+
+    def get_turn_rewards(self):
+        return float(self.total)
+
+    def get_reward(self):
+        return float(self.total)
+
+
+class NoNumber(Paying):
+    """Has something else in `get_reward`."""
+
+    def get_reward(self):
+        return "three"
+
+
 class Slotted:
     """Cannot have other attributes."""
 
@@ -141,6 +158,16 @@ def test_the_messages_are_passed_to_a_method_that_wants_them(tiny_policy, tmp_pa
 def test_a_reward_that_differs_from_the_total_of_the_turns_is_an_error(tiny_policy, tmp_path):
     with pytest.raises(RewardError, match=r"'Disagreeing', completion 0.*get_reward returned 2.0"):
         trained(tiny_policy, tmp_path, Disagreeing)
+
+
+def test_one_number_for_the_rollout_is_compared_with_the_other_method_too(tiny_policy, tmp_path):
+    _, rollouts = trained(tiny_policy, tmp_path, Whole)
+    assert [rollout.rewards["Whole"] for rollout in rollouts] == [1.0, 3.0, 0.0] * 2
+
+
+def test_a_reward_that_is_no_number_is_an_error(tiny_policy, tmp_path):
+    with pytest.raises(RewardError, match=r"'NoNumber', completion 0.*'three'"):
+        trained(tiny_policy, tmp_path, NoNumber)
 
 
 def test_a_wrong_number_of_turns_names_the_environment(tiny_policy, tmp_path):

@@ -61,6 +61,7 @@ def test_a_column_without_turns_stays_as_it_is():
 
 def test_infinite_rewards_stay_infinite_and_what_is_no_number_stays_visible():
     assert summed([[float("inf"), float("-inf")], [1.0, "x"]]) == [float("inf"), "x"]
+    assert summed([[10**400, 1.0]]) == [float("inf")]
 
 
 def test_another_number_of_rewards_than_turns_is_an_error_that_names_both():

@@ -74,7 +74,10 @@ def _total(values: Any) -> Any:
     odd = next((value for value in values if not _is_number(value)), None)
     if odd is not None:
         return odd  # whoever reads the column reports the value
-    numbers = [nan if value is None else float(value) for value in values]
+    try:
+        numbers = [nan if value is None else float(value) for value in values]
+    except OverflowError:  # a large integer
+        return inf
     if any(map(isinf, numbers)):
         return inf
     return None if any(map(isnan, numbers)) else sum(numbers, 0.0)

@@ -173,6 +173,18 @@ def test_a_missing_or_unusable_value_of_a_turn_is_missing_and_the_latter_is_repo
     }
 
 
+def test_turns_that_do_not_add_up_to_the_reward_of_the_rollout_are_reported(tmp_path):
+    fits, more = (turn(0.25, 9.0), turn(0.75, 9.0)), (turn(1.0, 9.0), turn(0.5, 9.0))
+    unknown = (turn(None, 9.0), turn(0.5, 9.0))
+    given = enumerate([fits, more, None, (), unknown, more])
+    table, report = only(record(tmp_path, [rollout(s, turns) for s, turns in given]))
+    assert table.turns is not None
+    (notice,) = report.notices.values()
+    assert "'correct' of the turns does not add up" in notice.what
+    assert notice.count == 2
+    assert notice.line == 1
+
+
 def test_each_step_of_a_file_has_its_own_turns(tmp_path):
     rollouts = [
         rollout(s, (turn(float(s), None),) * (s + 1), step=step)
@@ -226,7 +238,8 @@ def test_a_turn_that_is_null_or_lacks_fields_is_missing(tmp_path):
 def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, monkeypatch, most):
     """In one file, or after its step has been joined with another one."""
     monkeypatch.setattr("gdpo.rollouts.readers.turns.MOST", most)
-    record(tmp_path, [rollout(0, (turn(1.0, 0.5),) * 3), rollout(1, None)])
+    three = (turn(1.0, 0.5), turn(0.0, 0.5), turn(0.0, 0.5))
+    record(tmp_path, [rollout(0, three), rollout(1, None)])
     write_rollouts(tmp_path / "more_3.parquet", [rollout(2, (turn(1.0, 0.5),))])
     tables = list(reading := read_rollout_files(tmp_path))
     (table,) = tables

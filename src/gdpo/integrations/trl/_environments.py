@@ -13,6 +13,7 @@ from typing import Any
 from transformers import set_seed
 
 from gdpo.errors import ConfigError, RewardError
+from gdpo.integrations._turns import is_per_turn
 from gdpo.integrations.trl._turns import Located, total_of
 from gdpo.rewards.reward import DeclaredRange
 
@@ -142,15 +143,22 @@ class _Hidden:
         """
         if total is None or turns is None:
             return turns
-        added = total_of(self._name, turns, index, len(turns))
-        if added is None or not math.isclose(added, float(total), rel_tol=1e-6, abs_tol=1e-9):
+        added = total_of(self._name, turns, index, len(turns)) if is_per_turn(turns) else turns
+        if not _equal(added, total):
             raise RewardError(
                 f"environment {self._name!r}, completion {index}: get_turn_rewards returned "
-                f"{turns!r:.200}, with the total {added}, but get_reward returned {total!r:.80}. "
-                "Both are the same reward: return the total from get_reward, or remove get_reward. "
-                "To add a separate reward, pass a reward function that reads `environments`"
+                f"{turns!r:.200}, with the total {added!r:.80}, but get_reward returned "
+                f"{total!r:.80}. Both are the same reward: return the total from get_reward, or "
+                "remove get_reward. To add a separate reward, pass a reward function that reads `environments`"
             )
         return turns
+
+
+def _equal(added: Any, total: Any) -> bool:
+    try:
+        return math.isclose(float(added), float(total), rel_tol=1e-6, abs_tol=1e-9)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
 
 
 def _for_trl(environment: type) -> type:

@@ -39,7 +39,10 @@ def turns_of(
     lines = batch.lines[rows]
     if batch.turns is not None:
         column = batch.turns if isinstance(rows, slice) else batch.turns.take(pa.array(rows))
-        return _of_table(column, rewards, lines, file)
+        found = _of_table(column, rewards, lines, file)
+        if found is not None:
+            _check_totals(found, tuple(rewards), whole[0], lines, file)
+        return found
     if not batch.rows:
         return None
     part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
@@ -132,6 +135,25 @@ def _of_table(
     columns = [numbers(path, _called(name)) for name, path in rewards.items()]
     advantages = numbers("advantage", "the advantage of a turn")
     return _padded(counts, columns, advantages, numbers("num_tokens", "num_tokens of a turn"))
+
+
+def _check_totals(
+    turns: Turns, names: Sequence[str], totals: Values, lines: _Lines, file: FileReport
+) -> None:
+    """Add a notice for each reward whose turns do not add up to the reward of the rollout."""
+    known = np.arange(turns.rewards.shape[1]) < turns.counts[:, None]
+    earned = np.where(known[..., None], turns.rewards, 0.0)
+    apart = np.abs(earned.sum(axis=1) - totals)
+    # NaN is not larger than anything. Records may be in single precision.
+    wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(totals))
+    wrong &= turns.counts[:, None] > 0
+    for name, column in zip(names, wrong.T, strict=True):
+        if column.any():
+            what = (
+                f"reward {name!r} of the turns does not add up to the reward of the rollout: "
+                "results by turn and results by rollout do not fit together"
+            )
+            file.note(int(lines[np.argmax(column)]), what, count=int(column.sum()))
 
 
 def _called(name: str) -> str:
