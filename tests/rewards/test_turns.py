@@ -109,6 +109,34 @@ def test_several_failures_of_a_rollout_count_once():
     assert result.kinds("fails") == {"raised ZeroDivisionError": 1}
 
 
+def test_a_reward_cannot_change_the_messages_of_others():
+    def changes(messages, reference):
+        messages[0]["content"] = "gone"
+        messages.clear()
+        return 0.0
+
+    given = [[*TWO], [*ONE]]
+    rewards = [
+        Reward("changes", changes, 0, 9, of="turn"),
+        Reward("count", count_a, 0, 9, of="turn"),
+    ]
+    with Scorer(rewards) as scorer:
+        result = scorer.score(["", ""], [{}, {}], messages=given)
+    assert result.turns["count"] == [[2, 1], [2]]
+    assert given == [TWO, ONE]
+    assert TWO[0]["content"] == "aa"
+
+
+def test_control_characters_of_a_failure_do_not_reach_the_log(caplog):
+    def fails(messages, reference):
+        raise ValueError("\x1b[31m" + messages[-1]["content"])
+
+    with caplog.at_level(logging.WARNING, "gdpo"):
+        scored([Reward("fails", fails, 0, 9, of="turn")], [ONE])
+    assert "⟨U+001B⟩[31maa" in caplog.text
+    assert "\x1b" not in caplog.text
+
+
 def test_messages_need_one_entry_per_rollout():
     with Scorer([COUNT]) as scorer, pytest.raises(ConfigError, match="1 messages"):
         scorer.score(["a", "b"], [{}, {}], messages=[ONE])

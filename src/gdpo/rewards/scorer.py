@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from gdpo._naming import did_you_mean
+from gdpo._text import visible
 from gdpo.errors import ConfigError, DataError, RewardError
 from gdpo.rewards._judges import Judges
 from gdpo.rewards._progress import Bar, Counter, OnScored
@@ -307,9 +308,14 @@ def _calls(
         of_kind = judged[reward.of]
         for i in sorted(set(of_kind.firsts)):
             reference = references[of_kind.places[i][0]]
-            call = Call(k, reward, of_kind.items[i], reference, i)
+            call = Call(k, reward, _copied(of_kind.items[i]), reference, i)
             (slow.setdefault((reward.of, i), []) if in_worker else others).append(call)
     return quick, list(slow.values()), waiting
+
+
+def _copied(item: Any) -> Any:
+    """Return what a reward receives, so that it cannot change the messages of others."""
+    return [{**message} for message in item] if isinstance(item, list) else item
 
 
 def score(
@@ -402,7 +408,7 @@ def _log_first_of_each_kind(
                 failure.reward,
                 count,
                 len(completions),
-                failure,
+                visible(str(failure)),
                 became,
                 "" if failure.turn is None else f" ({_place(failure)})",
                 completions[failure.index][:SHOWN],

@@ -149,7 +149,8 @@ class _Hidden:
                 f"environment {self._name!r}, completion {index}: get_turn_rewards returned "
                 f"{turns!r:.200}, with the total {added!r:.80}, but get_reward returned "
                 f"{total!r:.80}. Both are the same reward: return the total from get_reward, or "
-                "remove get_reward. To add a separate reward, pass a reward function that reads `environments`"
+                "remove get_reward. To add a separate reward, pass a reward function that reads "
+                "`environments`"
             )
         return turns
 
