@@ -46,7 +46,7 @@ _BATCHES = 400
 
 _EXCEEDED = 0.005 / 7
 """Probability that sampling alone exceeds the noise of a reward. All seven rewards that are
-measured on drawn batches stay below theirs in 199 of 200 measurements."""
+measured on drawn batches stay below theirs nominally in 199 of 200 measurements."""
 
 _CLEAR = 30.0
 """Noise in degrees up to which drawn batches tell whether there is a bias."""
@@ -64,8 +64,8 @@ class CreditRow:
         bias: Length of the difference between the mean gradient and the true gradient, as a share
             of the length of the true gradient.
         degrees: Angle between the mean gradient and the true gradient.
-        noise: Angle in degrees that sampling alone exceeds, for any of the tasks, in one of 200
-            measurements. None: the mean is exact.
+        noise: Angle in degrees that sampling alone exceeds, for any of the tasks, nominally in one
+            of 200 measurements (4 of 100 were counted). None: the mean is exact.
         turn_bias: Bias of the logits of each turn, as a share of the length of the whole true
             gradient.
         turn_degrees: Angle of the part of each turn. NaN: the part is 0.
