@@ -116,17 +116,17 @@ class Credit:
 
     @property
     def unbiased(self) -> bool:
-        """Return whether no row has a bias beyond what is accepted."""
+        """Return whether no row exceeds the accepted bias, rounding and sampling noise."""
         return not self.biased
 
     @property
     def worst(self) -> CreditRow:
-        """Return the biased row with the largest bias. If no row is biased, of all rows."""
+        """Return the row with the largest bias, among the biased rows if there are any."""
         return max(self.biased or self.rows, key=lambda row: row.bias)
 
     @property
     def verdict(self) -> str:
-        """Return whether the estimator is biased, and where most, in one sentence or two."""
+        """Return one or two sentences: whether the estimator is biased, where most, and why."""
         row, total = self.worst, len(self.rows)
         where = f"groups of {self.size}"
         if self.batch is not None:
@@ -199,7 +199,7 @@ def _share(value: float) -> str:
 
 def _degrees(value: float) -> str:
     return (
-        " (it is 0)"
+        " (the mean gradient is 0)"
         if np.isnan(value)
         else f" ({value:.{0 if value > 10 else 2}{'f' if value > 10 else 'g'}}°)"
     )
@@ -450,7 +450,7 @@ def sampled_gradient(
 
 
 def _noise(mean: Any, wanted: Any, residual: Any, rng: Any) -> float:
-    """Return the angle that one of 200 means exceeds whose expectation has the right direction."""
+    """Return the angle that an unbiased mean exceeds in one of 200 measurements."""
     true = wanted.reshape(-1) * np.linalg.norm(mean) / np.linalg.norm(wanted)
     times = rng.multinomial(len(residual), np.full(len(residual), 1 / len(residual)), 2000)
     found = true + times @ residual / len(residual)
