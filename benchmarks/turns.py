@@ -40,7 +40,7 @@ PROMPTS, SAMPLES, LAST = 16, 8, 20
 
 @dataclass(frozen=True)
 class Pay:
-    """What the rewards pay."""
+    """Stores how much each reward pays."""
 
     what: str
     progress: float
@@ -55,7 +55,7 @@ SETTINGS = (
 
 
 def step(place: Any, known: Any, action: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the new knowledge, whether it is new, whether the place was opened, and the end."""
+    """Return the knowledge after a turn, and whether it is new, the place was opened, the end."""
     target = action % PLACES
     looks, opens = action < PLACES, (action >= PLACES) & (action < 2 * PLACES)
     right, has_found = target == place, known >= FOUND

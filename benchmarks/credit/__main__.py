@@ -32,7 +32,7 @@ KINDS = ("dense", "outcome", "outcome + 1")
 
 
 def tasks(rollouts):
-    """Return tasks with one reward, beside which stands the state, with weight 0."""
+    """Return tasks with one reward, and the state as a second reward with weight 0."""
     found = {task.name: task.rewards[..., 0] for task in example_tasks(rollouts)}
     return [
         TurnTask(name, np.stack([found[name], rollouts.states], axis=-1), (1.0, 0.0))
@@ -104,13 +104,13 @@ SWEPT = [
 
 
 def sweep():
-    """Print bias and degrees as the agent and the group change; of D also its variance."""
+    """Print the bias for several agents and sizes of groups, and for D also the variance."""
     settings = [
         *((f"stop {stop}", {"stop": stop}, 3) for stop in (0.1, 0.3, 0.5, 0.7)),
         *((f"{turns} turns", {"turns": turns}, 3) for turns in (1, 2, 3, 4)),
         *((f"G = {size}, 3 turns", {"turns": 3}, size) for size in (2, 4, 8)),
     ]
-    print(f"Bias of {', '.join(KINDS)}; of D the variance. Groups of 3, 4 turns, stop 0.4")
+    print(f"Bias for {', '.join(KINDS)}; variance for D. Groups of 3, 4 turns, stop 0.4")
     head("setting", *SWEPT)
     for name, agent, size in settings:
         rollouts = list_rollouts(example_agent(**agent))

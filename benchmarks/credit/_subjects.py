@@ -96,7 +96,7 @@ def ours(earned, there, _states):
 
 
 def ours_discounted(earned, there, _states):
-    """D with a discount: a lone rollout's baseline is what its last baseline says of the rest."""
+    """Return D with a discount: a lone rollout's baseline is its last one minus its last reward."""
     g, alive = to_go(earned, _LATER), np.maximum(there.sum(axis=1, keepdims=True), 1)
     c = (g - over_group(g, there)) * there
     size = earned.shape[1]
@@ -135,7 +135,7 @@ def same_state(earned, there, states):
 
 
 def _of_equal(earned, there, keys):
-    """Return the mean return-to-go of the group's turns with the same key, oneself included."""
+    """Return the mean return-to-go of the group's turns with the same key, including its own."""
     g, found = to_go(earned), np.zeros_like(earned)
     for key in np.unique(keys[there]):
         here = there & (keys == key)

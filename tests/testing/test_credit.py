@@ -464,7 +464,7 @@ def failure(estimator, **options):
     [
         (turn_index_centred, ["outcome + 1", "turn 1", "reaching turn 2 is missing"]),
         (turn_group_centred, ["rare", "turn 3", "35 %", "one more turn, without a reward"]),
-        (alive_mean, ["rare", "turn 4 learns at 0.20", "turn 1 at 0.67", "other rollouts"]),
+        (alive_mean, ["rare", "turn 4 by 0.20", "turn 1 by 0.67", "other rollouts"]),
         (others_alive, ["rare", "only rollout that takes a turn", "0.38"]),
         (with_itself, ["33 %", "0.667", "n / (n - 1)"]),
         (lambda *a, **k: trajectory_baseline(*a, **k, discount=0.9), ["discounted by 0.9"]),

@@ -315,8 +315,8 @@ def turn_group_centred(
     where $T_j$ is the number of turns of rollout $j$, scaled as in `turn_gdpo`.
 
     **Biased**: the mean contains the rollout's own later rewards, and its divisor contains the
-    rollout's number of turns, so the actions change the baseline. The bias shrinks with the size of
-    the group. If all rewards are 1, early turns still get positive and late turns negative
+    rollout's number of turns, so the actions change the baseline. The bias is smaller in larger
+    groups. If all rewards are 1, early turns still get positive and late turns negative
     advantages, because fewer rewards remain. A constant that is added to an outcome has no effect.
 
     Args:
@@ -339,7 +339,7 @@ def turn_group_centred(
 
     References:
         Pull request 1554 of verifiers computes this form, up to a standard deviation. It is also
-        ascribed to GTPO (https://arxiv.org/abs/2511.14846), whose text could not be read.
+        attributed to GTPO (https://arxiv.org/abs/2511.14846), whose text could not be read.
 
     Examples:
         >>> import numpy as np

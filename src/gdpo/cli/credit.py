@@ -41,16 +41,17 @@ def credit(
 
     An estimator is a function `(rewards[prompt, sample, turn, reward], weights[reward], *,
     turns[prompt, sample])` that returns advantages `[prompt, sample, turn]` as NumPy arrays. If
-    the function has the option `scales`, it gets 1 for each reward.
+    the function has the option `scales`, it gets 1 for each reward, except with `--batch`.
 
     Args:
         estimator: Name of an estimator for turns of gdpo, such as `turn_gdpo`, or
             `module:attribute`.
-        size: Number of rollouts per group. Default: 3.
+        size: Number of rollouts per group, at least 2. Default: 3.
         batch: Number of groups per batch. Use it for estimators that normalize over the batch:
             draws 400 batches with seed 0, and measures directions with sampling noise. Default:
             list all groups without sampling.
-        any_factor: Compare only the directions of gradients.
+        any_factor: Compare only the directions of gradients, as `--batch` does. Default: compare
+            the lengths too, unless `--batch` is given.
         bias: Accepted bias, as a share of the length of the true gradient. Default: 0, which
             accepts only rounding and sampling noise.
         output: Write the table to this JSON file. An existing file is replaced. Default: no file.

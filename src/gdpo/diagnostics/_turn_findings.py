@@ -40,8 +40,8 @@ def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]
         f"after turn {first}, no reward varies: in at least {percent(thresholds.constant_turns)} "
         f"of the {groups:,} groups, all rollouts that take turn {first + 1} earn the same from "
         f"there on, so {percent(share)} of all turns give no signal",
-        f"limit the number of turns to {first}, give rewards that tell later turns apart, or check "
-        "why rollouts that go on never earn more",
+        f"limit the number of turns to {first}, add a reward that varies at later turns, or check "
+        "why all rollouts that continue earn the same",
         {"turn": float(first), "share": share, "groups": float(groups)},
     )
 
@@ -77,7 +77,7 @@ def _varying(sums: TurnSums, turn: int) -> tuple[float, float]:
 
 
 def _paid_per_turn(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each reward that makes longer better and outweighs the end."""
+    """Yield a finding for each reward that favors longer rollouts and outweighs the outcome."""
     ends = _ends(sums, thresholds)
     worth = sum(ends.values())
     for name, pairs, sign in _standing_out(sums, thresholds) if worth > 0 else ():

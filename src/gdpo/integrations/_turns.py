@@ -113,7 +113,7 @@ class Turns:
     """Stores the rewards of each turn of a batch, and which turns each row contains."""
 
     rewards: Float[np.ndarray, "prompt sample turn reward"]
-    """Rewards, with 0 beyond the last turn. A reward of the whole rollout stands at the last turn.
+    """Rewards, with 0 beyond the last turn. A reward of the whole rollout is at the last turn.
     NaN at every turn: the reward does not apply to the rollout."""
     num_tokens: Int[np.ndarray, "prompt sample turn"]
     """Number of tokens that the model generated in each turn; 0 beyond the last turn."""

@@ -65,7 +65,7 @@ class Turn:
     """Stores one turn of a rollout: a message of the model, up to the next message of another."""
 
     rewards: Mapping[str, float | None]
-    """Raw rewards of the turn by name. The reward of a whole rollout stands at the last turn. None
+    """Raw rewards of the turn by name. The reward of a whole rollout is at the last turn. None
     as in `Rollout.rewards`, at every turn."""
     advantage: float
     num_tokens: int

@@ -136,17 +136,17 @@ class Credit:
 
     @property
     def unbiased(self) -> bool:
-        """Return whether no row has a bias beyond what is accepted, or too much noise to tell."""
+        """Return whether no row has more bias than accepted, or too much noise to tell."""
         return not self.biased and not self.unclear
 
     @property
     def worst(self) -> CreditRow:
-        """Return the biased row with the largest bias. If no row is biased, of all rows."""
+        """Return the row with the largest bias, among the biased rows if there are any."""
         return max(self.biased or self.rows, key=lambda row: row.bias)
 
     @property
     def verdict(self) -> str:
-        """Return whether the estimator is biased, and where most, in one sentence or two."""
+        """Return one or two sentences: whether the estimator is biased, where most, and why."""
         row, total = self.worst, len(self.rows)
         where = f"groups of {self.size}"
         if self.batch is not None:
@@ -227,7 +227,7 @@ def _share(value: float) -> str:
 
 def _degrees(value: float) -> str:
     return (
-        " (it is 0)"
+        " (the mean gradient is 0)"
         if np.isnan(value)
         else f" ({value:.{0 if value > 10 else 2}{'f' if value > 10 else 'g'}}°)"
     )
@@ -523,7 +523,7 @@ def sampled_gradient(
 
 
 def _noise(mean: Any, wanted: Any, residual: Any, rng: Any) -> float:
-    """Return the angle that a mean with the right direction exceeds as rarely as `_EXCEEDED`."""
+    """Return the angle that an unbiased mean exceeds with probability `_EXCEEDED`."""
     true = wanted.reshape(-1) * np.linalg.norm(mean) / np.linalg.norm(wanted)
     times = rng.multinomial(len(residual), np.full(len(residual), 1 / len(residual)), 10_000)
     found = true + times @ residual / len(residual)

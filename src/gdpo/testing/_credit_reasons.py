@@ -51,25 +51,26 @@ def _mistakes(rollouts: Rollouts, task: TurnTask, size: int) -> Iterator[tuple[s
         yield (
             f"the gradient through reaching turn {lost + 1} is missing: the mean is subtracted by "
             "turn index, so that the action determines how many means are subtracted. Subtract "
-            "one mean from the return-to-go instead",
+            "one baseline from the return-to-go instead",
             np.einsum("s,stxa->txa", factor, earning),
         )
     late = len(q) - 1
     yield (
-        f"each rollout is in the mean that is subtracted from it, so that turn {late + 1} learns "
-        f"at {itself[late]:.2f} and turn 1 at {itself[0]:.2f} of the rate. Use the mean of the "
-        "other rollouts",
+        f"each rollout is in the mean that is subtracted from it, which multiplies the gradient of "
+        f"turn {late + 1} by {itself[late]:.2f} and of turn 1 by {itself[0]:.2f}. Use the mean of "
+        "the other rollouts",
         itself[:, None, None] * wanted,
     )
     yield (
-        f"the only rollout that takes a turn gets the advantage 0, so that turn {late + 1} learns "
-        f"at {alone[late]:.2f} of the rate. Give it a baseline from what it earned before",
+        f"the only rollout that takes a turn gets the advantage 0, which multiplies the gradient "
+        f"of turn {late + 1} by {alone[late]:.2f}. Give this rollout a baseline, such as its "
+        "previous baseline minus its previous reward",
         alone[:, None, None] * wanted,
     )
 
 
 def factor_reason(mean: Any, wanted: Any, size: int) -> str:
-    """Return the reason of a mean gradient that has the right direction and the wrong length."""
+    """Return the reason why a mean gradient has the right direction and the wrong length."""
     factor = float(np.sum(mean * wanted) / np.sum(wanted**2))
     return (
         f"only the size is wrong: the mean gradient is {factor:.3g} times the true gradient. "
@@ -94,7 +95,7 @@ def lone_gets_zero(q: Any, size: int) -> Any:
 
 
 def reason_by_probing(subject: Any, longest: int) -> str:
-    """Return which forbidden change of one rollout moves its baseline, or an empty string.
+    """Return how a rollout's own later turns change its baseline, or an empty string.
 
     The baseline of a turn may depend on the other rollouts and on what the rollout earned before
     the turn. So a later reward of 1 must raise the advantage by 1, and a later turn without a
@@ -135,12 +136,15 @@ def _by_later_rewards(subject: Any, base: Any, turns: Any) -> str:
     steps = np.maximum(later[:, None] - later, 0)
     powers = np.where(later[:, None] >= later, float(rate) ** steps, 1.0)
     if 0 < rate < 1 and np.abs(rise - powers[:, :, None]).max() <= _SAME:
-        return f"later rewards are discounted by {rate:.3g} per turn, which is another objective"
+        return (
+            f"later rewards are discounted by {rate:.3g} per turn, which changes the objective: do "
+            "not discount"
+        )
     after, turn, group = np.unravel_index(np.abs(rise - 1).argmax(), rise.shape)
     return (
         f"a reward of 1 at turn {after + 1} changes the rollout's advantage of turn {turn + 1} by "
         f"{rise[after, turn, group]:.3g} instead of 1: the rollout's own later rewards are in its "
-        "baseline, or its rewards are divided or smeared over turns"
+        "baseline, or its rewards are divided or spread over turns"
     )
 
 

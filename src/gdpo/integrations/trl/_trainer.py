@@ -146,7 +146,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     A reward function or an environment may return one number for each turn of a completion instead
     of one number, and a `gdpo.Reward` may score turns (`of="turn"`). Environments may define
     `get_turn_rewards`. A turn is a message of the model. With an estimator for turns, such as
-    `turn_gdpo`, each turn gets its own advantage, and a single number stands at the last turn. With
+    `turn_gdpo`, each turn gets its own advantage, and a single number is at the last turn. With
     any other estimator, and in all metrics of rewards, the numbers are added up. A gate tests the
     total, and closes all turns of the gated reward.
 

@@ -224,7 +224,7 @@ def spread(
 ) -> torch.Tensor:
     """Return the rewards of each turn, `[rollout, turn, reward]`.
 
-    A reward that was given as one number stands at the last turn of the rollout.
+    A reward that was given as one number is at the last turn of the rollout.
 
     Args:
         totals: Rewards `[rollout, reward]`. NaN: the reward does not apply to the rollout.
