@@ -71,6 +71,7 @@ def test_batches_are_drawn_for_statistics_of_the_batch(gdpo_says, own):
         (("own_credit:failing",), "IndexError"),
         (("own_credit:nothing",), "function"),
         (("turn_gdpo", "--size", "9"), "groups"),
+        (("turn_gdpo", "--output", "missing/table.json"), "missing/table.json"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, own, arguments, named):

@@ -36,6 +36,9 @@ EXACT = 1e-9
 _ROUNDING = 1e-6
 """Advantage that is rounding, even in single precision."""
 
+_SINGLE = 1e-5
+"""Bias, as a share of the gradient, that is rounding of advantages in single precision."""
+
 _BATCHES = 400
 """Number of batches that are drawn if the estimator uses statistics of the batch."""
 
@@ -194,15 +197,17 @@ def _angle(row: CreditRow) -> str:
 def _share(value: float) -> str:
     if value <= EXACT:
         return "0"
+    if value < _SINGLE:
+        return f"{value:.0e}"
     return f"{100 * value:.2g} %" if value < 0.1 else f"{100 * value:.0f} %"
 
 
 def _degrees(value: float) -> str:
-    return (
-        " (it is 0)"
-        if np.isnan(value)
-        else f" ({value:.{0 if value > 10 else 2}{'f' if value > 10 else 'g'}}°)"
-    )
+    if np.isnan(value):
+        return " (it is 0)"
+    if value > 10:
+        return f" ({value:.0f}°)"
+    return f" ({value if value > _ROUNDING else 0:.2g}°)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +297,8 @@ def measure_credit(
 def _reason(subject: TurnSubject, credit: Credit, rollouts: Rollouts) -> str:
     """Return the likely reason of the largest bias."""
     row, size, batch = credit.worst, credit.size, credit.batch
+    if row.bias <= _SINGLE:
+        return f"the advantages are rounded, as in single precision: accept bias {_SINGLE:.0e}"
     (task,) = (each for each in example_tasks(rollouts) if each.name == row.reward)
     if batch is not None:
         got = sampled_gradient(subject, rollouts, task, size=size, batch=batch).gradient
@@ -330,7 +337,7 @@ def with_options(
                 f"{type(error).__name__}: {error}. It is called with (rewards, weights, "
                 "turns=turns), NumPy arrays, and its options"
             ) from error
-        advantages = np.asarray(returned, dtype=float)
+        advantages = _array(returned, rewards.shape[:3])
         if advantages.shape != rewards.shape[:3]:
             raise DataError(
                 f"the estimator returns advantages of the shape {advantages.shape} for rewards of "
@@ -344,6 +351,17 @@ def with_options(
         return advantages
 
     return subject
+
+
+def _array(returned: Any, shape: tuple[int, ...]) -> Any:
+    try:
+        return np.asarray(returned, dtype=float)
+    except Exception as error:  # objects of other libraries can raise anything
+        raise DataError(
+            f"the estimator returns {type(returned).__name__}, which is no array of numbers: "
+            f"{error} Return a NumPy array [prompt, sample, turn], {shape}, with 0 at turns that "
+            "were not taken"
+        ) from error
 
 
 def _keywords(estimator: Callable[..., Any]) -> Sequence[str]:
