@@ -82,6 +82,7 @@ def test_drawn_batches_that_are_too_noisy_to_tell_do_not_pass(gdpo_says, own):
         (("own_credit:at_random",), "random numbers"),
         (("turn_gdpo", "--size", "9"), "groups"),
         (("turn_gdpo", "--bias", "inf"), "bias"),
+        (("turn_gdpo", "--output", "missing/table.json"), "missing/table.json"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, own, arguments, named):

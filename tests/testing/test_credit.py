@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
 from gdpo.advantages import (
     turn_broadcast,
@@ -597,3 +598,31 @@ def test_a_verdict_is_one_sentence_for_each_outcome():
     worse = replace(credit, rows=(replace(credit.rows[0], bias=0.5, turn_bias=(0, 0.5, 0, 0)),))
     for part in ("dense", "50 %", "turn 2"):
         assert part in worse.verdict
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda a, turns: [[r[: i + 1] for i, r in enumerate(g)] for g in a.tolist()], "list"),
+        (lambda a, turns: torch.tensor(a, requires_grad=True), "requires grad"),
+        (lambda a, turns: torch.tensor(a, dtype=torch.bfloat16), "BFloat16"),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_a_data_error(change, named):
+    def own(rewards, weights, *, turns):
+        return change(turn_gdpo(rewards, weights, turns=turns), turns)
+
+    with pytest.raises(DataError, match=rf"{named}.*prompt, sample, turn"):
+        measure_credit(own)
+
+
+def test_single_precision_is_named_as_the_reason():
+    def single(rewards, weights, *, turns):
+        return trajectory_baseline(rewards, weights, turns=turns).astype(np.float32) / 3 * 3
+
+    credit = measure_credit(single)
+    assert "bias 1e-05" in credit.verdict
+    assert "(0°)" in credit.verdict
+    assert "factor" not in credit.verdict
+    assert max(len(cell) for row in credit.cells() for cell in row[1:]) <= 6
+    assert measure_credit(single, bias=1e-5).unbiased

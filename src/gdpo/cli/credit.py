@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from gdpo._files import is_full
 from gdpo.cli._codes import FAILED
+from gdpo.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +55,7 @@ def credit(
         any_factor: Compare only the directions of gradients, as `--batch` does. Default: compare
             the lengths too, unless `--batch` is given.
         bias: Accepted bias, as a share of the length of the true gradient. Default: 0, which
-            accepts only rounding and sampling noise.
+            accepts only rounding and sampling noise. Pass 1e-5 for advantages in single precision.
         output: Write the table to this JSON file. An existing file is replaced. Default: no file.
     """
     from rich.console import Console
@@ -65,7 +67,7 @@ def credit(
     found = find(estimator, TURN_ESTIMATORS, "estimator for turns")
     measured = measure_credit(found, size=size, batch=batch, any_factor=any_factor, bias=bias)
     if output is not None:
-        measured.write(output)
+        _write(measured, output)
     console = Console(highlight=False)
     console.print(_table(measured))
     for line in measured.notes:
@@ -73,6 +75,17 @@ def credit(
     style = "green" if measured.unbiased else "bold red"
     console.print(f"{estimator}: {measured.verdict}", style=style, markup=False, soft_wrap=True)
     return 0 if measured.unbiased else FAILED
+
+
+def _write(measured: "Credit", output: Path) -> None:
+    try:
+        measured.write(output)
+    except OSError as error:
+        if is_full(error):
+            raise
+        raise ConfigError(
+            f"--output {output} cannot be written: {error.strerror}. Choose another file"
+        ) from error
 
 
 def _table(measured: "Credit") -> "Table":

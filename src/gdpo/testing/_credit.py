@@ -35,11 +35,11 @@ TurnOptions: TypeAlias = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
 EXACT = 1e-9
 """Bias, as a share of the gradient, that is rounding."""
 
-_SINGLE = 1e-6
-"""Bias, as a share of the gradient, that is rounding to single precision."""
-
 _ROUNDING = 1e-6
 """Advantage that is rounding, even in single precision."""
+
+_SINGLE = 1e-5
+"""Bias, as a share of the gradient, that is rounding of advantages in single precision."""
 
 _BATCHES = 400
 """Number of batches that are drawn if the estimator uses statistics of the batch."""
@@ -222,15 +222,17 @@ def _angle(row: CreditRow) -> str:
 def _share(value: float) -> str:
     if value <= EXACT:
         return "0"
+    if value < _SINGLE:
+        return f"{value:.0e}"
     return f"{100 * value:.2g} %" if value < 0.1 else f"{100 * value:.0f} %"
 
 
 def _degrees(value: float) -> str:
-    return (
-        " (the mean gradient is 0)"
-        if np.isnan(value)
-        else f" ({value:.{0 if value > 10 else 2}{'f' if value > 10 else 'g'}}°)"
-    )
+    if np.isnan(value):
+        return " (the mean gradient is 0)"
+    if value > 10:
+        return f" ({value:.0f}°)"
+    return f" ({value if value > _ROUNDING else 0:.2g}°)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,16 +322,13 @@ def measure_credit(
 def _reason(subject: TurnSubject, credit: Credit, rollouts: Rollouts) -> str:
     """Return the likely reason of the largest bias."""
     row, size, batch = credit.worst, credit.size, credit.batch
+    if row.bias <= _SINGLE:
+        return f"the advantages are rounded, as in single precision: accept bias {_SINGLE:.0e}"
     (task,) = (each for each in example_tasks(rollouts) if each.name == row.reward)
     if batch is not None:
         got = sampled_gradient(subject, rollouts, task, size=size, batch=batch).gradient
         tolerance = max(row.noise_bias, row.bias / 4)
         return likely_reason(got, rollouts, task, size=size, tolerance=tolerance)
-    if row.bias < _SINGLE:
-        return (
-            "rounding, such as that of single precision: return double precision, or accept a "
-            "bias of 1e-5"
-        )
     groups = _all_groups(subject, rollouts, task, size)
     got = mean_gradient(subject, rollouts, task, *groups).gradient
     if max(each.degrees for each in credit.rows) < 1e-6 and _all_equal(credit.rows):
@@ -364,7 +363,7 @@ def with_options(
                 f"{type(error).__name__}: {error}. It is called with (rewards, weights, "
                 "turns=turns), NumPy arrays, and its options"
             ) from error
-        advantages = _as_array(returned)
+        advantages = _array(returned, rewards.shape[:3])
         if advantages.shape != rewards.shape[:3]:
             raise DataError(
                 f"the estimator returns advantages of the shape {advantages.shape} for rewards of "
@@ -380,13 +379,14 @@ def with_options(
     return subject
 
 
-def _as_array(returned: Any) -> Any:
+def _array(returned: Any, shape: tuple[int, ...]) -> Any:
     try:
         return np.asarray(returned, dtype=float)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # objects of other libraries can raise anything
         raise DataError(
-            f"the estimator returns {type(returned).__name__}, which is not an array of numbers "
-            f"({error}): return advantages [prompt, sample, turn]"
+            f"the estimator returns {type(returned).__name__}, which is no array of numbers: "
+            f"{error}. Return a NumPy array [prompt, sample, turn], {shape}, with 0 at turns that "
+            "were not taken"
         ) from error
 
 
