@@ -33,4 +33,4 @@ def test_only_a_constant_divisor_gives_the_true_gradient_and_tokens_of_rollouts_
     """The divisors are those of dr_grpo, of dapo with one prompt, and of grpo."""
     assert degrees_off(np.ones_like, go, paid) < 1e-5
     assert 1 < degrees_off(lambda tokens: tokens.sum(1, keepdims=True), go, paid) < 7
-    assert 13 < degrees_off(lambda tokens: tokens, go, paid) < 29
+    assert 13 < degrees_off(lambda tokens: tokens, go, paid) < 25
