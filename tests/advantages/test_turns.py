@@ -421,8 +421,8 @@ def test_a_cap_holds():
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"turns": np.full((3, 4), 1.5)}, "turns .*0 to 5"),
-        ({"turns": np.full((3, 4), 6)}, "turns .*0 to 5"),
+        ({"turns": np.full((3, 4), 1.5)}, r"turns .*0 to 5.* got 1\.5"),
+        ({"turns": np.full((3, 4), 6)}, "turns .*0 to 5.* got 6"),
         ({"turns": np.full((3, 4), -1)}, "turns"),
         ({"turns": np.full((3, 4), np.nan)}, "turns"),
         ({"turns": [[1, 2], [3]]}, r"turns .*\[prompt, sample\]"),

@@ -256,6 +256,7 @@ def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
         ({"advantage": "nowhere:f"}, "'nowhere'"),
         ({"advantage": "math:pi"}, "math:pi.*float"),
         ({"advantage": "math:sinn"}, "did you mean 'sin"),
+        ({"advantage": abs}, "advantage=<built-in function abs>: .*module:attribute"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "advantage='gdpo'"),
         ({"scale_rewards": "none"}, "grpo_no_std"),
     ],

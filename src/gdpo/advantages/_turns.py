@@ -423,10 +423,12 @@ def _turn_counts(turns: TurnCounts, rewards: Any) -> Any:
             "turns that each rollout took"
         ) from error
     counts = per_rollout(counts, like, name="turns")
-    if bool(xp.any((counts != xp.floor(counts)) | (counts > longest))):
+    wrong = (counts != xp.floor(counts)) | (counts > longest)
+    if bool(xp.any(wrong)):
         raise ConfigError(
             f"turns must be whole numbers from 0 to {longest}, the length of the turn axis of the "
-            "rewards: pass the number of turns that each rollout took"
+            f"rewards, got {float(counts[wrong][0]):g}: pass the number of turns that each rollout "
+            "took"
         )
     return counts
 

@@ -75,7 +75,7 @@ def factor_reason(mean: Any, wanted: Any, size: int) -> str:
     return (
         f"only the size is wrong: the mean gradient is {factor:.3g} times the true gradient. "
         f"With a rollout in its own mean, the factor is {1 - 1 / size:.3g}: multiply by "
-        "n / (n - 1), or accept any factor (any_factor)"
+        "n / (n - 1), or accept any factor (--any-factor, in Python any_factor=True)"
     )
 
 

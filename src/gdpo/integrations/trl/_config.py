@@ -182,6 +182,12 @@ class GDPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        named: Any = self.advantage
+        if not isinstance(named, str):
+            raise ConfigError(
+                f"advantage={named!r}: set the name of an estimator, or 'module:attribute' for "
+                "your own"
+            )
         if takes_turns(resolve_estimator(self.advantage, turns=True)):
             check_loss(self.advantage, self)
         check_detail(self.diagnostics, "diagnostics")
