@@ -18,13 +18,13 @@ demo: $(VENV)/.installed  ## Train a tiny policy with GRPO and GDPO side by side
 	$(BIN)/gdpo demo
 
 test: export HYPOTHESIS_PROFILE ?= fast
-test: $(VENV)/.installed  ## Run the fast tests, of every room (3 minutes)
+test: $(VENV)/.installed  ## Run the fast tests, of every room (5 to 6 minutes)
 	$(BIN)/pytest -q -n 2 -m "not slow"
 
 test-slow: $(VENV)/.installed  ## Run the tests that `make test` leaves out: long ones, trainings
 	$(BIN)/pytest -q -n 2 -m slow
 
-test-all: $(VENV)/.installed  ## Run all tests, with more examples of each property (10 minutes)
+test-all: $(VENV)/.installed  ## Run all tests, with more examples of each property (16 minutes)
 	$(BIN)/pytest -q -n 2
 
 FRAMEWORKS ?=

@@ -303,6 +303,7 @@ def test_with_statistics_of_the_batch_directions_are_measured_on_drawn_batches()
         check_turn_estimator(turn_index_centred, sizes=(3,), batch=16, bias=0.05)
 
 
+@pytest.mark.slow
 def test_the_measured_angle_of_a_batch_is_the_true_one():
     """Without statistics of the batch, the exact angle is known."""
     exact = {row.reward: row for row in measure_credit(alive_mean).rows}
@@ -310,6 +311,7 @@ def test_the_measured_angle_of_a_batch_is_the_true_one():
         assert abs(row.degrees - exact[row.reward].degrees) < 2 * row.noise
 
 
+@pytest.mark.slow
 def test_drawn_batches_of_an_unbiased_estimator_have_only_noise():
     credit = measure_credit(zero_after_the_end, batch=4)
     assert credit.unbiased, credit.verdict
@@ -322,6 +324,7 @@ def test_drawn_batches_of_an_unbiased_estimator_have_only_noise():
     assert max(row.noise for row in measure_credit(fixed, batch=4).rows) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_worst_row_is_one_that_exceeds_its_noise():
     credit = measure_credit(alive_mean, batch=4)
     noisy, clear = credit.rows[:2]
@@ -409,6 +412,7 @@ def test_advantages_that_depend_on_more_than_the_group_are_an_error(estimator, n
         measure_credit(estimator)
 
 
+@pytest.mark.slow
 def test_drawn_batches_that_are_too_noisy_to_tell_are_not_called_unbiased():
     flips = np.random.default_rng(0)
 
@@ -429,6 +433,7 @@ def test_drawn_batches_do_not_call_the_right_direction_biased(estimator, batch):
     assert measure_credit(estimator, batch=batch).unbiased
 
 
+@pytest.mark.slow
 def test_large_groups_are_measured_on_drawn_batches():
     credit = measure_credit(trajectory_baseline, batch=1, size=16)
     assert credit.unbiased, credit.verdict
