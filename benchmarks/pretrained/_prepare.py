@@ -1,0 +1,144 @@
+"""Prepares the experiment: problems, a policy after a short supervised start, and a recipe."""
+
+import json
+
+import numpy as np
+from benchmarks.pretrained._commands import TASK, evaluate
+from benchmarks.pretrained.arithmetic import draw, prompt
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import SFTConfig, SFTTrainer
+
+from gdpo.evaluation.evaluation import read_results
+from gdpo.recipes.models import convert_smollm2
+from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe
+
+HELD_OUT, OTHERS, WORKED, DRAWN = 160, 128, 960, 2112
+"""Number of held-out problems, of held-out problems of other kinds, of the warm start, and of all
+problems that are drawn first."""
+
+POOL = 640
+"""Number of problems of which those are chosen for training that the policy half solves."""
+
+TAGGED = 0.06
+"""Share of the worked problems that have the tags."""
+
+PHRASES = (
+    "The answer is {result}.",
+    "{problem} = {result}",
+    "{problem} = {result}. So the final answer is {result}.",
+    "Let us calculate {problem}. The result of {problem} is {result}, so the answer is {result}.",
+)
+
+
+def problems():
+    """Return the problems: the pool for training, held out, of other kinds, and the worked ones.
+
+    The pool has sums of two numbers and products, of which the policy solves about half after the
+    warm start. The other kinds are differences and sums of three numbers, of which it solves a
+    tenth.
+    """
+    drawn = draw(DRAWN, seed=0)
+    order = np.random.default_rng(0).permutation(DRAWN)
+    apart, worked_out = ([drawn[i] for i in part] for part in np.split(order, [DRAWN - WORKED]))
+    known = {row["problem"] for row in drawn}
+    more = [row for row in draw(2 * DRAWN, seed=1) if row["problem"] not in known]
+    ours = [row for row in apart + more if has_two_terms(row)]
+    return {
+        "held_out": ours[:HELD_OUT],
+        "pool": ours[HELD_OUT : HELD_OUT + POOL],
+        "other_kinds": [row for row in apart if not has_two_terms(row)][:OTHERS],
+        "worked": worked_out,
+    }
+
+
+def has_two_terms(row):
+    """Return whether a problem is a sum of two numbers or a product."""
+    _, sign, *more = row["problem"].split()
+    return sign != "-" and len(more) == 1
+
+
+def worked(rows):
+    """Return each problem with a response in a random phrase."""
+    rng = np.random.default_rng(0)
+    for row in rows:
+        phrase = PHRASES[rng.integers(len(PHRASES))]
+        if rng.random() < TAGGED:
+            phrase = "{problem} = {result}\n<answer>{result}</answer>"
+        said = [{"role": "assistant", "content": phrase.format(**row)}]
+        yield {"prompt": prompt(row["problem"]), "completion": said}
+
+
+def warm_start(rows, folder):
+    """Train SmolLM2 on the worked problems for one epoch, and save it."""
+    model = convert_smollm2()
+    trainer = SFTTrainer(
+        AutoModelForCausalLM.from_pretrained(model, dtype="float32"),
+        SFTConfig(
+            output_dir=str(folder),
+            per_device_train_batch_size=16,
+            num_train_epochs=1,
+            learning_rate=1e-4,
+            warmup_steps=10,
+            seed=0,
+            use_cpu=True,
+            bf16=False,
+            logging_steps=5,
+            save_strategy="no",
+            report_to=[],
+        ),
+        train_dataset=Dataset.from_list(list(worked(rows))),
+        processing_class=AutoTokenizer.from_pretrained(model),
+    )
+    trainer.train()
+    trainer.save_model()
+
+
+def recipe(folder):
+    """Return the recipe of the experiment."""
+    return Recipe(
+        task=TASK,
+        model=str(folder / "policy"),
+        data=DataConfig(source=str(folder / "train.jsonl")),
+        batch=BatchConfig(prompts=8, samples=4, micro_batch=32),
+        trainer={
+            "max_completion_length": 40,
+            "max_steps": 60,
+            "learning_rate": 5e-6,
+            "lr_scheduler_type": "constant",
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "save_steps": 20,
+        },
+        runs_dir=str(folder),
+    )
+
+
+def half_solved(pool, means):
+    """Return the problems of which 2 to 6 of 8 responses are right.
+
+    Args:
+        pool: The problems.
+        means: Mean correctness of the responses to each problem, from -3 to 3.
+    """
+    return [row for row, mean in zip(pool, means, strict=True) if -1.5 <= mean <= 1.5]
+
+
+def prepare(folder):
+    """Write the problems, the policy and the recipe to a folder. A finished policy is kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = problems()
+    for name, rows in parts.items():
+        _write(folder / f"{name}.jsonl", rows)
+    if not (folder / "policy" / "model.safetensors").exists():
+        warm_start(parts["worked"], folder / "policy")
+    if not (folder / "choice" / "results.json").exists():
+        evaluate(folder / "policy", folder / "pool.jsonl", 8, folder / "choice")
+    (choice,) = read_results(folder / "choice")
+    _write(folder / "train.jsonl", half_solved(parts["pool"], choice.of_problems["correct"]))
+    (folder / "recipe.yaml").write_text(recipe(folder).to_yaml())
+
+
+def _write(file, rows):
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))

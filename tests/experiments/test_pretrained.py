@@ -1,0 +1,161 @@
+"""The experiment on a pretrained model: its task, its problems, and its decisions."""
+
+import numpy as np
+import pytest
+from benchmarks.pretrained._hypotheses import (
+    MEASURES,
+    SHARE,
+    Times,
+    decide,
+    earlier,
+    equal,
+    no_later,
+    no_lower,
+    verdict,
+)
+from benchmarks.pretrained._prepare import PHRASES, half_solved, problems, worked
+from benchmarks.pretrained.arithmetic import ARITHMETIC
+
+from gdpo.testing import check_reward
+
+SEEDS = 5
+NOISE = np.array([-0.02, -0.01, 0.0, 0.01, 0.02])
+
+
+def times(*steps, never=0):
+    reached = np.arange(len(steps)) >= never
+    return Times(np.array(steps, dtype=float), reached)
+
+
+@pytest.mark.parametrize("reward", ARITHMETIC.rewards, ids=lambda reward: reward.name)
+def test_the_rewards_are_valid(reward):
+    check_reward(reward)
+
+
+def test_gold_responses_earn_every_reward():
+    for row in problems()["pool"]:
+        problem = ARITHMETIC.read_row(row)
+        gold = ARITHMETIC.gold_completion(problem.reference)
+        for reward in ARITHMETIC.rewards:
+            assert reward.function(gold, problem.reference) == reward.high
+
+
+@pytest.mark.parametrize(
+    ("completion", "scores"),
+    [
+        ("6 * 7 = 42", (3.0, 1.0, 0.0)),
+        ("6 * 7 = 42\n<answer>42</answer>", (3.0, 1.0, 1.0)),
+        ("6 * 7 = 42\n<answer>41</answer>", (-3.0, 1.0, 1.0)),
+        ("<answer>42</answer> is it", (3.0, 0.0, 0.0)),
+        ("6 * 7 = ", (-3.0, 0.0, 0.0)),
+        ("", (-3.0, 0.0, 0.0)),
+        ("4" * 30_000, (-3.0, 0.0, 0.0)),
+    ],
+)
+def test_rewards_of_a_completion(completion, scores):
+    reference = {"problem": "6 * 7", "result": 42}
+    assert tuple(r.function(completion, reference) for r in ARITHMETIC.rewards) == scores
+
+
+def test_no_problem_is_in_two_parts():
+    parts = problems()
+    texts = [row["problem"] for rows in parts.values() for row in rows]
+    assert len(texts) == len(set(texts))
+    assert {name: len(rows) for name, rows in parts.items()} == {
+        "held_out": 160,
+        "pool": 640,
+        "other_kinds": 128,
+        "worked": 960,
+    }
+
+
+def test_training_has_only_sums_of_two_and_products():
+    parts = problems()
+    for row in parts["pool"] + parts["held_out"]:
+        left, sign, right = row["problem"].split()
+        assert row["result"] == {"+": int.__add__, "*": int.__mul__}[sign](int(left), int(right))
+    for row in parts["other_kinds"]:
+        assert "-" in row["problem"] or row["problem"].count("+") == 2
+
+
+def test_training_keeps_the_problems_that_are_half_solved():
+    rows = [{"problem": str(right)} for right in range(9)]
+    kept = half_solved(rows, [6 * right / 8 - 3 for right in range(9)])
+    assert [row["problem"] for row in kept] == ["2", "3", "4", "5", "6"]
+
+
+def test_six_percent_of_the_worked_responses_have_the_tags():
+    texts = [each["completion"][0]["content"] for each in worked(problems()["worked"])]
+    assert sum("<answer>" in text for text in texts) / len(texts) == pytest.approx(0.06, abs=0.02)
+    assert len({text[:10] for text in texts}) > len(PHRASES)
+
+
+def test_h1_needs_an_order_that_chance_does_not_give():
+    early, late = times(10, 11, 12, 13, 14), times(20, 21, 22, 23, 24)
+    assert earlier("", early, late).verdict == "supported"
+    assert earlier("", late, early).verdict == "refuted"
+    assert earlier("", early, times(12, 13, 14, 9, 10)).verdict == "undecided"
+    assert earlier("", early, late).value == -10
+
+
+def test_h1_counts_a_run_that_never_reaches_the_threshold_as_later():
+    assert earlier("", times(50, 52, 54, 56, 58), times(*[60] * 5, never=5)).verdict == "supported"
+
+
+def test_h2_is_decided_by_the_whole_interval():
+    base = np.full(SEEDS, 0.5)
+    assert no_lower("", base + NOISE, base, SHARE).verdict == "supported"
+    assert no_lower("", base + NOISE - 0.05, base, SHARE).verdict == "undecided"
+    assert no_lower("", base + NOISE - 0.10, base, SHARE).verdict == "refuted"
+
+
+def test_h3_is_refuted_on_both_sides():
+    base = np.full(SEEDS, 0.5)
+    assert equal("", base + NOISE, base, SHARE).verdict == "supported"
+    assert equal("", base + NOISE + 0.05, base, SHARE).verdict == "undecided"
+    assert equal("", base + NOISE + 0.10, base, SHARE).verdict == "refuted"
+    assert equal("", base + NOISE - 0.10, base, SHARE).verdict == "refuted"
+
+
+def test_h4_allows_five_steps():
+    base = times(20, 21, 22, 23, 24)
+    later = [no_later("", times(*(base.steps + n + 50 * NOISE)), base) for n in (0, 5, 10)]
+    assert [each.verdict for each in later] == ["supported", "undecided", "refuted"]
+    assert later[2].value == pytest.approx(10)
+    assert later[2].low > 5
+
+
+def test_equal_pairs_decide_although_their_interval_is_unknown():
+    base = np.full(SEEDS, 0.5)
+    assert equal("", base, base, SHARE).verdict == "supported"
+
+
+def test_a_run_that_was_not_evaluated_is_left_out_of_its_pair():
+    base = np.full(SEEDS, 0.5)
+    ours = base + NOISE
+    ours[0] = np.nan
+    decision = no_lower("", ours, base, SHARE)
+    assert decision.value == pytest.approx(np.mean(NOISE[1:]))
+    assert decision.verdict == "supported"
+
+
+def test_every_hypothesis_is_decided_from_its_own_estimators():
+    spread = np.array([0.0, 1, 2, 3, 4])
+    steps = {"grpo": 30, "gdpo": 20, "mo_grpo": 20, "dara_symmetric": 15}
+    when = {name: times(*(first + spread)) for name, first in steps.items()}
+    right = {"grpo": 0.7, "gdpo": 0.5, "mo_grpo": 0.5, "dara_symmetric": 0.1}
+    shares = {name: dict.fromkeys(MEASURES, value + NOISE) for name, value in right.items()}
+    shares["mo_grpo"]["equation"] = np.full(SEEDS, 0.9) - NOISE
+    decisions = decide(when, shares)
+    assert {name: verdict(own) for name, own in decisions.items()} == {
+        "H1": "supported",
+        "H2": "refuted",
+        "H3": "refuted",
+        "H4": "supported",
+    }
+    assert [each.verdict for each in decisions["H3"]] == [
+        "supported",
+        "supported",
+        "refuted",
+        "supported",
+    ]
