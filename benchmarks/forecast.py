@@ -1,8 +1,8 @@
 """Measures what can be told from the first 5 steps: will a reward be learned by the end?
 
-    python -m benchmarks.forecast NAME=FOLDER ... [--draws 10000]
+    python -m benchmarks.forecast NAME=PATTERN ... [--draws 10000]
 
-A FOLDER holds the comparisons of one task, such as tools=runs/study/tools. Prints the AUC of each
+A PATTERN matches the comparisons of one task, as in 'map=runs/study/map-*'. Prints the AUC of each
 number that docs/preregistration/2026-11-26.md registers: per task, the mean over tasks, and the
 differences to the baselines, with 95 % bootstrap intervals over runs.
 """
@@ -77,11 +77,11 @@ def first_steps(rollouts, ranges):
     }
 
 
-def pairs_of(folder):
-    """Return the pairs of all comparisons below a folder, without rewards learned at once."""
+def pairs_of(folders):
+    """Return the pairs of some comparisons, without rewards that are learned in the first steps."""
     found = []
-    for file in sorted(folder.rglob("comparison.json")):
-        experiment = read_experiment(file.parent)
+    for folder in folders:
+        experiment = read_experiment(folder)
         ranges = {reward.name: (reward.low, reward.high) for reward in experiment.rewards}
         for run in experiment.runs:
             places = [rollout_file(run.path / "rollouts", step) for step in range(1, STEPS + 1)]
@@ -154,15 +154,16 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="+", metavar="NAME=FOLDER")
+    parser.add_argument("tasks", nargs="+", metavar="NAME=PATTERN")
     parser.add_argument("--draws", type=int, default=10_000, help="default: %(default)s")
     options = parser.parse_args()
     names = (*BASELINES, *CANDIDATES)
     print(f"| task | runs | pairs | learned | {' | '.join(names)} |")
     print(f"|{'---|' * (4 + len(names))}")
     tasks = []
-    for name, _, folder in (given.partition("=") for given in options.tasks):
-        pairs = pairs_of(Path(folder))
+    for name, _, pattern in (given.partition("=") for given in options.tasks):
+        place = Path(pattern)
+        pairs = pairs_of(sorted(place.parent.glob(place.name)))
         learned, runs = sum(pair.learned for pair in pairs), len({pair.run for pair in pairs})
         shown = " | ".join(f"{value:.3f}" for value in aucs(pairs))
         print(f"| {name} | {runs} | {len(pairs)} | {learned} | {shown} |", flush=True)

@@ -241,3 +241,13 @@ def test_an_accelerator_that_is_not_there_is_missed_before_training(build, more,
 def test_fp16_on_the_cpu_is_refused(build):
     with pytest.raises(ConfigError, match=r"^--set trainer.fp16=true"):
         build("trainer.use_cpu=true", "trainer.fp16=true")
+
+
+def test_preparing_a_recipe_shows_no_warning_of_a_library(recipe_file, recwarn):
+    import warnings
+
+    from gdpo.training.preflight import prepare
+
+    warnings.simplefilter("always", FutureWarning)
+    prepare(resolve(load_recipe(recipe_file, ["trainer.gradient_checkpointing=false"])))
+    assert [str(each.message) for each in recwarn if each.category is FutureWarning] == []

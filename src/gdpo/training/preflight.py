@@ -116,7 +116,8 @@ def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
     Raises:
         GdpoError: If a check fails.
     """
-    job = _Inspection(resolved, rows, None, stop_at_first=True).run()
+    with quiet():
+        job = _Inspection(resolved, rows, None, stop_at_first=True).run()
     assert job is not None, (
         "an inspection that stops at the first error either raises or returns a job"
     )
