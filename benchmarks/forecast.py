@@ -4,10 +4,13 @@
 
 A PATTERN matches the comparisons of one task, as in 'map=runs/study/map-*'. Prints the AUC of each
 number that docs/preregistration/2026-11-26.md registers: per task, the mean over tasks, and the
-differences to the baselines, with 95 % bootstrap intervals over runs.
+differences to the baselines, with 95 % bootstrap intervals. Every AUC is computed twice: over all
+pairs of run and reward, and only between pairs with the same reward of the same comparison.
 """
 
 import argparse
+import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,33 +23,36 @@ from gdpo.experiments.threshold import REACHED, final
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
 
 STEPS = 5
-BASELINES = ("rate", "signal")
-CANDIDATES = ("influence", "forecast")
+BASELINES = ("rate", "signal", "mean", "slope")
+CANDIDATES = ("influence", "forecast", "scaled forecast")
+NUMBERS = (*BASELINES, *CANDIDATES)
 FEWEST = 10
 """Least number of learned and of unlearned pairs of a task whose AUC counts for the mean."""
 
 BETTER = 0.05
 """Least difference of the mean AUC at which a candidate is clearly better."""
 
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class Pair:
     """Stores one reward of one run: what its first steps show, and whether it was learned."""
 
-    run: str
-    numbers: dict[str, float]
+    comparison: str
+    seed: int
+    reward: str
+    numbers: tuple[float, ...]
+    """In the order of `NUMBERS`. All rise with the chance that the reward is learned."""
     learned: bool
 
 
 def first_steps(rollouts, ranges):
-    """Return the numbers of each reward, from the rollouts of each of the first steps.
+    """Return `NUMBERS` of each reward, from the rollouts of each of the first steps.
 
     Args:
         rollouts: The rollouts of each step.
         ranges: Lowest and highest value of each reward, by name.
-
-    Returns:
-        For each reward, its numbers by name. All rise with the chance that it is learned.
     """
     steps = [reward_arrays(step) for step in rollouts]
     names = steps[0].names
@@ -57,61 +63,86 @@ def first_steps(rollouts, ranges):
         ]
     )
     low, high = np.array([ranges[name] for name in names]).T
-    gains, means = [], []
+    gains, scaled_gains, means = [], [], []
     for step in steps:
         scaled = (step.rewards - low) / (high - low)
         centred = scaled - np.nanmean(scaled, axis=1, keepdims=True)
-        gains.append(np.nanmean(step.advantages[:, :, None] * centred, axis=(0, 1)))
+        gain = np.nanmean(step.advantages[:, :, None] * centred, axis=(0, 1))
+        size = np.std(step.advantages)
+        gains.append(gain)
+        scaled_gains.append(gain / size if size > 0 else gain)
         means.append(np.nanmean(scaled, axis=(0, 1)))
-    signal = [1 - influence.zero_variance_groups(name)[1] for name in names]
     columns = {
         "rate": means[-1],
-        "signal": signal,
+        "signal": [1 - influence.zero_variance_groups(name)[1] for name in names],
+        "mean": np.mean(means, axis=0),
+        "slope": np.mean(means[-2:], axis=0) - np.mean(means[:2], axis=0),
         "influence": np.nan_to_num(influence.shares),
         "forecast": np.mean(gains, axis=0),
-        "so far": np.mean(means, axis=0),
+        "scaled forecast": np.mean(scaled_gains, axis=0),
     }
     return {
-        name: {key: float(column[i]) for key, column in columns.items()}
-        for i, name in enumerate(names)
+        name: tuple(float(columns[number][i]) for number in NUMBERS) for i, name in enumerate(names)
     }
 
 
 def pairs_of(folders):
-    """Return the pairs of some comparisons, without rewards that are learned in the first steps."""
-    found = []
+    """Return the pairs of some comparisons, and the runs that have none because they failed.
+
+    Rewards that are already at 80 % in the first steps are left out.
+    """
+    found, left_out = [], []
     for folder in folders:
         experiment = read_experiment(folder)
         ranges = {reward.name: (reward.low, reward.high) for reward in experiment.rewards}
         for run in experiment.runs:
+            if run.state != "finished":
+                left_out.append(str(run.path))
+                continue
             places = [rollout_file(run.path / "rollouts", step) for step in range(1, STEPS + 1)]
             numbers = first_steps([read_rollouts(place) for place in places], ranges)
             for name, (low, high) in ranges.items():
-                if numbers[name].pop("so far") < REACHED:
-                    end = (final(run.means[name]) - low) / (high - low)
-                    found.append(Pair(str(run.path), numbers[name], bool(end >= REACHED)))
-    return found
+                end = (final(run.means[name]) - low) / (high - low)
+                if numbers[name][NUMBERS.index("mean")] < REACHED and not np.isnan(end):
+                    learned = bool(end >= REACHED - _ROUNDING)
+                    found.append(Pair(str(folder), run.seed, name, numbers[name], learned))
+    return found, left_out
 
 
-def auc(numbers, learned):
-    """Return the chance that a learned pair has a larger number than an unlearned one.
+def wins(pairs):
+    """Return how often a learned pair has the larger number, and how many times both were compared.
 
-    A tie counts one half. NaN: one of the kinds is missing.
+    A tie counts one half.
+
+    Returns:
+        One count per number, and the number of comparisons.
     """
-    numbers, learned = np.asarray(numbers), np.asarray(learned)
-    ours, theirs = numbers[learned], np.sort(numbers[~learned])
-    if not ours.size or not theirs.size:
-        return np.nan
-    below, up_to = (np.searchsorted(theirs, ours, side=side) for side in ("left", "right"))
-    return float(np.mean(below + up_to) / 2 / len(theirs))
-
-
-def aucs(pairs):
-    """Return the AUC of each number on one task."""
+    table = np.array([pair.numbers for pair in pairs])
     learned = np.array([pair.learned for pair in pairs])
-    return np.array(
-        [auc([p.numbers[n] for p in pairs], learned) for n in (*BASELINES, *CANDIDATES)]
-    )
+    ours, theirs = table[learned], np.sort(table[~learned], axis=0)
+    counts = np.zeros(table.shape[1])
+    for i in range(table.shape[1]):
+        for side in ("left", "right"):
+            counts[i] += np.searchsorted(theirs[:, i], ours[:, i], side=side).sum() / 2
+    return counts, len(ours) * len(theirs)
+
+
+def auc(pairs):
+    """Return the AUC of each number over all pairs, and within rewards of the same comparison.
+
+    NaN: no learned pair can be compared with an unlearned one.
+
+    Returns:
+        Two rows, with one AUC per number.
+    """
+    strata = defaultdict(list)
+    for pair in pairs:
+        strata[pair.comparison, pair.reward].append(pair)
+    within = [wins(some) for some in strata.values()]
+    all_pairs, compared = wins(pairs)
+    sums = np.sum([count for count, _ in within], axis=0), sum(number for _, number in within)
+    rows = ((all_pairs, compared), sums)
+    return np.array([c / n if n else np.full(len(c), np.nan) for c, n in rows])
 
 
 def counts(pairs):
@@ -121,33 +152,41 @@ def counts(pairs):
 
 
 def redrawn(pairs, rng):
-    """Return the pairs of as many runs, drawn with replacement."""
-    by_run = {}
+    """Return the pairs of as many seeds of each comparison, drawn with replacement.
+
+    All runs with one seed start from the same policy and see the same problems, so they stay
+    together.
+    """
+    seeds = defaultdict(lambda: defaultdict(list))
     for pair in pairs:
-        by_run.setdefault(pair.run, []).append(pair)
-    runs = list(by_run.values())
-    return [pair for i in rng.integers(len(runs), size=len(runs)) for pair in runs[i]]
+        seeds[pair.comparison][pair.seed].append(pair)
+    drawn = []
+    for of_comparison in seeds.values():
+        clusters = list(of_comparison.values())
+        for i in rng.integers(len(clusters), size=len(clusters)):
+            drawn += clusters[i]
+    return drawn
 
 
 def bootstrap(tasks, draws, seed=0):
-    """Return the mean AUC of each number over the tasks, one row per draw of runs."""
+    """Return the mean AUC over the tasks, `[draw, kind, number]`. NaN: a task lacks one kind."""
     rng = np.random.default_rng(seed)
     return np.array(
-        [np.nanmean([aucs(redrawn(pairs, rng)) for pairs in tasks], axis=0) for _ in range(draws)]
+        [np.mean([auc(redrawn(pairs, rng)) for pairs in tasks], axis=0) for _ in range(draws)]
     )
 
 
 def clearly_better(mean, drawn):
-    """Return for each candidate whether it is clearly better than every baseline.
+    """Return for each candidate whether it is clearly better than every baseline, in both kinds.
 
     Args:
-        mean: Mean AUC of each number, baselines first.
-        drawn: The same for each draw, one row per draw.
+        mean: Mean AUC, `[kind, number]`, baselines first.
+        drawn: The same for each draw.
     """
     known = len(BASELINES)
-    low = np.nanpercentile(drawn[:, known:, None] - drawn[:, None, :known], 2.5, axis=0)
-    ahead = mean[known:, None] - mean[None, :known]
-    return np.all((ahead >= BETTER) & (low > 0), axis=1)
+    ahead = mean[:, known:, None] - mean[:, None, :known]
+    low = np.nanpercentile(drawn[..., known:, None] - drawn[..., None, :known], 2.5, axis=0)
+    return np.all((ahead >= BETTER) & (low > 0), axis=(0, 2))
 
 
 def main():
@@ -157,28 +196,46 @@ def main():
     parser.add_argument("tasks", nargs="+", metavar="NAME=PATTERN")
     parser.add_argument("--draws", type=int, default=10_000, help="default: %(default)s")
     options = parser.parse_args()
-    names = (*BASELINES, *CANDIDATES)
-    print(f"| task | runs | pairs | learned | {' | '.join(names)} |")
-    print(f"|{'---|' * (4 + len(names))}")
-    tasks = []
+    tasks, left_out = [], []
+    print(f"| task | pairs | learned | {' | '.join(NUMBERS)} |\n|{'---|' * (3 + len(NUMBERS))}")
     for name, _, pattern in (given.partition("=") for given in options.tasks):
         place = Path(pattern)
-        pairs = pairs_of(sorted(place.parent.glob(place.name)))
-        learned, runs = sum(pair.learned for pair in pairs), len({pair.run for pair in pairs})
-        shown = " | ".join(f"{value:.3f}" for value in aucs(pairs))
-        print(f"| {name} | {runs} | {len(pairs)} | {learned} | {shown} |", flush=True)
+        pairs, failed = pairs_of(sorted(place.parent.glob(place.name)))
+        if not pairs:
+            parser.error(f"{name}: no finished run matches {pattern!r}")
+        learned = sum(pair.learned for pair in pairs)
+        for kind, row in zip(("all", "same reward"), auc(pairs), strict=True):
+            shown = " | ".join(f"{value:.3f}" for value in row)
+            print(f"| {name}, {kind} | {len(pairs)} | {learned} | {shown} |", flush=True)
         tasks += [pairs] if counts(pairs) else []
-    mean = np.mean([aucs(pairs) for pairs in tasks], axis=0)
-    drawn = bootstrap(tasks, options.draws)
-    low, high = np.nanpercentile(drawn, [2.5, 97.5], axis=0)
-    cells = [f"{m:.3f} ({a:.3f} to {b:.3f})" for m, a, b in zip(mean, low, high, strict=True)]
-    print(f"| mean of {len(tasks)} tasks | | | | {' | '.join(cells)} |\n")
-    for i, candidate in enumerate(CANDIDATES, len(BASELINES)):
-        for j, baseline in enumerate(BASELINES):
-            low, high = np.nanpercentile(drawn[:, i] - drawn[:, j], [2.5, 97.5])
-            print(f"{candidate} - {baseline}: {mean[i] - mean[j]:+.3f} ({low:+.3f} to {high:+.3f})")
-    better = clearly_better(mean, drawn)
-    print(f"Clearly better: {', '.join(np.array(CANDIDATES)[better]) or 'none'}")
+        left_out += failed
+    print(f"\nRuns that have not finished: {', '.join(left_out) or 'none'}")
+    if not tasks:
+        sys.exit(f"No task has {FEWEST} learned and {FEWEST} unlearned pairs")
+    summarize(np.mean([auc(pairs) for pairs in tasks], axis=0), bootstrap(tasks, options.draws))
+
+
+def summarize(mean, drawn):
+    """Print the mean AUC over tasks and its differences, with intervals, and the decision."""
+    print(f"Draws without one of the kinds: {np.isnan(drawn).any(axis=(1, 2)).mean():.1%}\n")
+    for kind, name in enumerate(("all pairs", "pairs with the same reward")):
+        print(f"| {name} | AUC | {' | '.join(f'minus {each}' for each in BASELINES)} |")
+        print(f"|{'---|' * (2 + len(BASELINES))}")
+        for i, number in enumerate(NUMBERS):
+            cells = [interval(mean[kind, i], drawn[:, kind, i])]
+            for j in range(len(BASELINES) if number in CANDIDATES else 0):
+                ahead = mean[kind, i] - mean[kind, j]
+                cells.append(interval(ahead, drawn[:, kind, i] - drawn[:, kind, j]))
+            print(f"| {number} | {' | '.join(cells)} |")
+        print()
+    better = np.array(CANDIDATES)[clearly_better(mean, drawn)]
+    print(f"Clearly better: {', '.join(better) or 'none'}")
+
+
+def interval(value, drawn):
+    """Return a value with its 95 % interval as text."""
+    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

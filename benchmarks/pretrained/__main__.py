@@ -15,6 +15,7 @@ and `smollm2`, and GSM8K's test rows in $GDPO_DATA or from the Hub.
 """
 
 import argparse
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -26,7 +27,7 @@ from benchmarks.pretrained._prepare import prepare
 
 from gdpo._student import paired_interval
 from gdpo.evaluation.evaluation import read_results
-from gdpo.experiments.reading import read_experiment
+from gdpo.experiments.reading import OPEN, read_experiment
 from gdpo.experiments.threshold import REACHED, WINDOW, first_reached
 
 ESTIMATORS = ("grpo", "gdpo", "mo_grpo", "dara_symmetric")
@@ -41,16 +42,27 @@ SEEDS = 5
 
 
 def train(folder, seeds, jobs):
-    """Train the missing runs."""
+    """Train the missing runs. Failed runs count as ended."""
     gdpo(
         *("compare", folder / "recipe.yaml", "--estimators", ",".join(ESTIMATORS)),
         *("--seeds", seeds, "--jobs", jobs, "--output", folder / "compare"),
+        check=False,
     )
+    ended(folder)
+
+
+def ended(folder):
+    """Return the experiment, or exit with a message if a run has not ended."""
+    experiment = read_experiment(folder / "compare")
+    still_open = [run.path.name for run in experiment.runs if run.state in OPEN]
+    if still_open:
+        sys.exit(f"{len(still_open)} runs have not ended: {', '.join(still_open)}")
+    return experiment
 
 
 def evaluate_all(folder, jobs):
     """Evaluate the policy and every finished run on every set of problems."""
-    runs = read_experiment(folder / "compare").runs
+    runs = ended(folder).runs
     models = {"policy": folder / "policy"} | {
         run.path.name: run.path for run in runs if run.state == "finished"
     }
@@ -69,11 +81,12 @@ def evaluate_all(folder, jobs):
         list(pool.map(one, product(models.items(), SETS)))
 
 
-def times(runs):
+def times(runs, total_steps):
     """Return when the runs of an estimator reached 80 % of the rare reward."""
-    crossings = [first_reached(run.means[RARE], REACHED, window=WINDOW) for run in runs]
-    steps = [c or run.steps for c, run in zip(crossings, runs, strict=True)]
-    return Times(np.array(steps, dtype=float), np.array([c is not None for c in crossings]))
+    curves = [run.means.get(RARE, np.empty(0)) for run in runs]
+    crossings = [first_reached(curve, REACHED, window=WINDOW) for curve in curves]
+    steps = [float(crossing or total_steps) for crossing in crossings]
+    return Times(np.array(steps), np.array([crossing is not None for crossing in crossings]))
 
 
 def shares(folder, name, problems):
@@ -95,7 +108,7 @@ def shares(folder, name, problems):
 
 def tables(folder):
     """Print the evaluations, what was lost, and the decisions."""
-    experiment = read_experiment(folder / "compare")
+    experiment = ended(folder)
     runs = {label: experiment.runs_of(label) for label in ESTIMATORS}
     for label, own in runs.items():
         states = [f"{run.seed}: {run.state} {run.why}".strip() for run in own]
@@ -103,12 +116,13 @@ def tables(folder):
     for problems in SETS:
         _print_shares(folder, runs, problems)
     for seeds in sorted({SEEDS, len(experiment.seeds)}):
-        _print_decisions(folder, {label: own[:seeds] for label, own in runs.items()})
+        first = {label: own[:seeds] for label, own in runs.items()}
+        when = {label: times(own, experiment.total_steps) for label, own in first.items()}
+        held_out = {label: _by_seed(folder, own, "held_out") for label, own in first.items()}
+        _print_decisions(first, decide(when, held_out))
 
 
-def _print_decisions(folder, runs):
-    held_out = {label: _by_seed(folder, own, "held_out") for label, own in runs.items()}
-    decisions = decide({label: times(own) for label, own in runs.items()}, held_out)
+def _print_decisions(runs, decisions):
     seeds = ", ".join(str(run.seed) for run in runs["gdpo"])
     print(f"\n| seeds {seeds} | measure | difference | 95 % interval | decision |")
     print("|---|---|---|---|---|")

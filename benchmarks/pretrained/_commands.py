@@ -7,11 +7,15 @@ import sys
 TASK = "benchmarks.pretrained.arithmetic:ARITHMETIC"
 
 
-def gdpo(*arguments):
-    """Run the command gdpo in a process of its own, with one thread."""
+def gdpo(*arguments, check=True):
+    """Run the command gdpo in a process of its own, with one thread.
+
+    Raises:
+        CalledProcessError: If the command fails and `check` is true.
+    """
     subprocess.run(
         [sys.executable, "-m", "gdpo", *map(str, arguments)],
-        check=True,
+        check=check,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
 

@@ -3,7 +3,7 @@
 All functions take arrays with one value per seed, in the same order of seeds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,10 +23,16 @@ SHARE = 0.05
 
 @dataclass(frozen=True)
 class Times:
-    """Stores the step at which each run reached the threshold, or its last step."""
+    """Stores when each run reached the threshold."""
 
     steps: np.ndarray
+    """Step at which each run reached the threshold, or the number of steps of a whole run."""
     reached: np.ndarray
+
+    @property
+    def known(self):
+        """Whether all runs but one reached the threshold, so that their steps can be compared."""
+        return np.count_nonzero(~self.reached) <= 1
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,17 @@ def no_lower(what, ours, theirs, margin):
 def no_later(what, ours, theirs):
     """Decide whether our runs reach the threshold no later, up to `STEPS` (H4)."""
     mirrored = no_lower(what, -ours.steps, -theirs.steps, STEPS)
-    return Decision(what, -mirrored.value, -mirrored.high, -mirrored.low, mirrored.verdict)
+    found = Decision(what, -mirrored.value, -mirrored.high, -mirrored.low, mirrored.verdict)
+    return _if_known(found, ours, theirs)
+
+
+def as_late(what, ours, theirs):
+    """Decide whether our runs reach the threshold at the same time, up to `STEPS` (H3)."""
+    return _if_known(equal(what, ours.steps, theirs.steps, STEPS), ours, theirs)
+
+
+def _if_known(decision, ours, theirs):
+    return decision if ours.known and theirs.known else replace(decision, verdict="undecided")
 
 
 def equal(what, ours, theirs, margin):
@@ -115,7 +131,7 @@ def decide(times, shares):
             )
         ],
         "H3": [
-            equal("gdpo - mo_grpo, steps to 80 % of the tags", gdpo.steps, mo_grpo.steps, STEPS),
+            as_late("gdpo - mo_grpo, steps to 80 % of the tags", gdpo, mo_grpo),
             *(
                 equal(f"gdpo - mo_grpo, held-out {measure}", *pair, SHARE)
                 for measure, pair in held_out.items()
@@ -132,9 +148,11 @@ def verdict(decisions):
 
 
 def _decision(what, ours, theirs, decide):
-    ours, theirs = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
+    """Return the decision about a paired difference, undecided if a run has no value."""
     interval = paired_difference(ours, theirs)
     low, high = interval.low, interval.high
-    if np.ptp(ours - theirs) == 0:  # the interval is unknown, but every pair agrees
+    if np.isnan(ours - theirs).any():
+        return Decision(what, interval.value, low, high, "undecided")
+    if np.allclose(ours - theirs, interval.value, rtol=0, atol=1e-12):  # no interval, but no doubt
         low = high = interval.value
     return Decision(what, interval.value, low, high, decide(low, high))

@@ -1,11 +1,16 @@
 """The experiment on a pretrained model: its task, its problems, and its decisions."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from benchmarks.pretrained.__main__ import ended
+from benchmarks.pretrained.__main__ import times as when_reached
 from benchmarks.pretrained._hypotheses import (
     MEASURES,
     SHARE,
     Times,
+    as_late,
     decide,
     earlier,
     equal,
@@ -16,6 +21,7 @@ from benchmarks.pretrained._hypotheses import (
 from benchmarks.pretrained._prepare import PHRASES, half_solved, problems, worked
 from benchmarks.pretrained.arithmetic import ARITHMETIC
 
+from gdpo.experiments.reading import Run
 from gdpo.testing import check_reward
 
 SEEDS = 5
@@ -130,13 +136,46 @@ def test_equal_pairs_decide_although_their_interval_is_unknown():
     assert equal("", base, base, SHARE).verdict == "supported"
 
 
-def test_a_run_that_was_not_evaluated_is_left_out_of_its_pair():
+def test_differences_that_are_equal_up_to_rounding_decide():
+    base = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert equal("", base + 0.01, base, SHARE).verdict == "supported"
+
+
+def test_a_run_without_an_evaluation_leaves_the_hypothesis_undecided():
     base = np.full(SEEDS, 0.5)
     ours = base + NOISE
     ours[0] = np.nan
     decision = no_lower("", ours, base, SHARE)
     assert decision.value == pytest.approx(np.mean(NOISE[1:]))
-    assert decision.verdict == "supported"
+    assert decision.verdict == "undecided"
+
+
+@pytest.mark.parametrize("decision", [no_later, as_late])
+def test_steps_decide_nothing_if_two_runs_do_not_reach_the_threshold(decision):
+    slow = times(60, 59, 58, 57, 56, never=1)
+    assert decision("", slow, times(60, 59, 58, 57, 55, never=1)).verdict == "supported"
+    assert decision("", slow, times(60, 60, 58, 57, 56, never=2)).verdict == "undecided"
+    assert decision("", times(60, 60, 58, 57, 56, never=2), slow).verdict == "undecided"
+
+
+def test_a_run_that_failed_early_never_reached_the_threshold():
+    curve = np.array([0.0] * 10 + [1.0] * 10)
+    runs = [made_run(curve), made_run(curve[:12], state="failed"), made_run(None, state="failed")]
+    found = when_reached(runs, 60)
+    assert found.steps.tolist() == [14, 60, 60]
+    assert found.reached.tolist() == [True, False, False]
+
+
+def made_run(curve, *, state="finished"):
+    means = {} if curve is None else {"tags": curve}
+    return Run("gdpo", 1, Path("run"), state, "", means)
+
+
+def test_results_are_not_read_before_every_run_has_ended(two_estimators):
+    (two_estimators / "grpo-seed-1" / "environment.json").write_text("{}")
+    two_estimators.rename(two_estimators.with_name("compare"))
+    with pytest.raises(SystemExit, match="1 runs have not ended: grpo-seed-1"):
+        ended(two_estimators.parent)
 
 
 def test_every_hypothesis_is_decided_from_its_own_estimators():
