@@ -146,7 +146,7 @@ def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_fil
     assert "brief" in unused
     assert "column 'w'" in unused
     (untested,) = [text for text in notes if text.startswith("reward brief")]
-    assert "none of the 10 rows that were tried" in untested
+    assert "applies to none of the tried rows (10)" in untested
 
 
 def test_a_reward_of_later_rows_only_is_not_said_to_apply_to_none(recipe_file, weighted):
@@ -154,7 +154,7 @@ def test_a_reward_of_later_rows_only_is_not_said_to_apply_to_none(recipe_file, w
     findings = check(load_recipe(recipe_file, [COLUMN]), rows=1)
     notes = [each.text for each in findings if each.verdict is Verdict.NOTE]
     (untested,) = [text for text in notes if text.startswith("reward brief")]
-    assert "none of the 1 rows that were tried" in untested
+    assert "applies to none of the tried rows (1)" in untested
     assert not any("applies to no row" in text for text in notes)
 
 
@@ -246,7 +246,7 @@ def test_a_reward_whose_weights_are_null_on_every_tried_row_is_reported_as_untes
         tested, untested, *_ = check_rewards(task, scorer, samples)
     assert not tested.doubtful
     assert untested.doubtful
-    assert "none of the 3 rows" in untested.text
+    assert "none of the tried rows (3)" in untested.text
     assert "None" not in untested.text
 
 

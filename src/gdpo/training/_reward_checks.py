@@ -120,8 +120,8 @@ def _check_one(
 ) -> RewardFinding:
     if problems and not any(applies(problem.weights, reward.name) for problem in problems):
         return RewardFinding(
-            f"reward {reward.name}: it applies to none of the {len(problems):,} rows that were "
-            "tried, so it was not tested",
+            f"reward {reward.name}: not tested, because it applies to none of the tried rows "
+            f"({len(problems):,})",
             doubtful=True,
         )
     if reward.of == "tokens":
@@ -153,7 +153,7 @@ def _check_one(
     if known and not any(applies(s.weights, reward.name) for _, s, _ in known):
         return RewardFinding(
             f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: not tested on reference "
-            f"answers, because the weights per prompt apply it to none of the {len(known):,} rows"
+            f"answers, because it applies to none of the rows that have one ({len(known):,})"
         )
     return _summary(reward, tried, len(problems), [n for n, *_ in short])
 
