@@ -1,4 +1,4 @@
-"""The study of docs/explanation/study.md: which estimator does better, where, and how certainly.
+"""The runs of docs/explanation/study_tiny_policies.md: which estimator does better, and where.
 
     python -m benchmarks.study [PART ...] [--seeds 10] [--jobs 2] [--output FOLDER]
 

@@ -235,7 +235,7 @@ STARTS: Mapping[str, Start] = {
         reason=(
             "Before training, about 1 % of the responses have the required format. This start is "
             "the default because the estimators differ in every seed that was tried "
-            "(docs/explanation/study.md, stability map)."
+            "(docs/explanation/study_tiny_policies.md, stability map)."
         ),
         known=(
             "In 6 of 6 seeds (0 to 5), GDPO learned the format (mean 0.87 to 0.96 at the end) and "
