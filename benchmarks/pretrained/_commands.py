@@ -30,8 +30,14 @@ def evaluate(model, rows, samples, output):
 
 
 def evaluate_gsm8k(model, output):
-    """Evaluate a model on the first 100 test problems of GSM8K, with greedy decoding."""
+    """Evaluate a model on the first 100 problems of GSM8K, with greedy decoding.
+
+    If $GDPO_DATA is set, the problems are those of gsm8k/train.jsonl.gz in this folder (GSM8K has
+    its training split there). Otherwise, they are those of the test split on the Hub.
+    """
+    data = os.environ.get("GDPO_DATA")
     gdpo(
         *("evaluate", model, "--benchmarks", "gsm8k", "--rows", "100", "--max-tokens", "160"),
+        *(("--data", f"gsm8k={data}/gsm8k/train.jsonl.gz") if data else ()),
         *("--at-once", "128", "--output", output),
     )
