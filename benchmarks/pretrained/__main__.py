@@ -92,10 +92,11 @@ def evaluate_all(folder, jobs):
         list(pool.map(one, product(models.items(), SETS)))
 
 
-def times(runs, total_steps):
-    """Return when the runs of an estimator reached 80 % of the rare reward."""
-    curves = [run.means.get(RARE, np.empty(0)) for run in runs]
-    crossings = [first_reached(curve, REACHED, window=WINDOW) for curve in curves]
+def times(runs, reward, total_steps):
+    """Return when the runs of an estimator reached 80 % of the range of a reward."""
+    threshold = reward.low + REACHED * (reward.high - reward.low)
+    curves = [run.means.get(reward.name, np.empty(0)) for run in runs]
+    crossings = [first_reached(curve, threshold, window=WINDOW) for curve in curves]
     steps = [float(crossing or total_steps) for crossing in crossings]
     return Times(np.array(steps), np.array([crossing is not None for crossing in crossings]))
 
@@ -124,18 +125,19 @@ def tables(folder):
     for label, own in runs.items():
         states = [f"{run.seed}: {run.state} {run.why}".strip() for run in own]
         print(f"{label}: {'; '.join(states)}")
-    _print_steps(runs)
+    (rare,) = (reward for reward in experiment.rewards if reward.name == RARE)
+    _print_steps(runs, experiment.rewards, experiment.total_steps)
     for problems in SETS:
         _print_shares(folder, runs, problems)
     for seeds in sorted({SEEDS, len(experiment.seeds)}):
         first = {label: own[:seeds] for label, own in runs.items()}
-        when = {label: times(own, experiment.total_steps) for label, own in first.items()}
+        when = {label: times(own, rare, experiment.total_steps) for label, own in first.items()}
         held_out = {label: _by_seed(folder, own, "held_out") for label, own in first.items()}
         _print_decisions(first, decide(when, held_out))
 
 
-def _print_steps(runs):
-    """Print the cost of the runs, how often the gradient is clipped, and when two runs part."""
+def _print_steps(runs, rewards, total_steps):
+    """Print cost, clipped gradients, the steps to 80 %, and when two estimators part."""
     rows = {
         label: [row for run in own for row in RunDirectory(run.path).read_metrics()]
         for label, own in runs.items()
@@ -146,7 +148,12 @@ def _print_steps(runs):
     print(f"{len(seconds)} steps, median {np.median(seconds):.1f} s, {hours:.1f} hours in total")
     for label, own in rows.items():
         clipped = np.mean([row["grad_norm"] > MAX_GRAD_NORM for row in own])
-        print(f"{label}: gradient clipped in {clipped:.0%} of the steps")
+        print(
+            f"{label}: gradient clipped in {clipped:.0%} of the steps, 80 % of each reward at steps"
+        )
+        for reward in rewards:
+            when = times(runs[label], reward, total_steps).steps
+            print(f"  {reward.name}: {when.astype(int).tolist()}, mean {when.mean():.1f}")
     parted = [_first_difference(*pair) for pair in zip(runs["gdpo"], runs["mo_grpo"], strict=True)]
     print(f"gdpo and mo_grpo first differ in a mean reward at steps {parted}")
 

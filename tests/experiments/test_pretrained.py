@@ -21,7 +21,7 @@ from benchmarks.pretrained._hypotheses import (
 from benchmarks.pretrained._prepare import PHRASES, half_solved, problems, worked
 from benchmarks.pretrained.arithmetic import ARITHMETIC
 
-from gdpo.experiments.reading import Run
+from gdpo.experiments.reading import Measured, Run
 from gdpo.testing import check_reward
 
 SEEDS = 5
@@ -161,7 +161,7 @@ def test_steps_decide_nothing_if_two_runs_do_not_reach_the_threshold(decision):
 def test_a_run_that_failed_early_never_reached_the_threshold():
     curve = np.array([0.0] * 10 + [1.0] * 10)
     runs = [made_run(curve), made_run(curve[:12], state="failed"), made_run(None, state="failed")]
-    found = when_reached(runs, 60)
+    found = when_reached(runs, Measured("tags", 0.0, 1.0, 1.0), 60)
     assert found.steps.tolist() == [14, 60, 60]
     assert found.reached.tolist() == [True, False, False]
 
