@@ -1,11 +1,13 @@
 """Times an optimizer step of SmolLM2-135M with vLLM, with gdpo's generation and with TRL's.
 
     python -m benchmarks.vllm_step [--rounds 2] [--steps 3] [--samples 8] [--tokens 256]
+        [--experiment FOLDER]
 
 Trains on 8 prompts x 8 samples of up to 256 tokens by default, on a CPU, in the environment that
-`make engines ENGINES=trl-vllm` creates. The variants take turns, each in a process of its own. The
-first step of a process is not counted. Completions differ between the variants, so the table also
-shows their mean length. Needs the extra `smollm2`.
+`make engines ENGINES=trl-vllm` creates. With `--experiment`, the policy and the problems are those
+that `python -m benchmarks.pretrained FOLDER prepare` made. The variants take turns, each in a
+process of its own. The first step of a process is not counted. Completions differ between the
+variants, so the table also shows their mean length. Needs the extra `smollm2`.
 """
 
 import argparse
@@ -17,8 +19,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from benchmarks.pretrained.arithmetic import prompt
 from tests.engines.__main__ import HERE, prepare
 from tests.environments import ROOT
+from transformers import AutoTokenizer
 
 from gdpo.recipes.models import convert_smollm2
 
@@ -38,11 +42,12 @@ VARIABLES = {
 }
 
 
-def steps(python, model, variant, options):
+def steps(python, model, variant, options, prompts):
     """Return the log of each step after the first one."""
     fields = {
         "num_generations": options.samples,
-        "gradient_accumulation_steps": options.samples,
+        "per_device_train_batch_size": 8 if prompts is None else 8 * options.samples,
+        "gradient_accumulation_steps": options.samples if prompts is None else 1,
         "max_completion_length": options.tokens,
         "vllm_max_model_length": options.tokens + 64,
         "learning_rate": 1e-6,
@@ -51,6 +56,9 @@ def steps(python, model, variant, options):
     fields |= VARIANTS[variant]
     given = [f"{name}={json.dumps(value)}" for name, value in fields.items()]
     with tempfile.TemporaryDirectory() as folder:
+        if prompts is not None:
+            Path(folder, "prompts.json").write_text(json.dumps(prompts))
+            given += ["--prompts", str(Path(folder, "prompts.json"))]
         subprocess.run(
             [python, HERE / "trl_vllm" / "training.py", folder, str(model), *given],
             env=os.environ | VARIABLES,
@@ -69,13 +77,23 @@ def main():
     parser.add_argument("--steps", type=int, default=3, help="steps per process. Default: 3")
     parser.add_argument("--samples", type=int, default=8, help="samples per prompt. Default: 8")
     parser.add_argument("--tokens", type=int, default=256, help="longest completion. Default: 256")
-    parser.add_argument("--policy", type=Path, help="model folder. Default: SmolLM2-135M-Instruct")
+    parser.add_argument("--experiment", type=Path, help="folder of `benchmarks.pretrained`")
     options = parser.parse_args()
-    python, model = prepare("trl-vllm"), options.policy or convert_smollm2()
+    python = prepare("trl-vllm")
+    if options.experiment:
+        model = options.experiment / "policy"
+        rows = (options.experiment / "train.jsonl").read_text().splitlines()
+        prompts = AutoTokenizer.from_pretrained(model).apply_chat_template(
+            [prompt(json.loads(row)["problem"]) for row in rows],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+    else:
+        model, prompts = convert_smollm2(), None
     logs = {variant: [] for variant in VARIANTS}
     for _ in range(options.rounds):
         for variant in VARIANTS:
-            logs[variant] += (timed := steps(python, model, variant, options))
+            logs[variant] += (timed := steps(python, model, variant, options, prompts))
             sys.stderr.write(f"{variant}: {[round(each['step_time'], 1) for each in timed]}\n")
     print("| generation | s per step: median (all) | tokens per completion |\n|---|---|---|")
     for variant, log in logs.items():

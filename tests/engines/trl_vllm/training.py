@@ -1,6 +1,6 @@
 """Trains once with `GDPOTrainer` and vLLM, on a CPU.
 
-    python training.py FOLDER POLICY [FIELD=VALUE ...] [--resume] [--die-at STEP]
+    python training.py FOLDER POLICY [FIELD=VALUE ...] [--prompts FILE] [--resume] [--die-at STEP]
 
 The fields are those of `GDPOConfig`, in JSON. Writes what TRL logs to FOLDER/log.json, and a
 rollout record to FOLDER/rollouts.
@@ -72,6 +72,7 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("policy")
     parser.add_argument("fields", nargs="*")
+    parser.add_argument("--prompts", type=Path, help="JSON file with a list of prompts")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--die-at", type=int)
     options = parser.parse_args()
@@ -79,9 +80,10 @@ def main():
     config = configuration(options.folder, {key: json.loads(value) for key, value in pairs})
     if config.vllm_mode == "server":
         patch()
-    rows = Dataset.from_list(
-        [{"prompt": f"What is {i} + {j}?"} for i in range(8) for j in range(8)]
-    )
+    prompts = [f"What is {i} + {j}?" for i in range(8) for j in range(8)]
+    if options.prompts:
+        prompts = json.loads(options.prompts.read_text())
+    rows = Dataset.from_dict({"prompt": prompts})
     trainer = GDPOTrainer(
         model=options.policy,
         args=config,
