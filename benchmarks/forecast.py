@@ -1,4 +1,4 @@
-"""Measures what can be told from the first 5 steps: will a reward be learned by the end?
+"""Measures how well numbers from the first 5 steps forecast whether a reward is learned.
 
     python -m benchmarks.forecast NAME=PATTERN ... [--draws 10000]
 
@@ -27,10 +27,10 @@ BASELINES = ("rate", "signal", "mean", "slope")
 CANDIDATES = ("influence", "forecast", "scaled forecast")
 NUMBERS = (*BASELINES, *CANDIDATES)
 FEWEST = 10
-"""Least number of learned and of unlearned pairs of a task whose AUC counts for the mean."""
+"""Smallest number of learned and of unlearned pairs of a task whose AUC counts for the mean."""
 
 BETTER = 0.05
-"""Least difference of the mean AUC at which a candidate is clearly better."""
+"""Smallest difference of the mean AUC at which a candidate is clearly better."""
 
 _ROUNDING = 1e-9
 
@@ -193,8 +193,10 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="+", metavar="NAME=PATTERN")
-    parser.add_argument("--draws", type=int, default=10_000, help="default: %(default)s")
+    parser.add_argument("tasks", nargs="+", metavar="NAME=PATTERN", help="comparisons of a task")
+    parser.add_argument(
+        "--draws", type=int, default=10_000, help="bootstrap draws. Default: %(default)s"
+    )
     options = parser.parse_args()
     tasks, left_out = [], []
     print(f"| task | pairs | learned | {' | '.join(NUMBERS)} |\n|{'---|' * (3 + len(NUMBERS))}")

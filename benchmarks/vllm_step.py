@@ -1,4 +1,4 @@
-"""Times an optimizer step of SmolLM2-135M with vLLM, with gdpo's generation and with TRL's.
+"""Times an optimizer step of SmolLM2-135M with TRL's trainer, with gdpo, and with gdpo and vLLM.
 
     python -m benchmarks.vllm_step [--rounds 2] [--steps 3] [--samples 8] [--tokens 256]
         [--experiment FOLDER]
@@ -6,8 +6,8 @@
 Trains on 8 prompts x 8 samples of up to 256 tokens by default, on a CPU, in the environment that
 `make engines ENGINES=trl-vllm` creates. With `--experiment`, the policy and the problems are those
 that `python -m benchmarks.pretrained FOLDER prepare` made. The variants take turns, each in a
-process of its own. The first step of a process is not counted. Completions differ between the
-variants, so the table also shows their mean length. Needs the extra `smollm2`.
+process of its own. The first step of a process is not counted. TRL's trainer runs without gdpo's
+speed-ups. Completions differ between the variants, so the table also shows their mean length. Needs the extra `smollm2`.
 """
 
 import argparse
@@ -76,7 +76,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=2, help="processes per variant. Default: 2")
     parser.add_argument("--steps", type=int, default=3, help="steps per process. Default: 3")
     parser.add_argument("--samples", type=int, default=8, help="samples per prompt. Default: 8")
-    parser.add_argument("--tokens", type=int, default=256, help="longest completion. Default: 256")
+    parser.add_argument(
+        "--tokens", type=int, default=256, help="tokens per completion, at most. Default: 256"
+    )
     parser.add_argument("--experiment", type=Path, help="folder of `benchmarks.pretrained`")
     options = parser.parse_args()
     python = prepare("trl-vllm")

@@ -19,8 +19,8 @@ def draw(path, experiment):
         _panel(axis, rewards[name], {label: experiment.curves(label, name) for label in _SHOWN})
     caption = (
         f"SmolLM2-135M-Instruct on small sums and products; {len(experiment.seeds)} seeds. "
-        f"Thin: each seed, mean over {WINDOW} steps.\n"
-        "Thick: median over the seeds. Band: quartiles."
+        f"Thin: each seed, mean over the last {WINDOW} steps.\n"
+        "Thick: median over the seeds. Band: first to third quartile. Dashed: 80 % of the range."
     )
     figure.text(0.012, 0.02, caption, fontsize=8, color=_GREY)
     figure.savefig(path)
@@ -38,7 +38,7 @@ def _panel(axis, reward, curves):
         axis.plot(steps, middle, color=colour, linewidth=2.2, label=label.upper())
     threshold = reward.low + REACHED * span
     axis.axhline(threshold, color=_GREY, linewidth=0.8, linestyle=(0, (4, 4)))
-    axis.text(5, threshold + 0.012 * span, "80 % of the range", fontsize=7.5, color=_GREY)
+    axis.text(3, threshold + 0.012 * span, "80 %", fontsize=7.5, color=_GREY)
     axis.set_title(f"{reward.name} reward", fontsize=10.5, loc="left")
     axis.set_ylabel(f"mean over rollouts ({reward.low:g} to {reward.high:g})", fontsize=8.5)
     axis.set_xlabel("optimizer step", fontsize=8.5)

@@ -21,7 +21,7 @@ _TAGS = re.compile(r"<answer>\s*-?[0-9]+\s*</answer>\s*\Z")
 
 
 def draw(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """Return different problems: sums of two or three numbers, and products."""
+    """Return different problems: sums and differences of two, sums of three, and products."""
     rng, found = np.random.default_rng(seed), dict[str, int]()
     while len(found) < count:
         problem, result = _drawn(int(rng.integers(3)), rng)

@@ -1,4 +1,4 @@
-"""Looks which small tasks of reasoning-gym SmolLM2-135M-Instruct solves as it comes.
+"""Measures which small reasoning-gym tasks SmolLM2-135M-Instruct solves without training.
 
     python -m benchmarks.pretrained.look [--problems 10] [--samples 4]
 
@@ -75,8 +75,8 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problems", type=int, default=10)
-    parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--problems", type=int, default=10, help="problems per task. Default: 10")
+    parser.add_argument("--samples", type=int, default=4, help="samples per problem. Default: 4")
     options = parser.parse_args()
     model = str(convert_smollm2())
     sampling = Sampling(samples=options.samples, temperature=1.0, max_tokens=80)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.pretrained.__main__ import ended
-from benchmarks.pretrained.__main__ import times as when_reached
 from benchmarks.pretrained._hypotheses import (
     MEASURES,
     SHARE,
@@ -19,6 +18,7 @@ from benchmarks.pretrained._hypotheses import (
     verdict,
 )
 from benchmarks.pretrained._prepare import PHRASES, half_solved, problems, worked
+from benchmarks.pretrained._tables import times as when_reached
 from benchmarks.pretrained.arithmetic import ARITHMETIC
 
 from gdpo.experiments.reading import Measured, Run

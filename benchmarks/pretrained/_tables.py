@@ -1,0 +1,182 @@
+"""Prints the results of the experiment: the decisions, the evaluations, and what else is seen."""
+
+import json
+
+import numpy as np
+from benchmarks.pretrained._hypotheses import MEASURES, Times, decide, verdict
+
+from gdpo._student import paired_interval
+from gdpo.evaluation.evaluation import read_results
+from gdpo.experiments.threshold import REACHED, WINDOW, final, first_reached
+from gdpo.runs.directory import RunDirectory
+
+ESTIMATORS = ("grpo", "gdpo", "mo_grpo", "dara_symmetric")
+RARE = "tags"
+
+SETS = ("held_out", "other_kinds", "gsm8k")
+"""Sets of problems of the evaluation."""
+
+SEEDS = 5
+"""The registered decisions use seeds 1 to 5."""
+
+MAX_GRAD_NORM = 1.0
+"""TRL's default, which the recipe keeps: a gradient with a larger norm is clipped to this norm."""
+
+
+def times(runs, reward, total_steps):
+    """Return when the runs of an estimator reached 80 % of the range of a reward."""
+    threshold = reward.low + REACHED * (reward.high - reward.low)
+    curves = [run.means.get(reward.name, np.empty(0)) for run in runs]
+    crossings = [first_reached(curve, threshold, window=WINDOW) for curve in curves]
+    steps = [float(crossing or total_steps) for crossing in crossings]
+    return Times(np.array(steps), np.array([crossing is not None for crossing in crossings]))
+
+
+def shares(folder, name, problems):
+    """Return the mean and interval of each measure of a model, from 0 to 1.
+
+    The result is empty if the model was not evaluated.
+    """
+    result, found = _result(folder, name, problems), {}
+    for measure, estimate in result.estimates.items() if result else ():
+        bounds = (estimate.mean, estimate.low, estimate.high)
+        ours = measure == "correct" and problems != "gsm8k"
+        found[measure] = tuple((bound + 3) / 6 if ours else bound for bound in bounds)
+    return found
+
+
+def _result(folder, name, problems):
+    """Return the evaluation of a model on a set of problems, or None if it was not evaluated."""
+    evaluation = folder / "evaluations" / name / problems
+    if not (evaluation / "results.json").exists():
+        return None
+    (result,) = read_results(evaluation)
+    return result
+
+
+def tables(folder, experiment):
+    """Print states, cost, clipping and rewards of the runs, the evaluations and the decisions."""
+    runs = {label: experiment.runs_of(label) for label in ESTIMATORS}
+    for label, own in runs.items():
+        states = [f"{run.seed}: {run.state} {run.why}".strip() for run in own]
+        print(f"{label}: {'; '.join(states)}")
+    _print_cost_and_clipping(runs)
+    _print_rewards(runs, experiment.rewards, experiment.total_steps)
+    for problems in SETS:
+        _print_shares(folder, runs, problems)
+    _print_over_problems(folder, runs)
+    (rare,) = (reward for reward in experiment.rewards if reward.name == RARE)
+    for seeds in sorted({SEEDS, len(experiment.seeds)}):
+        first = {label: own[:seeds] for label, own in runs.items()}
+        when = {label: times(own, rare, experiment.total_steps) for label, own in first.items()}
+        held_out = {label: _by_seed(folder, own, "held_out") for label, own in first.items()}
+        _print_decisions(first, decide(when, held_out))
+
+
+def _print_cost_and_clipping(runs):
+    rows = {
+        label: [row for run in own for row in RunDirectory(run.path).read_metrics()]
+        for label, own in runs.items()
+    }
+    rows = {label: [row for row in own if "loss" in row] for label, own in rows.items()}
+    seconds = [row["step_time"] for own in rows.values() for row in own]
+    hours = sum(seconds) / 3600
+    print(f"{len(seconds)} steps, median {np.median(seconds):.1f} s, {hours:.1f} hours in total")
+    for label, own in rows.items():
+        clipped = np.array([row["grad_norm"] > MAX_GRAD_NORM for row in own])
+        step = np.array([row["step"] for row in own])
+        thirds = [clipped[part].mean() for part in np.array_split(np.argsort(step), 3)]
+        shown = ", ".join(f"{share:.0%}" for share in thirds)
+        print(
+            f"{label}: gradient clipped in {clipped.mean():.0%} of the steps (by thirds: {shown})"
+        )
+    parted = [_first_difference(*pair) for pair in zip(runs["gdpo"], runs["mo_grpo"], strict=True)]
+    print(f"gdpo and mo_grpo first differ in a mean reward at steps {parted}")
+
+
+def _print_rewards(runs, rewards, total_steps):
+    """Print when each reward reached 80 %, whether it ended there, and its mean over the steps."""
+    columns = ("80 % first reached at step", "mean", "ended at 80 %", "mean of all steps - grpo's")
+    print(f"\n| reward | estimator | {' | '.join(columns)} |\n|{'---|' * 6}")
+    for reward in rewards:
+        curves = {
+            label: [run.means.get(reward.name, np.array([np.nan])) for run in own]
+            for label, own in runs.items()
+        }
+        means = {
+            label: np.array([np.mean(curve) for curve in own]) for label, own in curves.items()
+        }
+        threshold = reward.low + REACHED * (reward.high - reward.low)
+        for label, own in curves.items():
+            when = times(runs[label], reward, total_steps).steps
+            ended = sum(final(curve) >= threshold for curve in own)
+            print(
+                f"| {reward.name} | {label} | {', '.join(f'{step:.0f}' for step in when)} "
+                f"| {when.mean():.1f} | {ended} of {len(own)} "
+                f"| {_shown(means[label], means['grpo'])} |"
+            )
+
+
+def _print_over_problems(folder, runs):
+    """Print held-out correctness by kind, and minus grpo's with an interval over the problems."""
+    rows = (folder / "held_out.jsonl").read_text().splitlines()
+    product = np.array(["*" in json.loads(row)["problem"] for row in rows])
+    policy = _result(folder, "policy", "held_out")
+    right = {"before training": policy.of_problems["correct"]} if policy else {}
+    for label, own in runs.items():
+        results = [_result(folder, run.path.name, "held_out") for run in own]
+        of_runs = [each.of_problems["correct"] for each in results if each]
+        right |= {label: np.mean(of_runs, axis=0)} if of_runs else {}
+    print(
+        "\n| held_out | sums | products | minus grpo (interval over problems) |\n|---|---|---|---|"
+    )
+    for label, scores in right.items():
+        share = (np.array(scores) + 3) / 6
+        cells = [f"{share[~product].mean():.3f}", f"{share[product].mean():.3f}"]
+        cells.append(_shown(share, (np.array(right.get("grpo", scores)) + 3) / 6))
+        print(f"| {label} | {' | '.join(cells)} |")
+
+
+def _shown(ours, theirs):
+    """Return a paired difference and its interval as text. Empty: all pairs are equal."""
+    value, low, high, _ = paired_interval(ours, theirs)
+    return "" if np.isnan(low) else f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def _first_difference(ours, theirs):
+    """Return the first step at which two runs have different mean rewards."""
+    differ = [ours.means[name] != theirs.means[name] for name in ours.means]
+    return int(np.argmax(np.any(differ, axis=0))) + 1
+
+
+def _print_decisions(runs, decisions):
+    seeds = ", ".join(str(run.seed) for run in runs["gdpo"])
+    print(f"\n| seeds {seeds} | measure | difference | 95 % interval | decision |")
+    print("|---|---|---|---|---|")
+    for name, own in decisions.items():
+        for each in own:
+            interval = f"{each.low:+.3f} to {each.high:+.3f}"
+            print(f"| {name} | {each.what} | {each.value:+.3f} | {interval} | {each.verdict} |")
+        print(f"| **{name}** | | | | **{verdict(own)}** |")
+
+
+def _by_seed(folder, runs, problems):
+    """Return each measure with one mean per run. NaN: the run was not evaluated."""
+    means = [shares(folder, run.path.name, problems) for run in runs]
+    unknown = (np.nan,)
+    return {name: np.array([each.get(name, unknown)[0] for each in means]) for name in MEASURES}
+
+
+def _print_shares(folder, runs, problems):
+    before = shares(folder, "policy", problems)
+    print(f"\n| {problems} | {' | '.join(before)} |\n|{'---|' * (1 + len(before))}")
+    shown = [f"{mean:.3f} ({low:.3f} to {high:.3f})" for mean, low, high in before.values()]
+    print(f"| before training (interval over problems) | {' | '.join(shown)} |")
+    for label, own in runs.items():
+        cells = []
+        for measure in before:
+            means = [shares(folder, run.path.name, problems).get(measure) for run in own]
+            values = np.array([mean[0] for mean in means if mean])
+            mean, low, high, _ = paired_interval(values, np.zeros(len(values)))
+            cells.append(f"{mean:.3f} ({low:.3f} to {high:.3f})")
+        print(f"| {label} (interval over seeds) | {' | '.join(cells)} |")
