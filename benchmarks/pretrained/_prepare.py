@@ -14,11 +14,10 @@ from gdpo.recipes.models import convert_smollm2
 from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe
 
 HELD_OUT, OTHERS, WORKED, DRAWN = 160, 128, 960, 2112
-"""Number of held-out problems, of held-out problems of other kinds, of the warm start, and of all
-problems that are drawn first."""
+"""Numbers of problems: held out, of other kinds and held out, of the warm start, drawn at first."""
 
 POOL = 640
-"""Number of problems of which those are chosen for training that the policy half solves."""
+"""Number of candidates for training."""
 
 TAGGED = 0.06
 """Share of the worked problems that have the tags."""
