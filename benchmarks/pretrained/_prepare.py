@@ -1,6 +1,7 @@
 """Prepares the experiment: problems, a policy after a short supervised start, and a recipe."""
 
 import json
+import sys
 
 import numpy as np
 from benchmarks.pretrained._commands import TASK, evaluate
@@ -70,11 +71,11 @@ def worked(rows):
 
 def warm_start(rows, folder):
     """Train SmolLM2 on the worked problems for one epoch, and save it."""
-    model = convert_smollm2()
+    model, partial = convert_smollm2(), folder.with_name("policy.partial")
     trainer = SFTTrainer(
         AutoModelForCausalLM.from_pretrained(model, dtype="float32"),
         SFTConfig(
-            output_dir=str(folder),
+            output_dir=str(partial),
             per_device_train_batch_size=16,
             num_train_epochs=1,
             learning_rate=1e-4,
@@ -91,6 +92,7 @@ def warm_start(rows, folder):
     )
     trainer.train()
     trainer.save_model()
+    partial.rename(folder)
 
 
 def recipe(folder):
@@ -125,18 +127,28 @@ def half_solved(pool, means):
 
 
 def prepare(folder):
-    """Write the problems, the policy and the recipe to a folder. A finished policy is kept."""
+    """Write the problems, the policy and the recipe to a folder. A finished policy is kept.
+
+    Raises:
+        SystemExit: If the folder has another recipe.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    file, text = folder / "recipe.yaml", recipe(folder).to_yaml()
+    if file.exists() and file.read_text() != text:
+        sys.exit(
+            f"{file} was changed, or its folder was moved: choose a new folder, or run the other "
+            "parts only"
+        )
     parts = problems()
     for name, rows in parts.items():
         _write(folder / f"{name}.jsonl", rows)
-    if not (folder / "policy" / "model.safetensors").exists():
+    if not (folder / "policy").exists():
         warm_start(parts["worked"], folder / "policy")
     if not (folder / "choice" / "results.json").exists():
         evaluate(folder / "policy", folder / "pool.jsonl", 8, folder / "choice")
     (choice,) = read_results(folder / "choice")
     _write(folder / "train.jsonl", half_solved(parts["pool"], choice.of_problems["correct"]))
-    (folder / "recipe.yaml").write_text(recipe(folder).to_yaml())
+    file.write_text(text)
 
 
 def _write(file, rows):

@@ -1,6 +1,7 @@
 """Prints the results of the experiment: the decisions, the evaluations, and what else is seen."""
 
 import json
+from itertools import chain
 
 import numpy as np
 from benchmarks.pretrained._hypotheses import MEASURES, Times, decide, verdict
@@ -66,7 +67,7 @@ def tables(folder, experiment):
         _print_shares(folder, runs, problems)
     _print_over_problems(folder, runs)
     (rare,) = (reward for reward in experiment.rewards if reward.name == RARE)
-    for seeds in sorted({SEEDS, len(experiment.seeds)}):
+    for seeds in sorted({min(SEEDS, len(experiment.seeds)), len(experiment.seeds)}):
         first = {label: own[:seeds] for label, own in runs.items()}
         when = {label: times(own, rare, experiment.total_steps) for label, own in first.items()}
         held_out = {label: _by_seed(folder, own, "held_out") for label, own in first.items()}
@@ -81,7 +82,7 @@ def _print_cost_and_clipping(runs):
     rows = {label: [row for row in own if "loss" in row] for label, own in rows.items()}
     seconds = [row["step_time"] for own in rows.values() for row in own]
     hours = sum(seconds) / 3600
-    print(f"{len(seconds)} steps, median {np.median(seconds):.1f} s, {hours:.1f} hours in total")
+    print(f"{len(seconds)} steps, median {np.median(seconds):.1f} s, {hours:.1f} process hours")
     for label, own in rows.items():
         clipped = np.array([row["grad_norm"] > MAX_GRAD_NORM for row in own])
         step = np.array([row["step"] for row in own])
@@ -90,7 +91,7 @@ def _print_cost_and_clipping(runs):
         print(
             f"{label}: gradient clipped in {clipped.mean():.0%} of the steps (by thirds: {shown})"
         )
-    parted = [_first_difference(*pair) for pair in zip(runs["gdpo"], runs["mo_grpo"], strict=True)]
+    parted = [first_difference(*pair) for pair in zip(runs["gdpo"], runs["mo_grpo"], strict=True)]
     print(f"gdpo and mo_grpo first differ in a mean reward at steps {parted}")
 
 
@@ -108,11 +109,13 @@ def _print_rewards(runs, rewards, total_steps):
         }
         threshold = reward.low + REACHED * (reward.high - reward.low)
         for label, own in curves.items():
-            when = times(runs[label], reward, total_steps).steps
+            when = times(runs[label], reward, total_steps)
+            reached = zip(when.steps, when.reached, strict=True)
+            steps = [f"{step:.0f}" if known else "never" for step, known in reached]
             ended = sum(final(curve) >= threshold for curve in own)
             print(
-                f"| {reward.name} | {label} | {', '.join(f'{step:.0f}' for step in when)} "
-                f"| {when.mean():.1f} | {ended} of {len(own)} "
+                f"| {reward.name} | {label} | {', '.join(steps)} "
+                f"| {when.steps.mean():.1f} | {ended} of {len(own)} "
                 f"| {_shown(means[label], means['grpo'])} |"
             )
 
@@ -143,10 +146,12 @@ def _shown(ours, theirs):
     return "" if np.isnan(low) else f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
-def _first_difference(ours, theirs):
-    """Return the first step at which two runs have different mean rewards."""
-    differ = [ours.means[name] != theirs.means[name] for name in ours.means]
-    return int(np.argmax(np.any(differ, axis=0))) + 1
+def first_difference(ours, theirs):
+    """Return the first step at which two runs have different mean rewards, or "never"."""
+    steps = min(ours.steps, theirs.steps)
+    differ = [ours.means[name][:steps] != theirs.means[name][:steps] for name in ours.means]
+    found = np.flatnonzero(np.any(differ, axis=0))
+    return int(found[0]) + 1 if len(found) else "never"
 
 
 def _print_decisions(runs, decisions):
@@ -169,14 +174,19 @@ def _by_seed(folder, runs, problems):
 
 def _print_shares(folder, runs, problems):
     before = shares(folder, "policy", problems)
-    print(f"\n| {problems} | {' | '.join(before)} |\n|{'---|' * (1 + len(before))}")
+    of_runs = {
+        label: [found for run in own if (found := shares(folder, run.path.name, problems))]
+        for label, own in runs.items()
+    }
+    measures = list(next(filter(None, (before, *chain(*of_runs.values()))), {}))
+    print(f"\n| {problems} | {' | '.join(measures)} |\n|{'---|' * (1 + len(measures))}")
     shown = [f"{mean:.3f} ({low:.3f} to {high:.3f})" for mean, low, high in before.values()]
     print(f"| before training (interval over problems) | {' | '.join(shown)} |")
-    for label, own in runs.items():
+    for label, own in of_runs.items():
         cells = []
-        for measure in before:
-            means = [shares(folder, run.path.name, problems).get(measure) for run in own]
-            values = np.array([mean[0] for mean in means if mean])
+        for measure in measures:
+            values = np.array([found[measure][0] for found in own])
             mean, low, high, _ = paired_interval(values, np.zeros(len(values)))
-            cells.append(f"{mean:.3f} ({low:.3f} to {high:.3f})")
-        print(f"| {label} (interval over seeds) | {' | '.join(cells)} |")
+            cells.append(f"{mean:.3f}" + ("" if np.isnan(low) else f" ({low:.3f} to {high:.3f})"))
+        counted = f"{len(own)} of {len(runs[label])} runs, interval over seeds"
+        print(f"| {label} ({counted}) | {' | '.join(cells)} |")

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.pretrained.__main__ import ended
+from benchmarks.pretrained._commands import gdpo
 from benchmarks.pretrained._hypotheses import (
     MEASURES,
     SHARE,
@@ -17,10 +18,12 @@ from benchmarks.pretrained._hypotheses import (
     no_lower,
     verdict,
 )
-from benchmarks.pretrained._prepare import PHRASES, half_solved, problems, worked
+from benchmarks.pretrained._prepare import PHRASES, half_solved, prepare, problems, worked
+from benchmarks.pretrained._tables import first_difference
 from benchmarks.pretrained._tables import times as when_reached
 from benchmarks.pretrained.arithmetic import ARITHMETIC
 
+from gdpo.cli._codes import MISTAKE
 from gdpo.experiments.reading import Measured, Run
 from gdpo.testing import check_reward
 
@@ -171,11 +174,45 @@ def made_run(curve, *, state="finished"):
     return Run("gdpo", 1, Path("run"), state, "", means)
 
 
+def as_experiment(runs):
+    folder = runs.with_name(f"{runs.name}-experiment")
+    folder.mkdir()
+    runs.rename(folder / "compare")
+    return folder
+
+
 def test_results_are_not_read_before_every_run_has_ended(two_estimators):
     (two_estimators / "grpo-seed-1" / "environment.json").write_text("{}")
-    two_estimators.rename(two_estimators.with_name("compare"))
-    with pytest.raises(SystemExit, match="1 runs have not ended: grpo-seed-1"):
-        ended(two_estimators.parent)
+    folder = as_experiment(two_estimators)
+    with pytest.raises(SystemExit, match="have not ended: grpo-seed-1"):
+        ended(folder)
+
+
+def test_results_are_not_read_from_a_run_that_lost_a_step(two_estimators):
+    file = two_estimators / "gdpo-seed-2" / "metrics.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
+    folder = as_experiment(two_estimators)
+    with pytest.raises(SystemExit, match=r"gdpo-seed-2/metrics.jsonl has 3 of 4 steps"):
+        ended(folder)
+
+
+def test_two_runs_differ_at_a_step_that_both_have():
+    ours, short = made_run(np.array([0.0, 0.5, 0.5])), made_run(np.array([0.0, 0.5]))
+    assert first_difference(ours, short) == "never"
+    assert first_difference(ours, made_run(np.array([0.0, 0.4]))) == 2
+
+
+def test_the_experiment_ends_with_a_command_that_fails():
+    with pytest.raises(SystemExit) as ending:
+        gdpo("compare", "no_such_recipe")
+    assert ending.value.code == MISTAKE
+
+
+def test_a_recipe_that_was_changed_is_not_overwritten(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("task: gsm8k\n")
+    with pytest.raises(SystemExit, match="was changed"):
+        prepare(tmp_path)
+    assert (tmp_path / "recipe.yaml").read_text() == "task: gsm8k\n"
 
 
 def test_every_hypothesis_is_decided_from_its_own_estimators():
