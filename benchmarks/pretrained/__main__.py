@@ -51,17 +51,18 @@ def train(folder, seeds, jobs):
 
 
 def ended(folder):
-    """Return the experiment, or exit with a message if a run has not ended."""
+    """Return the experiment, or exit with a message if a run has not ended or lost a step."""
     experiment = read_experiment(folder / "compare")
     still_open = [run.path.name for run in experiment.runs if run.state in OPEN]
     if still_open:
         sys.exit(f"runs that have not ended: {', '.join(still_open)}")
     for run in experiment.runs:
         counts = [np.count_nonzero(~np.isnan(curve)) for curve in run.means.values()]
-        if run.state == "finished" and min(counts, default=0) != experiment.total_steps:
+        steps, wanted = min(counts, default=0), experiment.total_steps
+        if run.state == "finished" and steps != wanted:
             sys.exit(
-                f"{run.path}/metrics.jsonl has {min(counts, default=0)} of {experiment.total_steps} steps: "
-                "restore the file, or delete the run and train it again"
+                f"{run.path}/metrics.jsonl has {steps} of {wanted} steps: restore the file, or "
+                "delete the run and train it again"
             )
     return experiment
 
