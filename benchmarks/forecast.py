@@ -18,6 +18,7 @@ import numpy as np
 
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.influence import pooled
+from gdpo.errors import GdpoError
 from gdpo.experiments.reading import read_experiment
 from gdpo.experiments.threshold import REACHED, final
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
@@ -198,13 +199,30 @@ def main():
         "--draws", type=int, default=10_000, help="bootstrap draws. Default: %(default)s"
     )
     options = parser.parse_args()
+    places = {name: Path(where) for name, _, where in (t.partition("=") for t in options.tasks)}
+    if wrong := [name for name, place in places.items() if not place.name]:
+        parser.error(f"{wrong[0]}: give a pattern, as in NAME=runs/study/map-*")
+    if options.draws < 1:
+        parser.error("--draws must be at least 1")
+    try:
+        report(places, options.draws)
+    except GdpoError as error:
+        sys.exit(str(error))
+
+
+def report(places, draws):
+    """Print the AUC of each number, per task and over tasks, and the decision.
+
+    Args:
+        places: Pattern of the comparisons of each task, by name.
+        draws: Number of bootstrap draws.
+    """
     tasks, left_out = [], []
     print(f"| task | pairs | learned | {' | '.join(NUMBERS)} |\n|{'---|' * (3 + len(NUMBERS))}")
-    for name, _, pattern in (given.partition("=") for given in options.tasks):
-        place = Path(pattern)
+    for name, place in places.items():
         pairs, failed = pairs_of(sorted(place.parent.glob(place.name)))
         if not pairs:
-            parser.error(f"{name}: no finished run matches {pattern!r}")
+            sys.exit(f"{name}: no finished run matches {place}")
         learned = sum(pair.learned for pair in pairs)
         for kind, row in zip(("all", "same reward"), auc(pairs), strict=True):
             shown = " | ".join(f"{value:.3f}" for value in row)
@@ -214,7 +232,7 @@ def main():
     print(f"\nRuns that have not finished: {', '.join(left_out) or 'none'}")
     if not tasks:
         sys.exit(f"No task has {FEWEST} learned and {FEWEST} unlearned pairs")
-    summarize(np.mean([auc(pairs) for pairs in tasks], axis=0), bootstrap(tasks, options.draws))
+    summarize(np.mean([auc(pairs) for pairs in tasks], axis=0), bootstrap(tasks, draws))
 
 
 def summarize(mean, drawn):

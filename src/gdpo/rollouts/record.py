@@ -124,7 +124,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
     """Return the rollouts in a file that was written by `write_rollouts`.
 
     Raises:
-        DataError: If the file is not a rollout record.
+        DataError: If the file does not exist, or is not a rollout record.
     """
     try:
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
@@ -134,6 +134,8 @@ def read_rollouts(path: Path) -> list[Rollout]:
             if row.get("turns") is not None:
                 row["turns"] = tuple(Turn(**turn) for turn in row["turns"])
         return [Rollout(**row) for row in rows]
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
     except (OSError, pa.ArrowInvalid, KeyError, TypeError) as error:
         raise DataError(f"{path} is not a gdpo rollout record: {error}") from error
 
