@@ -183,5 +183,5 @@ def test_a_step_without_rollouts_has_no_record(tmp_path):
 
 
 def test_a_missing_record_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="does not exist$"):
+    with pytest.raises(DataError, match=r"does not exist$"):
         read_rollouts(tmp_path / "nowhere.parquet")
