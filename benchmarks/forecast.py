@@ -169,11 +169,27 @@ def redrawn(pairs, rng):
     return drawn
 
 
+def mean_auc(tables):
+    """Return a function that computes the mean AUC over tasks, `[kind, number]`.
+
+    A task is left out of the mean within rewards if all runs agree on every reward, so that its own
+    AUC in `tables`, `[task, kind, number]`, is NaN.
+    """
+    known = ~np.isnan(tables).any(axis=2)
+    return lambda found: np.array(
+        [np.mean(found[which, kind], axis=0) for kind, which in enumerate(known.T)]
+    )
+
+
 def bootstrap(tasks, draws, seed=0):
-    """Return the mean AUC over the tasks, `[draw, kind, number]`. NaN: a task lacks one kind."""
+    """Return the mean AUC over the tasks, `[draw, kind, number]`.
+
+    NaN: a draw of a task has no learned pair that can be compared with an unlearned one.
+    """
     rng = np.random.default_rng(seed)
+    mean = mean_auc(np.array([auc(pairs) for pairs in tasks]))
     return np.array(
-        [np.mean([auc(redrawn(pairs, rng)) for pairs in tasks], axis=0) for _ in range(draws)]
+        [mean(np.array([auc(redrawn(pairs, rng)) for pairs in tasks])) for _ in range(draws)]
     )
 
 
@@ -232,7 +248,8 @@ def report(places, draws):
     print(f"\nRuns that have not finished: {', '.join(left_out) or 'none'}")
     if not tasks:
         sys.exit(f"No task has {FEWEST} learned and {FEWEST} unlearned pairs")
-    summarize(np.mean([auc(pairs) for pairs in tasks], axis=0), bootstrap(tasks, draws))
+    tables = np.array([auc(pairs) for pairs in tasks])
+    summarize(mean_auc(tables)(tables), bootstrap(tasks, draws))
 
 
 def summarize(mean, drawn):
