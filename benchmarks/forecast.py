@@ -169,16 +169,19 @@ def redrawn(pairs, rng):
     return drawn
 
 
-def mean_auc(tables):
-    """Return a function that computes the mean AUC over tasks, `[kind, number]`.
+def table_of(tasks):
+    """Return the AUC of each number, `[task, kind, number]`."""
+    return np.array([auc(pairs) for pairs in tasks])
 
-    A task is left out of the mean within rewards if all runs agree on every reward, so that its own
-    AUC in `tables`, `[task, kind, number]`, is NaN.
+
+def mean_auc(table, whole):
+    """Return the mean AUC over tasks, `[kind, number]`.
+
+    A task whose AUC within rewards is NaN in the `whole` table is left out of that mean: all of its
+    runs agree on every reward.
     """
-    known = ~np.isnan(tables).any(axis=2)
-    return lambda found: np.array(
-        [np.mean(found[which, kind], axis=0) for kind, which in enumerate(known.T)]
-    )
+    known = ~np.isnan(whole).any(axis=2)
+    return np.array([np.mean(table[which, kind], axis=0) for kind, which in enumerate(known.T)])
 
 
 def bootstrap(tasks, draws, seed=0):
@@ -186,10 +189,9 @@ def bootstrap(tasks, draws, seed=0):
 
     NaN: a draw of a task has no learned pair that can be compared with an unlearned one.
     """
-    rng = np.random.default_rng(seed)
-    mean = mean_auc(np.array([auc(pairs) for pairs in tasks]))
+    rng, whole = np.random.default_rng(seed), table_of(tasks)
     return np.array(
-        [mean(np.array([auc(redrawn(pairs, rng)) for pairs in tasks])) for _ in range(draws)]
+        [mean_auc(table_of([redrawn(t, rng) for t in tasks]), whole) for _ in range(draws)]
     )
 
 
@@ -248,8 +250,8 @@ def report(places, draws):
     print(f"\nRuns that have not finished: {', '.join(left_out) or 'none'}")
     if not tasks:
         sys.exit(f"No task has {FEWEST} learned and {FEWEST} unlearned pairs")
-    tables = np.array([auc(pairs) for pairs in tasks])
-    summarize(mean_auc(tables)(tables), bootstrap(tasks, draws))
+    table = table_of(tasks)
+    summarize(mean_auc(table, table), bootstrap(tasks, draws))
 
 
 def summarize(mean, drawn):

@@ -40,10 +40,15 @@ def shares(folder, name, problems):
     """
     result, found = _result(folder, name, problems), {}
     for measure, estimate in result.estimates.items() if result else ():
-        bounds = (estimate.mean, estimate.low, estimate.high)
+        bounds = np.array([estimate.mean, estimate.low, estimate.high])
         ours = measure == "correct" and problems != "gsm8k"
-        found[measure] = tuple((bound + 3) / 6 if ours else bound for bound in bounds)
+        found[measure] = _as_share(bounds) if ours else bounds
     return found
+
+
+def _as_share(correctness):
+    """Return the share of right responses from their mean correctness, -3 to 3."""
+    return (np.asarray(correctness) + 3) / 6
 
 
 def _result(folder, name, problems):
@@ -75,24 +80,34 @@ def tables(folder, experiment):
 
 
 def _print_cost_and_clipping(runs):
+    """Print the time of the steps, how often gradients are clipped, and when two runs part."""
     rows = {
-        label: [row for run in own for row in RunDirectory(run.path).read_metrics()]
+        label: [
+            [row for row in RunDirectory(run.path).read_metrics() if "loss" in row] for run in own
+        ]
         for label, own in runs.items()
     }
-    rows = {label: [row for row in own if "loss" in row] for label, own in rows.items()}
-    seconds = [row["step_time"] for own in rows.values() for row in own]
-    hours = sum(seconds) / 3600
-    print(f"{len(seconds)} steps, median {np.median(seconds):.1f} s, {hours:.1f} process hours")
+    every = [steps for own in rows.values() for steps in own]
+    seconds = _seconds(every, slice(None))
+    print(
+        f"{len(seconds)} steps, median {np.median(seconds):.1f} s (steps 1 to 5: "
+        f"{np.median(_seconds(every, slice(5))):.1f} s, last 20 steps: "
+        f"{np.median(_seconds(every, slice(-20, None))):.1f} s), {sum(seconds) / 3600:.1f} process "
+        "hours"
+    )
     for label, own in rows.items():
-        clipped = np.array([row["grad_norm"] > MAX_GRAD_NORM for row in own])
-        step = np.array([row["step"] for row in own])
-        thirds = [clipped[part].mean() for part in np.array_split(np.argsort(step), 3)]
-        shown = ", ".join(f"{share:.0%}" for share in thirds)
-        print(
-            f"{label}: gradient clipped in {clipped.mean():.0%} of the steps (by thirds: {shown})"
-        )
+        free = [
+            [row["step"] for row in steps if row["grad_norm"] <= MAX_GRAD_NORM] for steps in own
+        ]
+        clipped = 1 - sum(map(len, free)) / sum(map(len, own))
+        first = [min(steps, default="never") for steps in free]
+        print(f"{label}: {clipped:.0%} of the gradients are clipped; first unclipped: {first}")
     parted = [first_difference(*pair) for pair in zip(runs["gdpo"], runs["mo_grpo"], strict=True)]
     print(f"gdpo and mo_grpo first differ in a mean reward at steps {parted}")
+
+
+def _seconds(runs, part):
+    return [row["step_time"] for steps in runs for row in steps[part]]
 
 
 def _print_rewards(runs, rewards, total_steps):
@@ -124,19 +139,19 @@ def _print_over_problems(folder, runs):
     """Print held-out correctness by kind, and minus grpo's with an interval over the problems."""
     rows = (folder / "held_out.jsonl").read_text().splitlines()
     product = np.array(["*" in json.loads(row)["problem"] for row in rows])
-    policy = _result(folder, "policy", "held_out")
-    right = {"before training": policy.of_problems["correct"]} if policy else {}
-    for label, own in runs.items():
-        results = [_result(folder, run.path.name, "held_out") for run in own]
-        of_runs = [each.of_problems["correct"] for each in results if each]
-        right |= {label: np.mean(of_runs, axis=0)} if of_runs else {}
-    print(
-        "\n| held_out | sums | products | minus grpo (interval over problems) |\n|---|---|---|---|"
-    )
-    for label, scores in right.items():
-        share = (np.array(scores) + 3) / 6
+    names = {"before training": ["policy"]} | {
+        label: [run.path.name for run in own] for label, own in runs.items()
+    }
+    right = {}
+    for label, own in names.items():
+        results = [_result(folder, name, "held_out") for name in own]
+        of_models = [_as_share(each.of_problems["correct"]) for each in results if each]
+        right |= {label: np.mean(of_models, axis=0)} if of_models else {}
+    columns = ("sums", "products", "minus grpo (interval over problems)")
+    print(f"\n| held_out | {' | '.join(columns)} |\n|{'---|' * 4}")
+    for label, share in right.items():
         cells = [f"{share[~product].mean():.3f}", f"{share[product].mean():.3f}"]
-        cells.append(_shown(share, (np.array(right.get("grpo", scores)) + 3) / 6))
+        cells.append(_shown(share, right.get("grpo", share)))
         print(f"| {label} | {' | '.join(cells)} |")
 
 

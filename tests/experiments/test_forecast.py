@@ -13,6 +13,7 @@ from benchmarks.forecast import (
     first_steps,
     mean_auc,
     pairs_of,
+    table_of,
 )
 from tests.experiments.conftest import write_run
 
@@ -119,8 +120,8 @@ def test_within_a_reward_the_identity_of_the_reward_is_no_forecast():
 def test_a_task_whose_runs_agree_on_each_reward_is_not_in_the_mean_within_rewards():
     agreed = [pair(1.0, True, reward="format"), pair(0.0, False, reward="correct")]
     mixed = [pair(1.0, True), pair(0.0, False)]
-    tables = np.array([auc(agreed), auc(mixed)])
-    assert mean_auc(tables)(tables).tolist() == [[1.0] * len(NUMBERS)] * 2
+    table = table_of([agreed, mixed])
+    assert mean_auc(table, table).tolist() == [[1.0] * len(NUMBERS)] * 2
     assert not np.isnan(bootstrap([agreed, mixed], 2)).any()
 
 

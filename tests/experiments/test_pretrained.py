@@ -1,5 +1,10 @@
 """The experiment on a pretrained model: its task, its problems, and its decisions."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +27,9 @@ from benchmarks.pretrained._prepare import PHRASES, half_solved, prepare, proble
 from benchmarks.pretrained._tables import first_difference
 from benchmarks.pretrained._tables import times as when_reached
 from benchmarks.pretrained.arithmetic import ARITHMETIC
+from tests.rollouts.readers import written
 
-from gdpo.cli._codes import MISTAKE
+from gdpo.cli._codes import INTERRUPTED, MISTAKE
 from gdpo.experiments.reading import Measured, Run
 from gdpo.testing import check_reward
 
@@ -206,6 +212,26 @@ def test_the_experiment_ends_with_a_command_that_fails():
     with pytest.raises(SystemExit) as ending:
         gdpo("compare", "no_such_recipe")
     assert ending.value.code == MISTAKE
+
+
+@pytest.mark.slow
+def test_ctrl_c_waits_for_the_command(tmp_path):
+    run = written.verl(tmp_path / "run", steps=(1,))
+    follow = ("analyze", str(run), "--follow", "--no-report", "--json")
+    code = f"from benchmarks.pretrained._commands import gdpo; gdpo(*{follow})"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        process.stdout.readline()
+        time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=300)
+    assert process.returncode == INTERRUPTED
+    assert "Traceback" not in err
 
 
 def test_a_recipe_that_was_changed_is_not_overwritten(tmp_path):
