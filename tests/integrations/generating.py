@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from gdpo.integrations.trl.generation import sample_rows
+from gdpo.integrations.trl._sampling import sample_rows
 
 TOKENS = 40
 ENDS = [0, 7, 11, 19, 23]

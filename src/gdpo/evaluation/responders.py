@@ -177,10 +177,9 @@ class LocalModel:
             return {"num_return_sequences": samples}
         import torch
 
-        from gdpo.integrations.trl.generation import sample_rows
+        from gdpo.integrations.trl.generation import of_rows
 
-        rows = torch.arange(problems, device=self._model.device).repeat_interleave(samples)
-        return {"custom_generate": sample_rows, "prompt_of_row": rows}
+        return of_rows(torch.arange(problems, device=self._model.device).repeat_interleave(samples))
 
     def _response(self, ids: list[int]) -> Response:
         ends = self._model.generation_config.eos_token_id

@@ -122,6 +122,23 @@ def lacks(capability: str, trainer: Any) -> str | None:
     return f"TRL {version('trl')} has no {' and no '.join(missing)}" if missing else None
 
 
+def tried(check: Callable[[], str | None]) -> str | None:
+    """Return why a speed-up does not apply. If the check itself fails, its error is the reason.
+
+    A speed-up may need what is private to transformers or torch, and what their next release
+    moves. Therefore every check ends with a trial on made-up data, beside the code that the
+    speed-up replaces.
+
+    Args:
+        check: Function that returns the reason, or None if the speed-up applies.
+    """
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001  whatever fails: the replaced code runs instead
+        versions = ", ".join(f"{name} {version(name)}" for name in ("trl", "transformers", "torch"))
+        return f"a trial with {versions} failed ({type(error).__name__}: {error})"
+
+
 def hand_back(capability: str, trainer: Any) -> None:
     """Make a trainer call TRL's own methods in place of those that a capability overrides."""
     for name in _METHODS[capability]:
@@ -182,17 +199,22 @@ def is_async_callable(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
 
 
+def timed(trainer: Any) -> Any:
+    """Return the context in which TRL measures how long the model generates."""
+    from trl.extras.profiling import profiling_context
+
+    return profiling_context(trainer, "transformers.generate")
+
+
 @contextmanager
 def unwrapped_model(trainer: Any) -> Generator[Any]:
-    """Lend the model as TRL does to generate: unwrapped, timed, without checkpointing."""
-    from trl.extras.profiling import profiling_context
+    """Lend the model as TRL does to generate: unwrapped, without gradient checkpointing."""
     from trl.models.utils import unwrap_model_for_generation
 
     options: dict[str, Any] = {}
     if "gradient_checkpointing_kwargs" in inspect.signature(unwrap_model_for_generation).parameters:
         options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
-    with (
-        profiling_context(trainer, "transformers.generate"),
-        unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model,
-    ):
+    with unwrap_model_for_generation(
+        trainer.model_wrapped, trainer.accelerator, **options
+    ) as model:
         yield model

@@ -24,6 +24,8 @@ on the sign of the advantage.
   models.
 - Micro-batches are unchanged for multimodal models, `torch_compile`, NEFTune noise, vespo with
   vLLM's importance sampling (which also sums over the padding), and a loss that is not TRL's.
+- Micro-batches are also unchanged if TRL's loss of a made-up batch changes when it is packed. This
+  is tried before the training.
 - Prompts are trimmed only if positions are relative (rotary). Absolute positions would shift, and
   so would the virtual tokens of prompt tuning, which come before the padding.
 
@@ -36,18 +38,21 @@ count. As in TRL, `clip_ratio/low_min` and `high_max` are extremes within a micr
 over micro-batches. With packing, a micro-batch contains rollouts of similar length.
 """
 
-import functools
+import copy
 import itertools
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks
+from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks, tried
+from gdpo.integrations.trl._probe import lent
 
 MicroBatch = dict[str, Any]
 """Maps TRL's names to tensors with one row per rollout, and to `num_items_in_batch`."""
@@ -357,7 +362,7 @@ class PackedMicroBatches(GRPOTrainer):
         **options: Any,
     ) -> Any:
         """Score a whole generation batch in chunks of rows with similar lengths."""
-        score = functools.partial(super()._get_per_token_logps_and_entropies, model)
+        score = partial(super()._get_per_token_logps_and_entropies, model)
         has_more = any(option is not None for option in options.values())
         if self._packing is None or batch_size is None or has_more or not self._training():
             return score(
@@ -399,12 +404,61 @@ def packing_of(trainer: GRPOTrainer) -> Packing | None:
     if reason := _only_trimmed_because(trainer):
         _say(trainer, f"micro-batches are only trimmed, because {reason}")
     model: Any = trainer.model
-    return Packing(
+    packing = Packing(
         regroups=not reason,
         zero_contributes=trainer.beta != 0,
         trims_prompts=_positions_are_relative(model) and not _has_virtual_tokens(model),
         multiple=int(trainer.pad_to_multiple_of or 1),
     )
+    if difference := tried(partial(_changed_loss, trainer, packing)):
+        _say(trainer, f"micro-batches stay TRL's, because {difference}")
+        return None
+    return packing
+
+
+def _changed_loss(trainer: Any, packing: Packing) -> str | None:
+    """Return how packing changes TRL's loss of made-up rollouts, or None. No model is called."""
+    window = _made_up_window(trainer)
+
+    def log_probabilities(_: Any, ids: torch.Tensor, __: Any, keep: int, **___: Any) -> Any:
+        logps = -(1.0 + ids[:, -keep:] % 5) / 4
+        return logps, -logps, torch.zeros((), device=ids.device)
+
+    def loss(micro_batches: Sequence[MicroBatch]) -> float:
+        return float(sum(trainer._compute_loss(None, each).double() for each in micro_batches))
+
+    with lent(trainer):
+        metrics = copy.deepcopy(trainer._metrics)
+        trainer._get_per_token_logps_and_entropies = log_probabilities
+        trainer._metrics, trainer.current_gradient_accumulation_steps = metrics, len(window)
+        theirs = loss(window)
+        ours = loss(trainer._pack(window, packing))
+    if math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-5):
+        return None
+    return f"TRL's loss of a made-up batch changes from {theirs:.6g} to {ours:.6g} when packed"
+
+
+def _made_up_window(trainer: Any) -> list[MicroBatch]:
+    """Return two micro-batches of rollouts with different lengths, and without signal in some."""
+    rows, width = torch.arange(8)[:, None], torch.arange(6)
+    completions = (width < 1 + (5 * rows) % 6).long()
+    prompts = (width.flip(0) < 1 + rows % 4).long()
+    ids = rows + width + 1
+    batch: MicroBatch = {
+        "prompt_ids": ids * prompts,
+        "prompt_mask": prompts,
+        "completion_ids": ids * completions,
+        "completion_mask": completions,
+        "advantages": torch.tensor([1.0, 0.0, -0.5, 2.0, 0.0, -0.2, 0.0, 1.5]),
+        "old_per_token_logps": -(1.0 + ids % 3) / 4,
+        "ref_per_token_logps": -(1.0 + ids % 4) / 4,
+    }
+    if trainer.use_vllm:
+        batch["importance_sampling_ratio"] = torch.full((8, 6), 0.5)
+    device = trainer.accelerator.device
+    batch = {name: value.to(device) for name, value in batch.items()}
+    items = {"num_items_in_batch": completions.sum().to(device)}
+    return [{**{k: v[half] for k, v in batch.items()}, **items} for half in (slice(4), slice(4, 8))]
 
 
 def _say(trainer: GRPOTrainer, message: str) -> None:

@@ -111,7 +111,7 @@ def advantages_of(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> An
     Returns:
         An array `[rollout]`. Empty: the batch has no advantages.
     """
-    with _lent(trainer):
+    with lent(trainer):
         vars(trainer).update(_stubs(trainer))
         rows = [{"prompt": str(i)} for i in range(GROUPS) for _ in range(SAMPLES)]
         advantages = score(rows).get("advantages")
@@ -119,7 +119,7 @@ def advantages_of(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> An
 
 
 @contextmanager
-def _lent(trainer: Any) -> Generator[None]:
+def lent(trainer: Any) -> Generator[None]:
     """Restore the trainer's attributes, the mode of its model and the random states at the end."""
     attributes, training = dict(vars(trainer)), trainer.model.training
     numbers = random.getstate(), np.random.get_state()  # noqa: NPY002  the state that others use
@@ -190,7 +190,7 @@ def _made_up(trainer: Any) -> Any:
 
 def _difference(found: Any, estimator: str, trainer: Any) -> float:
     """Return the largest difference from an estimator, as a share of its largest advantage."""
-    with _lent(trainer):  # type checks draw random numbers in tests
+    with lent(trainer):  # type checks draw random numbers in tests
         flat = ESTIMATORS[estimator](_made_up(trainer), np.array(WEIGHTS)).reshape(-1)
     start = trainer.accelerator.process_index * GROUPS * SAMPLES
     local = flat[start : start + GROUPS * SAMPLES]

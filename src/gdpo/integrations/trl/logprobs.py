@@ -11,7 +11,8 @@ On other devices, TRL's own head is used. TRL's head is also used, with a warnin
 - `cast_lm_head_to_fp32`, capped logits, and heads that are not a plain `nn.Linear`;
 - models whose `forward` has no `logits_to_keep`;
 - DeepSpeed and FSDP;
-- a batch whose logits would need more memory than TRL's own buffers.
+- a batch whose logits would need more memory than TRL's own buffers;
+- models for which both heads differ in a trial, before the training.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ from accelerate.utils import is_peft_model
 from torch import nn
 from transformers import TrainerCallback
 
-from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks
+from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks, tried
 
 KERNELS = 64
 """Capacity of each kernel cache. A micro-batch uses about 20 kernels; decoding steps use more.
@@ -108,9 +109,12 @@ class CompletionOnlyHead(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._said_of_head: set[str] = set()
+        self._head_differs: str | None = None
         if reason := lacks("completion_only_head", self):
             hand_back("completion_only_head", self)
             self._say(reason)
+        else:
+            self._head_differs = tried(self._difference_from_trl)
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -121,13 +125,12 @@ class CompletionOnlyHead(GRPOTrainer):
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        config: Any = self.args
         trl = functools.partial(super()._get_per_token_logps_and_entropies, model)
-        if not config.completion_only_head or input_ids.device.type != "cpu":
+        if not self._is_wanted(input_ids.device):
             return trl(input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options)
         size = batch_size or len(input_ids)
         shape = (min(size, len(input_ids)), input_ids.shape[1], logits_to_keep)
-        if reason := self._not_here_because(model, shape, options):
+        if reason := self._head_differs or self._not_here_because(model, shape, options):
             self._say(reason)
             return trl(input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options)
         parts = [
@@ -136,6 +139,10 @@ class CompletionOnlyHead(GRPOTrainer):
         ]
         logps, entropies = (torch.cat(part) for part in zip(*parts, strict=True))
         return logps, entropies if options.get("compute_entropy") else None, None
+
+    def _is_wanted(self, device: torch.device) -> bool:
+        config: Any = self.args
+        return config.completion_only_head and device.type == "cpu"
 
     def _score(
         self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int
@@ -153,6 +160,30 @@ class CompletionOnlyHead(GRPOTrainer):
         )
         padding = attention_mask[:, -keep:] == 0
         return logps.masked_fill(padding, 0), entropies.masked_fill(padding, 0)
+
+    def _difference_from_trl(self) -> str | None:
+        """Return how the log-probabilities of made-up tokens differ from TRL's, or None."""
+        ids = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+        mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0]])
+        made_up = (self.model, ids, mask, 2)
+        wanted = self._is_wanted(self.accelerator.device)
+        if not wanted or self._not_here_because(self.model, (2, 4, 2), {}):
+            return None
+        with torch.no_grad(), torch.random.fork_rng(()):
+            state = torch.random.get_rng_state()
+            ours, _ = self._score(*made_up)
+            torch.random.set_rng_state(state)  # the same dropout
+            try:
+                theirs = super()._get_per_token_logps_and_entropies(*made_up)[0] * mask[:, -2:]
+            except Exception:  # noqa: BLE001  TRL's own head may need what a CPU lacks
+                return None
+        model: Any = self.model
+        mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        dtype: Any = mixed.get(str(self.accelerator.mixed_precision), model.dtype)
+        tolerance = torch.finfo(dtype).eps ** 0.5 * max(1.0, float(theirs.abs().max()))
+        if torch.allclose(ours, theirs.float(), rtol=0, atol=tolerance):
+            return None
+        return "its log-probabilities differ from those of TRL's head in a trial"
 
     def _not_here_because(
         self, model: Any, shape: tuple[int, int, int], options: dict[str, Any]

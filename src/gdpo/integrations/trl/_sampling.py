@@ -1,0 +1,272 @@
+"""Samples completions with transformers' own parts: each prompt is read once, finished rows leave.
+
+Only this module touches what is private to transformers. `generation.py` imports it when a trainer
+is created, and TRL generates if that fails.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from transformers import LogitsProcessor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+ROW_BY_ROW = (DynamicLayer, DynamicSlidingWindowLayer)
+"""Cache layers whose rows can be repeated and removed without affecting the other rows."""
+
+
+def cache_not_covered(model: Any) -> str | None:
+    """Return why rows of a model's cache cannot be repeated and removed, or None if they can."""
+    if not model._supports_default_dynamic_cache():
+        return f"{type(model).__name__} creates its own kind of cache"
+    for layer in DynamicCache(config=model.config).layers:
+        if type(layer) not in ROW_BY_ROW:
+            return f"the cache of {type(model).__name__} has {type(layer).__name__} layers"
+    return None
+
+
+ROOM = 32
+"""Number of positions to add when the preallocated tensors are full."""
+
+
+class RoomyLayer(DynamicLayer):
+    """A `DynamicLayer` that stores keys and values in preallocated tensors.
+
+    The layer supports the operations of a decoding loop: positions can be appended and rows
+    selected. The layer cannot be cropped or reset.
+
+    Args:
+        layer: The layer that contains the prompts. This layer is emptied to free its memory.
+        rows: Indices of the rows of `layer` to copy, in order. An index may occur several times.
+        longest: Maximum number of positions.
+    """
+
+    def __init__(self, layer: DynamicLayer, rows: torch.Tensor, *, longest: int) -> None:
+        super().__init__()
+        keys, values = layer.keys, layer.values
+        assert keys is not None, "the layer contains no prompts"
+        assert values is not None
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self._longest = longest
+        self._length = keys.shape[-2]
+        layer.keys = layer.values = None
+        self._all_keys = self._with_room(keys[rows])
+        self._all_values = self._with_room(values[rows])
+        self._show()
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *args: Any,  # noqa: ARG002  signature of transformers' caches
+        **kwargs: Any,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append positions, and return the keys and values of all positions."""
+        start, self._length = self._length, self._length + key_states.shape[-2]
+        if self._length > self._all_keys.shape[-2]:
+            self._all_keys = self._with_room(self._all_keys)
+            self._all_values = self._with_room(self._all_values)
+        self._all_keys[..., start : self._length, :] = key_states
+        self._all_values[..., start : self._length, :] = value_states
+        return self._show()
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep only the rows with these indices, in this order."""
+        self._all_keys = self._all_keys[indices]
+        self._all_values = self._all_values[indices]
+        self._show()
+
+    def _with_room(self, states: torch.Tensor) -> torch.Tensor:
+        size = max(self._length, min(self._length + ROOM, self._longest))
+        larger = states.new_empty((*states.shape[:-2], size, states.shape[-1]))
+        larger[..., : states.shape[-2], :] = states
+        return larger
+
+    def _show(self) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys = self._all_keys[..., : self._length, :]
+        self.values = self._all_values[..., : self._length, :]
+        return self.keys, self.values
+
+
+LEAVE_TOGETHER = 0.1
+"""Share of rows that must have finished before finished rows are removed. Removal copies the
+cache."""
+
+
+def sample_rows(
+    model: Any,
+    input_ids: torch.Tensor,
+    *,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    prompt_of_row: torch.Tensor,
+    **model_kwargs: Any,
+) -> torch.Tensor:
+    """Generate rows by sampling or by greedy decoding. Several rows may share a prompt.
+
+    Pass this function as `custom_generate` to `model.generate`, together with `prompt_of_row`.
+    `generate` passes the other arguments.
+
+    Args:
+        model: A decoder with a `DynamicCache`.
+        input_ids: Prompts `[prompt, position]`, padded on the left.
+        logits_processor: Processor for the float32 logits, as in `generate`.
+        stopping_criteria: Function that returns which rows have finished.
+        generation_config: Selects sampling or greedy decoding, and the padding id.
+        prompt_of_row: Prompt index of each row, `[row]`.
+        **model_kwargs: Attention mask, positions and cache.
+
+    Returns:
+        Prompts with completions `[row, position]`, padded on the right as in `generate`.
+    """
+    outputs = model._prefill(input_ids, generation_config, model_kwargs)
+    batch = _Batch(input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs))
+    batch.open_rows(prompt_of_row, logits_processor, longest=stopping_criteria.max_length)
+    logits = outputs.logits[:, -1][prompt_of_row].float()
+    del outputs  # frees the logits, which would otherwise stay in memory during the loop
+    pad = generation_config._pad_token_tensor
+    with model._optimize_model_for_decode():
+        while True:
+            scores = logits_processor(batch.ids, logits)
+            batch.append(_choose(scores, sample=generation_config.do_sample), pad)
+            batch.is_open &= ~stopping_criteria(batch.ids, None)
+            left = int(batch.is_open.sum())
+            if left == 0:
+                return batch.sequences(pad)
+            if len(batch.ids) - left >= LEAVE_TOGETHER * len(batch.ids):
+                batch.leave(logits_processor)
+            logits = batch.next_logits(model)
+
+
+def _choose(scores: torch.Tensor, *, sample: bool) -> torch.Tensor:
+    if not sample:
+        return scores.argmax(dim=-1)
+    return torch.multinomial(scores.softmax(dim=-1), num_samples=1).squeeze(1)
+
+
+class _Batch:
+    """Stores the rows of a forward pass with their state, and the rows that were removed."""
+
+    def __init__(self, ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+        self.ids = ids
+        self.is_open = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+        self._place = torch.arange(len(ids), device=ids.device)
+        self._model_kwargs = model_kwargs
+        self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def open_rows(self, prompt_of_row: torch.Tensor, processors: Any, *, longest: int) -> None:
+        """Repeat each prompt for each of its rows."""
+        cache = self._cache()
+        for i, layer in enumerate(cache.layers):
+            if type(layer) is DynamicLayer and layer.is_initialized:
+                cache.layers[i] = RoomyLayer(layer, prompt_of_row, longest=longest)
+            else:
+                layer.batch_select_indices(prompt_of_row)
+        self._select(prompt_of_row, processors)
+        self._place = torch.arange(len(self.ids), device=self.ids.device)
+
+    def _cache(self) -> Any:
+        # transformers calls it past_key_values up to 5.23, and cache since.
+        return next(value for value in self._model_kwargs.values() if isinstance(value, Cache))
+
+    def append(self, tokens: torch.Tensor, pad: torch.Tensor) -> None:
+        """Append one token to each row, or padding if the row has finished."""
+        self.ids = torch.cat([self.ids, tokens.where(self.is_open, pad)[:, None]], dim=-1)
+
+    def leave(self, processors: Any) -> None:
+        """Remove the finished rows."""
+        self._left.append((self._place[~self.is_open], self.ids[~self.is_open]))
+        rows = self.is_open.nonzero().squeeze(1)
+        self._cache().batch_select_indices(rows)
+        self._select(rows, processors)
+
+    def next_logits(self, model: Any) -> torch.Tensor:
+        """Return the float32 logits `[row, token]` of the next position."""
+        inputs = model.prepare_inputs_for_generation(
+            self.ids, next_sequence_length=1, **self._model_kwargs
+        )
+        outputs = model(**inputs, return_dict=True)
+        self._model_kwargs = model._update_model_kwargs_for_generation(outputs, self._model_kwargs)
+        return outputs.logits[:, -1].float()
+
+    def sequences(self, pad: torch.Tensor) -> torch.Tensor:
+        """Return every row, in the original order, padded on the right."""
+        left = [*self._left, (self._place, self.ids)]
+        rows = sum(len(ids) for _, ids in left)
+        result = self.ids.new_full((rows, self.ids.shape[1]), int(pad))
+        for place, ids in left:
+            result[place, : ids.shape[1]] = ids
+        return result
+
+    def _select(self, rows: torch.Tensor, processors: Any) -> None:
+        self.ids, self.is_open, self._place = self.ids[rows], self.is_open[rows], self._place[rows]
+        for name, value in self._model_kwargs.items():
+            if isinstance(value, torch.Tensor):  # mask and positions
+                self._model_kwargs[name] = value[rows]
+        for processor in processors:  # the repetition penalty stores the padding of each row
+            ignored = getattr(processor, "prompt_ignore_length", None)
+            if isinstance(ignored, torch.Tensor):
+                processor.prompt_ignore_length = ignored[rows]
+
+
+class _Scores(LogitsProcessor):
+    """Records the scores of every step, and admits one token for each row.
+
+    Args:
+        tokens: The token of each step and row, `[step, row]`. Rows leave from the front.
+    """
+
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self.of_steps: list[torch.Tensor] = []
+        self._tokens = tokens
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        tokens = self._tokens[len(self.of_steps), -len(scores) :]
+        self.of_steps.append(scores)
+        return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
+
+
+def difference_from_generate(model: Any, generation_config: Any) -> str | None:
+    """Return how the scores of `sample_rows` differ from those of `generate`, or None.
+
+    Both read two made-up prompts, of which each has two rows, and are made to choose the same
+    tokens. The first row ends before the others.
+
+    Args:
+        model: The model, without wrappers.
+        generation_config: The settings to generate with.
+    """
+    ends = generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    first, second = [i for i in range(len(ends) + 2) if i not in ends][:2]
+    end, device = ends[0] or 0, model.device
+    ids = torch.tensor([[first, second], [second, first]], device=device)
+    mask = torch.tensor([[0, 1], [1, 1]], device=device)
+    tokens = torch.tensor([[second] * 4, [end, *[second] * 3], [first] * 4], device=device)
+    rows = torch.tensor([0, 1, 0, 1], device=device)
+    config = copy.deepcopy(generation_config)
+    config.max_new_tokens, config.min_new_tokens = len(tokens), None
+
+    def scores(ids: torch.Tensor, mask: torch.Tensor, **how: Any) -> list[torch.Tensor]:
+        seen = _Scores(tokens)
+        model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            generation_config=config,
+            logits_processor=[seen],
+            **how,
+        )
+        return seen.of_steps
+
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        theirs = scores(ids[rows], mask[rows])
+        ours = scores(ids, mask, custom_generate=sample_rows, prompt_of_row=rows)
+    for step, (own, of_generate) in enumerate(zip(ours, theirs, strict=True)):
+        expected = of_generate[-len(own) :].float()
+        scale = expected[expected.isfinite()].abs().max()
+        tolerance = float(torch.finfo(model.dtype).eps ** 0.5 * scale)
+        if not torch.allclose(own.float(), expected, rtol=0, atol=tolerance):
+            return f"in a trial, the scores of token {step + 1} differ from those of `generate`"
+    return None

@@ -1,0 +1,144 @@
+"""Tests that each speed-up is tried before the training, and that TRL's code runs if it differs."""
+
+import logging
+import sys
+
+import pytest
+import torch
+from tests.integrations.generating import MODELS, model_of
+from tests.integrations.variants import bytes_written, dataset, digits, settings
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin
+
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _packing, _sampling
+from gdpo.integrations.trl._sampling import difference_from_generate
+from gdpo.integrations.trl.generation import model_not_covered
+from gdpo.integrations.trl.logprobs import CompletionOnlyHead
+
+
+def trainer_of(policy, folder, **options):
+    return GDPOTrainer(
+        AutoModelForCausalLM.from_pretrained(policy),
+        [bytes_written, digits],
+        GDPOConfig(**{**settings(folder, reward_weights=None), "max_steps": 1, **options}),
+        train_dataset=dataset(),
+        processing_class=AutoTokenizer.from_pretrained(policy),
+    )
+
+
+def missing_part(patch):
+    patch.delattr(GenerationMixin, "_prefill")
+
+
+def missing_class(patch):
+    patch.setitem(sys.modules, "gdpo.integrations.trl._sampling", None)
+
+
+def mask_that_does_not_grow(patch):
+    def select(batch, rows, processors):
+        own(batch, rows, processors)
+        batch._model_kwargs["attention_mask"] = torch.ones_like(
+            batch._model_kwargs["attention_mask"]
+        )
+
+    own = _sampling._Batch._select
+    patch.setattr(_sampling._Batch, "_select", select)
+
+
+def rows_that_leave_in_the_wrong_place(patch):
+    def leave(batch, processors):
+        batch.is_open = batch.is_open.flip(0)
+        own(batch, processors)
+
+    own = _sampling._Batch.leave
+    patch.setattr(_sampling._Batch, "leave", leave)
+
+
+GENERATION = [
+    (missing_part, "_prefill"),
+    (missing_class, "_sampling"),
+    (mask_that_does_not_grow, "the scores of token 2 differ"),
+    (rows_that_leave_in_the_wrong_place, "the scores of token 3 differ"),
+]
+
+
+@pytest.mark.parametrize(("moved", "named"), GENERATION)
+def test_trl_generates_if_a_part_of_transformers_moved(
+    moved, named, tiny_policy, tmp_path, monkeypatch, caplog
+):
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="gdpo"):
+        moved(patch)
+        trainer = trainer_of(tiny_policy, tmp_path)
+        assert trainer.rollout_func is None
+        (message,) = [text for text in caplog.messages if text.startswith("fast_generation")]
+        assert named in message
+        if moved is not missing_part:  # TRL needs that part too
+            trainer.train()
+            assert trainer.state.global_step == 1
+        assert named in model_not_covered(trainer.model)  # gdpo evaluate
+
+
+def test_trls_head_is_used_if_ours_differs(tiny_policy, tmp_path, monkeypatch, caplog):
+    def shifted(self, model, input_ids, attention_mask, keep):
+        logps, entropies = own(self, model, input_ids, attention_mask, keep)
+        return logps.roll(1, 1), entropies
+
+    own = CompletionOnlyHead._score
+    monkeypatch.setattr(CompletionOnlyHead, "_score", shifted)
+    with caplog.at_level(logging.WARNING, logger="gdpo"):
+        differing = trainer_of(tiny_policy, tmp_path)
+        differing.train()
+    (message,) = [text for text in caplog.messages if text.startswith("completion_only_head")]
+    assert "log-probabilities differ" in message
+    trls = trainer_of(tiny_policy, tmp_path, completion_only_head=False)
+    trls.train()
+    loss, expected = (each.state.log_history[0]["loss"] for each in (differing, trls))
+    assert loss == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_head_that_fails_is_not_used(tiny_policy, tmp_path, monkeypatch, caplog):
+    def fails(*_):
+        raise TypeError("forward() got an unexpected keyword argument")
+
+    monkeypatch.setattr(CompletionOnlyHead, "_score", fails)
+    with caplog.at_level(logging.WARNING, logger="gdpo"):
+        trainer_of(tiny_policy, tmp_path).train()
+    (message,) = [text for text in caplog.messages if text.startswith("completion_only_head")]
+    assert "unexpected keyword argument" in message
+    assert "transformers" in message
+
+
+def test_micro_batches_stay_trls_if_packing_changes_the_loss(
+    tiny_policy, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(
+        _packing, "_factor", lambda *given: torch.full([len(given[2])], 1.1)
+    )  # as if TRL had another normalizer
+    with caplog.at_level(logging.WARNING, logger="gdpo"):
+        trainer = trainer_of(tiny_policy, tmp_path)
+    assert trainer._packing is None
+    (message,) = [text for text in caplog.messages if text.startswith("pack_micro_batches")]
+    assert "TRL's loss of a made-up batch changes" in message
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_generation_is_not_given_up_for_rounding(kind, dtype):
+    for seed in range(5):
+        model = model_of(kind, seed).to(dtype)
+        assert difference_from_generate(model, model.generation_config) is None
+
+
+def test_a_trial_leaves_no_trace(tiny_policy, tmp_path):
+    states = []
+    for wanted in (True, False):
+        torch.manual_seed(3)
+        trainer = trainer_of(
+            tiny_policy,
+            tmp_path,
+            fast_generation=wanted,
+            completion_only_head=wanted,
+            pack_micro_batches=wanted,
+        )
+        assert not any(trainer._metrics["train"].values())
+        states.append((torch.get_rng_state().tolist(), sorted(vars(trainer))))
+    assert states[0] == states[1]
