@@ -63,7 +63,7 @@ def groups():
 
 
 def test_groups_share_a_running_scale_and_weights_are_those_of_the_settings():
-    ours, scale = made(reward_weights={"format": 0.5}), RunningScale(128)
+    ours, scale = made(reward_weights={"correct": 1.0, "format": 0.5}), RunningScale(128)
     for group in groups():
         scale.update(group[None], [1.0, 0.5])
         wanted = gdpo(group[None], [1.0, 0.5], scale=scale.value)[0]

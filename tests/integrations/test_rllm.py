@@ -71,7 +71,7 @@ def test_groups_get_the_advantages_of_the_formula_in_their_own_shapes(registry):
 
 
 def test_a_signal_that_a_trajectory_lacks_is_left_out(registry):
-    register(reward_keys=NAMES, reward_weights={"format": 0.5})
+    register(reward_keys=NAMES, reward_weights={"correct": 1.0, "format": 0.5})
     rewards, groups = scored(), groups_of(scored())
     rewards[4, 1] = np.nan
     del groups[1].trajectories[1].signals["format"]

@@ -147,7 +147,7 @@ def test_a_sample_without_components_or_group_is_refused(field, value):
 
 
 def test_another_estimator_goes_by_its_name():
-    settings = {"gdpo_estimator": "rloo", "gdpo_reward_weights": {"format": 2.0}}
+    settings = {"gdpo_estimator": "rloo", "gdpo_reward_weights": {"correct": 1.0, "format": 2.0}}
     _, advantages = post_process(arguments(**settings), samples(scored()))
     totals = scored() @ [1.0, 2.0]
     first = totals[:3]

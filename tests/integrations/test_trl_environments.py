@@ -173,7 +173,7 @@ def test_its_reward_can_be_used_with_reward_functions(environment, tiny_policy, 
         tmp_path,
         reward_funcs=[digits],
         how={"environment_factory": environment},
-        reward_weights={name: 0.5},
+        reward_weights={"digits": 1.0, name: 0.5},
         advantage_options={"noise_floor": {name: 0.1}},
         gates={"digits": {"on": name, "at_least": 2}},
         max_steps=1,
@@ -309,7 +309,7 @@ def test_several_environments_have_a_reward_each_and_one_class_has_one(tiny_poli
         tiny_policy,
         tmp_path,
         how={"environment_factory": factories, "train_dataset": data},
-        reward_weights={"Later": 3.0},
+        reward_weights={"Counting": 1.0, "Later": 3.0},
         max_steps=1,
     )
     assert trainer.reward_func_names == ["Counting", "Later"]

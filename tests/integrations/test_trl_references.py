@@ -4,12 +4,17 @@ import pytest
 from datasets import Dataset
 
 from gdpo.errors import ConfigError
-from gdpo.integrations.trl._rewards import as_sequence, check_references
+from gdpo.integrations.trl._rewards import as_sequence, check_columns
 from gdpo.rewards import Reward
 
 REWARD = Reward("brief", lambda completion, _: float(len(completion) < 5), 0, 1)
 WITH = Dataset.from_list([{"prompt": "a", "reference": {}}])
 WITHOUT = Dataset.from_list([{"prompt": "a", "answer": "b"}])
+
+
+def check(rewards, train_dataset, eval_dataset=None):
+    arguments = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
+    check_columns(as_sequence(rewards), arguments, may_add_columns=False)
 
 
 def trl_style(completions, **columns):
@@ -28,7 +33,7 @@ def trl_style(completions, **columns):
 def test_a_dataset_without_references_is_refused(rewards, datasets):
     message = "'brief'.* column 'reference'.*answer, prompt"
     with pytest.raises(ConfigError, match=message):
-        check_references(as_sequence(rewards), *datasets)
+        check(rewards, *datasets)
 
 
 @pytest.mark.parametrize(
@@ -43,4 +48,4 @@ def test_a_dataset_without_references_is_refused(rewards, datasets):
     ],
 )
 def test_what_has_references_or_needs_none_or_cannot_be_known_passes(rewards, datasets):
-    check_references(as_sequence(rewards), *datasets)
+    check(rewards, *datasets)

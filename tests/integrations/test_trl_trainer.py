@@ -105,10 +105,11 @@ def has_answer(completion, reference):
 
 
 def test_a_reward_object_gets_the_text_and_the_reference(tiny_policy, tmp_path):
+    weights = {"digits": 0.5, "has_answer": 1.0}
     trainer = GDPOTrainer(
         str(tiny_policy),
         [Reward("has_answer", has_answer, 0.0, 1.0), digits],
-        GDPOConfig(**settings(tmp_path, reward_weights={"digits": 0.5}, max_steps=1)),
+        GDPOConfig(**settings(tmp_path, reward_weights=weights, max_steps=1)),
         train_dataset=answers(),
     )
     trainer.train()

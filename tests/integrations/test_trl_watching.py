@@ -1,10 +1,11 @@
 """Tests `watch` on TRL's own trainers."""
 
+import functools
 import json
 
 import pytest
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import bytes_written
+from tests.integrations.variants import bytes_written, digits
 from tests.integrations.variants import make as make_variant
 from tests.integrations.watched import TRAINERS, differences, make, train
 from transformers import TrainerCallback
@@ -210,10 +211,21 @@ def test_a_result_without_advantages_does_not_end_the_training(tiny_policy, tmp_
     assert "KeyError: 'advantages'" in message
 
 
-def test_two_rewards_of_one_name_are_an_error(tiny_policy, tmp_path):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, rewards=[constant, constant])
-    with pytest.raises(ConfigError, match="constant"):
-        watch(trainer)
+def test_rewards_of_one_name_are_numbered(tiny_policy, tmp_path, caplog):
+    def digits_2(completions, **columns):
+        return bytes_written(completions)
+
+    rewards = [digits, digits_2, functools.partial(digits), digits]
+    trainer, _ = make("grpo", tiny_policy, tmp_path, rewards=rewards, max_steps=1)
+    watch(trainer, rollouts_dir=tmp_path / "rollouts")
+    (message,) = [m for m in caplog.messages if "share a name" in m]
+    names = ["digits", "digits_2", "digits_3", "digits_4"]
+    assert ", ".join(names) in message
+    trainer.train()
+    shares = [f"rewards/{name}/influence_share" for name in names]
+    assert set(shares) <= set(trainer.state.log_history[0])
+    (rollout, *_) = read_rollouts(tmp_path / "rollouts" / "step_00001.parquet")
+    assert list(rollout.rewards) == names
 
 
 def test_a_state_that_cannot_be_restored_does_not_end_the_training(tiny_policy, tmp_path, caplog):
@@ -240,24 +252,32 @@ def test_a_trainer_that_scores_a_batch_twice_is_not_watched(tiny_policy, tmp_pat
     assert "called _calculate_rewards 2 times for one batch" in message
 
 
-def test_a_gdpo_trainer_needs_no_watch(tiny_policy, tmp_path):
-    with pytest.raises(ConfigError, match="rollouts_dir and diagnostics in its GDPOConfig"):
-        watch(make_variant("ours", tiny_policy, tmp_path))
-
-
-def test_a_trainer_is_watched_once(tiny_policy, tmp_path):
-    trainer, _ = make("rloo", tiny_policy, tmp_path)
+def test_a_gdpo_trainer_needs_no_watch_and_trains(tiny_policy, tmp_path, caplog):
+    trainer = make_variant("ours", tiny_policy, tmp_path, max_steps=1)
     watch(trainer)
-    with pytest.raises(ConfigError, match="already watched"):
-        watch(trainer)
+    (message,) = [m for m in caplog.messages if "does not watch" in m]
+    assert "rollouts_dir and diagnostics in its GDPOConfig" in message
+    trainer.train()
+    assert trainer.state.global_step == 1
 
 
-def test_a_trainer_that_scores_elsewhere_is_refused_in_a_sentence():
+def test_a_trainer_is_watched_once(tiny_policy, tmp_path, caplog):
+    trainer, _ = make("rloo", tiny_policy, tmp_path, max_steps=1)
+    watch(trainer)
+    callbacks = len(trainer.callback_handler.callbacks)
+    watch(trainer)
+    assert len(trainer.callback_handler.callbacks) == callbacks
+    assert any("earlier call of watch" in message for message in caplog.messages)
+    trainer.train()
+    assert trainer.state.log_history[0]["rewards/digits/influence_share"] is not None
+
+
+def test_a_trainer_that_scores_elsewhere_is_not_stopped(caplog):
     class AsyncGRPOTrainer:
         pass
 
-    with pytest.raises(ConfigError, match="watch does not support AsyncGRPOTrainer"):
-        watch(AsyncGRPOTrainer())
+    watch(AsyncGRPOTrainer())
+    assert "AsyncGRPOTrainer does not calculate rewards" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -147,12 +147,11 @@ def weights_by_name(
 
     Args:
         names: Names of the rewards, in the order of the reward array.
-        weights: A dict from reward name to weight, or a list in the order of `names`. Rewards that
-            are not in the dict get weight 1. None: all weights are 1.
+        weights: A dict from reward name to weight, or a list in the order of `names`. None: all
+            weights are 1.
 
     Raises:
-        ConfigError: If a name is not a reward, or the number of weights differs from the number of
-            rewards.
+        ConfigError: If a name is not a reward, or a reward has no weight.
     """
     if weights is None:
         return [1.0] * len(names)
@@ -170,4 +169,9 @@ def weights_by_name(
                 f"reward_weights contains {name!r}, which is not a reward of this run: "
                 f"{did_you_mean(name, names)}"
             )
-    return [float(weights.get(name, 1.0)) for name in names]
+    if left_out := [name for name in names if name not in weights]:
+        raise ConfigError(
+            f"reward_weights leaves out {', '.join(map(repr, left_out))}: give each of "
+            f"{', '.join(names)} a weight. With weight 0, a reward is only watched"
+        )
+    return [float(weights[name]) for name in names]

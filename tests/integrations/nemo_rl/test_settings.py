@@ -55,7 +55,7 @@ def test_rewards_come_in_the_order_of_the_configuration_and_not_of_the_alphabet(
 
 def test_weights_go_by_name_and_are_1_by_default():
     assert read().weights == (1.0, 1.0)
-    assert read(gdpo_reward_weights={"format": 3}).weights == (1.0, 3.0)
+    assert read(gdpo_reward_weights={"format": 3, "correct": 1}).weights == (1.0, 3.0)
 
 
 def test_an_equal_configuration_gives_the_same_rule_with_its_state():

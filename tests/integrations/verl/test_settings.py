@@ -84,7 +84,7 @@ def test_options_go_by_reward_name():
 def test_weights_go_in_order_or_by_name_and_are_1_by_default():
     assert read().weights == (1.0, 1.0)
     assert read(gdpo_reward_weights=[1, 0.5]).weights == (1.0, 0.5)
-    assert read(gdpo_reward_weights={"b": 3}).weights == (1.0, 3.0)
+    assert read(gdpo_reward_weights={"b": 3, "a": 1}).weights == (1.0, 3.0)
 
 
 def test_an_equal_configuration_gives_the_same_rule_with_its_state():

@@ -171,7 +171,9 @@ def _resolved(path: str) -> Any:
 
 def _has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
     parameters = inspect.signature(function).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    # Users wrap TRL's methods with *args or **kwargs.
+    of_any_name = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    takes_any = any(each.kind in of_any_name for each in parameters.values())
     return takes_any or set(names) <= set(parameters)
 
 

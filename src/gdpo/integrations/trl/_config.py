@@ -45,8 +45,8 @@ class GDPOConfig(GRPOConfig):
             `{"workers": 8, "on_error": "worst"}`.
         reward_weights (`list[float]` or `dict[str, float]`, *optional*):
             A list of weights in the order of the reward functions, or a dict from reward name to
-            weight. A reward that is not in the dict has weight 1. Rewards of environments come last
-            and may be left out of a list.
+            weight, with every reward. Rewards of environments come last and may be left out of a
+            list.
         weights_column (`str`, *optional*):
             Dataset column with weights of each prompt, e.g. `"reward_weights"`: a dict from reward
             name to a number that multiplies the configured weight. A reward that is missing or

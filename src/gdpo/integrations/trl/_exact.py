@@ -35,6 +35,24 @@ class Returned:
     counts: tuple[int, ...] = ()
 
 
+def exact_where_kept(
+    exact: torch.Tensor, for_trl: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rewards to train on, and where they are those that were computed.
+
+    Args:
+        exact: Rewards `[rollout, reward]` as they were computed.
+        for_trl: Rewards that TRL gets: rounded, and changed if a subclass or a script changes them.
+
+    Returns:
+        The exact reward where TRL gets it rounded, and the changed one elsewhere. Both arrays have
+        the shape `[rollout, reward]`.
+    """
+    rounded = (exact.to(for_trl.dtype), exact.float().to(for_trl.dtype))
+    kept = (rounded[0] == for_trl) | (rounded[1] == for_trl) | (exact.isnan() & for_trl.isnan())
+    return torch.where(kept, exact, for_trl), kept
+
+
 class ExactRewards:
     """Stores the return values of reward functions while TRL scores a batch.
 

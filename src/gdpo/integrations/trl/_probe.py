@@ -58,7 +58,7 @@ def rule_of(trainer: Any) -> str | None:
     Args:
         trainer: A `GRPOTrainer`, an `RLOOTrainer` or a subclass.
     """
-    if not all(_is_trls(getattr(type(trainer), name, None)) for name in _CALLED):
+    if not calls_only_trl(type(trainer)):
         return None
     try:
         score = partial(type(trainer)._generate_and_score_completions, trainer)
@@ -70,8 +70,10 @@ def rule_of(trainer: Any) -> str | None:
     return nearest if differences[nearest] < _CLOSE else None
 
 
-def _is_trls(method: Any) -> bool:
-    return method is None or method.__module__.partition(".")[0] == "trl"
+def calls_only_trl(trainer_class: type) -> bool:
+    """Return whether the methods that a made-up batch goes through are TRL's own."""
+    methods = [getattr(trainer_class, name, None) for name in _CALLED]
+    return all(each is None or each.__module__.partition(".")[0] == "trl" for each in methods)
 
 
 def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None:

@@ -4,11 +4,12 @@
 """
 
 import functools
+import logging
 import math
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
+import torch
 from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from gdpo._naming import did_you_mean
@@ -16,10 +17,12 @@ from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError, RewardError
 from gdpo.integrations._turns import is_per_turn
 from gdpo.integrations.trl._adapter import is_async_callable
+from gdpo.integrations.trl._reward_calls import check_parameters, raised
 from gdpo.integrations.trl._turns import Located
 from gdpo.rewards import Reward, Scorer, Scores
-from gdpo.rewards.scorer import check_distinct
 from gdpo.rewards.weights_column import weights_of_cells
+
+logger = logging.getLogger(__name__)
 
 
 def ranged(given: Sequence[Any], arguments: Mapping[str, Any]) -> list[Any]:
@@ -35,20 +38,22 @@ def ranged(given: Sequence[Any], arguments: Mapping[str, Any]) -> list[Any]:
     return [None if isinstance(r, Reward) and r.of == "turn" else r for r in given]
 
 
-def all_weights(names: Sequence[str], owned: int, given: Any) -> list[float]:
+def all_weights(names: Sequence[str], rewards: Sequence[Any], given: Any) -> list[float]:
     """Return one weight per reward.
 
     Args:
         names: Names of the rewards. The rewards of environments come last.
-        owned: Number of rewards that environments define.
+        rewards: The rewards that environments do not define.
         given: Weights by name, or a list. As in TRL, a list may leave out the rewards of
             environments, which then have the weight 1.
 
     Raises:
-        ConfigError: If a name is not the name of a reward, or if the number of weights is wrong.
+        ConfigError: If there are no rewards, if two have the same name, if a name is not that of a
+            reward or is left out, or if the number of weights is wrong.
     """
-    if isinstance(given, list | tuple) and len(given) == len(names) - owned:
-        given = [*given, *[1.0] * owned]
+    _check_names(names, rewards)
+    if isinstance(given, list | tuple) and len(given) == len(rewards):
+        given = [*given, *[1.0] * (len(names) - len(rewards))]
     return weights_by_name(names, given)
 
 
@@ -88,35 +93,80 @@ def as_reward_functions(
     return [_adapt(reward, shared) for reward in given], shared.scorer
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raise a ConfigError if there are no rewards, or if two rewards have the same name."""
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return distinct names: one that occurs again gets the next free number. This is logged."""
+    distinct: list[str] = []
+    for name in names:
+        free, number = name, 2
+        while free in distinct or (free != name and free in names):
+            free, number = f"{name}_{number}", number + 1
+        distinct.append(free)
+    if distinct != list(names):
+        logger.warning(
+            "some rewards share a name. gdpo's metrics, findings and files call them %s, in the "
+            "order of reward_funcs",
+            ", ".join(distinct),
+        )
+    return distinct
+
+
+def _check_names(names: Sequence[str], rewards: Sequence[Any]) -> None:
     if not names:  # TRL's message, which users know and search for
         raise ConfigError(
             "No reward source provided. Pass `reward_funcs`, or an `environment_factory` whose "
             "environment defines a `get_reward` method."
         )
-    check_distinct(names)
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ConfigError(
+                f"two rewards have the name {name!r}, but weights, metrics and files go by name. "
+                f"Rename one before you create the trainer: "
+                f"{_renaming(rewards[i] if i < len(rewards) else None, f'{name}_2')}"
+            )
 
 
-def check_references(given: Sequence[Any], *datasets: Any) -> None:
-    """Check that each dataset has the `reference` column, which `Reward` objects read.
+def _renaming(reward: Any, name: str) -> str:
+    if isinstance(reward, Reward):
+        return f"dataclasses.replace(reward, name={name!r})"
+    if isinstance(reward, str):
+        return f"load the reward model, and set model.config._name_or_path = {name!r}"
+    if isinstance(reward, torch.nn.Module):
+        return f"model.config._name_or_path = {name!r}"
+    if reward is None:
+        return "rename the environment class"
+    return f"renamed = functools.partial(reward); renamed.__name__ = {name!r}"
+
+
+def check_columns(
+    given: Sequence[Any], arguments: Mapping[str, Any], *, may_add_columns: bool
+) -> None:
+    """Check that each dataset has the columns that the rewards read.
 
     Args:
         given: Rewards, in any format that `as_reward_functions` accepts.
-        datasets: Datasets, dicts from name to dataset, or None. A dataset is not checked if its
-            columns are not known in advance (a stream, or a dataset with a transform).
+        arguments: Arguments of TRL's trainer. A dataset is not checked if its columns are not known
+            in advance (a stream, or a dataset with a transform).
+        may_add_columns: Whether a subclass may add columns before the rewards are calculated.
 
     Raises:
         ConfigError: If `given` contains a `Reward` and a dataset has no column `reference`.
+        RewardError: If a function cannot be called with the columns.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
-    if not rewards:
-        return
-    for dataset in datasets:
+    functions = [
+        reward for reward in given if not isinstance(reward, Reward | str | torch.nn.Module)
+    ]
+    for which in ("train_dataset", "eval_dataset"):
+        dataset = arguments.get(which)
         for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
-            columns = _known_columns(each)
-            if columns is not None and "reference" not in columns:
+            columns = known_columns(each)
+            if columns is None:
+                continue
+            if rewards and "reference" not in columns:
                 raise _no_reference(rewards[0], columns)
+            if not may_add_columns and not arguments.get("rollout_func"):
+                for function in functions:
+                    check_parameters(callable_name(function), function, columns)
 
 
 def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> None:
@@ -134,7 +184,7 @@ def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> Non
         DataError: If a cell is not a mapping from reward names to finite numbers.
     """
     for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
-        columns = _known_columns(each)
+        columns = known_columns(each)
         if columns is None:
             continue
         if column not in columns:
@@ -146,12 +196,37 @@ def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> Non
             weights_of_cells(each[column], names, [1.0] * len(names), column=column)
 
 
-def _known_columns(dataset: Any) -> Sequence[str] | None:
+def known_columns(dataset: Any) -> Sequence[str] | None:
     """Return the columns of a dataset. None: they are known only when a row is read."""
     form = getattr(dataset, "format", None)
     if isinstance(form, dict) and cast("dict[str, Any]", form).get("type") == "custom":
         return None  # a transform creates the columns
     return getattr(dataset, "column_names", None)
+
+
+def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
+    """Check what `_calculate_rewards` returned, which a subclass or a script may have replaced.
+
+    Args:
+        rewards: The returned value.
+        rollouts: Number of rollouts of all processes.
+        names: Names of the rewards.
+
+    Raises:
+        RewardError: If it is not a tensor of floats `[rollout, reward]` with the rollouts of all
+            processes.
+    """
+    expected = (rollouts, len(names))
+    got = type(rewards).__name__
+    if isinstance(rewards, torch.Tensor):
+        if rewards.shape == expected and rewards.is_floating_point():
+            return
+        got = f"a tensor of {rewards.dtype} with shape {tuple(rewards.shape)}"
+    raise RewardError(
+        f"_calculate_rewards returned {got}: return a tensor of floats [rollout, reward] with "
+        f"shape {expected}: the rollouts of all processes, and one column for each of "
+        f"{', '.join(names)}"
+    )
 
 
 def reward_names(functions: Sequence[Any]) -> list[str]:
@@ -162,9 +237,16 @@ def reward_names(functions: Sequence[Any]) -> list[str]:
 def _name(reward: Any) -> str:
     if isinstance(reward, str):
         return reward.split("/")[-1]
-    if _is_function(reward):
-        return get_callable_name(reward)
-    return get_config_model_id(reward.config).split("/")[-1]
+    if isinstance(reward, torch.nn.Module):
+        config: Any = reward.config
+        return get_config_model_id(config).split("/")[-1]
+    return callable_name(reward)
+
+
+def callable_name(function: Any) -> str:
+    """Return TRL's name of a function, unless a partial has been given a name of its own."""
+    own = getattr(function, "__name__", None)
+    return own if isinstance(own, str) else get_callable_name(function)
 
 
 def completion_text(completion: str | Sequence[Mapping[str, Any]]) -> str:
@@ -174,14 +256,10 @@ def completion_text(completion: str | Sequence[Mapping[str, Any]]) -> str:
     return "".join(str(message.get("content") or "") for message in completion)
 
 
-def _is_function(reward: Any) -> bool:
-    return callable(reward) and not hasattr(reward, "forward")  # a reward model is an nn.Module
-
-
 def _adapt(reward: Any, shared: "_SharedScores") -> Any:
     if isinstance(reward, Reward):
         return _from_reward(reward, shared)
-    if not _is_function(reward):
+    if isinstance(reward, str | torch.nn.Module):
         return reward
     return _checked_async(reward) if is_async_callable(reward) else _checked(reward)
 
@@ -249,26 +327,26 @@ def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
 
 
 def _checked(function: RewardFunction) -> RewardFunction:
-    name = get_callable_name(function)
+    name = callable_name(function)
 
     def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
         try:
             values = function(completions=completions, **kwargs)
         except Exception as error:
-            raise _raised(name, error) from error
+            raise raised(name, function, error, {"completions": completions, **kwargs}) from error
         return _check_values(name, values, len(completions))
 
     return _named_like(checked, function, name)
 
 
 def _checked_async(function: RewardFunction) -> RewardFunction:
-    name = get_callable_name(function)
+    name = callable_name(function)
 
     async def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
         try:
             values = await function(completions=completions, **kwargs)
         except Exception as error:
-            raise _raised(name, error) from error
+            raise raised(name, function, error, {"completions": completions, **kwargs}) from error
         return _check_values(name, values, len(completions))
 
     return _named_like(checked, function, name)
@@ -278,15 +356,6 @@ def _named_like(checked: RewardFunction, function: RewardFunction, name: str) ->
     functools.update_wrapper(checked, function, assigned=("__module__", "__doc__"), updated=())
     checked.__name__ = name
     return checked
-
-
-def _raised(name: str, error: Exception) -> RewardError:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return RewardError(
-        f"reward {name!r} raised {type(error).__name__}: {str(error)[:300]!r} ({frame.filename}, "
-        f"line {frame.lineno}). A reward must return a number or None for every completion: catch "
-        "the exception, and return None if the reward does not apply"
-    )
 
 
 def _check_values(name: str, values: Any, count: int) -> list[Any]:

@@ -1,12 +1,14 @@
 """Defines `GDPOTrainer`, which is TRL's `GRPOTrainer` with an estimator from `gdpo.advantages`.
 
 The class wraps two of TRL's methods and copies no code. One wrapper stores the gathered rewards.
-The other wrapper replaces TRL's advantages after TRL has computed them.
+The other wrapper replaces TRL's advantages after TRL has computed them. A subclass or a script may
+change what `_calculate_rewards` returns: the rewards that TRL gets are those that are trained on.
 """
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -37,17 +39,17 @@ from gdpo.integrations.trl._environments import (
     environment_rewards,
     turn_reward,
 )
-from gdpo.integrations.trl._exact import ExactRewards, Returned
+from gdpo.integrations.trl._exact import ExactRewards, Returned, exact_where_kept
 from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._groups import Groups
 from gdpo.integrations.trl._packing import PackedMicroBatches, loss_mask
-from gdpo.integrations.trl._probe import check_batch
+from gdpo.integrations.trl._probe import calls_only_trl, check_batch
 from gdpo.integrations.trl._rewards import (
     all_weights,
     as_reward_functions,
     as_sequence,
-    check_names,
-    check_references,
+    check_columns,
+    check_rewards,
     check_weights_column,
     ranged,
     reward_names,
@@ -57,6 +59,7 @@ from gdpo.integrations.trl._turns import (
     Located,
     TurnRewards,
     recorded,
+    spread,
     warning_of_loss,
 )
 from gdpo.integrations.trl.generation import fast_rollouts
@@ -104,6 +107,37 @@ class KeptState(TrainerCallback):
                 state.stateful_callbacks[key] = now
 
 
+class CountedBatches:
+    """Counts a generation batch once, also if TRL generates it again after a resumption.
+
+    A checkpoint of TRL does not contain the rollouts. If it was saved before all of them were used,
+    the resumed run generates others in their place.
+    """
+
+    def __init__(self) -> None:
+        self._used_up = 0
+
+    def counts(self, step: int, steps: int) -> bool:
+        """Return whether the batch generated at an optimizer step is another than the last one.
+
+        Args:
+            step: Number of optimizer steps that are finished.
+            steps: Number of optimizer steps that use the batch. 0: less than one.
+        """
+        if step < self._used_up:
+            return False
+        self._used_up = step + steps
+        return True
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the step at which the last batch is used up."""
+        return {"used_up": self._used_up}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state. An empty state means that no batch has been generated yet."""
+        self._used_up = int(state.get("used_up", 0))
+
+
 logger = logging.getLogger(__name__)
 
 ONE_GROUP = (
@@ -114,8 +148,8 @@ ONE_GROUP = (
 )
 
 
-_CHECKED = ("_generate", "_calculate_rewards", "_generate_groups", "compute_advantages")
-"""Methods that the check of TRL calls. It is left out for a subclass that overrides one."""
+_CHECKED = ("_generate", "_generate_groups", "compute_advantages")
+"""Methods that the check of TRL calls. It is left out where a user's code replaces one."""
 
 
 class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
@@ -165,7 +199,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
     _tag_names: ClassVar[list[str]] = ["trl", "gdpo"]
     _name = "GDPO"
-    _scored: Groups | None = None
+    _returned: Returned | None = None
     _masks: Any = None
     _is_checked = False
     _warned_of_one_group = False
@@ -189,13 +223,13 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         )
         arguments: dict[str, Any] = {k: v for k, v in bound.arguments.items() if k != "self"}
         given = as_sequence(reward_funcs)
-        check_references(given, arguments.get("train_dataset"), arguments.get("eval_dataset"))
+        check_columns(given, arguments, may_add_columns=self._may_add_columns())
         scorer: Any = args.scorer
         self._located = Located()
         functions, self.scorer = as_reward_functions(given, scorer, located=self._located)
         own, factory = environment_rewards(arguments.get("environment_factory"), args.seed)
         names = [*reward_names(functions), *(environment.__name__ for environment in own)]
-        weights = all_weights(names, len(own), args.reward_weights)
+        weights = all_weights(names, given, args.reward_weights)
         self._make_rule(
             args, names, [*ranged(given, arguments), *map(environment_range, own)], weights
         )
@@ -207,13 +241,17 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
         self._wrap_rewards([None] * len(given) + [turn_reward(e, self._located) for e in own])
-        self._detail, self._watch = args.diagnostics, Watch()
+        self._detail, self._watch, self._batches = args.diagnostics, Watch(), CountedBatches()
         self._warn_of_loss()
-        self.add_callback(KeptState({"gdpo.AdvantageRule": self._rule, "gdpo.Watch": self._watch}))
         add_dashboard(self)
         bound_memory(self)
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
+        self._add_callbacks(args)
+
+    def _add_callbacks(self, args: GDPOConfig) -> None:
+        kept = (self._rule, self._watch, self._batches)
+        self.add_callback(KeptState({f"gdpo.{type(each).__name__}": each for each in kept}))
         self._rollout_log = _rollout_log(args, self._declared)
         if self._rollout_log is not None:
             self.add_callback(self._rollout_log)
@@ -243,7 +281,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         weights: Sequence[float],
     ) -> None:
         """Create the estimator and the gates. The model does not have to be loaded yet."""
-        check_names(names)
         options: Any = args.advantage_options
         gates: Any = args.gates
         self._gates = read_gates(gates)
@@ -255,6 +292,10 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._rule.weights_in_force(weights)  # refuses weights that contradict requested shares
         self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
         self._declared = describe_rewards(names, low, high, self._gates)
+
+    def _may_add_columns(self) -> bool:
+        names = ("_generate_and_score_completions", "_calculate_rewards")
+        return any(getattr(type(self), name) is not getattr(GDPOTrainer, name) for name in names)
 
     def _check_weights_column(
         self, args: GDPOConfig, names: Sequence[str], arguments: Mapping[str, Any]
@@ -307,31 +348,85 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
+        rounded = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._returned = self._exact.of_all_ranks(rounded, self._ranks)
+        rewards = self._returned.rewards
+        # TRL computes its own metrics and sums in its own precision.
+        return self._gated(rewards, rewards, self._weights_of_prompts(inputs)).to(rounded)
+
+    @contextmanager
+    def _observed_rewards(self) -> Generator[list[Groups]]:
+        """Collect the groups whose rewards `_calculate_rewards` returns to TRL.
+
+        Like `watch`, this wraps the method of the instance, so that an override or a replacement
+        counts: what it returns is what is trained on.
+        """
+        before, calculate = vars(self).get("_calculate_rewards"), self._calculate_rewards
+        observed: list[Groups] = []
+
+        def calculated(
+            inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+        ) -> torch.Tensor:
+            batch = {"inputs": inputs, "prompts": prompts, "completions": completions}
+            for_trl, groups = self._scored_groups(calculate, batch, completion_ids_list)
+            observed.append(groups)
+            return for_trl
+
+        self._calculate_rewards = calculated
+        try:
+            yield observed
+        finally:
+            del self._calculate_rewards
+            if before is not None:
+                self._calculate_rewards = before
+
+    def _scored_groups(
+        self, calculate: Any, batch: Mapping[str, Any], completion_ids: Any
+    ) -> tuple[torch.Tensor, Groups]:
+        """Return the rewards for TRL, and the groups that have these rewards."""
         if self._rule.weighting is not None:  # TRL's own sum of the rewards uses them too
             self.reward_weights = torch.tensor(self._weights_in_force())
-        masks, self._masks = self._masks, None
-        self._located.update(masks, completion_ids_list)
-        rounded = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        returned = self._exact.of_all_ranks(rounded, self._ranks)
-        rewards, names = returned.rewards, self.reward_func_names
-        own = self._weights_of_prompts(inputs)
-        gated = self._gated(rewards, rewards, own)
-        turns = self._turns_of(returned, own)
-        self._scored = Groups(
-            rewards=gated.view(-1, self._samples(), len(names)),
-            token_counts=self._count_tokens(completion_ids_list),
-            closed_gates=closed_gates(rewards, names, self._gates),
-            rollouts={
-                "inputs": inputs,
-                "prompts": prompts,
-                "completions": completions,
-                "completion_ids": completion_ids_list,
-                "turn_tokens": None if turns is None else self._located.num_tokens,
-            },
+        masks, self._masks, self._returned = self._masks, None, None
+        self._located.update(masks, completion_ids)
+        for_trl = calculate(*batch.values(), completion_ids)
+        names, count = self.reward_func_names, len(completion_ids) * self._ranks.count
+        check_rewards(for_trl, count, names)
+        own = self._weights_of_prompts(batch["inputs"])
+        if calls_ours := self._returned is not None:
+            returned = self._returned
+        else:
+            returned = self._exact.of_all_ranks(for_trl, self._ranks)
+        gated = self._gated(returned.rewards, returned.rewards, own)
+        if not calls_ours:
+            for_trl = gated.to(for_trl)
+        rewards, kept = exact_where_kept(gated, for_trl.detach().cpu())
+        turns = self._turns_of(returned, own, rewards, kept)
+        of_record = {"turn_tokens": None if turns is None else self._located.num_tokens}
+        return for_trl, Groups(
+            rewards=rewards.view(-1, self._samples(), len(names)),
+            token_counts=self._count_tokens(completion_ids),
+            closed_gates=closed_gates(returned.rewards, names, self._gates),
+            rollouts={**batch, "completion_ids": completion_ids, **of_record},
             weights=None if own is None else own.nan_to_num(),
             turns=turns,
         )
-        return gated.to(rounded)  # TRL computes its own metrics and sums in its own precision
+
+    def _turns_of(
+        self,
+        returned: Returned,
+        own: torch.Tensor | None,
+        rewards: torch.Tensor,
+        kept: torch.Tensor,
+    ) -> TurnRewards | None:
+        """Return the rewards of each turn. A total that was changed stands at the last turn."""
+        if returned.turns is None:
+            return None
+        turns = self._gated(returned.turns, returned.rewards, own)
+        turns = torch.where(kept[:, None], turns, spread(rewards, (), returned.counts))
+        return TurnRewards(
+            turns.view(-1, self._samples(), *turns.shape[1:]),
+            torch.tensor(returned.counts).view(-1, self._samples()),
+        )
 
     def _gated(
         self, rewards: torch.Tensor, totals: torch.Tensor, own: torch.Tensor | None
@@ -351,15 +446,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             missing = own.isnan().repeat_interleave(self._samples(), 0)
             rewards = torch.where(missing[between], torch.nan, rewards)
         return rewards
-
-    def _turns_of(self, returned: Returned, own: torch.Tensor | None) -> TurnRewards | None:
-        if returned.turns is None:
-            return None
-        turns = self._gated(returned.turns, returned.rewards, own)
-        return TurnRewards(
-            turns.view(-1, self._samples(), *turns.shape[1:]),
-            torch.tensor(returned.counts).view(-1, self._samples()),
-        )
 
     def _weights_of_prompts(self, inputs: Sequence[Mapping[str, Any]]) -> torch.Tensor | None:
         """Return the weights `[prompt, reward]` of all processes' prompts. NaN: does not apply."""
@@ -384,10 +470,11 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         return (self.num_generations if training else self.num_generations_eval) or 1
 
     def _generate_groups(self, inputs: Any) -> Groups:
-        output = super()._generate_and_score_completions(inputs)
-        assert self._scored is not None, "TRL did not call _calculate_rewards"
-        self._scored.output = output
-        return self._scored
+        with self._observed_rewards() as observed:
+            output = super()._generate_and_score_completions(inputs)
+        assert len(observed) == 1, f"TRL called _calculate_rewards {len(observed)} times"
+        observed[0].output = output
+        return observed[0]
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         mode = "train" if self.model and self.model.training else "eval"
@@ -406,9 +493,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._log_turns(mode, batch)
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
-        if mode == "train":
+        if mode == "train" and self._batches.counts(self.state.global_step, self._steps_of_batch()):
             self._rule.update(generated[0].rewards, self._weights(generated[0]))
         return batch.output
+
+    def _steps_of_batch(self) -> int:
+        config: Any = self.args
+        micro_batches = config.steps_per_generation * self.num_iterations
+        return micro_batches // config.gradient_accumulation_steps
 
     def _replace_advantages(self, batch: Groups) -> torch.Tensor:
         """Put our advantages into TRL's batch. Return those of all processes."""
@@ -425,13 +517,16 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         """Check once, before anything is generated, that TRL trains on our advantages."""
         if not self._is_checked:
             self._is_checked = True
-            classes = type(self).__mro__
-            subclasses = classes[: classes.index(GDPOTrainer)]
-            if not any(name in vars(each) for each in subclasses for name in _CHECKED):
+            is_ours = all(
+                getattr(type(self), name) is getattr(GDPOTrainer, name) and name not in vars(self)
+                for name in _CHECKED
+            )
+            if is_ours and calls_only_trl(GRPOTrainer):
                 check_batch(self, self._made_up_batch)
 
     def _made_up_batch(self, inputs: Any) -> Any:
         self._rule, self._gates = AdvantageRule("gdpo", self.reward_func_names), {}
+        self._calculate_rewards = partial(GDPOTrainer._calculate_rewards, self)
         batch = self._generate_groups(inputs)
         self._replace_advantages(batch)
         return batch.output

@@ -22,9 +22,9 @@ from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl._adapter import end_token_ids, tokenizer_of
 from gdpo.integrations.trl._dashboard import add_dashboard
 from gdpo.integrations.trl._probe import rule_of
+from gdpo.integrations.trl._rewards import numbered
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._trainer import GDPOTrainer, KeptState, trl_metrics
-from gdpo.rewards.scorer import check_distinct
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +48,10 @@ def watch(
     The trainer then logs `rewards/<name>/zero_variance_groups`, `rewards/<name>/influence_share`
     (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
     is ignored, is logged once with a remedy. A batch with an infinite reward is left out of these
-    metrics. Any other error switches the watch off. Both are logged, and the training goes on. In a
-    run with several processes, every process must call this function.
+    metrics. Any other error switches the watch off. Both are logged, and the training goes on. So
+    it does without a watch if the trainer cannot be watched, is watched already, or is a
+    `GDPOTrainer`, which logs all of this itself. If rewards share a name, later ones are numbered
+    (`tags`, `tags_2`). In a run with several processes, every process must call this function.
 
     Args:
         trainer: TRL's `GRPOTrainer` or `RLOOTrainer`, or a subclass, which may compute its own
@@ -64,19 +66,18 @@ def watch(
             opposite sign, and `estimators/<name>/<reward>/influence_share`.
 
     Raises:
-        ConfigError: If the trainer is a `GDPOTrainer`, which logs all of this itself, if it is
-            already watched, if it does not calculate rewards like TRL's trainers, if two rewards
-            have the same name, if an argument is invalid, or if the folder is not writable.
+        ConfigError: If another argument than the trainer is invalid, or the folder is not writable.
     """
-    _check(trainer)
+    if reason := _not_watched_because(trainer):
+        logger.warning("gdpo does not watch this training, which goes on: %s", reason)
+        return
     check_detail(diagnostics, "diagnostics")
-    names: list[str] = trainer.reward_func_names
-    check_distinct(names)
+    names = numbered(trainer.reward_func_names)
     if isinstance(estimators, str):
         raise ConfigError(f"estimators={estimators!r}: pass a list of names: [{estimators!r}]")
     rules = [AdvantageRule(name, names) for name in estimators]
     log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
-    watched = _Watched(trainer, log, rules, detail=diagnostics)
+    watched = _Watched(trainer, names, log, rules, detail=diagnostics)
     trainer.add_callback(watched)
     add_dashboard(trainer)
     # Wrap the methods of this instance only, because other trainers may use the same class.
@@ -84,20 +85,20 @@ def watch(
         setattr(trainer, name, wrapped(getattr(trainer, name)))
 
 
-def _check(trainer: Any) -> None:
+def _not_watched_because(trainer: Any) -> str | None:
     if isinstance(trainer, GDPOTrainer):
-        raise ConfigError(
-            "GDPOTrainer already logs what watch would log: remove watch, and set rollouts_dir and "
+        return (
+            "GDPOTrainer logs what watch would log. Remove watch, and set rollouts_dir and "
             "diagnostics in its GDPOConfig"
         )
     if not all(callable(getattr(trainer, name, None)) for name in (_REWARDS, _ADVANTAGES)):
-        raise ConfigError(
-            f"watch does not support {type(trainer).__name__}, because it does not calculate "
-            f"rewards with TRL's methods {_REWARDS} and {_ADVANTAGES}: pass a GRPOTrainer or an "
-            "RLOOTrainer"
+        return (
+            f"{type(trainer).__name__} does not calculate rewards with TRL's methods {_REWARDS} "
+            f"and {_ADVANTAGES}. watch supports GRPOTrainer and RLOOTrainer"
         )
     if any(isinstance(each, _Watched) for each in trainer.callback_handler.callbacks):
-        raise ConfigError("the trainer is already watched: call watch once")
+        return "an earlier call of watch does so. Call watch once, with all arguments"
+    return None
 
 
 class _Other:
@@ -128,9 +129,15 @@ class _Watched(TrainerCallback):
     """Observes the batches of a trainer. An error ends the observation, not the training."""
 
     def __init__(
-        self, trainer: Any, log: RolloutLog | None, rules: Sequence[AdvantageRule], *, detail: str
+        self,
+        trainer: Any,
+        names: Sequence[str],
+        log: RolloutLog | None,
+        rules: Sequence[AdvantageRule],
+        *,
+        detail: str,
     ) -> None:
-        self._trainer = trainer
+        self._trainer, self._names = trainer, names
         self._log = log
         self._detail = detail
         self._estimator = rule_of(trainer)
@@ -207,8 +214,7 @@ class _Watched(TrainerCallback):
         samples = trainer.num_generations if training else trainer.num_generations_eval
         rewards = self._scored[0].view(-1, samples, self._scored[0].shape[-1])
         advantages = advantages.view(rewards.shape[:2])
-        names, values = trainer.reward_func_names, trainer.reward_weights.tolist()
-        weights = dict(zip(names, values, strict=True))
+        weights = dict(zip(self._names, trainer.reward_weights.tolist(), strict=True))
         if self._log is not None and trainer.accelerator.is_main_process:
             self._log.write(
                 facts,

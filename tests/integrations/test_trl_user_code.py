@@ -1,0 +1,392 @@
+"""Tests that GDPOTrainer trains on what the user's code returns, and says what is wrong with it."""
+
+import asyncio
+import dataclasses
+import functools
+import unittest.mock
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from tests.integrations.turns import Kept, at_random, echo
+from tests.integrations.turns import trainer_of as game_trainer
+from tests.integrations.variants import dataset, digits, settings
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForSequenceClassification
+from trl import GRPOTrainer
+
+from gdpo import ConfigError, RewardError
+from gdpo.advantages import grpo
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.integrations.trl._exact import exact_where_kept
+from gdpo.integrations.trl._rewards import numbered
+from gdpo.rewards import Reward
+from gdpo.rollouts import read_rollouts, rollout_file
+
+
+def tenths(completions, **columns):
+    """Return values that float32 rounds."""
+    return [sum(map(ord, text)) % 7 / 10 for text in completions]
+
+
+def trainer_of(policy, folder, *, trainer_class=GDPOTrainer, rewards=(tenths, digits), **changed):
+    how = {"train_dataset": dataset(), **changed.pop("how", {})}
+    options = {"reward_weights": None, "max_steps": 1, "advantage": "grpo", **changed}
+    return trainer_class(
+        AutoModelForCausalLM.from_pretrained(policy),
+        list(rewards),
+        GDPOConfig(**settings(folder, rollouts_dir=str(folder / "rollouts"), **options)),
+        processing_class=AutoTokenizer.from_pretrained(policy),
+        **how,
+    )
+
+
+def best_of_group(rewards):
+    """Give 1 to the best of each group in the second reward, and 0 to the others."""
+    rewards = rewards.clone()
+    groups = rewards[:, 0].view(-1, 4)
+    rewards[:, 1] = (groups == groups.amax(1, keepdim=True)).to(rewards).view(-1)
+    return rewards
+
+
+class Subclass(GDPOTrainer):
+    def _calculate_rewards(self, *args, **kwargs):
+        return best_of_group(super()._calculate_rewards(*args, **kwargs))
+
+
+class WithoutSuper(GDPOTrainer):
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        first = torch.tensor(tenths(completions), dtype=torch.float64)
+        return best_of_group(torch.stack([first, torch.zeros_like(first)], 1))
+
+
+def replaced_on_the_instance(policy, folder, **changed):
+    trainer = trainer_of(policy, folder, **changed)
+    before = trainer._calculate_rewards
+    trainer._calculate_rewards = lambda *args: best_of_group(before(*args))
+    return trainer
+
+
+WAYS = {
+    "subclass": functools.partial(trainer_of, trainer_class=Subclass),
+    "without super": functools.partial(trainer_of, trainer_class=WithoutSuper),
+    "instance": replaced_on_the_instance,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_changed_rewards_are_trained_on_recorded_and_logged(way, tiny_policy, tmp_path):
+    trainer = WAYS[way](tiny_policy, tmp_path, max_steps=2)
+    replaced = vars(trainer).get("_calculate_rewards")
+    trainer.train()
+    assert vars(trainer).get("_calculate_rewards") is replaced
+    for step, row in enumerate(trainer.state.log_history[:2], start=1):
+        rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", step))
+        first = np.array([tenths([each.completion])[0] for each in rollouts]).reshape(-1, 4)
+        second = (first == first.max(1, keepdims=True)).astype(float)
+        recorded = np.array([list(each.rewards.values()) for each in rollouts]).reshape(-1, 4, 2)
+        np.testing.assert_array_equal(recorded, np.stack([first, second], -1))  # not rounded
+        advantages = np.array([each.advantage for each in rollouts]).reshape(-1, 4)
+        np.testing.assert_allclose(advantages, grpo(recorded, [1.0, 1.0]), atol=1e-6)
+        assert row["rewards/digits/mean"] == pytest.approx(second.mean())
+        assert row["reward"] == pytest.approx((first + second).mean(), rel=1e-6)
+        shares = [row[f"rewards/{name}/influence_share"] for name in ("tenths", "digits")]
+        assert sum(shares) == pytest.approx(1)
+        assert shares[1] > 0.3
+
+
+def test_rewards_that_are_switched_off_train_nothing(tiny_policy, tmp_path):
+    class Clipped(GDPOTrainer):
+        def _calculate_rewards(self, *args):
+            return super()._calculate_rewards(*args).clamp(max=0)
+
+    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Clipped)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert row["grad_norm"] == row["reward"] == 0
+    assert row["rewards/tenths/zero_variance_groups"] == 1
+
+
+def test_advantages_that_a_subclass_changes_afterwards_are_trained_on(tiny_policy, tmp_path):
+    class After(GDPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            return {**output, "advantages": 0 * output["advantages"]}
+
+    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=After)
+    trainer.train()
+    assert trainer.state.log_history[0]["grad_norm"] == 0
+
+
+def test_a_class_of_trl_that_a_script_patches_counts(tiny_policy, tmp_path, monkeypatch):
+    own = GRPOTrainer._calculate_rewards
+    monkeypatch.setattr(
+        GRPOTrainer, "_calculate_rewards", lambda self, *args: best_of_group(own(self, *args))
+    )
+    trainer = trainer_of(tiny_policy, tmp_path)
+    trainer.train()
+    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    second = np.array([each.rewards["digits"] for each in rollouts]).reshape(-1, 4)
+    assert (second.max(1) == 1).all()
+
+
+def test_a_compute_advantages_of_the_instance_is_used(tiny_policy, tmp_path):
+    trainer = trainer_of(tiny_policy, tmp_path)
+    trainer.compute_advantages = lambda rewards, token_counts=None: 2 * rewards[..., 0]
+    trainer.train()
+    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    assert [each.advantage for each in rollouts] == pytest.approx(
+        [2 * each.rewards["tenths"] for each in rollouts]
+    )
+
+
+def test_gates_apply_to_rewards_without_super_and_trl_logs_them(tiny_policy, tmp_path):
+    class Mine(GDPOTrainer):
+        def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+            ones = torch.ones(len(completions))
+            return torch.stack([ones, (torch.arange(len(ones)) % 2).float()], 1)
+
+    gates = {"tenths": {"on": "digits", "at_least": 1}}
+    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Mine, gates=gates)
+    trainer.train()
+    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    assert [each.rewards["tenths"] for each in rollouts] == [0.0, 1.0] * 6
+    row = trainer.state.log_history[0]
+    assert row["rewards/tenths/mean"] == row["rewards/tenths/gate_closed"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (lambda rewards: rewards[:, :1], r"shape \(12, 1\).*shape \(12, 2\).*tenths, digits"),
+        (lambda rewards: rewards[:4], r"shape \(4, 2\)"),
+        (lambda rewards: rewards.long(), "torch.int64"),
+        (lambda rewards: rewards.tolist(), "returned list"),
+        (lambda rewards: None, "returned NoneType"),
+    ],
+)
+def test_rewards_in_another_form_are_refused(made, named, tiny_policy, tmp_path):
+    class Wrong(GDPOTrainer):
+        def _calculate_rewards(self, *args):
+            return made(super()._calculate_rewards(*args))
+
+    with pytest.raises(RewardError, match=named):
+        trainer_of(tiny_policy, tmp_path, trainer_class=Wrong).train()
+
+
+def test_what_is_rounded_for_trl_stays_exact_and_what_is_changed_does_not():
+    exact = torch.tensor([[0.1, 1e9 + 0.25], [torch.nan, 0.3]], dtype=torch.float64)
+    tie_breaker = torch.tensor([[1e-12, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    for for_trl in (exact.float(), exact.float().double(), exact):
+        rewards, kept = exact_where_kept(exact, for_trl)
+        assert kept.all()
+        torch.testing.assert_close(rewards, exact, rtol=0, atol=0, equal_nan=True)
+    rewards, kept = exact_where_kept(exact, exact + tie_breaker)
+    assert kept.tolist() == [[False, True], [True, True]]
+    assert rewards[0, 0] == exact[0, 0] + 1e-12
+    rewards, kept = exact_where_kept(exact, exact.float().nan_to_num(2.0))
+    assert kept.tolist() == [[True, True], [False, True]]
+    assert rewards[1, 0] == 2
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_a_total_that_is_changed_stands_at_the_last_turn(tmp_path):
+    class Bonus(Kept):
+        def _calculate_rewards(self, *args):
+            rewards = super()._calculate_rewards(*args).clone()
+            rewards[0] += 5
+            return rewards
+
+    trainer = game_trainer(tmp_path, cls=Bonus, how=at_random, rewards=[echo])
+    trainer.train()
+    first, *others = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    turns = [turn.rewards["echo"] for turn in first.turns]
+    assert turns == [0.0] * (len(turns) - 1) + [first.rewards["echo"]]
+    assert first.rewards["echo"] >= 5
+    assert any(sum(t.rewards["echo"] for t in each.turns[:-1]) for each in others)
+
+
+@pytest.fixture
+def _quiet(monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+
+
+class Judge:
+    __slots__ = ()
+
+    def __call__(self, completions, **columns):
+        return [float(len(text)) for text in completions]
+
+    def method(self, completions, **columns):
+        return self(completions)
+
+
+async def slow(completions, **columns):
+    await asyncio.sleep(0)
+    return [float(len(text)) for text in completions]
+
+
+def model_named(name):
+    def load(policy):
+        model = LlamaForSequenceClassification.from_pretrained(policy, num_labels=1)
+        model.config._name_or_path = name
+        return model
+
+    return load
+
+
+def brief(completions, **columns):
+    return [float(len(text) < 5) for text in completions]
+
+
+TWINS = {
+    "function": lambda _: digits,
+    "partial": lambda _: functools.partial(digits),
+    "lambda": lambda _: lambda completions, **columns: [0.0] * len(completions),
+    "instance": lambda _: Judge(),
+    "method": lambda _: Judge().method,
+    "async": lambda _: slow,
+    "Reward": lambda _: Reward("brief", lambda completion, _: float(len(completion) < 5), 0, 1),
+    "model": model_named("org/judge"),
+}
+
+
+@pytest.mark.parametrize("kind", TWINS)
+def test_the_way_out_of_two_equal_names_works(kind, tiny_policy, tmp_path):
+    first, reward = (TWINS[kind](tiny_policy) for _ in range(2))
+    first = brief if kind == "Reward" else first
+    data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "reference": [{"answer": "a"}] * 12})
+    how = {"train_dataset": data}
+    if kind == "model":
+        tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
+        how["reward_processing_classes"] = [tokenizer] * 2
+    with pytest.raises(ConfigError, match="two rewards have the name") as error:
+        trainer_of(tiny_policy, tmp_path, rewards=[first, reward], how=how)
+    remedy = str(error.value).partition("create the trainer: ")[2]
+    given = {"reward": reward, "functools": functools, "dataclasses": dataclasses, "model": reward}
+    exec(remedy if "=" in remedy.partition("(")[0] else f"renamed = {remedy}", given)
+    renamed = given.get("renamed", given["model"])
+    trainer = trainer_of(tiny_policy, tmp_path, rewards=[first, renamed], how=how)
+    name, other = trainer.reward_func_names
+    assert other == f"{name}_2"
+    trainer.train()
+    assert f"rewards/{other}/zero_variance_groups" in trainer.state.log_history[0]
+
+
+def test_a_mock_or_a_proxy_is_a_function(tiny_policy, tmp_path):
+    class Proxy:
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return self
+
+        def __call__(self, completions, **columns):
+            return [1.0] * len(completions)
+
+    mock = unittest.mock.Mock(side_effect=lambda completions, **_: digits(completions))
+    trainer = trainer_of(tiny_policy, tmp_path, rewards=[mock, Proxy()])
+    assert trainer.reward_func_names == ["Mock", "Proxy"]
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_numbers_of_equal_names_are_free():
+    assert numbered(["a", "b"]) == ["a", "b"]
+    assert numbered(["a", "a", "a_2", "a"]) == ["a", "a_3", "a_2", "a_4"]
+
+
+def needs_columns(completions, gold, hint, **columns):
+    return [0.0] * len(completions)
+
+
+def needs_prompt(prompt, **columns):
+    return [0.0] * len(prompt)
+
+
+def takes_no_more(prompts, completions):
+    return [0.0] * len(completions)
+
+
+PARAMETERS = [
+    (needs_columns, r"'needs_columns' needs the argument 'gold', 'hint'.*Columns: 'answer'"),
+    (needs_prompt, r"'needs_prompt' needs the argument 'prompt'.*'prompts'"),
+    (takes_no_more, r"'takes_no_more' does not take 'completion_ids'.*add \*\*kwargs"),
+]
+
+
+@pytest.mark.parametrize(("reward", "named"), PARAMETERS)
+@pytest.mark.parametrize("known", [True, False], ids=["before", "stream"])
+def test_parameters_that_do_not_fit_are_named(known, reward, named, tiny_policy, tmp_path):
+    data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
+    if known:
+        with pytest.raises(RewardError, match=named):
+            trainer_of(tiny_policy, tmp_path, rewards=[reward], how={"train_dataset": data})
+        return
+    stream = {"train_dataset": data.to_iterable_dataset().map(dict)}
+    trainer = trainer_of(tiny_policy, tmp_path, rewards=[reward], how=stream)
+    with pytest.raises(RewardError, match=named):
+        trainer.train()
+
+
+def test_a_column_that_a_subclass_adds_is_not_missed(tiny_policy, tmp_path):
+    class Adds(GDPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            rows = [{**row, "gold": "a", "hint": "b"} for row in inputs]
+            return super()._generate_and_score_completions(rows)
+
+    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Adds, rewards=[needs_columns])
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_a_key_that_is_no_column_is_named_with_the_columns(tiny_policy, tmp_path):
+    def keyed(completions, **columns):
+        return [float(text == columns["gold"]) for text in completions]
+
+    data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
+    trainer = trainer_of(tiny_policy, tmp_path, rewards=[keyed], how={"train_dataset": data})
+    with pytest.raises(RewardError, match=r"'keyed' raised KeyError.*'gold'.*add it.*'answer'"):
+        trainer.train()
+
+
+def test_an_exception_of_the_reward_itself_keeps_its_remedy(tiny_policy, tmp_path):
+    def adds_text(completions, **columns):
+        return [1 + text for text in completions]
+
+    trainer = trainer_of(tiny_policy, tmp_path, rewards=[adds_text])
+    with pytest.raises(RewardError, match="catch the exception, and return None"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("weights", [{"tenths": 1.0}, {}])
+def test_a_name_that_is_left_out_of_the_weights_is_an_error(weights, tiny_policy, tmp_path):
+    with pytest.raises(ConfigError, match=r"leaves out.*'digits'.*tenths, digits"):
+        trainer_of(tiny_policy, tmp_path, reward_weights=weights)
+
+
+@pytest.mark.parametrize("changed", [{"num_iterations": 2}, {"steps_per_generation": 2}])
+def test_a_batch_that_trl_generates_again_counts_once(changed, tiny_policy, tmp_path):
+    """TRL's checkpoint at step 3 is inside a generation, which the resumed run generates again."""
+
+    def steps_counted(resume):
+        if "steps_per_generation" in changed:
+            changed["per_device_train_batch_size"] = 4
+        trainer = trainer_of(
+            tiny_policy,
+            tmp_path,
+            max_steps=6,
+            save_strategy="steps",
+            save_steps=3,
+            advantage_options={"schedules": {"digits": {"from": 1.0, "to": 0.5, "steps": 100}}},
+            **changed,
+        )
+        checkpoint = str(tmp_path / "checkpoint-3") if resume else None
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return trainer._rule.state()["schedules"]["step"], trainer
+
+    whole, trainer = steps_counted(resume=False)
+    assert whole == 3
+    resumed, _ = steps_counted(resume=True)
+    assert resumed == 3
+    trainer.train()  # again, from the start: every batch counts
+    assert trainer._rule.state()["schedules"]["step"] == 6
