@@ -281,7 +281,7 @@ def test_an_estimator_is_a_name_a_function_or_a_rule_with_its_options():
 
 def test_weights_go_by_name_or_in_order_or_are_all_one():
     rewards = some_rewards()
-    by_name = diagnose(rewards, {"brevity": -0.5, "correctness": 2}, NAMES)
+    by_name = diagnose(rewards, {"brevity": -0.5, "correctness": 2, "format": 1.0}, NAMES)
     in_order = diagnose(rewards, np.array(WEIGHTS), NAMES)
     assert of_each(by_name, "weight") == of_each(in_order, "weight") == WEIGHTS
     assert of_each(by_name, "influence") == of_each(in_order, "influence")

@@ -16,7 +16,7 @@ def refused(match, keys=("a", "b"), weights=None, options=None, **place):
 def test_weights_go_in_order_or_by_name_and_are_1_by_default():
     assert make_settings("gdpo", ["a", "b"], None, None).weights == (1.0, 1.0)
     assert make_settings("gdpo", ["a", "b"], [1, 0.5], None).weights == (1.0, 0.5)
-    assert make_settings("gdpo", ["a", "b"], {"b": 3}, None).weights == (1.0, 3.0)
+    assert make_settings("gdpo", ["a", "b"], {"b": 3, "a": 1}, None).weights == (1.0, 3.0)
 
 
 def test_an_unknown_detail_is_an_error_that_names_its_place():

@@ -143,6 +143,7 @@ def moved(monkeypatch, change):
     def scored(self, inputs):
         return change(self, own(self, inputs))
 
+    scored.__module__ = own.__module__  # a newer TRL, not a user's patch
     monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", scored)
 
 
@@ -151,7 +152,12 @@ def test_advantages_that_are_not_ours_are_an_error_before_generation(
 ):
     trainer = ours(tiny_policy, tmp_path)
     own = GRPOTrainer._calculate_rewards
-    monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", lambda *args: own(*args).flip(0))
+
+    def flipped(*args):
+        return own(*args).flip(0)
+
+    flipped.__module__ = own.__module__  # a newer TRL, not a user's patch
+    monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", flipped)
     monkeypatch.setattr(trainer, "rollout_func", lambda *_: pytest.fail("generated"))
     with pytest.raises(ConfigError, match=r"TRL [\d.]+ does not train on gdpo's advantages"):
         generate(trainer)

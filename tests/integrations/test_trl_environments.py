@@ -445,7 +445,7 @@ def counting(completions, **columns):
 
 def test_a_function_with_the_name_of_an_environment_is_refused(tmp_path):
     counting.__name__ = "Counting"
-    with pytest.raises(ConfigError, match="repeated: Counting"):
+    with pytest.raises(ConfigError, match=r"the name 'Counting'.*rename the environment class"):
         missing_everything(tmp_path, reward_funcs=counting, environment_factory=Counting)
 
 

@@ -270,7 +270,7 @@ def test_a_setting_without_effect_is_an_error_with_the_remedy(changed, message, 
 @pytest.mark.parametrize(
     ("rewards", "weights", "message"),
     [
-        ([digits, digits], None, "repeated: digits"),
+        ([digits, digits], None, "the name 'digits'"),
         ([digits, bytes_written], [1.0], "1 entries for 2 rewards"),
         ([digits, bytes_written], {"digit": 1.0}, "did you mean 'digits'"),
     ],

@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 from gdpo.diagnostics import diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl import watch
+from gdpo.rollouts import rollout_file
 from gdpo.rollouts.record import read_rollouts, reward_arrays
 
 NAMES = ("bytes_written", "digits", "sometimes_vowels")
@@ -216,7 +217,8 @@ def test_rewards_of_one_name_are_numbered(tiny_policy, tmp_path, caplog):
         return bytes_written(completions)
 
     rewards = [digits, digits_2, functools.partial(digits), digits]
-    trainer, _ = make("grpo", tiny_policy, tmp_path, rewards=rewards, max_steps=1)
+    own = {"rewards": rewards, "reward_weights": [1.0] * 4}
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1, **own)
     watch(trainer, rollouts_dir=tmp_path / "rollouts")
     (message,) = [m for m in caplog.messages if "share a name" in m]
     names = ["digits", "digits_2", "digits_3", "digits_4"]
@@ -224,7 +226,7 @@ def test_rewards_of_one_name_are_numbered(tiny_policy, tmp_path, caplog):
     trainer.train()
     shares = [f"rewards/{name}/influence_share" for name in names]
     assert set(shares) <= set(trainer.state.log_history[0])
-    (rollout, *_) = read_rollouts(tmp_path / "rollouts" / "step_00001.parquet")
+    rollout, *_ = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
     assert list(rollout.rewards) == names
 
 

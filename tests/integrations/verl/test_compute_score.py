@@ -46,7 +46,7 @@ def test_every_reward_comes_by_name_and_the_score_is_their_sum():
 
 
 def test_weights_are_of_the_score_alone():
-    scores = of("said", "short", tokens=40, weights={"short": 0.5})
+    scores = of("said", "short", tokens=40, weights={"said": 1.0, "short": 0.5})
     assert scores == {"score": 1.3, "said": 1.0, "short": 0.6}
 
 
