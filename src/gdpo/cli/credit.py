@@ -58,17 +58,19 @@ def credit(
             accepts only rounding and sampling noise. Pass 1e-5 for advantages in single precision.
         output: Write the table to this JSON file. An existing file is replaced. Default: no file.
     """
-    from rich.console import Console
-
     from gdpo._naming import find
+    from gdpo._terminal import terminal
     from gdpo.advantages import TURN_ESTIMATORS
+    from gdpo.cli._user_code import exits_reported, patient
     from gdpo.testing import measure_credit
 
-    found = find(estimator, TURN_ESTIMATORS, "estimator for turns")
-    measured = measure_credit(found, size=size, batch=batch, any_factor=any_factor, bias=bias)
+    with exits_reported(), patient(f"estimator {estimator!r}") as limited:
+        found = find(estimator, TURN_ESTIMATORS, "estimator for turns")
+        subject = limited(found) if callable(found) else found
+        measured = measure_credit(subject, size=size, batch=batch, any_factor=any_factor, bias=bias)
     if output is not None:
         _write(measured, output)
-    console = Console(highlight=False)
+    console = terminal()
     console.print(_table(measured))
     for line in measured.notes:
         console.print(line, style="yellow", markup=False, soft_wrap=True)
