@@ -321,6 +321,10 @@ def of_large_groups(rewards, weights, *, least=8):
     return rewards @ weights
 
 
+def of_groups_of_four(rewards, weights):
+    return (np.eye(4) - 0.25) @ np.asarray(rewards) @ np.asarray(weights)
+
+
 def of_shares(rewards, weights):
     assert abs(sum(weights) - 1) < 1e-9
     return rewards @ weights
@@ -359,6 +363,7 @@ def of_turns_and_counts(rewards, weights, *, turns, token_counts=None):
         ("of_numpy", {}),
         ("of_large_groups", {}),
         ("of_shares", {}),
+        ("of_groups_of_four", {}),
         ("of_pass_rates", {}),
         ("with_ranges", {}),
         ("with_token_counts", {"token_counts": True}),

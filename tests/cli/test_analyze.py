@@ -433,13 +433,13 @@ def factory():
     raise SystemExit(3)
 
 def fifth(rewards, weights, _seen=[]):
-    _seen.append(1)
+    _seen += [1] * (len(rewards) == 4)  # no call with a made-up batch
     if len(_seen) == 5:
         raise ValueError("the fifth step")
     return rewards[..., 0] - rewards[..., :1, 0]
 
 def strange(rewards, weights, _seen=[]):
-    _seen.append(1)
+    _seen += [1] * (len(rewards) == 4)
     return rewards[..., 0] * (float("nan") if len(_seen) == 2 else 1.0)
 """
 

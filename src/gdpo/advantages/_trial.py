@@ -14,10 +14,13 @@ from gdpo.advantages.arrays import Number, Weights
 from gdpo.advantages.registry import check_advantages, check_unchanged
 from gdpo.errors import ConfigError
 
-_PROMPTS, _SAMPLES, _TURNS = 8, 16, 3
-"""Size of a made-up batch: large enough for statistics over samples or over the batch."""
+_PROMPTS, _TURNS = 8, 3
+"""Size of a made-up batch: large enough for statistics over the batch."""
 
-_LIBRARIES = ("numpy", "jax.numpy", "torch")
+_FORMS = ((16, True), (16, False), (8, True), (4, True))
+"""Numbers of samples per prompt, with rewards inside of their ranges (True) or at the ends."""
+
+_LIBRARIES = ("torch", "jax.numpy", "numpy")
 """Modules of array libraries that a user's estimator may be written for, if they are loaded."""
 
 ToArray = Callable[[Any], Any]
@@ -38,8 +41,8 @@ class MadeUp:
 def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeUp]) -> ToArray:
     """Return the array library of the first made-up batch for which an estimator works.
 
-    An estimator may be written for one array library, for rewards in [0, 1], or for weights that
-    sum to 1. It is therefore refused only if every batch fails.
+    An estimator may be written for one array library, for rewards of 0 and 1, for a number of
+    samples, or for weights that sum to 1. It is therefore refused only if every batch fails.
 
     Args:
         compute: Calls the estimator with a batch and its options.
@@ -55,11 +58,10 @@ def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeU
         try:
             _try_one(compute, name, batch)
         except ConfigError as error:
-            problem = ConfigError(
+            problem = problem or ConfigError(
                 f"{error} (called with a made-up batch before training: rewards of shape "
                 f"{tuple(batch.rewards.shape)}, {type(batch.rewards).__name__})"
             )
-            problem.__cause__ = error
         else:
             return batch.to_array
     assert problem is not None, "there are no batches to try"
@@ -95,10 +97,10 @@ def made_up_batches(
     """
     count = len(low)
     given = [weights] if weights is not None else [np.ones(count), np.full(count, 1 / count)]
-    for to_array, inside, each in product(_libraries(weights), (True, False), given):
+    for to_array, (samples, inside), each in product(_libraries(weights), _FORMS, given):
         rng = np.random.default_rng(0)
-        counts = rng.integers(1, _TURNS, (_PROMPTS, _SAMPLES), endpoint=True)
-        axes = (_PROMPTS, _SAMPLES, *((_TURNS,) if turns else ()), count)
+        counts = rng.integers(1, _TURNS, (_PROMPTS, samples), endpoint=True)
+        axes = (_PROMPTS, samples, *((_TURNS,) if turns else ()), count)
         part = rng.random(axes) if inside else rng.integers(0, 1, axes, endpoint=True)
         lowest, highest = _ranges(low, high)
         rewards = lowest * (1 - part) + highest * part
@@ -122,8 +124,8 @@ def _libraries(weights: Any) -> list[ToArray]:
     """Return the library of the weights if they are an array, otherwise all loaded libraries."""
     if is_array_api_obj(weights):
         return [array_namespace(weights).asarray]
-    loaded: list[Any] = [sys.modules[name] for name in _LIBRARIES if name in sys.modules]
-    return [library.asarray for library in loaded]
+    loaded: list[Any] = [sys.modules.get(name) for name in _LIBRARIES]
+    return [library.asarray for library in loaded if library is not None]
 
 
 def _plain(weights: Any) -> Any:
