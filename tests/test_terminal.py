@@ -23,10 +23,10 @@ def shows(capsys, monkeypatch):
     return printed
 
 
-def table(*cells):
+def table(*cells, least=None):
     made = Table(title="a title")
     for number in range(len(cells)):
-        made.add_column(f"heading {number}", no_wrap=True)
+        made.add_column(f"heading {number}", no_wrap=True, min_width=None if number else least)
     made.add_row(*cells)
     return made
 
@@ -40,9 +40,9 @@ def test_a_pipe_gets_tables_that_are_as_wide_as_their_content(shows):
     assert max(map(len, out.split("a title")[0].splitlines())) <= 80
 
 
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_a_narrow_terminal_loses_no_character_of_a_table(shows, width):
-    out = shows(table(*CELLS), width)
+@pytest.mark.parametrize(("width", "least"), [(40, None), (60, None), (80, None), (80, 25)])
+def test_a_narrow_terminal_loses_no_character_of_a_table(shows, width, least):
+    out = shows(table(*CELLS, least=least), width)
     assert "…" not in out
     rows = [line.split("│")[1:-1] for line in out.splitlines() if "│" in line]
     for cell, *parts in zip(CELLS, *rows, strict=True):

@@ -48,10 +48,24 @@ class Shown:
         if isinstance(shown, Table):
             for column in shown.columns:
                 column.overflow, column.no_wrap = "fold", False
+            options = _fitted(shown, console, options)
         elif not console.is_terminal:
             options = options.update(width=min(options.max_width, _TEXT))
         for text, style, control in console.render(shown, options):
             yield Segment(text if control else visible(text), style, control)
+
+
+def _fitted(table: Table, console: Console, options: ConsoleOptions) -> ConsoleOptions:
+    """Return options with which a table is no wider than the console.
+
+    A column with a minimum width makes the table of rich wider than the width that it was given.
+    """
+    for width in range(options.max_width, options.max_width // 2, -1):
+        tried = options.update(width=width)
+        lines = Segment.split_lines(console.render(table, tried))
+        if max(map(Segment.get_line_length, lines), default=0) <= options.max_width:
+            return tried
+    return options
 
 
 class _Hook(RenderHook):

@@ -28,7 +28,7 @@ def exits_reported() -> Generator[None]:
     def reported(code: int) -> NoReturn:
         if os.getpid() != here:  # a child process of the user's code
             _leave(code)
-        frame = sys._getframe(1)
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         _say(
             f"os._exit({code}) was called before the command had finished "
             f"({frame.f_code.co_filename}, line {frame.f_lineno}): remove the call"

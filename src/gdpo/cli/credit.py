@@ -39,7 +39,9 @@ def credit(
     turns and at the end. Prints the bias as a share of the length of the true gradient, for the
     whole gradient and for the logits of each turn, and the likely reason. Nothing is trained.
     Assumes independent rollouts from the policy that is trained, and a loss that divides by a
-    constant. Exits with 1 if the estimator is biased, or if drawn batches are too noisy to tell.
+    constant. Exits with 1 if the estimator is biased, or if drawn batches are too noisy to tell,
+    and with 2 if it changes its arguments, ends the process, or takes more than 10 minutes for a
+    single call.
 
     An estimator is a function `(rewards[prompt, sample, turn, reward], weights[reward], *,
     turns[prompt, sample])` that returns advantages `[prompt, sample, turn]` as NumPy arrays. If
