@@ -284,7 +284,7 @@ called = []
     ("function", "message"),
     [
         ("misspelt", r"NameError: name 'rewrds' .*test_rule\.py, line \d+"),
-        ("of_wrong_shape", r"shape \(8, 16, 2\): return an array \[prompt, sample\]"),
+        ("of_wrong_shape", r"shape \(6, 16, 2\): return an array \[prompt, sample\]"),
         ("not_finite", "not finite"),
         ("leaves", "SystemExit"),
         ("overwrites_rewards", "'rewards'.* copy"),

@@ -321,7 +321,7 @@ def misspelt(rewards, weights):
 @pytest.mark.parametrize(
     ("advantage", "message"),
     [
-        (f"{__name__}:transposed", r"shape \(16, 8\): return an array \[prompt, sample\]"),
+        (f"{__name__}:transposed", r"shape \(16, 6\): return an array \[prompt, sample\]"),
         (f"{__name__}:misspelt", "NameError: .*'rewrds'.*correct the function"),
         ("os:system", r"\(rewards, weights\)"),
     ],

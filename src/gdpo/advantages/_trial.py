@@ -14,8 +14,9 @@ from gdpo.advantages.arrays import Number, Weights
 from gdpo.advantages.registry import check_advantages, check_unchanged
 from gdpo.errors import ConfigError
 
-_PROMPTS, _TURNS = 8, 3
-"""Size of a made-up batch: large enough for statistics over the batch."""
+_PROMPTS, _TURNS = 6, 3
+"""Size of a made-up batch. No number of samples equals the number of prompts, so that a transposed
+result has the wrong shape."""
 
 _FORMS = ((16, True), (16, False), (8, True), (4, True))
 """Numbers of samples per prompt, with rewards inside of their ranges (True) or at the ends."""
