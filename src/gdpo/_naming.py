@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
+from types import ModuleType
 from typing import Any, TypeVar
 
 from gdpo.errors import ConfigError
@@ -93,10 +94,19 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
         if not hasattr(found, part):
             raise ConfigError(
                 f"{what} {name!r}: {getattr(found, '__name__', module_name)!r} has no {part!r}: "
-                f"{did_you_mean(part, (n for n in dir(found) if not n.startswith('_')))}"
+                f"{did_you_mean(part, _attributes(found))}"
             )
         found = getattr(found, part)
     return found
+
+
+def _attributes(found: Any) -> list[str]:
+    """Return the public attributes of an object, without the modules that it imports."""
+    return [
+        name
+        for name in dir(found)
+        if not name.startswith("_") and not isinstance(getattr(found, name, None), ModuleType)
+    ]
 
 
 def _not_imported(module: str, error: BaseException) -> str:
@@ -109,11 +119,11 @@ def _not_imported(module: str, error: BaseException) -> str:
     remedy = "Install the package" if isinstance(error, ImportError) else "Fix the module"
     return (
         f"module {module!r} failed when it was imported: {type(error).__name__}: {error} "
-        f"({_last_line(error)}). {remedy}"
+        f"({last_line(error)}). {remedy}"
     )
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     """Return the file and line where the error was raised."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"

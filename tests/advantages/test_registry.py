@@ -49,3 +49,10 @@ def test_a_users_module_that_fails_is_named_with_its_line(source, message, tmp_p
 def test_a_module_needs_its_full_name(name):
     with pytest.raises(ConfigError, match=f"{name}.*module:attribute"):
         resolve_estimator(name)
+
+
+def test_the_allowed_names_of_a_users_module_do_not_include_modules(tmp_path, monkeypatch):
+    (tmp_path / "with_imports.py").write_text("import numpy as np\ndef mine(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"'missing': Allowed: mine$"):
+        resolve_estimator("with_imports:missing")

@@ -233,3 +233,169 @@ def test_the_result_of_an_own_estimator_for_turns_is_checked():
     rule.estimator = lambda rewards, weights, *, turns: rewards[:, :, 0, 0]
     with pytest.raises(ConfigError, match=r"return an array \[prompt, sample, turn\] of shape"):
         rule(rewards, [1, 1], turns=turns)
+
+
+# A user's estimator is tried out
+
+
+def misspelt(rewards, weights):
+    return rewrds[..., 0]  # noqa: F821
+
+
+def of_wrong_shape(rewards, weights):
+    return rewards
+
+
+def not_finite(rewards, weights):
+    return rewards[..., 0] * float("nan")
+
+
+def leaves(rewards, weights):
+    raise SystemExit(0)
+
+
+def overwrites_rewards(rewards, weights):
+    rewards[...] = 0
+    return rewards[..., 0]
+
+
+def overwrites_weights(rewards, weights):
+    weights[0] = 5.0
+    return rewards[..., 0]
+
+
+def overwrites_turns(rewards, weights, *, turns):
+    turns[0, 0] = 1
+    return rewards[..., 0] * 0.0
+
+
+def of_one_argument(rewards):
+    called.append(rewards)
+
+
+def with_a_third_argument(rewards, weights, more):
+    called.append(rewards)
+
+
+called = []
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("misspelt", r"NameError: name 'rewrds' .*test_rule\.py, line \d+"),
+        ("of_wrong_shape", r"shape \(6, 16, 2\): return an array \[prompt, sample\]"),
+        ("not_finite", "not finite"),
+        ("leaves", "SystemExit"),
+        ("overwrites_rewards", "'rewards'.* copy"),
+        ("overwrites_weights", "'weights'.* copy"),
+        ("overwrites_turns", "'turns'.* copy"),
+        ("of_one_argument", r"\(rewards, weights\), .*signature is \(rewards\)"),
+        ("with_a_third_argument", r"keyword-only"),
+    ],
+)
+@pytest.mark.parametrize("weights", [None, [1.0, 1.0], torch.ones(2, dtype=torch.float64)])
+def test_a_broken_estimator_of_ones_own_is_refused_when_it_is_named(function, message, weights):
+    name = f"{__name__}:{function}"
+    with pytest.raises(ConfigError, match=f"estimator '{name}' .*{message}"):
+        AdvantageRule(name, NAMES, turns=True, weights=weights)
+    assert not called
+
+
+def test_a_function_that_cannot_be_an_estimator_is_never_called():
+    with pytest.raises(ConfigError, match=r"'os:system' .*\(command\)"):
+        AdvantageRule("os:system", NAMES)
+
+
+def of_tensors(rewards, weights):
+    return torch.einsum("psk,k->ps", rewards, weights)
+
+
+def of_numpy(rewards, weights):
+    return np.einsum("psk,k->ps", rewards, weights, out=np.empty(rewards.shape[:2]))
+
+
+def of_large_groups(rewards, weights, *, least=8):
+    if rewards.shape[1] < least or len(rewards) < 2:
+        raise ValueError("the groups are too small")
+    return rewards @ weights
+
+
+def of_groups_of_four(rewards, weights):
+    return (np.eye(4) - 0.25) @ np.asarray(rewards) @ np.asarray(weights)
+
+
+def of_shares(rewards, weights):
+    assert abs(sum(weights) - 1) < 1e-9
+    return rewards @ weights
+
+
+def of_pass_rates(rewards, weights):
+    rate = (rewards[..., :1] == 1).mean(1, keepdims=True)
+    return ((rewards[..., :1] - rate) / (rate * (1 - rate)) ** 0.5)[..., 0]
+
+
+def with_ranges(rewards, weights, *, low, high):
+    low, high = np.array(low), np.array(high)
+    assert np.all((np.asarray(rewards) >= low) & (np.asarray(rewards) <= high))
+    return ((rewards - low) / (high - low)) @ np.asarray(weights)
+
+
+def with_token_counts(rewards, weights, *, token_counts):
+    return rewards[..., 0] / token_counts
+
+
+def with_an_option(rewards, weights, *, factor):
+    return factor * rewards[..., 0]
+
+
+def of_turns_and_counts(rewards, weights, *, turns, token_counts=None):
+    assert rewards.ndim == 4
+    assert turns.max() > 1
+    assert token_counts is not None
+    return rewards[..., 0] * (np.arange(rewards.shape[2]) < turns[..., None])
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        ("of_tensors", {}),
+        ("of_numpy", {}),
+        ("of_large_groups", {}),
+        ("of_shares", {}),
+        ("of_groups_of_four", {}),
+        ("of_pass_rates", {}),
+        ("with_ranges", {}),
+        ("with_token_counts", {"token_counts": True}),
+        ("with_an_option", {"factor": 2.0}),
+        ("of_turns_and_counts", {"token_counts": True}),
+    ],
+)
+def test_an_estimator_of_ones_own_that_has_needs_is_not_refused(function, options):
+    declared = {"low": [-2.0, 5.0], "high": [-1.0, 9.0]} if function == "with_ranges" else {}
+    AdvantageRule(f"{__name__}:{function}", NAMES, options, turns=True, **declared)
+
+
+def test_the_kind_of_array_and_the_values_of_the_weights_are_those_of_the_run():
+    AdvantageRule(f"{__name__}:of_tensors", NAMES, weights=torch.ones(2, dtype=torch.float64))
+    with pytest.raises(ConfigError, match="of_numpy"):
+        AdvantageRule(f"{__name__}:of_numpy", NAMES, weights=torch.ones(2, dtype=torch.float64))
+    with pytest.raises(ConfigError, match="of_shares"):
+        AdvantageRule(f"{__name__}:of_shares", NAMES, weights=[1.0, 1.0])
+
+
+def of_tensors_per_prompt(rewards, weights):
+    return torch.nansum(rewards * weights, dim=-1)
+
+
+def test_weights_per_prompt_are_tried_with_the_kind_of_array_that_works():
+    AdvantageRule(f"{__name__}:of_tensors_per_prompt", NAMES).check_prompt_weights()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("with_token_counts", "token_counts: true"), ("with_an_option", "'factor'")],
+)
+def test_a_required_option_of_ones_own_estimator_is_named(function, message):
+    with pytest.raises(ConfigError, match=message):
+        AdvantageRule(f"{__name__}:{function}", NAMES)

@@ -134,6 +134,11 @@ def test_weights_without_schedules_reach_the_estimator_as_they_are():
         ({"brevity": {"to": 10**400, "steps": 3}}, "brevity: to must be at most"),
         ({"brevity": {"from": 1e308, "to": -1e308, "steps": 3}}, "to - from"),
         ({"brevity": {"to": 0.2, "steps": 3, "value": 1}}, "write"),
+        ({"brevity": {"to": 0.2, "step": 3}}, "brevity: unknown key 'step': did you mean 'steps'"),
+        (
+            {"brevity": {"after": {"reward": "format", "mean_atleast": 1}, "value": 1}},
+            "after: unknown key 'mean_atleast': did you mean 'mean_at_least'",
+        ),
         ({"brevity": {"after": {"reward": "format"}, "value": 1}}, "after is .*mean_at_least"),
         ({"brevity": {"after": {"reward": "x", "mean_at_least": 1}, "value": 1}}, "'x', which"),
     ],

@@ -267,7 +267,14 @@ def test_a_trained_reward_without_a_share_is_refused():
         ("gdpo", {"influence": 0.5}, "influence must map"),
         ("gdpo", {"influence": {}}, "influence must map"),
         ("gdpo", {"influence": {"corect": 1}}, "'corect'.*correct"),
-        ("gdpo", {"influence": {"correct": 0}}, "correct must be a finite number above 0"),
+        ("gdpo", {"influence": {"correct": 0}}, "influence: correct must be .* 1e-06 to 1e\\+06"),
+        (
+            "gdpo",
+            {"influence": {"correct": 1e308, "brevity": 1e308}},
+            r"influence: correct .*1e\+308",
+        ),
+        ("gdpo", {"influence": {"correct": 1e-320, "brevity": 1}}, "influence: correct .*1e-320"),
+        ("gdpo", {"influence": {"correct": float("nan")}}, "influence: correct .*nan"),
         ("gdpo", {"influence": {"correct": "much"}}, "correct must be a number"),
         ("gdpo", {"influence": {"correct": 10**400}}, r"influence: correct .* 1\.79769e\+308"),
         (

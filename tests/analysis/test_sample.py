@@ -58,7 +58,7 @@ def test_estimators_that_are_only_shown_are_called_where_a_step_is_looked_at(
 
 def test_estimators_that_were_asked_for_see_every_step(few, dump):
     done = sampled(dump, replayed=["grpo", f"{__name__}:counted"])
-    assert len(called) == STEPS
+    assert [groups for groups in called if groups != 6] == STEPS * [3]  # 6: it is tried out first
     assert done.replayed[1].steps == STEPS
     assert {group.step for group in done.sample} == {0, 16, 32}
 

@@ -120,6 +120,30 @@ def test_a_comparison_prints_what_it_can_show_before_anything_is_trained(
     assert "--seeds 5" in out[: out.index("finished at step")]
 
 
+@pytest.mark.parametrize(("options", "code"), [(["--dry-run"], 0), ([], 2)])
+def test_only_a_dry_run_works_without_trl_and_prints_what_it_does_not_check(
+    options, code, tmp_path
+):
+    blocked = "import sys; sys.modules.update(trl=None)"
+    command = [
+        "compare",
+        "recipes/gsm8k",
+        "--seeds",
+        "3",
+        "--output",
+        str(tmp_path / "c"),
+        *options,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", f"{blocked}; from gdpo.cli import main; main()", *command],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code
+    assert "pip install '.[train]'" in done.stdout + done.stderr
+    assert ("3 comparisons" in done.stdout) == ("`trainer:`" in done.stdout) == (code == 0)
+
+
 def test_an_estimator_with_a_name_of_ones_own_is_shown_by_that_name(gdpo_says, tmp_path):
     named = "grpo,ours=gdpo,mine=gdpo.advantages.contrib:mo_grpo"
     options = ["--estimators", named, "--dry-run", "--output", tmp_path / "compared"]

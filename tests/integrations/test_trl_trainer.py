@@ -315,11 +315,22 @@ def transposed(rewards, weights):
     return rewards.sum(-1).nan_to_num().T.contiguous()
 
 
-def test_an_estimator_that_mixes_up_the_axes_is_stopped(tiny_policy, tmp_path):
-    own = "tests.integrations.test_trl_trainer:transposed"
-    trainer = make("ours", tiny_policy, tmp_path, advantage=own)
-    with pytest.raises(ConfigError, match=r"shape \(4, 3\)"):
-        trainer.train()
+def misspelt(rewards, weights):
+    return rewrds.sum(-1)  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("advantage", "message"),
+    [
+        (f"{__name__}:transposed", r"shape \(16, 6\): return an array \[prompt, sample\]"),
+        (f"{__name__}:misspelt", "NameError: .*'rewrds'.*correct the function"),
+        ("os:system", r"\(rewards, weights\)"),
+    ],
+)
+def test_a_broken_estimator_is_refused_before_a_model_is_loaded(advantage, message, tmp_path):
+    changed = settings(tmp_path, reward_weights=None, advantage=advantage)
+    with pytest.raises(ConfigError, match=f"'{advantage}' .*{message}"):
+        GDPOTrainer("no/such-model", [digits], GDPOConfig(**changed), train_dataset=answers())
 
 
 def test_the_users_config_stays_as_it_was(tiny_policy, tmp_path):

@@ -6,9 +6,12 @@ import pytest
 from tests.report.hostile import CHATS, TEXTS
 from tests.report.runs import experiment_of, trained, two_estimators, unrecorded
 
+from gdpo.analysis import analyze
+from gdpo.analysis.example import EXAMPLE
 from gdpo.experiments.analysis import analyse
 from gdpo.experiments.reading import Measured
-from gdpo.report import write_report
+from gdpo.report import write_report, write_rollouts_report
+from gdpo.rollouts.readers import read_rollout_files
 
 
 @pytest.fixture(scope="module")
@@ -203,3 +206,32 @@ def test_the_page_is_there_without_a_complaint_and_asks_for_nothing(browser, rep
     browser.open(report)
     assert browser.complaints == []
     assert browser.requests == [report.as_uri()]
+
+
+def test_at_400_pixels_the_shares_and_the_remedy_are_on_the_screen(browser, tmp_path):
+    analysis = analyze(read_rollout_files(EXAMPLE))
+    write_rollouts_report(analysis, tmp_path / "page.html")
+    browser.size(400)
+    browser.open(tmp_path / "page.html")
+    for column in (0, 1, 2):
+        table = "document.querySelector('[aria-label=Rewards] table')"
+        box = f"[...{table}.rows].map(r => r.cells[{column}].getBoundingClientRect().right)"
+        assert max(browser.ask(box)) <= 400
+    head = "[...document.querySelector('thead').rows[0].cells]"
+    headings = browser.ask(f"{head}.map(c => c.textContent)")
+    assert headings[:3] == ["reward", "weight share", "influence share"]
+    findings = "[...document.querySelectorAll('.findings tbody td')]"
+    assert max(browser.ask(f"{findings}.map(c => c.getBoundingClientRect().right)")) <= 400
+    remedy = browser.ask(f"{findings}[0].textContent")
+    assert remedy.startswith("normalize each reward separately")
+
+
+def test_names_in_sentences_are_code(browser, tmp_path):
+    write_rollouts_report(analyze(read_rollout_files(EXAMPLE)), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert "`" not in browser.ask("document.body.innerText")
+    for place in (".answer", ".findings"):
+        code = browser.ask(
+            f"[...document.querySelectorAll('{place} code')].map(c => c.textContent)"
+        )
+        assert "brevity" in code

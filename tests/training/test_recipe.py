@@ -1,5 +1,6 @@
 """Recipes: defaults, and a clear message for every mistake."""
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -299,6 +300,39 @@ def test_a_module_that_is_broken_gets_no_advice_about_the_path(load, broken):
     with pytest.raises(ConfigError) as error:
         load(MINIMAL, "advantage=broken:f")
     assert "Python path" not in str(error.value)
+
+
+def misspelt(rewards, weights):
+    return rewrds.sum(-1)  # noqa: F821
+
+
+def of_numpy(rewards, weights):
+    return np.nansum(np.asarray(rewards) * np.asarray(weights), axis=-1)
+
+
+def with_a_floor(rewards, weights, *, floor):
+    assert rewards.shape[-1] == len(floor) == 2
+    assert weights.tolist() == [1.0, 0.5]
+    return (rewards.clamp(min=0.0) * weights).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ("os:system", r"\(command\)"),
+        (f"{__name__}:misspelt", "NameError"),
+        (f"{__name__}:of_numpy", "Tensor"),
+    ],
+)
+def test_an_estimator_of_ones_own_is_tried_when_the_recipe_is_read(load, own, message):
+    with pytest.raises(ConfigError, match=f"^--set advantage=.* estimator '{own}' .*{message}"):
+        load(MINIMAL, f"advantage={own}")
+
+
+def test_an_estimator_of_ones_own_is_tried_with_the_options_and_weights_of_the_recipe(load):
+    options = "advantage_options={floor: {format: 0.1, correctness: 0.2}}"
+    weights = "rewards=[correctness, {name: format, weight: 0.5}]"
+    load(MINIMAL, f"advantage={__name__}:with_a_floor", options, weights)
 
 
 PLAIN = """

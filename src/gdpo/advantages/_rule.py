@@ -18,6 +18,7 @@ from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
 from gdpo.advantages._set_points import STATUSES, SetPoint, SetPoints
+from gdpo.advantages._trial import MadeUp, ToArray, made_up_batches, try_out
 from gdpo.advantages._turns import TURN_ESTIMATORS, TurnAdvantages, TurnRewards
 from gdpo.advantages.arrays import (
     Advantages,
@@ -92,12 +93,17 @@ class AdvantageRule:
         low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
             this value. NaN: not declared.
         high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
+        weights: Weights that the rule will be called with. An estimator of your own is called with
+            these weights on a small made-up batch. If they are an array, the batch consists of
+            arrays of the same library, otherwise of NumPy arrays or of any loaded library that the
+            estimator works for. None: equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
             allowed. `wants_turns` tells whether the estimator is one.
 
     Raises:
         ConfigError: If the estimator, an option or a reward name is unknown, a required option is
-            missing, or the estimator rejects an option.
+            missing, or the estimator rejects an option. If an estimator of your own fails on the
+            made-up batch, returns an invalid result, or changes its arguments.
 
     Examples:
         >>> rule = AdvantageRule("gdpo", ["format", "correct"], {"noise_floor": {"format": 0.1}})
@@ -116,6 +122,7 @@ class AdvantageRule:
         *,
         low: Sequence[Number] | None = None,
         high: Sequence[Number] | None = None,
+        weights: Weights | None = None,
         turns: bool = False,
     ) -> None:
         self.name, self._count = name, len(names)
@@ -137,8 +144,11 @@ class AdvantageRule:
             if key in parameters and declared is not None:
                 self._options[key] = _completed(self._options.get(key), declared)
         self._refuse_missing(parameters, names)
+        self._to_array: ToArray = np.asarray
         if self._is_ours:
             self._try_out(len(names))
+        else:
+            self._to_array = self._try_out_own(low, high, weights)
         if _INFLUENCE in weighting:
             _refuse_influence(self, weighting)
             self.weighting = SetPoints(
@@ -175,6 +185,12 @@ class AdvantageRule:
             ConfigError: If token counts or turns are missing, or the estimator returned an invalid
                 result.
         """
+        advantages = self._computed(rewards, weights, token_counts, turns)
+        check_advantages(advantages, rewards, self.name)
+        return advantages
+
+    def _computed(self, rewards: Any, weights: Any, token_counts: Any, turns: Any) -> Any:
+        """Return what the estimator returns."""
         options = dict(self._options)
         weights = self._weighted(weights)
         if not self.wants_turns:  # these estimators take weights [prompt, reward] as they are
@@ -197,9 +213,7 @@ class AdvantageRule:
             options[_DUALS] = self.duals.multipliers
         if self.scale is not None:
             options[_SCALE] = self.scale.including(rewards, weights)
-        advantages = self.estimator(rewards, weights, **options)
-        check_advantages(advantages, rewards, self.name)
-        return advantages
+        return self.estimator(rewards, weights, **options)
 
     def update(self, rewards: Rewards, weights: Weights) -> None:
         """Update the state with a batch that was trained on. Most estimators have no state.
@@ -258,9 +272,9 @@ class AdvantageRule:
             self.weighting.check(np.ones((1, self._count)))
         if self._is_ours:
             return
-        rewards = np.random.default_rng(0).random((3, 4, self._count))
-        weights = np.linspace(1.0, 2.0, self._count)
-        of_each = np.tile(weights, (3, 1))
+        rewards = self._to_array(np.random.default_rng(0).random((3, 4, self._count)))
+        given = np.linspace(1.0, 2.0, self._count)
+        weights, of_each = self._to_array(given), self._to_array(np.tile(given, (3, 1)))
         problem = ""
         try:
             wanted = self._of_one_turn(rewards, weights)
@@ -320,7 +334,7 @@ class AdvantageRule:
 
     def _of_one_turn(self, rewards: Any, weights: Any) -> Any:
         """Return the advantages of rollouts with one token, and one turn if turns are wanted."""
-        ones = np.ones(rewards.shape[:2])
+        ones = self._to_array(np.ones(rewards.shape[:2]))
         if self.wants_turns:
             return self(rewards[:, :, None, :], weights, token_counts=ones, turns=ones)
         return self(rewards, weights, token_counts=ones)
@@ -328,6 +342,13 @@ class AdvantageRule:
     def _refuse_missing(self, parameters: Mapping[str, Parameter], names: Sequence[str]) -> None:
         for key, parameter in parameters.items():
             if parameter.default is not Parameter.empty or key == _DUALS:
+                continue
+            if key == _BY_BATCH:
+                if not self.wants_token_counts:
+                    raise ConfigError(
+                        f"estimator {self.name!r} needs the number of tokens of each response: set "
+                        f"the option {_BY_BATCH}: true"
+                    )
                 continue
             lacking = _without(self._options.get(key), names)
             if lacking:
@@ -345,6 +366,22 @@ class AdvantageRule:
             self._of_one_turn(np.zeros((1, 2, count)) + lowest, np.ones(count))
         except (GdpoError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"options of estimator {self.name!r}: {error}") from error
+
+    def _try_out_own(
+        self,
+        low: Sequence[Number] | None,
+        high: Sequence[Number] | None,
+        weights: Weights | None,
+    ) -> ToArray:
+        unknown = [nan] * self._count
+        batches = made_up_batches(
+            low or unknown, high or unknown, weights=weights, turns=self.wants_turns
+        )
+
+        def compute(batch: MadeUp) -> Any:
+            return self._computed(batch.rewards, batch.weights, batch.token_counts, batch.turns)
+
+        return try_out(compute, self.name, batches)
 
 
 def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None:

@@ -50,6 +50,10 @@ reward is governed again."""
 _RIDGE = 1e-3
 """Part of M's diagonal that is added to it, so that copies of a reward have a solution."""
 
+_LEAST = 1e-6
+"""Smallest number that a request may contain. The largest is its inverse, so that sums are exact
+enough."""
+
 _MISSED = 0.1
 """A share that the solution misses by more than this is not attainable. Without the ridge, rewards
 that are opposites have no solution."""
@@ -346,10 +350,11 @@ def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
                 f"influence contains {name!r}, which is not a reward: "
                 f"{did_you_mean(str(name), names)}"
             )
-        if not 0 < number(f"influence: {name}", share) < inf:
+        if not _LEAST <= number(f"influence: {name}", share) <= 1 / _LEAST:
             raise ConfigError(
-                f"influence: {name} must be a finite number above 0, got {share}. For a reward "
-                "that should only be watched, set weight 0 and leave it out of influence"
+                f"influence: {name} must be a number from {_LEAST:g} to {1 / _LEAST:g}, got "
+                f"{share}. For a reward that should only be watched, set weight 0 and leave it out "
+                "of influence"
             )
     total = sum(shares.values())
     return {name: share / total for name, share in shares.items()}

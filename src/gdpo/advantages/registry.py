@@ -1,9 +1,10 @@
 """Finds estimators by name, and checks reward weights and returned advantages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any, TypeAlias
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from gdpo._naming import did_you_mean, find
@@ -66,8 +67,8 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
             `TURN_ESTIMATORS`, or refer to an estimator with the keyword `turns`.
 
     Raises:
-        ConfigError: If the name is unknown, refers to something that is not callable, or refers to
-            an estimator for turns although the caller has none.
+        ConfigError: If the name is unknown, refers to something that cannot be called with rewards
+            and weights, or refers to an estimator for turns although the caller has none.
     """
     known = {**ESTIMATORS, **TURN_ESTIMATORS} if turns or name in TURN_ESTIMATORS else ESTIMATORS
     estimator = find(name, known, "estimator")
@@ -76,6 +77,7 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
             f"estimator {name!r} is a {type(estimator).__name__}: use a function "
             f"(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]"
         )
+    _refuse_signature(name, estimator)
     if takes_turns(estimator) and not turns:
         raise ConfigError(
             f"estimator {name!r} computes an advantage for each turn, and there are no rewards for "
@@ -83,6 +85,19 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
             "rollouts, such as gdpo"
         )
     return estimator
+
+
+def _refuse_signature(name: str, estimator: Callable[..., Any]) -> None:
+    """Raise a ConfigError if an object cannot be called with (rewards, weights)."""
+    keywords = keyword_parameters(estimator)
+    try:
+        signature(estimator).bind(None, None, **dict.fromkeys(keywords))
+    except TypeError as error:
+        raise ConfigError(
+            f"estimator {name!r} cannot be called with (rewards, weights), because its signature "
+            f"is {signature(estimator)}: use a function (rewards, weights) -> advantages, whose "
+            "options are keyword-only arguments"
+        ) from error
 
 
 def keyword_parameters(estimator: Callable[..., Any]) -> dict[str, Parameter]:
@@ -138,6 +153,25 @@ def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
             f"estimator {name!r} returned advantages that are not finite: return finite numbers, "
             f"and 0 where no reward applies (all NaN)"
         )
+
+
+def check_unchanged(given: Mapping[str, Any], before: Mapping[str, Any], what: str) -> None:
+    """Check that an estimator did not change its arguments.
+
+    Args:
+        given: The arrays after the call, keyed by argument.
+        before: Copies of the arrays, made before the call.
+        what: The estimator, as shown in the message.
+
+    Raises:
+        ConfigError: If an array differs from its copy.
+    """
+    for name, array in given.items():
+        if not np.array_equal(np.asarray(array), before[name], equal_nan=True):
+            raise ConfigError(
+                f"{what} changes its argument {name!r}, which gdpo uses again: change a copy, such "
+                f"as {name}.copy() (NumPy) or {name}.clone() (torch)"
+            )
 
 
 def weights_by_name(

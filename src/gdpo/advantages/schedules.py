@@ -158,6 +158,7 @@ def read_schedule(place: str, given: Any) -> Linear | After:
         ConfigError: If a key is unknown or missing, or a value is invalid.
     """
     fields = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
+    _check_keys(place, fields, ("from", "to", "steps", "after", "value"))
     start = _finite(f"{place}: from", fields.pop("from", 1.0))
     if set(fields) == {"to", "steps"}:
         steps = fields["steps"]
@@ -174,9 +175,18 @@ def read_schedule(place: str, given: Any) -> Linear | After:
 
 def _condition(place: str, given: Any) -> tuple[str, Number]:
     after = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    _check_keys(f"{place}: after", after, ("reward", "mean_at_least"))
     if set(after) != {"reward", "mean_at_least"} or not isinstance(after["reward"], str):
         raise ConfigError(f"{place}: after is {given!r}: write {FORMS}")
     return after["reward"], _finite(f"{place}: mean_at_least", after["mean_at_least"])
+
+
+def _check_keys(place: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    for key in given:
+        if key not in allowed:
+            raise ConfigError(
+                f"{place}: unknown key {key!r}: {did_you_mean(str(key), allowed)}. Write {FORMS}"
+            )
 
 
 def _check_name(place: str, name: Any, names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import resolve_estimator
+from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, resolve_estimator
 from gdpo.analysis.replay import RECORDED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.errors import ConfigError, MissingExtraError
@@ -206,12 +206,15 @@ def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
         return None
     names = tuple(dict.fromkeys(n.strip() for text in given for n in text.split(",") if n.strip()))
     for name in names:
-        if name != RECORDED and ":" not in name and Path(name).exists():
+        if name == RECORDED:
+            continue
+        known = ":" in name or name in ESTIMATORS or name in TURN_ESTIMATORS
+        if not known and Path(name).exists():
             raise ConfigError(
-                f"--estimators {name}: this is a path. Put the paths before the options"
+                f"--estimators {name}: this is a path, not an estimator. Write estimators with "
+                "commas (--estimators grpo,gdpo), and paths before all options"
             )
-        if name != RECORDED:
-            resolve_estimator(name)
+        resolve_estimator(name)
     return names
 
 

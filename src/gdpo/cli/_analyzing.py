@@ -13,6 +13,7 @@ from rich.console import Console
 
 from gdpo import __version__
 from gdpo._files import to_json
+from gdpo._terminal import terminal
 from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
 from gdpo.analysis.logs.sources import read_logs
@@ -45,7 +46,7 @@ def run_analysis(options: AnalyzeOptions) -> int:
         ConfigError: If an option refers to a reward, or to recorded advantages, that no file
             contains.
     """
-    console = Console(highlight=False)
+    console = terminal()
     analysis = _analyzed(options)
     if not analysis.report.files and (logs := read_logs(options.paths)):
         return analyze_logs(logs, options, console, _width(console))
@@ -70,7 +71,7 @@ def follow_runs(options: AnalyzeOptions) -> int:
         ConfigError: If an option refers to a reward, or to recorded advantages, that no file
             contains.
     """
-    console = Console(highlight=False)
+    console = terminal()
     seen: object = None
     try:
         while True:
@@ -114,7 +115,7 @@ def _print_end(held: HeldFinding, options: AnalyzeOptions, console: Console) -> 
     finding = held.finding
     steps = f"{held.in_a_row:,} step{'s' * (held.in_a_row != 1)}"
     why = f"--fail-on: stopping, because a {finding.severity.value} lasted for {steps} in a row: "
-    out = Console(stderr=True, highlight=False) if options.json else console
+    out = terminal(stderr=True) if options.json else console
     _print_line(why + finding.message, out)
 
 
@@ -178,7 +179,7 @@ def _stdout_kept() -> Generator[None]:
 @contextmanager
 def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
     """Show the step that is being read if stderr is a terminal."""
-    console = Console(stderr=True, highlight=False)
+    console = terminal(stderr=True)
     if not console.is_terminal:
         yield None
         return
@@ -221,7 +222,7 @@ def _write_page(analysis: Analysis, options: AnalyzeOptions, console: Console) -
 
 
 def _print_line(text: str, console: Console) -> None:
-    console.print(one_line(text), markup=False, emoji=False, soft_wrap=True)
+    console.print(one_line(text), markup=False, soft_wrap=True)
 
 
 def _refuse_absent(analysis: Analysis, options: AnalyzeOptions) -> None:

@@ -9,12 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from cyclopts import App
-from rich.console import Console
 from rich.text import Text
 
 from gdpo import __version__
 from gdpo._files import is_full
-from gdpo._naming import search_also
+from gdpo._naming import last_line, search_also
+from gdpo._terminal import terminal
+from gdpo._text import visible
 from gdpo.cli import STOPPED
 from gdpo.cli._codes import CLOSED, CRASHED, INTERRUPTED, MISTAKE
 from gdpo.cli._unknown_option import error_panel
@@ -90,19 +91,31 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         _close_output()
         return CLOSED
     except SystemExit as leaving:
-        if isinstance(
-            leaving.__context__, BrokenPipeError
-        ):  # rich turns BrokenPipeError into an exit with code 1
-            return CLOSED
-        raise
+        return _code_of_exit(leaving)
     except Exception as error:  # noqa: BLE001 (printed with its traceback)
         if is_full(error):
             message = _FULL_DISK.format(place=getattr(error, "filename", None) or "the output")
             verb = [*(sys.argv[1:] if arguments is None else arguments), ""][0]
             _complain(f"{message}, with --resume" if verb in _RESUMING else message)
         else:
-            traceback.print_exc()
+            sys.stderr.write(visible(traceback.format_exc()))
         return CRASHED
+
+
+def _code_of_exit(leaving: SystemExit) -> int:
+    """Return the exit code of a command that was ended by an exit, which no command of gdpo does.
+
+    An exit with code 0 would let a CI step pass although the command has not finished.
+    """
+    if isinstance(leaving.__context__, BrokenPipeError):  # rich exits with code 1
+        return CLOSED
+    if leaving.code:
+        raise leaving
+    _complain(
+        f"sys.exit() was called before the command had finished ({last_line(leaving)}): remove the "
+        "call"
+    )
+    return MISTAKE
 
 
 def _close_output() -> None:
@@ -113,9 +126,4 @@ def _close_output() -> None:
 def _complain(message: str) -> None:
     """Print a message to stderr. In a distributed run, only rank 0 prints."""
     if os.environ.get("RANK", "0") == "0":
-        if not message.replace("\n", "").isprintable():
-            from gdpo._text import visible  # slow to import and rarely needed
-
-            message = visible(message)
-        console = Console(stderr=True, highlight=False, emoji=False)
-        console.print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)
+        terminal(stderr=True).print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)

@@ -8,6 +8,7 @@ import rich.progress
 from rich.console import Console
 from rich.text import Text
 
+from gdpo._terminal import terminal
 from gdpo.errors import ConfigError
 from gdpo.evaluation import evaluate
 from gdpo.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
@@ -93,7 +94,7 @@ def progress_shown() -> Generator[Callable[[Progress, str], None]]:
     Yields:
         A function that takes the progress and the label to show.
     """
-    console = Console(stderr=True, highlight=False)
+    console = terminal(stderr=True)
     if not console.is_terminal:
         yield lambda now, name: _print_part(now, name, console)
         return

@@ -15,6 +15,7 @@ from gdpo.errors import ConfigError
 if TYPE_CHECKING:
     from gdpo.recipes.data import Rows
     from gdpo.tasks import Task
+    from gdpo.training.preflight import Finding
 
 _RESPONSES = {"gold": "reference answers", "empty": "empty responses"}
 
@@ -71,28 +72,36 @@ def check(
         )
     if rollouts is not None and not exploits:
         raise ConfigError("--rollouts is used by --exploits: add --exploits, or remove --rollouts")
-    from rich.console import Console
-    from rich.text import Text
-
     from gdpo.cli._evaluating import the_benchmarks
+    from gdpo.cli._user_code import exits_reported
     from gdpo.evaluation.overlap import overlap_findings
     from gdpo.recipes.read import read_recipe
     from gdpo.recipes.resolve import resolve
     from gdpo.training import check as check_recipe
     from gdpo.training import find_exploits
-    from gdpo.training.preflight import Finding, Verdict
 
-    console = Console(highlight=False)
-    styles = {Verdict.FINE: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
     tests = None if benchmarks is None else the_benchmarks(benchmarks, data or ())
-    resolved = resolve(read_recipe(recipe, set or ()))
 
-    def also(task: "Task", found: "Rows") -> Iterator[Finding]:
+    def also(task: "Task", found: "Rows") -> "Iterator[Finding]":
         yield from overlap_findings(task, found, tests)
         if exploits:
             yield from find_exploits(resolved, found.problems[:rows], rollouts=rollouts)
 
-    findings = check_recipe(resolved, rows=rows, also=also)
+    with exits_reported():
+        resolved = resolve(read_recipe(recipe, set or ()))
+        findings = check_recipe(resolved, rows=rows, also=also)
+    return _print_findings(findings, recipe)
+
+
+def _print_findings(findings: "Sequence[Finding]", recipe: Path) -> int:
+    """Print the findings, and return the exit code."""
+    from rich.text import Text
+
+    from gdpo._terminal import terminal
+    from gdpo.training.preflight import Verdict
+
+    console = terminal()
+    styles = {Verdict.FINE: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
     for finding in findings:
         mark = (f"{finding.verdict.value} ", styles[finding.verdict])
         console.print(Text.assemble(mark, finding.text), soft_wrap=True)
@@ -107,12 +116,11 @@ def check(
 
 
 def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
-    from rich.console import Console
-
+    from gdpo._terminal import terminal
     from gdpo.cli._evaluating import progress_shown, sanity_lines, the_benchmarks
     from gdpo.evaluation.sanity import sanity
 
-    console = Console(highlight=False)
+    console = terminal()
     benchmarks, wrong = the_benchmarks(names, data), 0
     for benchmark in benchmarks:
         with progress_shown() as show, _failures_unlogged():

@@ -68,12 +68,11 @@ def compare(
         dry_run: Print the runs and the smallest p-value attainable with these seeds, then exit.
             Needs no GPU, data or network.
     """
-    from rich.console import Console
-
+    from gdpo._terminal import terminal
     from gdpo.cli._comparing import compare_recipe, compare_toys
     from gdpo.errors import ConfigError
 
-    console = Console(highlight=False)
+    console = terminal()
     if arms is not None:
         if estimators is not None:
             raise ConfigError("--arms is the former name of --estimators: use only --estimators")

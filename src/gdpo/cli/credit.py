@@ -39,7 +39,9 @@ def credit(
     turns and at the end. Prints the bias as a share of the length of the true gradient, for the
     whole gradient and for the logits of each turn, and the likely reason. Nothing is trained.
     Assumes independent rollouts from the policy that is trained, and a loss that divides by a
-    constant. Exits with 1 if the estimator is biased, or if drawn batches are too noisy to tell.
+    constant. Exits with 1 if the estimator is biased, or if drawn batches are too noisy to tell,
+    and with 2 if it changes its arguments, ends the process, or takes more than 10 minutes for a
+    single call.
 
     An estimator is a function `(rewards[prompt, sample, turn, reward], weights[reward], *,
     turns[prompt, sample])` that returns advantages `[prompt, sample, turn]` as NumPy arrays. If
@@ -58,17 +60,19 @@ def credit(
             accepts only rounding and sampling noise. Pass 1e-5 for advantages in single precision.
         output: Write the table to this JSON file. An existing file is replaced. Default: no file.
     """
-    from rich.console import Console
-
     from gdpo._naming import find
+    from gdpo._terminal import terminal
     from gdpo.advantages import TURN_ESTIMATORS
+    from gdpo.cli._user_code import exits_reported, patient
     from gdpo.testing import measure_credit
 
-    found = find(estimator, TURN_ESTIMATORS, "estimator for turns")
-    measured = measure_credit(found, size=size, batch=batch, any_factor=any_factor, bias=bias)
+    with exits_reported(), patient(f"estimator {estimator!r}") as limited:
+        found = find(estimator, TURN_ESTIMATORS, "estimator for turns")
+        subject = limited(found) if callable(found) else found
+        measured = measure_credit(subject, size=size, batch=batch, any_factor=any_factor, bias=bias)
     if output is not None:
         _write(measured, output)
-    console = Console(highlight=False)
+    console = terminal()
     console.print(_table(measured))
     for line in measured.notes:
         console.print(line, style="yellow", markup=False, soft_wrap=True)

@@ -20,10 +20,9 @@ def demo(
         output: Folder for all files. The folder must be empty or not exist. Default: `runs/demo`,
             or the next free name, such as `runs/demo-2`.
     """
-    from rich.console import Console
-
+    from gdpo._terminal import terminal
     from gdpo.demo import run_demo
     from gdpo.demo.run import DemoSettings
 
     settings = DemoSettings(start=start, seed=seed, steps=steps)
-    return 1 if run_demo(Console(highlight=False), settings, output=output).failed else 0
+    return 1 if run_demo(terminal(), settings, output=output).failed else 0

@@ -73,8 +73,7 @@ def evaluate(
             score, paired by problem.
         push: Upload the run to this Hub repository (OWNER/NAME) afterwards, as `gdpo push` does.
     """
-    from rich.console import Console
-
+    from gdpo._terminal import terminal
     from gdpo.cli._evaluating import files_of, names_of, run_evaluation
     from gdpo.cli._pushing import check_run, push_run
     from gdpo.evaluation import Sampling, Settings
@@ -91,7 +90,7 @@ def evaluate(
         max_model_len=max_model_len,
     )
     names = names_of(benchmarks)
-    console = Console(highlight=False)
+    console = terminal()
     if push is not None:
         check_run(Path(model), push)
     run_evaluation(

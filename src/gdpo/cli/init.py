@@ -19,11 +19,10 @@ def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> 
     """
     import shlex
 
-    from rich.console import Console
-
+    from gdpo._terminal import terminal
     from gdpo.recipes.starter import FILES, write_project
 
-    console = Console(highlight=False)
+    console = terminal()
     for path in write_project(folder):
         console.print(f"{path}: {FILES[path.name]}", markup=False, soft_wrap=True)
     end = "-- " if str(folder).startswith("-") else ""

@@ -39,13 +39,14 @@ def verl(
         resume: Resume an interrupted run from verl's last checkpoint.
         dry_run: Print the configuration and the command, then exit. Needs no GPU, verl or network.
     """
-    from rich.console import Console
+    from functools import partial
 
+    from gdpo._terminal import terminal
     from gdpo.launch.batches import Machines
     from gdpo.launch.launch import launch_verl, plan_verl
     from gdpo.recipes.read import read_recipe
 
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    show = partial(terminal().print, markup=False, soft_wrap=True)
     planned = plan_verl(
         read_recipe(recipe, set or (), resume=resume),
         Machines(nodes, gpus),
@@ -54,10 +55,10 @@ def verl(
     notes = [*planned.batches.lines(), *planned.notes]
     if dry_run:
         # Notes are printed as comments, so that the output can be pasted into a shell or YAML file.
-        console.print("\n".join(f"# {line}" for line in notes))
-        console.print(f"# {planned.files.config}\n{planned.config_text}")
-        console.print(f"# command\n{planned.command}")
+        show("\n".join(f"# {line}" for line in notes))
+        show(f"# {planned.files.config}\n{planned.config_text}")
+        show(f"# command\n{planned.command}")
         return 0
     for line in (*notes, planned.command):
-        console.print(line)
-    return launch_verl(planned, resume=resume, report=console.print)
+        show(line)
+    return launch_verl(planned, resume=resume, report=show)

@@ -29,14 +29,13 @@ def push(
         rollouts: Also upload the rollouts: prompts, responses and rewards of the training run.
         dry_run: List the files without uploading.
     """
-    from rich.console import Console
-
+    from gdpo._terminal import terminal
     from gdpo.cli._pushing import push_run
 
     push_run(
         run,
         name,
-        Console(highlight=False),
+        terminal(),
         private=not public,
         rollouts=rollouts,
         dry_run=dry_run,

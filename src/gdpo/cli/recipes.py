@@ -10,9 +10,9 @@ recipes = App(name="recipes", help="List, show and copy the recipes that come wi
 @recipes.command(name="ls")
 def list_recipes() -> int:
     """List the shipped recipes with their model, rewards and estimator."""
-    from rich.console import Console
     from rich.table import Table
 
+    from gdpo._terminal import terminal
     from gdpo.recipes.read import read_recipe
     from gdpo.recipes.shipped import shipped_recipes
 
@@ -21,7 +21,7 @@ def list_recipes() -> int:
         recipe = read_recipe(folder)
         rewards = ", ".join(reward.name for reward in recipe.rewards)
         table.add_row(name, recipe.model, rewards, recipe.advantage)
-    console = Console(highlight=False)
+    console = terminal()
     console.print(table)
     console.print(
         "To print a recipe and its README: gdpo recipes show NAME. To copy a recipe: gdpo recipes "
@@ -38,13 +38,13 @@ def show(name: str, /) -> int:
     Args:
         name: Name of the recipe, as in `gdpo recipes ls`.
     """
-    from rich.console import Console
     from rich.markdown import Markdown
 
+    from gdpo._terminal import terminal
     from gdpo.recipes.shipped import shipped_recipe
 
     folder = shipped_recipe(name)
-    console = Console(highlight=False)
+    console = terminal()
     console.print(Markdown((folder / "README.md").read_text(encoding="utf-8")))
     console.rule("recipe.yaml")
     text = (folder / "recipe.yaml").read_text(encoding="utf-8")
@@ -60,11 +60,10 @@ def copy(name: str, folder: Path | None = None, /) -> int:
         name: Name of the recipe, as in `gdpo recipes ls`.
         folder: Destination folder, which must not exist. Default: the recipe's name.
     """
-    from rich.console import Console
-
+    from gdpo._terminal import terminal
     from gdpo.recipes.shipped import copy_recipe
 
     copied = copy_recipe(name, folder or Path(name))
-    console = Console(highlight=False)
+    console = terminal()
     console.print(f"copied to {copied}. Next: gdpo check {copied}", markup=False, soft_wrap=True)
     return 0

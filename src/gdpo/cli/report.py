@@ -26,9 +26,8 @@ def report(
             variant, and the front and hypervolume of each estimator. The report shows a chart.
             Default: no front.
     """
-    from rich.console import Console
-
+    from gdpo._terminal import terminal
     from gdpo.cli._comparing import make_report
 
-    make_report(run, output, Console(highlight=False), export=export, front=front)
+    make_report(run, output, terminal(), export=export, front=front)
     return 0

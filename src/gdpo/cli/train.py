@@ -37,8 +37,7 @@ def train(
         report: Write `report.html` at the end (the default). `gdpo report` can also write this
             report later.
     """
-    from rich.console import Console
-
+    from gdpo._terminal import terminal
     from gdpo.errors import ConfigError
     from gdpo.experiments.analysis import analyse
     from gdpo.experiments.reading import read_experiment
@@ -52,7 +51,7 @@ def train(
         raise ConfigError(
             "--from-scratch needs --resume. To start a new run, leave out --from-scratch"
         )
-    console = Console(highlight=False)
+    console = terminal()
     result = run_training(
         read_recipe(recipe, set or (), resume=resume),
         resume=resume,

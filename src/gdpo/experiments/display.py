@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from gdpo._terminal import Shown
 from gdpo.experiments.grid import Cell, Grid
 from gdpo.runs.directory import RunDirectory
 from gdpo.runs.summary import duration, number
@@ -47,9 +48,9 @@ def grid_display(
         yield lambda: board.print_ended(console)
         board.print_ended(console)
         return
-    with Live(board.table(), console=console, refresh_per_second=2) as live:
-        yield lambda: live.update(board.table())
-        live.update(board.table())
+    with Live(Shown(board.table()), console=console, refresh_per_second=2) as live:
+        yield lambda: live.update(Shown(board.table()))
+        live.update(Shown(board.table()))
 
 
 class _Board:

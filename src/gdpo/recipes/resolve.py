@@ -114,10 +114,14 @@ def _scorer(recipe: Recipe, rewards: Sequence[Reward], on_error: OnError | None 
 def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) -> AdvantageRule:
     low, high = declared_ranges(rewards, gates)
     names = [reward.name for reward in rewards]
+    weights: Any = [entry.factor for entry in recipe.rewards]
+    tried = _as_in_training(weights) if ":" in recipe.advantage else None
     try:
         options = _options(recipe, names)
-        rule = AdvantageRule(recipe.advantage, names, options, low=low, high=high, turns=True)
-        rule.weights_in_force([entry.factor for entry in recipe.rewards])
+        rule = AdvantageRule(
+            recipe.advantage, names, options, low=low, high=high, weights=tried, turns=True
+        )
+        rule.weights_in_force(weights)
     except ConfigError as error:
         if recipe.influence is not None and "influence" in str(error):
             raise ConfigError(f"{recipe.place('influence')}: {error}") from error
@@ -125,12 +129,22 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
             if str(error).startswith(f"schedules: {name}"):
                 place = recipe.place("rewards", i, "weight")
                 raise ConfigError(f"{place}: {error}") from error
-        # Point to the option that the message names, otherwise to all options.
+        # Point to the option that the message names, to a user's function, or to all options.
         named = [name for name in recipe.advantage_options if name in str(error)]
-        place = recipe.place("advantage_options", *named[:1])
+        own = ":" in recipe.advantage and not named
+        place = recipe.place(*(("advantage",) if own else ("advantage_options", *named[:1])))
         raise ConfigError(f"{place}: {error}") from error
     _check_prompt_weights(recipe, rule)
     return rule
+
+
+def _as_in_training(weights: Sequence[float]) -> Any:
+    """Return the weights as a tensor, as in training, or unchanged if torch is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return weights
+    return torch.tensor(weights, dtype=torch.float64)
 
 
 def _check_prompt_weights(recipe: Recipe, rule: AdvantageRule) -> None:

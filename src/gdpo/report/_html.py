@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _WORD_ENDS = re.compile(r"(?<!\d)[_.:/-]+(?=[^_.:/-])|[_.:/-]+(?=[^_.:/\d-])")
 
+_IN_BACKTICKS = re.compile("`([^`]+)`")
+
 
 def render(template: str, *, data: Any, **content: Any) -> str:
     """Return a page that loads no external files and runs only the script of this package.
@@ -72,7 +74,7 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"breakable": breakable, "unbroken": _unbroken}
+    environment.filters |= {"breakable": breakable, "coded": _coded, "unbroken": _unbroken}
     names: dict[str, Any] = environment.globals
     names.update(
         number=number, probability=probability, short=short, shortened=shortened, ticks=ticks
@@ -137,6 +139,13 @@ def breakable(name: str) -> "Markup":
     from markupsafe import Markup, escape
 
     return Markup(_WORD_ENDS.sub(r"\g<0><wbr>", str(escape(visible(name)))))
+
+
+def _coded(text: str) -> "Markup":
+    """Return a sentence that can wrap, with its names in backticks as code."""
+    from markupsafe import Markup
+
+    return Markup(_IN_BACKTICKS.sub(r"<code>\1</code>", str(breakable(text))))
 
 
 def _unbroken(text: str) -> "Markup":

@@ -11,6 +11,7 @@ import numpy as np
 
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import turn_broadcast
+from gdpo.advantages.registry import check_unchanged
 from gdpo.errors import ConfigError, DataError
 from gdpo.testing._agents import (
     Rollouts,
@@ -286,8 +287,8 @@ def measure_credit(
         One row per reward kind, and the largest advantage in groups without signal.
 
     Raises:
-        ConfigError: If the advantages of a group depend on other groups and `batch` is None, or if
-            there are too many groups to list.
+        ConfigError: If the advantages of a group depend on other groups and `batch` is None, if
+            there are too many groups to list, or if the estimator changes its arguments.
         DataError: If the advantages have the wrong shape, or are not finite.
 
     Examples:
@@ -354,15 +355,19 @@ def with_options(
         options = (lambda count: {"scales": [1.0] * count}) if fixed else {}
 
     def subject(rewards: Any, weights: Any, *, turns: Any) -> Any:
-        given = options(rewards.shape[3]) if callable(options) else options
+        more = options(rewards.shape[3]) if callable(options) else options
+        weights = np.array(weights)
+        given = {"rewards": rewards, "weights": weights, "turns": turns}
+        before = {name: array.copy() for name, array in given.items()}
         try:
-            returned = estimator(rewards, np.array(weights), turns=turns, **given)
-        except Exception as error:
+            returned = estimator(rewards, weights, turns=turns, **more)
+        except (Exception, SystemExit) as error:
             raise DataError(
                 f"the estimator failed for rewards of the shape {rewards.shape}: "
                 f"{type(error).__name__}: {error}. It is called with (rewards, weights, "
                 "turns=turns), NumPy arrays, and its options"
             ) from error
+        check_unchanged(given, before, "the estimator")
         advantages = _array(returned, rewards.shape[:3])
         if advantages.shape != rewards.shape[:3]:
             raise DataError(

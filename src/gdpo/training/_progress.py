@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gdpo._terminal import Shown
 from gdpo.runs.summary import duration, number
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -89,7 +90,7 @@ def show(view: RunView, console: Console | None) -> Generator[Display]:
         yield Display(_nothing, _nothing)
     elif console.is_terminal:
         with Live(
-            console=console, get_renderable=lambda: dashboard(view), refresh_per_second=2
+            console=console, get_renderable=lambda: Shown(dashboard(view)), refresh_per_second=2
         ) as live:
             yield Display(live.refresh, lambda: setattr(view, "note", STOPPING))
     else:

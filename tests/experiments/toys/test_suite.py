@@ -16,7 +16,7 @@ HERE = "tests.experiments.toys.test_suite"
 
 
 def fails(rewards, weights):
-    if rewards.any():  # an estimator is tried out on zeros
+    if len(rewards) != 6:  # an estimator is tried out with 6 prompts
         raise RuntimeError("of the user's own")
     return np.zeros(rewards.shape[:2])
 

@@ -1,0 +1,133 @@
+"""Calls a user's estimator on made-up batches, so that mistakes show before a model is loaded."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, is_array_api_obj
+
+from gdpo._naming import last_line
+from gdpo.advantages.arrays import Number, Weights
+from gdpo.advantages.registry import check_advantages, check_unchanged
+from gdpo.errors import ConfigError
+
+_PROMPTS, _TURNS = 6, 3
+"""Size of a made-up batch. No number of samples equals the number of prompts, so that a transposed
+result has the wrong shape."""
+
+_FORMS = ((16, True), (16, False), (8, True), (4, True))
+"""Numbers of samples per prompt, with rewards inside of their ranges (True) or at the ends."""
+
+_LIBRARIES = ("torch", "jax.numpy", "numpy")
+"""Modules of array libraries that a user's estimator may be written for, if they are loaded."""
+
+ToArray = Callable[[Any], Any]
+"""Converts a NumPy array to the array type of a library."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUp:
+    """Stores a made-up batch: what an estimator gets, and the array library."""
+
+    rewards: Any
+    weights: Any
+    token_counts: Any
+    turns: Any
+    to_array: ToArray
+
+
+def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeUp]) -> ToArray:
+    """Return the array library of the first made-up batch for which an estimator works.
+
+    An estimator may be written for one array library, for rewards of 0 and 1, for a number of
+    samples, or for weights that sum to 1. It is therefore refused only if every batch fails.
+
+    Args:
+        compute: Calls the estimator with a batch and its options.
+        name: Name of the estimator, for messages.
+        batches: The batches, at least one.
+
+    Raises:
+        ConfigError: If the estimator fails on every batch, returns no finite array of the right
+            shape, or changes its arguments.
+    """
+    problem: ConfigError | None = None
+    for batch in batches:
+        try:
+            _try_one(compute, name, batch)
+        except ConfigError as error:
+            problem = problem or ConfigError(
+                f"{error} (called with a made-up batch before training: rewards of shape "
+                f"{tuple(batch.rewards.shape)}, {type(batch.rewards).__name__})"
+            )
+        else:
+            return batch.to_array
+    assert problem is not None, "there are no batches to try"
+    raise problem
+
+
+def _try_one(compute: Callable[[MadeUp], Any], name: str, batch: MadeUp) -> None:
+    keys = ("rewards", "weights", "token_counts", "turns")
+    given = {key: getattr(batch, key) for key in keys}
+    before = {key: np.asarray(value).copy() for key, value in given.items()}
+    try:
+        advantages = compute(batch)
+    except (Exception, SystemExit) as error:  # a user's estimator may raise anything
+        raise ConfigError(
+            f"estimator {name!r} raised {type(error).__name__}: {error} ({last_line(error)}): "
+            "correct the function, or its options"
+        ) from error
+    check_unchanged(given, before, f"estimator {name!r}")
+    check_advantages(advantages, batch.rewards, name)
+
+
+def made_up_batches(
+    low: Sequence[Number], high: Sequence[Number], *, weights: Weights | None, turns: bool
+) -> Iterator[MadeUp]:
+    """Yield batches with varied rewards in their declared ranges, for every library in use.
+
+    Args:
+        low: Lowest value of each reward. NaN: not declared.
+        high: Highest value of each reward. NaN: not declared.
+        weights: The weights of the run. If they are an array, only its library is used. None:
+            equal weights.
+        turns: Whether the rewards have an axis for turns.
+    """
+    count = len(low)
+    given = [weights] if weights is not None else [np.ones(count), np.full(count, 1 / count)]
+    for to_array, (samples, inside), each in product(_libraries(weights), _FORMS, given):
+        rng = np.random.default_rng(0)
+        counts = rng.integers(1, _TURNS, (_PROMPTS, samples), endpoint=True)
+        axes = (_PROMPTS, samples, *((_TURNS,) if turns else ()), count)
+        part = rng.random(axes) if inside else rng.integers(0, 1, axes, endpoint=True)
+        lowest, highest = _ranges(low, high)
+        rewards = lowest * (1 - part) + highest * part
+        if turns:
+            rewards[np.arange(_TURNS) >= counts[:, :, None]] = 0.0
+        tokens = rng.integers(1, 100, counts.shape)
+        values = np.array(_plain(each), dtype=np.float64)
+        arrays = map(to_array, (rewards, values, tokens, counts))
+        yield MadeUp(*arrays, to_array=to_array)
+
+
+def _ranges(low: Sequence[Number], high: Sequence[Number]) -> tuple[Any, Any]:
+    """Return the ranges, with a width of 1 where a bound is not declared."""
+    lowest, highest = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
+    missing = np.where(np.isnan(highest), 0.0, highest - 1.0)
+    lowest = np.where(np.isnan(lowest), missing, lowest)
+    return lowest, np.where(np.isnan(highest), lowest + 1.0, highest)
+
+
+def _libraries(weights: Any) -> list[ToArray]:
+    """Return the library of the weights if they are an array, otherwise all loaded libraries."""
+    if is_array_api_obj(weights):
+        return [array_namespace(weights).asarray]
+    loaded: list[Any] = [sys.modules.get(name) for name in _LIBRARIES]
+    return [library.asarray for library in loaded if library is not None]
+
+
+def _plain(weights: Any) -> Any:
+    return weights.tolist() if hasattr(weights, "tolist") else weights
