@@ -175,6 +175,10 @@ def test_the_starts_differ_in_their_warm_start_texts_and_in_the_learning_rate():
     assert replace(rare, policy=POLICY).warm_started.layers == POLICY.layers
 
 
+def test_each_seed_draws_its_own_warm_start():
+    assert [DemoSettings(seed=seed).warm_started.seed for seed in (0, 7)] == [0, 7]
+
+
 def test_the_results_of_other_seeds_are_printed_only_with_their_settings():
     from gdpo.demo.run import STARTS, _closing_lines
 

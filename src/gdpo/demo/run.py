@@ -275,9 +275,9 @@ class DemoSettings:
     steps: int = 150
     """Number of optimizer steps per estimator."""
     seed: int = 1
-    """Random seed for requests and sampling, the same for both estimators.
+    """Random seed for the warm start, the requests and the sampling, the same for both estimators.
 
-    The warm start has a separate seed.
+    Results vary more between warm starts than between training seeds, so each seed draws its own.
     """
     prompts: int = 16
     """Prompts per step."""
@@ -287,7 +287,7 @@ class DemoSettings:
     """Maximum response length in tokens. The longest reference answer still fits."""
     policy: PolicySettings = field(default_factory=PolicySettings)
     """Settings of the model and the warm start, except the warm-start texts, which `start`
-    defines."""
+    defines, and the seed."""
 
     def __post_init__(self) -> None:
         if self.start not in STARTS:
@@ -302,9 +302,9 @@ class DemoSettings:
 
     @property
     def warm_started(self) -> PolicySettings:
-        """Settings of the policy, with the warm-start texts of `start`."""
+        """Settings of the policy, with the warm-start texts of `start` and the seed of the run."""
         texts = Carelessness(well_formed=STARTS[self.start].well_formed)
-        return replace(self.policy, texts=texts)
+        return replace(self.policy, texts=texts, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True)
