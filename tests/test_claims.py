@@ -1,5 +1,6 @@
 """docs/claims.md carries every figure of the README, and names things that exist."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -74,3 +75,30 @@ def test_every_command_of_a_claim_names_a_script_that_exists():
             assert (ROOT / script).exists(), (claim, script)
         for target in re.findall(r"`make ([a-z-]+)", command):
             assert f"\n{target}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), claim
+
+
+_COUNTED = re.compile(r"[0-9]+ of [0-9]+ (seeds|runs|warm starts)")
+
+
+def strings(code):
+    """The string constants of a module. Line breaks are spaces."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield " ".join(node.value.split())
+
+
+def test_no_result_is_stored_in_the_program():
+    found = [
+        (file.relative_to(ROOT), match[0])
+        for file in sorted((ROOT / "src").rglob("*.py"))
+        for text in strings(file.read_text(encoding="utf-8"))
+        for match in _COUNTED.finditer(text)
+    ]
+    assert found == [], "a program prints what it measured in this run; results belong in docs/"
+
+
+def test_a_stored_result_is_found_in_a_string_over_two_lines():
+    code = (
+        'REASON = (\n    "In 6 of 6 "\n    "seeds it did")\ndef f():\n    """3 of 9\n    runs."""'
+    )
+    assert [bool(_COUNTED.search(text)) for text in strings(code)] == [True, True]
