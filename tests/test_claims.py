@@ -23,10 +23,10 @@ def figures(text):
 
 
 def rows():
-    """Claim, command, file and commit of each row of the tables."""
+    """Claim, unit, command, file and commit of each row of the tables."""
     for line in CLAIMS.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|") and len(cells) == 4 and not set(cells[0]) <= set("-: "):
+        if line.startswith("|") and len(cells) == 5 and not set(cells[0]) <= set("-: "):
             yield cells
     assert CLAIMS
 
@@ -53,9 +53,10 @@ def test_a_figure_is_a_number_in_prose(text, numbers):
 
 def test_every_claim_names_files_that_exist_and_a_commit():
     header, *claims = rows()
-    assert header == ["Claim", "Command", "File", "Commit"]
+    assert header == ["Claim", "Unit of replication", "Command", "File", "Commit"]
     assert len(claims) > 20
-    for claim, command, file, commit in claims:
+    assert all("one warm start" in unit for _, unit, *_ in claims if "seed" in unit)
+    for claim, unit, command, file, commit in claims:
         if claim == "Claim":
             continue
         paths = re.findall(r"\]\(([^)#]+)", file)
@@ -64,10 +65,11 @@ def test_every_claim_names_files_that_exist_and_a_commit():
             assert (ROOT / "docs" / path).exists(), (claim, path)
         assert re.fullmatch(r"`[0-9a-f]{7,40}`|every change", commit), (claim, commit)
         assert command.startswith("`"), claim
+        assert unit, claim
 
 
 def test_every_command_of_a_claim_names_a_script_that_exists():
-    for claim, command, *_ in rows():
+    for claim, _, command, *_ in rows():
         for module in re.findall(r"python -m ([\w.]+)", command):
             path = ROOT / module.replace(".", "/")
             assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), claim
