@@ -82,7 +82,7 @@ def over_warm_starts(measured: Sequence[Sequence[Curve]]) -> list[str]:
 
 def _interval(ours: np.ndarray, theirs: np.ndarray) -> str:
     mean, low, high, _ = paired_interval(ours, theirs)
-    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
+    return f"{mean:.2f} ({low:.2f} to {high:.2f})".replace("-", "−")
 
 
 def _markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
