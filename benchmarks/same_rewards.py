@@ -65,6 +65,12 @@ CASES = [
         "exactly 0. With other numbers or group sizes, other columns show the noise.",
     ),
     Case(
+        "Rollouts equal within each prompt, and different between prompts",
+        [[(0.3, 1)] * 6, [(0.6, 0.1)] * 6, [(0.9, 0.7)] * 6],
+        "Each prompt has another rounding error, so the batch has a standard deviation, by which "
+        "batch normalization divides.",
+    ),
+    Case(
         "0.3 for one prompt and 0.5 for the other, plus a reward that varies",
         [[(1, 0.3)] + [(0, 0.3)] * 5, [(1, 0.5)] * 2 + [(0, 0.5)] * 4],
         "The mean of six times 0.5 is exact. ms-swift adds the enlarged rounding error of 0.3 only "

@@ -1,5 +1,6 @@
 """docs/claims.md carries every figure of the README, and names things that exist."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -22,10 +23,10 @@ def figures(text):
 
 
 def rows():
-    """Claim, command, file and commit of each row of the tables."""
+    """Claim, unit, command, file and commit of each row of the tables."""
     for line in CLAIMS.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|") and len(cells) == 4 and not set(cells[0]) <= set("-: "):
+        if line.startswith("|") and len(cells) == 5 and not set(cells[0]) <= set("-: "):
             yield cells
     assert CLAIMS
 
@@ -52,9 +53,10 @@ def test_a_figure_is_a_number_in_prose(text, numbers):
 
 def test_every_claim_names_files_that_exist_and_a_commit():
     header, *claims = rows()
-    assert header == ["Claim", "Command", "File", "Commit"]
+    assert header == ["Claim", "Unit of replication", "Command", "File", "Commit"]
     assert len(claims) > 20
-    for claim, command, file, commit in claims:
+    assert all("one warm start" in unit for _, unit, *_ in claims if "seed" in unit)
+    for claim, unit, command, file, commit in claims:
         if claim == "Claim":
             continue
         paths = re.findall(r"\]\(([^)#]+)", file)
@@ -63,10 +65,11 @@ def test_every_claim_names_files_that_exist_and_a_commit():
             assert (ROOT / "docs" / path).exists(), (claim, path)
         assert re.fullmatch(r"`[0-9a-f]{7,40}`|every change", commit), (claim, commit)
         assert command.startswith("`"), claim
+        assert unit, claim
 
 
 def test_every_command_of_a_claim_names_a_script_that_exists():
-    for claim, command, *_ in rows():
+    for claim, _, command, *_ in rows():
         for module in re.findall(r"python -m ([\w.]+)", command):
             path = ROOT / module.replace(".", "/")
             assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), claim
@@ -74,3 +77,30 @@ def test_every_command_of_a_claim_names_a_script_that_exists():
             assert (ROOT / script).exists(), (claim, script)
         for target in re.findall(r"`make ([a-z-]+)", command):
             assert f"\n{target}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), claim
+
+
+_COUNTED = re.compile(r"[0-9]+ of [0-9]+ (seeds|runs|warm starts)")
+
+
+def strings(code):
+    """The string constants of a module. Line breaks are spaces."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield " ".join(node.value.split())
+
+
+def test_no_result_is_stored_in_the_program():
+    found = [
+        (file.relative_to(ROOT), match[0])
+        for file in sorted((ROOT / "src").rglob("*.py"))
+        for text in strings(file.read_text(encoding="utf-8"))
+        for match in _COUNTED.finditer(text)
+    ]
+    assert found == [], "a program prints what it measured in this run; results belong in docs/"
+
+
+def test_a_stored_result_is_found_in_a_string_over_two_lines():
+    code = (
+        'REASON = (\n    "In 6 of 6 "\n    "seeds it did")\ndef f():\n    """3 of 9\n    runs."""'
+    )
+    assert [bool(_COUNTED.search(text)) for text in strings(code)] == [True, True]

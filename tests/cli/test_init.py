@@ -36,14 +36,27 @@ def test_every_file_is_written_and_listed(tmp_path, gdpo_says):
     assert left == set(starter.FILES)
 
 
-def test_the_recipe_shows_two_rewards_a_weight_a_gate_and_own_rows(project):
+def test_the_recipe_shows_two_rewards_a_weight_and_own_rows(project):
     recipe = load_recipe("recipe.yaml")
     correctness, brevity = recipe.rewards
     assert (correctness.weight, brevity.weight) == (1.0, 0.5)
-    assert brevity.gate is not None
-    assert brevity.gate.on == "correctness"
     assert recipe.data.source == "problems.jsonl"
     assert (project / recipe.model).is_dir()
+
+
+def test_the_gate_in_a_comment_can_be_switched_on(project):
+    text = (project / "recipe.yaml").read_text()
+    (project / "gated.yaml").write_text(text.replace("    # gate:", "    gate:"))
+    gate = load_recipe("gated.yaml").rewards[1].gate
+    assert gate is not None
+    assert (gate.on, gate.at_least) == ("correctness", 1)
+
+
+@pytest.mark.parametrize("response", ["1,1", "0x1", "01", "1 or 0", ""])
+def test_only_a_response_with_one_number_is_right(project, response):
+    import my_task
+
+    assert my_task.score_correctness(response, {"answer": "1"}) == 0.0
 
 
 def test_the_rewards_pass_their_own_check(project):
@@ -169,7 +182,9 @@ def test_the_project_is_checked_and_trains(project, gdpo_says):
     code, out, _ = gdpo_says("check", "recipe.yaml")
     assert code == 0, out
     assert "!" not in out, out  # no check is doubtful
-    assert gdpo_says("train", "recipe.yaml", "--set", "trainer.max_steps=40")[0] == 0
+    assert gdpo_says("train", "recipe.yaml")[0] == 0
     rows = RunDirectory(project / "runs" / "first-run").read_metrics()
     means = [row["rewards/correctness/mean"] for row in rows]
-    assert sum(means[-10:]) > 1.3 * sum(means[:10])
+    assert sum(means[-10:]) > 2 * sum(means[:10])
+    shares = [row["rewards/brevity/influence_share"] for row in rows]
+    assert 0.2 < sum(shares) / len(shares) < 0.5, "about its weight share, 1/3"

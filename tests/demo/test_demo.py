@@ -71,8 +71,9 @@ def test_a_short_demo_trains_both_estimators_and_reports_them(place):
         "start: rare",
         "step 2 of 2",
         "correctness (-3 to 3)",
-        "gdpo demo --seed 2",
-        "gdpo demo --start common",
+        "by step 2.",
+        "gdpo demo --seed 2 --steps 2",
+        "gdpo demo --start common --steps 2",
     ):
         assert expected in printed(shown)
 
@@ -175,11 +176,18 @@ def test_the_starts_differ_in_their_warm_start_texts_and_in_the_learning_rate():
     assert replace(rare, policy=POLICY).warm_started.layers == POLICY.layers
 
 
-def test_the_results_of_other_seeds_are_printed_only_with_their_settings():
-    from gdpo.demo.run import STARTS, _closing_lines
+def test_each_seed_draws_its_own_warm_start():
+    assert [DemoSettings(seed=seed).warm_started.seed for seed in (0, 7)] == [0, 7]
 
-    for name, start in STARTS.items():
-        measured = DemoSettings(start=name, seed=7)
-        assert any(start.known in line for line in _closing_lines(measured))
-        for other in (replace(measured, steps=50), replace(measured, policy=POLICY)):
-            assert not any(start.known in line for line in _closing_lines(other))
+
+def test_the_next_commands_keep_the_other_options():
+    from gdpo.demo.run import _next_commands
+
+    def commands(settings):
+        return [line.partition(": ")[2] for line in _next_commands(settings)]
+
+    assert commands(DemoSettings()) == ["gdpo demo --seed 2", "gdpo demo --start common"]
+    assert commands(DemoSettings(start="common", seed=7, steps=50)) == [
+        "gdpo demo --start common --seed 8 --steps 50",
+        "gdpo demo --seed 7 --steps 50",
+    ]

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from gdpo.demo._report import Curve, draw_picture, report_table
+from gdpo.demo._report import Curve, conclusions, draw_picture, report_table
 from gdpo.demo.run import TrainingView, trainings_display, trend
 from gdpo.tasks import TASKS
 
@@ -60,6 +60,42 @@ def test_the_table_has_a_row_per_reward_and_estimator():
         ["correctness", "(-3", "to", "3)", "GRPO", "2.00", "2.00", "1.8", "5"],
         ["GDPO", "-1.00", "-1.00", "1.8", "never"],
     ]
+
+
+def reaches(step, label):
+    """A curve whose mean of five steps reaches 80 % of the range at a step, or never."""
+    start = 50 if step is None else step - 4
+    return curve(([0.0] * start + [1.0] * 50)[:50], label=label)
+
+
+@pytest.mark.parametrize(
+    ("grpo", "gdpo", "ends", "expected"),
+    [
+        (None, None, ("0.00", "0.00"), "Neither reached 80 % of the range by step 50."),
+        (None, 20, ("0.00", "1.00"), "Only GDPO reached 80 % of the range (step 20)."),
+        (30, None, ("1.00", "0.00"), "Only GRPO reached 80 % of the range (step 30)."),
+        (25, 25, ("1.00", "1.00"), "Both reached 80 % of the range at step 25."),
+        (30, 20, ("1.00", "1.00"), "GDPO reached 80 % of the range 10 steps earlier (step 20"),
+        (20, 30, ("1.00", "1.00"), "GRPO reached 80 % of the range 10 steps earlier (step 20"),
+    ],
+)
+def test_the_conclusion_is_computed_from_the_curves(grpo, gdpo, ends, expected):
+    both = [reaches(grpo, "grpo"), reaches(gdpo, "gdpo")]
+    [line] = conclusions(both)
+    assert line.startswith(f"format: GRPO ended at {ends[0]}, GDPO ended at {ends[1]}. {expected}")
+
+
+def test_a_run_of_one_step_has_a_conclusion_per_reward():
+    both = [
+        curve([value], -3.0, 3.0, label, reward)
+        for reward, value in (("format", 3.0), ("correctness", -1.5))
+        for label in ("grpo", "gdpo")
+    ]
+    first, second = conclusions(both)
+    assert first.startswith("format")
+    assert "Both" in first
+    assert "ended at -1.50" in second
+    assert "Neither" in second
 
 
 def test_the_picture_is_drawn_for_one_step_and_for_many(tmp_path):

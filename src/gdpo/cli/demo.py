@@ -15,7 +15,7 @@ def demo(
     Args:
         start: How often the policy uses the format before training: `rare` (in 1 % of the
             warm-start texts) or `common` (in 4 %, with a higher learning rate).
-        seed: Random seed for the requests and the sampling.
+        seed: Random seed for the warm start, the requests and the sampling.
         steps: Number of optimizer steps for each estimator.
         output: Folder for all files. The folder must be empty or not exist. Default: `runs/demo`,
             or the next free name, such as `runs/demo-2`.

@@ -103,6 +103,29 @@ def report_table(all_curves: Sequence[Curve]) -> Table:
     return table
 
 
+def conclusions(all_curves: Sequence[Curve]) -> list[str]:
+    """Return a line per reward: where each estimator ended, and which reached 80 % earlier."""
+    lines: list[str] = []
+    for reward, of_reward in groupby(all_curves, key=lambda curve: curve.reward):
+        found = list(of_reward)
+        ends = ", ".join(f"{curve.label.upper()} ended at {curve.end:.2f}" for curve in found)
+        lines.append(f"{reward}: {ends}. {_earlier(found)}")
+    return lines
+
+
+def _earlier(found: Sequence[Curve]) -> str:
+    goal = f"reached {100 * REACHED:g} % of the range"
+    steps = sorted((step, c.label.upper()) for c in found if (step := c.steps_to_threshold))
+    if not steps:
+        return f"Neither {goal} by step {len(found[0].values)}."
+    (step, name), (later, _) = steps[0], steps[-1]
+    if len(steps) == 1:
+        return f"Only {name} {goal} (step {step})."
+    if step == later:
+        return f"Both {goal} at step {step}."
+    return f"{name} {goal} {later - step} steps earlier (step {step} instead of {later})."
+
+
 def last_responses(trainings: Sequence[Training]) -> RenderableType:
     """Return the first response of each estimator to the first prompt of the last step.
 

@@ -21,7 +21,14 @@ from rich.text import Text
 
 from gdpo._naming import did_you_mean
 from gdpo.demo._policy import PolicySettings, count_parameters, make_policy, policy_folder
-from gdpo.demo._report import Curve, curves, draw_picture, last_responses, report_table
+from gdpo.demo._report import (
+    Curve,
+    conclusions,
+    curves,
+    draw_picture,
+    last_responses,
+    report_table,
+)
 from gdpo.demo._texts import Carelessness
 from gdpo.demo._tools import tool_rows
 from gdpo.errors import ConfigError, MissingExtraError
@@ -213,51 +220,17 @@ _ROWS_SEED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Defines a starting point for training, and describes the results for six seeds."""
+    """Defines a starting point for training."""
 
     well_formed: float
     """Share of the warm-start texts that have the required format, from 0 to 1."""
     learning_rate: float
     """Constant learning rate of AdamW."""
-    reason: str
-    """Properties of the starting point, and the reason to choose it. Printed before training."""
-    known: str
-    """Result for seeds 0 to 5 with the default settings. Printed after training."""
-    other: str
-    """Result of training from the other starting point. Printed after training, with the
-    command."""
 
 
 STARTS: Mapping[str, Start] = {
-    "rare": Start(
-        well_formed=0.01,
-        learning_rate=2e-4,
-        reason=(
-            "Before training, about 1 % of the responses have the required format. This start is "
-            "the default because the estimators differ in every seed that was tried "
-            "(docs/explanation/study_tiny_policies.md, stability map)."
-        ),
-        known=(
-            "In 6 of 6 seeds (0 to 5), GDPO learned the format (mean 0.87 to 0.96 at the end) and "
-            "GRPO did not (0.01 to 0.11). Correctness ended higher with GRPO (2.36 to 2.58) than "
-            "with GDPO (1.85 to 2.19)."
-        ),
-        other="From a start where more responses have the format, both estimators learn it",
-    ),
-    "common": Start(
-        well_formed=0.04,
-        learning_rate=5e-4,
-        reason=(
-            "Before training, about 2 % of the responses have the required format. The learning "
-            "rate is higher than by default. From this start both estimators learn the format."
-        ),
-        known=(
-            "In 6 of 6 seeds (0 to 5), both estimators learned the format (mean 0.98 to 0.99 at "
-            "the end): GDPO by step 23 to 28, GRPO by step 36 to 57. Correctness ended at 2.48 to "
-            "2.68 with GDPO and at 2.63 to 2.68 with GRPO."
-        ),
-        other="From a start where fewer responses have the format, only GDPO learns it",
-    ),
+    "rare": Start(well_formed=0.01, learning_rate=2e-4),
+    "common": Start(well_formed=0.04, learning_rate=5e-4),
 }
 """Starting points by name. The first is the default."""
 
@@ -275,9 +248,9 @@ class DemoSettings:
     steps: int = 150
     """Number of optimizer steps per estimator."""
     seed: int = 1
-    """Random seed for requests and sampling, the same for both estimators.
+    """Random seed for the warm start, the requests and the sampling, the same for both estimators.
 
-    The warm start has a separate seed.
+    Results vary more between warm starts than between training seeds, so each seed draws its own.
     """
     prompts: int = 16
     """Prompts per step."""
@@ -287,7 +260,7 @@ class DemoSettings:
     """Maximum response length in tokens. The longest reference answer still fits."""
     policy: PolicySettings = field(default_factory=PolicySettings)
     """Settings of the model and the warm start, except the warm-start texts, which `start`
-    defines."""
+    defines, and the seed."""
 
     def __post_init__(self) -> None:
         if self.start not in STARTS:
@@ -302,9 +275,9 @@ class DemoSettings:
 
     @property
     def warm_started(self) -> PolicySettings:
-        """Settings of the policy, with the warm-start texts of `start`."""
+        """Settings of the policy, with the warm-start texts of `start` and the seed of the run."""
         texts = Carelessness(well_formed=STARTS[self.start].well_formed)
-        return replace(self.policy, texts=texts)
+        return replace(self.policy, texts=texts, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,31 +327,32 @@ def run_demo(
             raise
         result = _train_and_report(recipes, folder, settings, console)
     if not result.failed:
-        for line in _closing_lines(settings):
+        for line in (*conclusions(result.curves), *_next_commands(settings)):
             _say(console, line)
         _say(console, f"{time.monotonic() - started:.0f} s. All files are in {folder}")
     return result
 
 
-def _closing_lines(settings: DemoSettings) -> list[str]:
-    """Return lines about other seeds and the other start, with the commands to run them."""
-    start = STARTS[settings.start]
+def _next_commands(settings: DemoSettings) -> list[str]:
+    """Return lines with the commands for the next warm start and for the other start."""
     [other] = STARTS.keys() - {settings.start}
-    defaults = settings == DemoSettings(start=settings.start, seed=settings.seed)
     return [
-        f"This is seed {settings.seed}. {start.known if defaults else _NOT_MEASURED} "
-        f"Another seed: {_command(settings.start, settings.seed + 1)}",
-        f"{start.other}: {_command(other, settings.seed)}",
+        f"This is one warm start (seed {settings.seed}), and another may differ: "
+        f"{_command(replace(settings, seed=settings.seed + 1))}",
+        f"With the format in {_texts_with_format(other)}: "
+        f"{_command(replace(settings, start=other))}",
     ]
 
 
-_NOT_MEASURED = "With these settings, no other seed has been measured."
+def _command(settings: DemoSettings) -> str:
+    defaults, given = DemoSettings(), ("start", "seed", "steps")
+    values = {name: getattr(settings, name) for name in given}
+    options = [f"--{k} {value}" for k, value in values.items() if value != getattr(defaults, k)]
+    return " ".join(["gdpo demo", *options])
 
 
-def _command(start: str, seed: int) -> str:
-    defaults = DemoSettings()
-    options = (("start", start, defaults.start), ("seed", seed, defaults.seed))
-    return " ".join(["gdpo demo", *(f"--{name} {a}" for name, a, b in options if a != b)])
+def _texts_with_format(start: str) -> str:
+    return f"{100 * STARTS[start].well_formed:g} % of the warm-start texts"
 
 
 def _check_packages() -> None:
@@ -419,8 +393,8 @@ def _prepare(folder: Path, settings: DemoSettings, console: Console) -> list[Rec
 
 
 def _policy(settings: DemoSettings, console: Console) -> Path:
-    policy, start = settings.warm_started, STARTS[settings.start]
-    _say(console, f"start: {settings.start}. {start.reason}")
+    policy = settings.warm_started
+    _say(console, f"start: {settings.start}, format in {_texts_with_format(settings.start)}")
     if (kept := policy_folder(policy)).is_dir():
         _say(console, f"policy: a tiny Llama, warm-started earlier, from {kept}")
         return kept
@@ -511,8 +485,8 @@ def _draw(
     picture = folder / "curves.png"
     millions = count_parameters(folder / "policy") / 1e6
     setup = (
-        f"Task {_TASK}; a Llama with {millions:.1f} M parameters whose warm-start texts had the "
-        f"format in {100 * STARTS[settings.start].well_formed:g} %; learning rate "
+        f"Task {_TASK}; a Llama with {millions:.1f} M parameters, format in "
+        f"{_texts_with_format(settings.start)}; learning rate "
         f"{settings.learning_rate:g};\n{settings.prompts} prompts × {settings.samples} samples per "
         f"step; seed {settings.seed}."
     )

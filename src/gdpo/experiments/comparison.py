@@ -24,7 +24,7 @@ class Outcome:
     that they had reached."""
     final: Interval
     """Final reward: the mean over the last tenth of a run's steps. The value is the interquartile
-    mean over the seeds. With fewer than 5 seeds there is no interval."""
+    mean over the seeds. With fewer than 5 seeds, it has no interval."""
     best: Interval
     """Best reward: the highest running mean of a run. The value is the interquartile mean over the
     seeds."""

@@ -155,8 +155,11 @@ def _save_model(folder: Path) -> None:
 
 
 def _tokenizer() -> Any:
-    """Return a tokenizer with one token per character and a chat template."""
-    from tokenizers import Tokenizer, decoders, models, normalizers
+    """Return a tokenizer with one token per character and a chat template.
+
+    Only the end is a special token, so that a reward sees all other tokens of a response.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
 
     tokens = [_END, *_ROLES, _UNKNOWN, *_CHARACTERS]
@@ -164,12 +167,11 @@ def _tokenizer() -> Any:
     characters: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=_UNKNOWN))
     characters.normalizer = normalizers.Lowercase()
     characters.decoder = decoders.Fuse()
+    characters.add_tokens([AddedToken(role, special=False, normalized=False) for role in _ROLES])
     return PreTrainedTokenizerFast(
         tokenizer_object=characters,
         eos_token=_END,
         pad_token=_END,
-        unk_token=_UNKNOWN,
-        additional_special_tokens=list(_ROLES),
         padding_side="left",
         chat_template=_CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,

@@ -17,9 +17,8 @@ def read_row(row: Mapping[str, Any]) -> Problem:
 
 
 def score_correctness(completion: str, reference: Reference) -> float:
-    """Return 1 if the first number in the response is the reference answer, else 0."""
-    number = re.search(r"[0-9]+", completion)
-    return 1.0 if number and number.group() == reference["answer"] else 0.0
+    """Return 1 if the reference answer is the only number in the response, else 0."""
+    return float(re.findall(r"[0-9]+", completion) == [reference["answer"]])
 
 
 correctness = Reward(
@@ -31,6 +30,7 @@ correctness = Reward(
     examples=(
         Example("It is 1.", {"answer": "1"}, 1.0),
         Example("0", {"answer": "1"}, 0.0),
+        Example("0 or 1", {"answer": "1"}, 0.0),
         Example("no idea", {"answer": "1"}, 0.0),
     ),
 )
