@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdpo.analysis.rescore import completion_text
+from gdpo.analysis.rescore import completions_of
 from gdpo.errors import DataError
+from gdpo.rewards.reward import Messages
+from gdpo.rewards.text import completion_text, from_file, prompt_text
 from gdpo.rollouts.readers import RolloutText, read_rollout_files, read_texts
 from gdpo.tasks import Problem
 from gdpo.tasks.lazy import tokens_in
@@ -23,7 +25,9 @@ _NAMED = 3
 class Recorded:
     """Stores a completion from a rollout file."""
 
+    completion: str | Messages
     text: str
+    """The model's text in the completion."""
     num_tokens: int
 
 
@@ -44,16 +48,18 @@ def recorded_completions(path: Path, problems: Sequence[Problem]) -> dict[int, l
     known: dict[str, int | None] = {}
     found: defaultdict[int, list[Recorded]] = defaultdict(list)
     texts = _texts(path)
-    for each in texts:
-        prompt, text = completion_text(each.prompt), completion_text(each.completion)
-        if prompt is None or text is None:
+    prompts = from_file([each.prompt for each in texts])
+    for each, asking, completion in zip(texts, prompts, completions_of(texts), strict=True):
+        if asking is None or completion is None:
             continue
+        prompt = prompt_text(asking)
         if prompt not in known:
             known[prompt] = _problem_of(prompt, asked)
         place = known[prompt]
         if place is not None:
+            text = completion_text(completion)
             count = tokens_in(text) if each.num_tokens is None else int(each.num_tokens)
-            found[place].append(Recorded(text, count))
+            found[place].append(Recorded(completion, text, count))
     if not found:
         raise DataError(
             f"{path}: none of the {len(texts):,} rollouts belongs to a row of the recipe. The "

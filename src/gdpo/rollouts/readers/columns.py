@@ -127,6 +127,8 @@ class RolloutText:
     num_tokens: float | None = None
     row: int = -1
     """Index of the rollout within its file, counted from 0, or -1 if unknown."""
+    mixed: bool = False
+    """Whether the completion is one text that also contains results of tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,9 @@ def forget_texts(row: Row) -> None:
 def text_of_row(row: Row) -> RolloutText:
     """Return the texts of a parsed record."""
     tokens = _count(row.num_tokens)
-    return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens)
+    return RolloutText(
+        row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed
+    )
 
 
 def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None) -> Batch:
