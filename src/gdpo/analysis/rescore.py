@@ -145,9 +145,7 @@ class Rescorer:
 def completions_of(written: Sequence[RolloutText]) -> list[Text | None]:
     """Return the completion of each rollout, or None if the model's text is unknown."""
     found = from_file([each.completion for each in written])
-    return [
-        None if each.mixed else text for each, text in zip(written, found, strict=True)
-    ]
+    return [None if each.mixed else text for each, text in zip(written, found, strict=True)]
 
 
 def _count(tokens: Any) -> int | None:

@@ -26,9 +26,12 @@ class Recorded:
     """Stores a completion from a rollout file."""
 
     completion: str | Messages
-    text: str
-    """The model's text in the completion."""
     num_tokens: int
+
+    @property
+    def text(self) -> str:
+        """Return the model's text in the completion."""
+        return completion_text(self.completion)
 
 
 def recorded_completions(path: Path, problems: Sequence[Problem]) -> dict[int, list[Recorded]]:
@@ -57,9 +60,9 @@ def recorded_completions(path: Path, problems: Sequence[Problem]) -> dict[int, l
             known[prompt] = _problem_of(prompt, asked)
         place = known[prompt]
         if place is not None:
-            text = completion_text(completion)
-            count = tokens_in(text) if each.num_tokens is None else int(each.num_tokens)
-            found[place].append(Recorded(completion, text, count))
+            count = each.num_tokens
+            tokens = tokens_in(completion_text(completion)) if count is None else int(count)
+            found[place].append(Recorded(completion, tokens))
     if not found:
         raise DataError(
             f"{path}: none of the {len(texts):,} rollouts belongs to a row of the recipe. The "

@@ -239,9 +239,7 @@ def forget_texts(row: Row) -> None:
 def text_of_row(row: Row) -> RolloutText:
     """Return the texts of a parsed record."""
     tokens = _count(row.num_tokens)
-    return RolloutText(
-        row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed
-    )
+    return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed)
 
 
 def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None) -> Batch:

@@ -38,7 +38,7 @@ _VERL = frozenset(
 _VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
 _VERL_KEY = re.compile(r"((.+)_[0-9]+)_([0-9]{1,18})", re.DOTALL)
 """Format of the uid in verl's V1 trainer: `<prompt>_<rollout>_<output>`."""
-_ONE_RESPONSE = 2
+ONE_RESPONSE = 2
 """verl's `num_turns` of a rollout with one response: the messages of both sides are counted."""
 _STOP = "stop/"
 """Prefix of tinker-cookbook's metrics that contain a stop reason."""
@@ -182,7 +182,7 @@ def verl(record: Record) -> Iterator[Row]:
         total_name="score",
         truth=record.get("gts"),
         extras=record,
-        mixed=number(record.get("num_turns")) > _ONE_RESPONSE,
+        mixed=number(record.get("num_turns")) > ONE_RESPONSE,
     )
 
 
