@@ -111,8 +111,9 @@ def _messages(value: Any) -> Messages | None:
         return [cast("Mapping[str, Any]", value)]
     if not isinstance(value, list | tuple):
         return None
-    found: list[Mapping[str, Any]] = []
-    for each in cast("Sequence[Any]", value):
-        if isinstance(each, str | Mapping):
-            found.append({"content": each} if isinstance(each, str) else each)
+    found: list[Any] = [
+        {"content": each} if isinstance(each, str) else each
+        for each in cast("Sequence[Any]", value)
+        if isinstance(each, str | Mapping)
+    ]
     return found or None

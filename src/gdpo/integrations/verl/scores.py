@@ -92,8 +92,8 @@ def _completion(solution_str: str, info: Mapping[str, Any]) -> str | Messages:
     messages, turns = info.get(MESSAGES), info.get("num_turns")
     if messages is None and turns is not None and turns > ONE_RESPONSE:
         raise ConfigError(
-            f"the rollout has {turns} messages (num_turns), and verl's text contains the results of "
-            f"tools: gdpo cannot find the model's text in it. Check that gdpo's plugin is active "
+            f"num_turns is {turns}, and verl's text of such rollouts contains the results of tools, "
+            "which cannot be separated from the model's text: check that gdpo's plugin is active "
             f"where the agent loop runs, or pass the messages in extra_info[{MESSAGES!r}]"
         )
     return solution_str if messages is None else messages

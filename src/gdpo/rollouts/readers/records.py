@@ -388,8 +388,8 @@ def _content(content: Any) -> tuple[Any, Any]:
     """Return the prompt and completion of a chat, which is split before the first response.
 
     In a list of texts without roles, the first text is the prompt. If there are more than two
-    texts, the last text is the final message of the environment and is dropped. Before it, responses
-    and messages of the environment alternate, and the last one is a response.
+    texts, the last text is the final message of the environment and is dropped. In the texts
+    between, every second text is a response, counted from the last one.
     """
     if not isinstance(content, list):
         return content, None
