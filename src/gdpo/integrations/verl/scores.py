@@ -92,7 +92,7 @@ def _completion(solution_str: str, info: Mapping[str, Any]) -> str | Messages:
     messages, turns = info.get(MESSAGES), info.get("num_turns")
     if messages is None and turns is not None and turns > ONE_RESPONSE:
         raise ConfigError(
-            f"num_turns is {turns}, and verl's text of such rollouts contains the results of tools, "
+            f"num_turns is {turns}, and verl's text of this rollout contains results of tools, "
             "which cannot be separated from the model's text: check that gdpo's plugin is active "
             f"where the agent loop runs, or pass the messages in extra_info[{MESSAGES!r}]"
         )
