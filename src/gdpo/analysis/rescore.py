@@ -87,21 +87,19 @@ class Rescorer:
             for i, (each, prompt) in enumerate(zip(written, prompts, strict=True))
         ]
         texts = completions_of(written)
-        if mixed := [i for i, each in enumerate(written) if each.mixed]:
-            problems[MIXED] = mixed
+        no_text = [MIXED if each.mixed else NO_TEXT for each in written]
         tokens = [_count(each.num_tokens) for each in written]
         values: dict[str, list[float | None]] = {r.name: [None] * len(texts) for r in self.rewards}
         for kind, judged, lacking in (
-            ("text", texts, NO_TEXT),
-            ("turn", texts, NO_TEXT),
-            ("tokens", tokens, NO_TOKENS),
+            ("text", texts, no_text),
+            ("turn", texts, no_text),
+            ("tokens", tokens, [NO_TOKENS] * len(texts)),
         ):
             rewards = [reward for reward in self.rewards if reward.of == kind]
             known = [i for i, value in enumerate(judged) if value is not None]
             if not rewards:
                 continue
-            if len(known) < len(judged):
-                problems[lacking] = sorted(set(range(len(judged))) - set(known))
+            problems |= _lost(judged, lacking)
             scores = self._scorer.score(
                 [texts[i] or "" for i in known],
                 [references[i] for i in known],
@@ -140,6 +138,15 @@ class Rescorer:
             if len(lacking) < len(columns) and lacking <= set(_ASKED):
                 return self.task.read_row(extras | dict.fromkeys(lacking, asked)).reference
         return None
+
+
+def _lost(values: Sequence[Any], why: Sequence[str]) -> Problems:
+    """Return the positions of the missing values, by the reason why each is missing."""
+    lost: Problems = {}
+    for i, (value, reason) in enumerate(zip(values, why, strict=True)):
+        if value is None:
+            lost.setdefault(reason, []).append(i)
+    return lost
 
 
 def completions_of(written: Sequence[RolloutText]) -> list[Text | None]:

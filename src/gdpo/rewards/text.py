@@ -101,7 +101,7 @@ def _decoded(text: str) -> Any:
     except (ValueError, RecursionError):
         return None
     messages: list[Any] = value if isinstance(value, list) else [value]
-    has_roles = all(isinstance(each, Mapping) and each.get("role") for each in messages)  # pyright: ignore[reportUnknownMemberType]
+    has_roles = all(isinstance(each, Mapping) and each.get("role") for each in messages)
     return messages if has_roles and messages else None
 
 
