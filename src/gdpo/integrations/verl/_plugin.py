@@ -173,7 +173,8 @@ def _carry_through_queue(trainer_base: Any) -> None:
 
 def _pass_messages(agent_loop: Any) -> None:
     lost = "compute_score fails for rollouts with several turns"
-    _wrap(agent_loop.AgentLoopWorker, "_compute_score", with_messages, lost=lost)
+    worker = getattr(agent_loop, "AgentLoopWorker", agent_loop)
+    _wrap(worker, "_compute_score", with_messages, lost=lost)
 
 
 def _add_manager(reward_manager: Any) -> None:
