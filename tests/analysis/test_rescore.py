@@ -9,7 +9,7 @@ import pytest
 from tests.rollouts.readers import written
 
 from gdpo.analysis import Rescorer
-from gdpo.analysis.rescore import NO_REFERENCE, NO_TEXT, NO_TOKENS, completion_text
+from gdpo.analysis.rescore import NO_REFERENCE, NO_TEXT, NO_TOKENS
 from gdpo.errors import ConfigError
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
@@ -188,15 +188,6 @@ def test_all_chunks_are_scored(tmp_path):
 def test_what_cannot_score_is_refused(name, message):
     with pytest.raises(ConfigError, match=message):
         Rescorer(name)
-
-
-def test_the_text_of_a_completion_is_that_of_its_messages():
-    chat = [{"role": "assistant", "content": "a"}, {"role": "tool", "content": None}]
-    assert completion_text(chat) == "a"
-    assert completion_text([1, 2]) is None
-    assert completion_text(None) is None
-    assert completion_text(["a", "b"]) == "ab"
-    assert json.loads('"x"') == completion_text("x")
 
 
 def test_a_reward_of_turns_is_rescored_on_the_messages_of_the_model(tmp_path):

@@ -121,6 +121,16 @@ def test_each_sample_has_its_own_seed(serve, monkeypatch):
     assert [body["seed"] for _, body, _ in seen] == [10, 11] * 3
 
 
+@pytest.mark.parametrize(
+    ("content", "text"), [([{"type": "text", "text": "3"}, {"type": "thinking"}], "3"), (None, "")]
+)
+def test_a_content_of_parts_is_decoded(serve, content, text):
+    choice = {"message": {"content": content}, "finish_reason": "stop"}
+    body = json.dumps({"choices": [choice], "usage": {"completion_tokens": 7}})
+    url, _ = serve(lambda *_: (200, body))
+    assert ask(url).text == text
+
+
 def test_a_temporary_error_is_retried(serve):
     url, seen = serve(lambda n, body: (500, "busy") if n % 2 else (200, said(body)))
     server = Server(url, "m", Sampling(), at_once=1)

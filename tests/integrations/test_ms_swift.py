@@ -109,6 +109,13 @@ def test_rewards_are_registered_by_name_and_score_as_they_do_everywhere(swift):
     assert orms["long"]()(["aebb", "zz"], **columns) == [1.0, None]
 
 
+def test_the_text_of_a_response_may_be_given_as_parts(swift):
+    register_rewards(rewards=[HERE + "vowels"])
+    columns = {"reference": ['{"vowels": "ae"}'] * 2}
+    parts = [{"type": "text", "text": "ae"}, {"type": "text", "text": "bb"}]
+    assert swift["swift.rewards"].orms["vowels"]()([parts, None], **columns) == [0.5, 0.0]
+
+
 def test_logs_and_dumps_call_a_reward_by_its_name(swift):
     register_rewards(rewards=[HERE + "vowels"])
     made = swift["swift.rewards"].orms["vowels"]

@@ -186,3 +186,43 @@ def test_the_example_of_the_reference_gives_what_it_says(capsys):
     (code,) = [block for block in blocks if "Scorer" in block]
     exec(compile(code, "rewards.md", "exec"), {})
     assert capsys.readouterr().out.strip() == code.rpartition("  # ")[2].strip()
+
+
+def spoils(completion, reference):
+    reference["tests"].append("spoiled")
+    reference["answer"] = "spoiled"
+    return 1.0
+
+
+async def spoils_later(completion, reference):
+    return spoils(completion, reference)
+
+
+def is_unspoiled(completion, reference):
+    return float(reference == {"answer": "5", "tests": ["a"]})
+
+
+@pytest.mark.parametrize("function", [spoils, spoils_later])
+@pytest.mark.parametrize("deadline", [None, 60])
+@pytest.mark.parametrize("kind", ["text", "tokens", "turn"])
+def test_a_reward_that_changes_its_reference_changes_it_for_nobody_else(function, deadline, kind):
+    changes = Reward("changes", function, 0, 1, of=kind, deadline=deadline)
+    reads = Reward("reads", is_unspoiled, 0, 1, of=kind)
+    own, shared = {"answer": "5", "tests": ["a"]}, {"answer": "5", "tests": ["a"]}
+    with Scorer([changes, reads], workers=1) as scorer:
+        scores = scorer.score(["x", "y", "z"], [own, shared, shared], num_tokens=[1, 2, 3])
+    assert scores.values.tolist() == [[1, 1]] * 3
+    assert own == shared == {"answer": "5", "tests": ["a"]}
+
+
+def test_a_retry_gets_the_reference_as_it_was():
+    seen = []
+
+    async def fails_once(completion, reference):
+        seen.append(reference["answer"])
+        reference["answer"] = "spoiled"
+        return 1 / (len(seen) - 1)
+
+    with Scorer([Reward("fails", fails_once, 0, 1)]) as scorer:
+        assert scorer.score(["x"], [{"answer": "5"}]).values.tolist() == [[1]]
+    assert seen == ["5", "5"]

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -176,7 +177,7 @@ def test_on_error_worst_gives_the_lowest_value_and_raise_names_the_rollout():
 def test_a_process_is_replaced_when_it_is_worn_out():
     pid = Reward("pid", obedient, 0, 2**40, deadline=20)
     workers = Workers([pid], count=1, memory=None, recycle_after=3)
-    calls = [[Call(0, pid, "pid", {}, i)] for i in range(7)]
+    calls = [[Call(0, pid, "pid", pickle.dumps({}), i)] for i in range(7)]
     pids = [result for (result,) in workers.score(calls, done=lambda: None)]
     workers.close()
     assert [len(set(pids[a:b])) for a, b in ((0, 3), (3, 6), (6, 7))] == [1, 1, 1]

@@ -7,8 +7,8 @@ import pytest
 
 from gdpo.errors import DataError
 from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file, write_rollouts
-from gdpo.rollouts.readers import read_rollout_files
-from gdpo.rollouts.record import Turn, read_declared
+from gdpo.rollouts.readers import read_rollout_files, read_texts
+from gdpo.rollouts.record import Turn, opened, read_declared
 
 ROLLOUT = Rollout(
     run="try",
@@ -130,13 +130,33 @@ def test_rewards_are_columns_that_other_tools_can_query(tmp_path):
     assert table["rewards.length"].to_pylist() == [None]
 
 
-def test_a_message_that_is_more_than_text_is_kept_as_json(tmp_path):
-    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+TALK = [
+    {"role": "assistant", "tool_calls": [{"name": "f"}]},
+    {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]},
+    {"role": "tool", "name": "f", "content": "7"},
+    {"role": "assistant", "content": [{"type": "text", "text": "It is 7."}]},
+    {"role": "assistant", "content": '{"content": "what a model wrote"}'},
+    {"role": "assistant", "content": '{"tool_calls": 1, "role": "tool"}'},
+    {"role": "assistant", "content": '{"answer": 7}'},
+    {"role": "assistant", "content": "{"},
+    {"role": None, "content": "x"},
+]
+
+
+def test_messages_that_are_more_than_text_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "a.parquet"
-    write_rollouts(path, [dataclasses.replace(ROLLOUT, completion=[call])])
-    (message,) = read_rollouts(path)[0].completion
-    assert message["role"] == "assistant"
-    assert '"tool_calls": [{"name": "f"}]' in message["content"]
+    said = '{"content": "a whole completion"}'
+    write_rollouts(path, [dataclasses.replace(ROLLOUT, completion=c) for c in (TALK, said)])
+    assert [each.completion for each in read_rollouts(path)] == [TALK, said]
+    assert [each.completion for each in read_texts(path, [0, 1])] == [TALK, said]
+    stored = pq.read_table(path)["completion"].to_pylist()[0]
+    assert stored[2] == {"role": "tool", "content": '{"name": "f", "content": "7"}'}
+    assert stored[6] == TALK[6]
+
+
+def test_a_text_does_not_change_the_role_of_its_message():
+    result = {"role": "tool", "content": '{"role": "assistant", "content": "7"}'}
+    assert opened([result]) == [result]
 
 
 def test_text_that_has_no_utf8_is_stored_all_the_same(tmp_path):

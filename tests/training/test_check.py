@@ -180,6 +180,38 @@ def test_a_reward_that_is_healthy_and_takes_long_is_reported_with_its_rows(monke
     assert (4, 4) in shown
 
 
+@pytest.mark.parametrize(
+    ("of", "deadline"), [("text", None), ("text", 60), ("turn", None), ("tokens", None)]
+)
+def test_a_reward_that_changes_its_reference_is_named(of, deadline):
+    def changes(completion, reference):
+        reference["parts"].append(1)
+        return 1.0
+
+    reward = Reward("changes", changes, 0, 1, of=of, deadline=deadline)
+    samples = [Problem([], {"answer": "right", "parts": []})]
+    with Scorer([reward]) as scorer:
+        finding, *_ = check_rewards(task_with(reward), scorer, samples)
+    assert "'changes' changes its reference" in str(finding.mistake)
+    assert samples[0].reference == {"answer": "right", "parts": []}
+
+
+def test_a_change_on_the_reference_answer_alone_is_found():
+    def changes(completion, reference):
+        return 1.0 if completion != "right" or reference.pop("answer") else 0.0
+
+    reward = Reward("changes", changes, 0, 1)
+    finding, *_ = check_rewards(task_with(reward), Scorer([reward]), SAMPLES[:1])
+    assert "'changes'" in str(finding.mistake)
+
+
+def test_a_reward_that_keeps_its_own_state_is_not_said_to_change_its_reference():
+    nan_inside = Problem([], {"answer": "right", "weight": float("nan")})
+    reward = Reward("keeps", lambda completion, _: 1.0, 0, 1)
+    finding, *_ = check_rewards(task_with(reward), Scorer([reward]), [nan_inside])
+    assert finding.mistake is None
+
+
 def test_a_reward_that_applies_to_no_row_is_asked_about_its_return():
     def forgets(completion, reference):
         float(len(completion))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -10,11 +10,16 @@ from gdpo._naming import find
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import BUILT_IN, Reference, Reward, Scorer
 from gdpo.rewards.named import make
-from gdpo.rewards.reward import Messages, as_messages
+from gdpo.rewards.reward import Messages
+from gdpo.rewards.text import from_file, prompt_text
 from gdpo.rollouts.readers import Rescored, RolloutText
 from gdpo.tasks import TASKS, Task
 
 NO_TEXT = "the completion has no text, so it cannot be rescored"
+MIXED = (
+    "the text also contains the results of tools, which cannot be separated from the model's text, "
+    "so it cannot be rescored"
+)
 NO_REFERENCE = "no reference in the files, so rewards that need a reference fail"
 NO_TOKENS = "no token count in the files, so rewards that need token counts are missing"
 
@@ -25,6 +30,8 @@ _ASKED = ("question", "problem", "prompt")
 """Columns of a task's rows that can be filled with the prompt of a rollout."""
 
 Problems = dict[str, list[int]]
+
+Text: TypeAlias = str | Messages
 
 
 class Rescorer:
@@ -74,26 +81,29 @@ class Rescorer:
     def __call__(self, written: Sequence[RolloutText]) -> Rescored:
         """Return the rewards of rollouts, or None where a reward does not apply or fails."""
         problems: Problems = {}
-        references = [self._reference(each, i, problems) for i, each in enumerate(written)]
-        texts = [completion_text(each.completion) for each in written]
+        prompts = from_file([each.prompt for each in written])
+        references = [
+            self._reference(each, prompt, i, problems)
+            for i, (each, prompt) in enumerate(zip(written, prompts, strict=True))
+        ]
+        texts = completions_of(written)
+        no_text = [MIXED if each.mixed else NO_TEXT for each in written]
         tokens = [_count(each.num_tokens) for each in written]
         values: dict[str, list[float | None]] = {r.name: [None] * len(texts) for r in self.rewards}
         for kind, judged, lacking in (
-            ("text", texts, NO_TEXT),
-            ("turn", texts, NO_TEXT),
-            ("tokens", tokens, NO_TOKENS),
+            ("text", texts, no_text),
+            ("turn", texts, no_text),
+            ("tokens", tokens, [NO_TOKENS] * len(texts)),
         ):
             rewards = [reward for reward in self.rewards if reward.of == kind]
             known = [i for i, value in enumerate(judged) if value is not None]
             if not rewards:
                 continue
-            if len(known) < len(judged):
-                problems[lacking] = sorted(set(range(len(judged))) - set(known))
+            problems |= _lost(judged, lacking)
             scores = self._scorer.score(
                 [texts[i] or "" for i in known],
                 [references[i] for i in known],
                 num_tokens=[tokens[i] or 0 for i in known],
-                messages=[_messages(written[i].completion) for i in known],
                 only=rewards,
             )
             for failure in scores.failures:
@@ -104,10 +114,12 @@ class Rescorer:
                     values[reward.name][i] = None if value != value else value
         return Rescored(values, problems)
 
-    def _reference(self, written: RolloutText, place: int, problems: Problems) -> Reference:
+    def _reference(
+        self, written: RolloutText, prompt: Text | None, place: int, problems: Problems
+    ) -> Reference:
         why = NO_REFERENCE
         try:
-            found = self._read_row(written)
+            found = self._read_row(written, prompt)
         except DataError as error:
             found, why = None, f"not a row of task {self.task and self.task.name}: {error}"[:200]
         found = _truth(written) if found is None else found
@@ -115,17 +127,32 @@ class Rescorer:
             problems.setdefault(why, []).append(place)
         return found or {}
 
-    def _read_row(self, written: RolloutText) -> Reference | None:
+    def _read_row(self, written: RolloutText, prompt: Text | None) -> Reference | None:
         """Return the task's reference for a record, or None if the task cannot read the record."""
         if self.task is None or _as_object(written.extras.get("reference")) is not None:
             return None
         extras = {name: value for name, value in written.extras.items() if value is not None}
-        asked = completion_text(written.prompt)
+        asked = None if prompt is None else prompt_text(prompt)
         for columns in self.task.columns:
             lacking = set(columns) - set(extras)
             if len(lacking) < len(columns) and lacking <= set(_ASKED):
                 return self.task.read_row(extras | dict.fromkeys(lacking, asked)).reference
         return None
+
+
+def _lost(values: Sequence[Any], why: Sequence[str]) -> Problems:
+    """Return the positions of the missing values, by the reason why each is missing."""
+    lost: Problems = {}
+    for i, (value, reason) in enumerate(zip(values, why, strict=True)):
+        if value is None:
+            lost.setdefault(reason, []).append(i)
+    return lost
+
+
+def completions_of(written: Sequence[RolloutText]) -> list[Text | None]:
+    """Return the completion of each rollout, or None if the model's text is unknown."""
+    found = from_file([each.completion for each in written])
+    return [None if each.mixed else text for each, text in zip(written, found, strict=True)]
 
 
 def _count(tokens: Any) -> int | None:
@@ -134,30 +161,6 @@ def _count(tokens: Any) -> int | None:
         return None if tokens is None else int(float(tokens))
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def completion_text(written: Any) -> str | None:
-    """Return the joined text of a prompt or completion, or None if there is no text."""
-    if isinstance(written, str):
-        return written
-    if not isinstance(written, list | tuple):
-        return None
-    parts: list[str] = []
-    for message in cast("Sequence[Any]", written):
-        if isinstance(message, str):
-            parts.append(message)
-        elif isinstance(message, Mapping):
-            parts.append(str(cast("Mapping[str, Any]", message).get("content") or ""))
-    return "".join(parts) if parts else None
-
-
-def _messages(completion: Any) -> Messages:
-    """Return the messages of a completion: one message with all text if none is the model's."""
-    if isinstance(completion, list | tuple):
-        parts: list[Any] = [each for each in completion if isinstance(each, Mapping)]
-        if any(part.get("role") == "assistant" for part in parts):
-            return parts
-    return as_messages(completion_text(completion) or "")
 
 
 def _truth(written: RolloutText) -> Reference | None:

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from gdpo._files import errors_name
 from gdpo.errors import ConfigError, GdpoError
 from gdpo.evaluation.responders import NO_ROOM, OnResponses, Response, Sampling, ignore
+from gdpo.rewards.text import content_text
 from gdpo.tasks import Problem
 
 T = TypeVar("T")
@@ -160,7 +161,7 @@ def read_answer(lines: Iterable[bytes]) -> Response:
 def _of_json(answer: Any) -> Response:
     try:
         choice = answer["choices"][0]
-        text = choice["message"]["content"] or ""
+        text = content_text(choice["message"]["content"])
         tokens = int(answer["usage"]["completion_tokens"])
         return Response(str(text), tokens, _reason(choice.get("finish_reason")))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

@@ -18,6 +18,7 @@ from gdpo.integrations.rows import Groups, advantages_of
 from gdpo.rewards import Reward, Scorer, apply_gates
 from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import find_reward, read_gates
+from gdpo.rewards.reward import Messages
 from gdpo.tasks import resolve_task
 from gdpo.tasks.rows import without_arrays
 
@@ -123,7 +124,7 @@ class Judge:
 
     def score(
         self,
-        completions: Sequence[str],
+        completions: Sequence[str | Messages],
         references: Sequence[Mapping[str, Any]],
         *,
         num_tokens: Sequence[int] | None = None,
@@ -133,7 +134,7 @@ class Judge:
         NaN means that a reward does not apply or failed.
 
         Args:
-            completions: The model's responses.
+            completions: The model's responses, as texts or messages.
             references: The reference of each completion.
             num_tokens: Number of tokens of each completion, required if a reward depends on the
                 length.

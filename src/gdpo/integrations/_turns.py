@@ -4,10 +4,11 @@ A turn is a run of tokens that the model generated: a run of ones in the mask. B
 the mask is 0 for the tokens of a tool or a user.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from math import inf, isfinite, isinf, isnan, nan
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -26,6 +27,46 @@ def turn_of_tokens(mask: Any) -> Any:
     written = mask != 0
     before = xp.concat([xp.zeros_like(written[:, :1]), written[:, :-1]], axis=1)
     return xp.cumulative_sum(xp.astype(written & ~before, xp.int64), axis=1) - 1
+
+
+Spans: TypeAlias = list[range]
+"""Places of the tokens of each turn in a completion."""
+
+
+def spans_of(mask: Sequence[int]) -> Spans:
+    """Return the places of the tokens of each turn.
+
+    Args:
+        mask: 1 for the tokens of a completion that the model generated, otherwise 0.
+    """
+    spans: Spans = []
+    place = 0
+    for written, run in groupby(mask, key=bool):
+        length = sum(1 for _ in run)
+        if written:
+            spans.append(range(place, place + length))
+        place += length
+    return spans
+
+
+def messages_of(
+    ids: Sequence[int], spans: Spans, decode: Callable[[Sequence[int]], str]
+) -> list[dict[str, str]]:
+    """Return the messages in the tokens of a completion, with one of the model for each turn.
+
+    Tokens that the model did not generate get the role `user`.
+
+    Args:
+        ids: Ids of the tokens.
+        spans: Places of the turns.
+        decode: Function that returns the text of tokens.
+    """
+    ends = [0, *(end for span in spans for end in (span.start, span.stop)), len(ids)]
+    return [
+        {"role": "assistant" if number % 2 else "user", "content": decode(list(ids[start:stop]))}
+        for number, (start, stop) in enumerate(pairwise(ends))
+        if start < stop
+    ]
 
 
 def on_tokens(advantages: Any, mask: Any) -> Any:

@@ -205,8 +205,10 @@ def _chat(written: Any) -> str | list[dict[str, Any]]:
 
 
 def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message. If it has no content, the text shows other fields, such as tool calls."""
-    if turn.get("content"):
-        return {"role": turn.get("role"), "content": turn["content"]}
-    others = {key: value for key, value in turn.items() if key != "role" and value}
-    return {"role": turn.get("role"), "content": str(others) if others else ""}
+    """Return a message, whose text also shows other fields, such as tool calls."""
+    content = turn.get("content")
+    said = [content] if content and isinstance(content, str) else []
+    shown = ("role", "content") if said else ("role",)
+    others = {key: value for key, value in turn.items() if key not in shown and value}
+    text = "\n".join([*said, *([str(others)] if others else [])])
+    return {"role": turn.get("role"), "content": text}

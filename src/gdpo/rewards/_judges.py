@@ -81,7 +81,7 @@ async def _attempt(call: Call) -> tuple[Result, bool]:
 
 async def _asked(call: Call) -> tuple[Result, bool]:
     try:
-        value = await cast("Any", call.reward.function)(call.completion, call.reference)
+        value = await cast("Any", call.reward.function)(*call.arguments())
         return checked(call.reward, call.index, value), False
     except KeyboardInterrupt:
         raise

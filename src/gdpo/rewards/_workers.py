@@ -68,7 +68,7 @@ class Worker:
         assert deadline is not None, "only rewards with a deadline run in a worker"
         connection = self._connection or self._start()
         try:
-            sent = (self._calls, call.place, call.completion, call.reference, deadline)
+            sent = (self._calls, call.place, *call.arguments(), deadline)
             connection.send_bytes(pickle.dumps(sent))
             if not connection.poll(deadline):
                 first = self._calls == 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from math import inf, isfinite
 from numbers import Real
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from gdpo.errors import ConfigError
 
@@ -16,6 +16,9 @@ values.
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """Chat messages with `role` and `content`. The messages of the model have the role `assistant`."""
+
+Scope: TypeAlias = Literal["last", "all"]
+"""The messages of the model that a reward of the text gets."""
 
 
 def as_messages(completion: str | Messages) -> Messages:
@@ -66,6 +69,10 @@ class Reward:
         needs: Function that checks the reward's requirements on this machine, before a run and in
             `gdpo check`. The function returns one sentence that describes what it found, or raises
             a `GdpoError` that says how to fix the problem. None: the reward has no requirements.
+        scope: The model's messages that `function` gets as one text, if a completion consists of
+            several messages: "last" for the last one with visible content, or "all" for all of
+            them, joined by newlines. Results of tools and messages of a user never count
+            (`gdpo.rewards.text`). Only "last" is allowed if `of` is not "text".
 
     Raises:
         ConfigError: If a field has the wrong type, the name cannot be used in a metric name, the
@@ -84,6 +91,7 @@ class Reward:
     of: Literal["text", "tokens", "turn"] = "text"
     deadline: float | int | None = None
     needs: Callable[[], str] | None = None
+    scope: Scope = "last"
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -96,6 +104,7 @@ class Reward:
             raise ConfigError(
                 f"reward {self.name!r}: `of` must be 'text', 'tokens' or 'turn', got {self.of!r}"
             )
+        _check_scope(self)
         if self.deadline is not None and not (
             _is_number(self.deadline) and 0 < self.deadline < inf
         ):
@@ -170,6 +179,18 @@ def _check_range(name: str, low: Any, high: Any) -> None:
     if not (isfinite(low) and isfinite(high) and low < high):
         raise ConfigError(
             f"reward {name!r}: the range must be finite with low < high, got [{low}, {high}]"
+        )
+
+
+def _check_scope(reward: Reward) -> None:
+    if reward.scope not in get_args(Scope):
+        raise ConfigError(
+            f"reward {reward.name!r}: scope must be 'last' or 'all', got {_shown(reward.scope)}"
+        )
+    if reward.scope != "last" and reward.of != "text":
+        raise ConfigError(
+            f"reward {reward.name!r}: scope={reward.scope!r} is only for rewards of the text, but "
+            f"`of` is {reward.of!r}: remove scope, or set of='text'"
         )
 
 

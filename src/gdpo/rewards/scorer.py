@@ -9,7 +9,7 @@ from collections import Counter as Counts
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -19,8 +19,16 @@ from gdpo.errors import ConfigError, DataError, RewardError
 from gdpo.rewards._judges import Judges
 from gdpo.rewards._progress import Bar, Counter, OnScored
 from gdpo.rewards._workers import Workers
-from gdpo.rewards.reward import Messages, Reference, Reward, as_messages, refuse_no_reward
+from gdpo.rewards.reward import (
+    Messages,
+    Reference,
+    Reward,
+    Scope,
+    as_messages,
+    refuse_no_reward,
+)
 from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores, score_one
+from gdpo.rewards.text import completion_text, is_models
 
 logger = logging.getLogger(__name__)
 
@@ -106,22 +114,21 @@ class Scorer:
 
     def score(
         self,
-        completions: Sequence[str],
+        completions: Sequence[str | Messages],
         references: Sequence[Reference],
         *,
         num_tokens: Sequence[int] | None = None,
-        messages: Sequence[Messages] | None = None,
         only: Sequence[Reward] | None = None,
     ) -> Scores:
         """Score every completion with every reward.
 
         Args:
-            completions: The model's texts, one per rollout.
+            completions: The completion of each rollout: the model's text, or the messages after
+                the prompt. A reward of the text gets the model's messages that its `scope` selects
+                (`gdpo.rewards.text`). Each message of the model is a turn; a text is one turn.
             references: The reference of each completion, in the same order.
             num_tokens: Number of tokens in each completion, including the end-of-sequence token.
                 Required by rewards that score the number of tokens.
-            messages: The messages of each completion, for rewards that score turns. Each message of
-                the model is a turn. None: each completion is one turn.
             only: The rewards to compute, in the scorer's order. Default: all rewards.
 
         Returns:
@@ -133,13 +140,13 @@ class Scorer:
             RewardError: If a reward fails and `on_error` is `raise`, or a worker does not start.
         """
         chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}
-        judged = _judged(chosen, completions, references, num_tokens, messages)
-        results = self._results(*_calls(chosen, judged, references))
+        judged = _judged(chosen, completions, references, num_tokens)
+        results = self._results(*_calls(chosen, judged))
         values = np.full((len(completions), len(chosen)), np.nan)
         failures: list[Failure] = []
         turns: dict[str, list[list[float]]] = {}
         for column, (k, reward) in enumerate(chosen.items()):
-            items = judged[reward.of]
+            items = judged[_kind(reward)]
             found = [results[k, first] for first in items.firsts]
             scores = [
                 self._score(reward, *each, failures)
@@ -188,7 +195,7 @@ class Scorer:
         results: dict[tuple[int, int], Result] = {}
         try:
             for call in quick:
-                result = score_one(call.reward, call.completion, call.reference, call.index)
+                result = score_one(call.reward, *call.arguments(), call.index)
                 results[_key_of(call)] = result
                 counter.advance()
             if slow:
@@ -207,17 +214,21 @@ class Scorer:
             counter.finish()
         return results
 
-    def _report(self, failures: Sequence[Failure], completions: Sequence[str]) -> None:
+    def _report(self, failures: Sequence[Failure], completions: Sequence[str | Messages]) -> None:
         if failures and self._on_error == "raise":
             first = failures[0]
             raise RewardError(
                 f"reward {first.reward!r} failed, and on_error is 'raise' ({len(failures)} failed "
                 f"scores in this batch). First failure: {first}; completion {_place(first)}: "
-                f"{completions[first.index][:SHOWN]!r}. Fix the reward, or set on_error to "
+                f"{_start(completions[first.index])!r}. Fix the reward, or set on_error to "
                 "'missing' or 'worst'"
             ) from first.error
         became = "the reward's lowest value" if self._on_error == "worst" else "missing"
         _log_first_of_each_kind(failures, completions, became)
+
+
+_Kind: TypeAlias = tuple[str, str]
+"""What a reward receives: its `of` and its `scope`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,53 +240,61 @@ class _Judged:
     """Index of the rollout of each item, and of the turn if the items are turns."""
     firsts: Sequence[int]
     """Index of the first identical item of each item."""
+    pickled: Sequence[bytes]
+    """The reference of each item, pickled."""
+
+
+def _kind(reward: Reward) -> _Kind:
+    return reward.of, reward.scope
 
 
 def _judged(
     rewards: Mapping[int, Reward],
-    completions: Sequence[str],
+    completions: Sequence[str | Messages],
     references: Sequence[Reference],
     num_tokens: Sequence[int] | None,
-    messages: Sequence[Messages] | None,
-) -> dict[str, _Judged]:
+) -> dict[_Kind, _Judged]:
     """Return what the rewards of each kind receive."""
-    for what, given in (
-        ("references", references),
-        ("num_tokens", num_tokens),
-        ("messages", messages),
-    ):
+    for what, given in (("references", references), ("num_tokens", num_tokens)):
         if given is not None and len(given) != len(completions):
             raise ConfigError(
                 f"got {len(completions)} completions but {len(given)} {what}. Pass one per rollout"
             )
-    kinds = {reward.of: reward.name for reward in rewards.values()}
-    if "tokens" in kinds and num_tokens is None:
+    kinds = {_kind(reward): reward for reward in rewards.values()}
+    counted = next((reward for reward in kinds.values() if reward.of == "tokens"), None)
+    if counted is not None and num_tokens is None:
         raise ConfigError(
-            f"reward {kinds['tokens']!r} needs the number of tokens. Pass num_tokens, one number "
+            f"reward {counted.name!r} needs the number of tokens. Pass num_tokens, one number "
             "per completion"
         )
     keys = [_key(reference, i, "reference") for i, reference in enumerate(references)]
-    judged: dict[str, _Judged] = {}
-    for kind, items in (("text", completions), ("tokens", num_tokens or ())):
-        if kind in kinds:
-            places = [(i, None) for i in range(len(items))]
-            judged[kind] = _Judged(items, places, _first_places(zip(items, keys, strict=True)))
-    if "turn" in kinds:
-        judged["turn"] = _turns_of(messages or [as_messages(text) for text in completions], keys)
+    judged: dict[_Kind, _Judged] = {}
+    for kind, reward in kinds.items():
+        if reward.of == "turn":
+            judged[kind] = _turns_of(completions, keys)
+            continue
+        items = num_tokens or () if reward.of == "tokens" else _texts(completions, reward.scope)
+        places = [(i, None) for i in range(len(items))]
+        judged[kind] = _Judged(items, places, _first_places(zip(items, keys, strict=True)), keys)
     return judged
 
 
-def _turns_of(conversations: Sequence[Messages], keys: Sequence[bytes]) -> _Judged:
+def _texts(completions: Sequence[str | Messages], scope: Scope) -> list[str]:
+    return [completion_text(completion, scope) for completion in completions]
+
+
+def _turns_of(completions: Sequence[str | Messages], keys: Sequence[bytes]) -> _Judged:
     """Return the messages up to each message of the model."""
     items: list[Messages] = []
     places: list[tuple[int, int | None]] = []
-    for i, messages in enumerate(conversations):
-        ends = [j for j, each in enumerate(messages, 1) if each.get("role") == "assistant"]
+    for i, messages in enumerate(map(as_messages, completions)):
+        ends = [j for j, each in enumerate(messages, 1) if is_models(each)]
         items += [messages[:end] for end in ends]
         places += [(i, turn) for turn in range(len(ends))]
     pickled = [_key(item, i, "completion") for item, (i, _) in zip(items, places, strict=True)]
     of_places = [keys[i] for i, _ in places]
-    return _Judged(items, places, _first_places(zip(pickled, of_places, strict=True)))
+    firsts = _first_places(zip(pickled, of_places, strict=True))
+    return _Judged(items, places, firsts, of_places)
 
 
 def _first_places(keys: Iterable[Any]) -> list[int]:
@@ -294,33 +313,26 @@ def _by_rollout(
 
 
 def _calls(
-    rewards: Mapping[int, Reward],
-    judged: Mapping[str, _Judged],
-    references: Sequence[Reference],
+    rewards: Mapping[int, Reward], judged: Mapping[_Kind, _Judged]
 ) -> tuple[list[Call], list[list[Call]], list[Call]]:
     """Return the calls to run: rewards without a deadline, with a deadline, and coroutines."""
     quick: list[Call] = []
-    slow: dict[tuple[str, int], list[Call]] = {}
+    slow: dict[tuple[_Kind, int], list[Call]] = {}
     waiting: list[Call] = []
     for k, reward in rewards.items():
         in_worker = reward.deadline is not None and not reward.asks_elsewhere
         others = waiting if reward.asks_elsewhere else quick
-        of_kind = judged[reward.of]
+        kind = _kind(reward)
+        of_kind = judged[kind]
         for i in sorted(set(of_kind.firsts)):
-            reference = references[of_kind.places[i][0]]
-            call = Call(k, reward, _copied(of_kind.items[i]), reference, i)
-            (slow.setdefault((reward.of, i), []) if in_worker else others).append(call)
+            call = Call(k, reward, of_kind.items[i], of_kind.pickled[i], i)
+            (slow.setdefault((kind, i), []) if in_worker else others).append(call)
     return quick, list(slow.values()), waiting
-
-
-def _copied(item: Any) -> Any:
-    """Return what a reward receives, so that it cannot change the messages of others."""
-    return [{**message} for message in item] if isinstance(item, list) else item
 
 
 def score(
     rewards: Sequence[Reward],
-    completions: Sequence[str],
+    completions: Sequence[str | Messages],
     references: Sequence[Reference],
     *,
     num_tokens: Sequence[int] | None = None,
@@ -395,7 +407,7 @@ def _key_of(call: Call) -> tuple[int, int]:
 
 
 def _log_first_of_each_kind(
-    failures: Sequence[Failure], completions: Sequence[str], became: str
+    failures: Sequence[Failure], completions: Sequence[str | Messages], became: str
 ) -> None:
     failed = {(f.reward, f.kind, f.index) for f in failures}
     seen: Counts[tuple[str, str]] = Counts((reward, kind) for reward, kind, _ in failed)
@@ -411,8 +423,13 @@ def _log_first_of_each_kind(
                 visible(str(failure)),
                 became,
                 "" if failure.turn is None else f" ({_place(failure)})",
-                completions[failure.index][:SHOWN],
+                _start(completions[failure.index]),
             )
+
+
+def _start(completion: str | Messages) -> str:
+    """Return the beginning of the model's text, for messages."""
+    return completion_text(completion, "all")[:SHOWN]
 
 
 def _place(failure: Failure) -> str:

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import pickle
 import sysconfig
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -76,9 +77,16 @@ class Call:
     reward: Reward
     completion: str | int | Messages
     """The text, the number of tokens, or the messages up to a turn, as `reward.of` says."""
-    reference: Reference
+    reference: bytes
+    """The reference, pickled."""
     index: int
     """Index in the batch: of the rollout, or of the turn if the reward scores turns."""
+
+    def arguments(self) -> tuple[str | int | Messages, Reference]:
+        """Return copies of what the reward receives, which the reward may change."""
+        given = self.completion
+        own = given if isinstance(given, str | int) else pickle.loads(pickle.dumps(given))
+        return own, pickle.loads(self.reference)
 
     def timed_out(self, seconds: float, why: str = "") -> Failure:
         """Return the failure of a call that took longer than `seconds`.

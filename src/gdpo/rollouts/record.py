@@ -129,7 +129,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
     try:
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         for row in rows:
-            row["prompt"], row["completion"] = _text(row["prompt"]), _text(row["completion"])
+            row["prompt"], row["completion"] = opened(row["prompt"]), opened(row["completion"])
             row["extra"] = json.loads(row["extra"])
             if row.get("turns") is not None:
                 row["turns"] = tuple(Turn(**turn) for turn in row["turns"])
@@ -214,9 +214,12 @@ def _messages(text: Text) -> list[dict[str, str | None]]:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return the text of a message, or JSON if it has other content, such as tool calls."""
+    """Return the text of a message, or JSON if it has other fields, such as tool calls.
+
+    A text that `opened` would take for such JSON is written as JSON too.
+    """
     content = message.get("content")
-    if isinstance(content, str) and set(message) <= {"role", "content"}:
+    if isinstance(content, str) and set(message) <= {"role", "content"} and not _fields(content):
         return content
     return json.dumps(
         {k: v for k, v in message.items() if k != "role"}, ensure_ascii=False, default=str
@@ -228,10 +231,29 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _text(messages: list[dict[str, str | None]]) -> Text:
-    if len(messages) == 1 and messages[0]["role"] is None:
-        return messages[0]["content"] or ""
-    return messages
+def opened(messages: Sequence[Mapping[str, Any]]) -> Text:
+    """Return a prompt or completion of a record as it was before it was written."""
+    if len(messages) == 1 and messages[0].get("role") is None:
+        return messages[0].get("content") or ""
+    return [
+        {
+            "role": each.get("role"),
+            **(_fields(each.get("content")) or {"content": each.get("content")}),
+        }
+        for each in messages
+    ]
+
+
+def _fields(content: Any) -> dict[str, Any] | None:
+    """Return the fields of a message in the JSON that `_content` writes, or None."""
+    if not isinstance(content, str) or not content.startswith("{"):
+        return None
+    try:
+        found: dict[str, Any] = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    is_message = ("content" in found or "tool_calls" in found) and "role" not in found
+    return found if is_message else None
 
 
 @dataclass(frozen=True, slots=True)

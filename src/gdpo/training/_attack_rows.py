@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from gdpo.recipes.resolve import Resolved
 from gdpo.rewards import Scorer
+from gdpo.rewards.reward import Messages
 from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.tasks import Problem, Task
 from gdpo.tasks.lazy import form_of, in_place_of, lazy_completions, padded, shell_of, without_form
@@ -54,6 +55,8 @@ class Completions:
     """Stores all completions of an attack. The lists have one item per completion."""
 
     texts: list[str] = field(default_factory=list[str])
+    talks: dict[int, Messages] = field(default_factory=dict[int, Messages])
+    """Messages of recorded completions, by index. Their text is the model's text in them."""
     tokens: list[int] = field(default_factory=list[int])
     problems: list[Problem] = field(default_factory=list[Problem])
     honest: list[list[list[int]]] = field(default_factory=list[list[list[int]]])
@@ -77,7 +80,8 @@ class Completions:
     def scored(self, scorer: Scorer) -> Float[np.ndarray, "completion reward"]:
         """Return the raw rewards of all completions."""
         references = [problem.reference for problem in self.problems]
-        return scorer.score(self.texts, references, num_tokens=self.tokens).values
+        completions = [self.talks.get(i, text) for i, text in enumerate(self.texts)]
+        return scorer.score(completions, references, num_tokens=self.tokens).values
 
 
 def candidates(
@@ -229,6 +233,9 @@ def write_completions(
         real = [each for each in recorded.get(row.place, ()) if each.text not in written]
         texts, tokens = [each.text for each in real], [each.num_tokens for each in real]
         found.recorded.append(found.add(row.problem, texts, tokens))
+        for place, each in zip(found.recorded[-1], real, strict=True):
+            if not isinstance(each.completion, str):
+                found.talks[place] = each.completion
     return found
 
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdpo.analysis.rescore import completion_text
+from gdpo.analysis.rescore import completions_of
 from gdpo.errors import DataError
+from gdpo.rewards.reward import Messages
+from gdpo.rewards.text import completion_text, from_file, prompt_text
 from gdpo.rollouts.readers import RolloutText, read_rollout_files, read_texts
 from gdpo.tasks import Problem
 from gdpo.tasks.lazy import tokens_in
@@ -23,8 +25,13 @@ _NAMED = 3
 class Recorded:
     """Stores a completion from a rollout file."""
 
-    text: str
+    completion: str | Messages
     num_tokens: int
+
+    @property
+    def text(self) -> str:
+        """Return the model's text in the completion."""
+        return completion_text(self.completion)
 
 
 def recorded_completions(path: Path, problems: Sequence[Problem]) -> dict[int, list[Recorded]]:
@@ -44,16 +51,18 @@ def recorded_completions(path: Path, problems: Sequence[Problem]) -> dict[int, l
     known: dict[str, int | None] = {}
     found: defaultdict[int, list[Recorded]] = defaultdict(list)
     texts = _texts(path)
-    for each in texts:
-        prompt, text = completion_text(each.prompt), completion_text(each.completion)
-        if prompt is None or text is None:
+    prompts = from_file([each.prompt for each in texts])
+    for each, asking, completion in zip(texts, prompts, completions_of(texts), strict=True):
+        if asking is None or completion is None:
             continue
+        prompt = prompt_text(asking)
         if prompt not in known:
             known[prompt] = _problem_of(prompt, asked)
         place = known[prompt]
         if place is not None:
-            count = tokens_in(text) if each.num_tokens is None else int(each.num_tokens)
-            found[place].append(Recorded(text, count))
+            count = each.num_tokens
+            tokens = tokens_in(completion_text(completion)) if count is None else int(count)
+            found[place].append(Recorded(completion, tokens))
     if not found:
         raise DataError(
             f"{path}: none of the {len(texts):,} rollouts belongs to a row of the recipe. The "

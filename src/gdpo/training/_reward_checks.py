@@ -9,6 +9,7 @@ from math import isnan, nan
 
 from gdpo.errors import GdpoError, RewardError
 from gdpo.rewards import Reward, Scorer, Scores
+from gdpo.rewards.unchanging import has_changed, unchanging
 from gdpo.rewards.weights_column import applies
 from gdpo.tasks import Problem, Task
 
@@ -25,6 +26,9 @@ _ODD_COUNTS = (0, 1, 7, 512, 1_000_000)
 
 _ODD_ROWS = 8
 """Number of rows that each unusual completion is combined with."""
+
+_CHANGE_ROWS = 2
+"""Number of rows for checking that a reward does not change its reference."""
 
 _TOLERATED = 0.05
 """Share of rows whose reference answer may score below the maximum. Published datasets contain
@@ -59,7 +63,7 @@ def check_rewards(
     rows. The finding lists these rows. A user's own reward need not reach its maximum (for example,
     if brevity is rewarded and the reference answer is long), but a reward that never reaches its
     maximum is reported. No reward may raise an error, return a value that is not a number in its
-    range, or exceed its deadline.
+    range, exceed its deadline, or change its reference (not tried if the reward calls a service).
 
     Args:
         task: The task, which provides reference answers and a bad response.
@@ -73,17 +77,37 @@ def check_rewards(
         except GdpoError as error:
             missing |= {r.name for r in scorer.rewards if r.needs is need}
             yield RewardFinding(str(error), mistake=error)
-    for reward in scorer.rewards:
-        if reward.name not in missing:
-            try:
-                with _named_if_long(reward, scorer):
-                    finding = _check_one(task, reward, scorer, problems)
-                yield finding
-            except RewardError as error:
-                yield RewardFinding(str(error), mistake=error)
+    with Scorer([_strict(reward) for reward in scorer.rewards], workers=1) as strict:
+        for reward, watched in zip(scorer.rewards, strict.rewards, strict=True):
+            if reward.name not in missing:
+                try:
+                    with _named_if_long(reward, scorer):
+                        finding = _check_one(task, reward, scorer, problems)
+                    if watched is not reward:
+                        _refuse_change(task, watched, strict, problems[:_CHANGE_ROWS])
+                    yield finding
+                except RewardError as error:
+                    yield RewardFinding(str(error), mistake=error)
     own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
     if own:
         yield _check_bad_response(task, own, scorer, problems)
+
+
+def _strict(reward: Reward) -> Reward:
+    return reward if reward.asks_elsewhere else unchanging(reward)
+
+
+def _refuse_change(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> None:
+    tried = [(s, gold_of(task, s, n) or "") for n, s in enumerate(problems, 1)]
+    tried += [(problem, text) for problem in problems[:1] for text in _texts(task)]
+    references = [problem.reference for problem, _ in tried]
+    completions, counts = [text for _, text in tried], [len(text) for _, text in tried]
+    scores = scorer.score(completions, references, num_tokens=counts, only=[reward])
+    if has_changed(scores):
+        raise RewardError(
+            f"reward {reward.name!r} changes its reference: change a copy of it instead "
+            "(copy.deepcopy(reference))"
+        )
 
 
 @contextmanager

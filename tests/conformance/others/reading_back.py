@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from tests.conformance.others.known_rollouts import STEPS, WEIGHTS, known
 
-from gdpo.analysis.rescore import completion_text
 from gdpo.integrations.slime import load_dump
+from gdpo.rewards.text import completion_text, from_file, prompt_text
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 
 
@@ -89,4 +89,9 @@ def _otherwise(table, rollouts, fields):
 def _texts(table):
     (file,) = table.files
     read = read_texts(file, table.row.tolist(), load_pt=load_dump)
-    return [(completion_text(text.prompt), completion_text(text.completion)) for text in read]
+    prompts = from_file([text.prompt for text in read])
+    completions = from_file([text.completion for text in read])
+    return [
+        (prompt_text(asked), completion_text(said))
+        for asked, said in zip(prompts, completions, strict=True)
+    ]

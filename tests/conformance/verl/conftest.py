@@ -6,6 +6,7 @@ collect_ignore = [
     "real_dump.py",
     "real_queue.py",
     "table.py",
+    "texts.py",
     "turns.py",
     "configuration.py",
     "launched.py",

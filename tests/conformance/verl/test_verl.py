@@ -195,6 +195,14 @@ def test_verls_agent_loop_and_reward_manager_give_one_reward_for_each_turn():
     assert found["ends without a call"]["digits"] == [1 / 3, 1.0, 0.0]
 
 
+def test_our_rewards_read_the_models_messages_and_never_the_results_of_tools():
+    found = of_turns("texts")
+    assert len(found) == 12
+    for name, rewards in found.items():
+        assert (rewards["last"], rewards["all"]) == (1, 1), name
+        assert (rewards["result"], rewards["turns"]) == (0, 0), name
+
+
 def test_every_loss_but_the_one_we_refuse_weighs_each_token_by_its_own_advantage():
     found = of_turns("losses")
     assert [name for name, kept in found.items() if not kept] == ["geo_mean"]

@@ -19,7 +19,7 @@ import torch
 from configuration import configured
 from tensordict import TensorDict
 from verl import DataProto
-from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+from verl.experimental.agent_loop.agent_loop import AgentLoopWorker, DictConfigWrap, ToolListWrap
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.tools.function_tool import load_function_tools_from_path
 from verl.trainer.ppo import core_algos
@@ -200,6 +200,44 @@ async def scored(output):
     return (await manager.run_single(data))["reward_extra_info"]
 
 
+OURS = (
+    "reward.custom_reward_function.path=pkg://gdpo.integrations.verl",
+    "reward.custom_reward_function.name=compute_score",
+    "+reward.custom_reward_function.reward_kwargs.rewards="
+    "['texts:last','texts:every','texts:result','texts:turns']",
+)
+
+
+async def judged(output, messages, manager="naive"):
+    """Return what our `compute_score` returns in verl's agent loop and reward manager."""
+    config = configured(*OURS, f"reward.reward_manager.name={manager}")
+    tokenizer = byte_tokenizer()
+    made = load_reward_manager(config, tokenizer)
+    made.loop = asyncio.get_running_loop()
+    worker = SimpleNamespace(
+        config=config,
+        tokenizer=tokenizer,
+        reward_loop_worker_handles=[
+            SimpleNamespace(compute_score=SimpleNamespace(remote=made.run_single))
+        ],
+        _compute_multi_modal_inputs=lambda *_: {},
+        _compute_position_ids=lambda ids, *_: torch.zeros_like(ids),
+    )
+    wanted = {"last": messages[-1], "all": "\n".join(messages)}
+    row = {"data_source": "presses", "reward_model": {"ground_truth": wanted}, "extra_info": {}}
+    await AgentLoopWorker._compute_score(worker, [output], kwargs=row)
+    return output.extra_fields["reward_extra_info"]
+
+
+async def texts():
+    """Return, for each conversation and reward manager, what our rewards read."""
+    return {
+        f"{name}, {manager}": await judged(await agent(messages, **limits), messages, manager)
+        for name, (messages, limits) in CONVERSATIONS.items()
+        for manager in ("naive", "dapo", "gdpo_tokens")
+    }
+
+
 CONVERSATIONS = {
     "ends without a call": (["ab1", "2", "no"], {}),
     "ends at the limit of turns": (["a1", "2", "abc3"], {"max_assistant_turns": 3}),
@@ -262,6 +300,7 @@ def main():
         "V1": paths.result_of(advantages_on_v1),
         "rejected tokens": paths.result_of(advantages_with_rejected_tokens),
         "conversations": paths.result_of(lambda: asyncio.run(conversations())),
+        "texts": paths.result_of(lambda: asyncio.run(texts())),
         "losses": paths.result_of(gradients),
         "validated": paths.result_of(validated),
     }

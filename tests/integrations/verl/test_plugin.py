@@ -72,6 +72,17 @@ def test_the_queue_of_a_verl_without_one_of_its_functions_is_wrapped_as_far_as_i
     ]
 
 
+def test_the_agent_loop_of_a_verl_is_wrapped_if_it_has_one(caplog):
+    worker = SimpleNamespace(_compute_score=lambda *_: None)
+    before = worker._compute_score
+    _plugin._pass_messages(SimpleNamespace(AgentLoopWorker=worker))
+    assert worker._compute_score is not before
+    _plugin._pass_messages(SimpleNamespace(__name__="agent_loop"))
+    assert [message.split(",")[0] for message in caplog.messages] == [
+        "agent_loop has no _compute_score"
+    ]
+
+
 def test_verls_own_names_stay_verls():
     theirs = object()
     core_algos = SimpleNamespace(ADV_ESTIMATOR_REGISTRY={"gdpo": theirs, "grpo": theirs})

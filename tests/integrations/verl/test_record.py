@@ -122,6 +122,19 @@ def test_of_several_outputs_the_last_has_the_texts_and_all_have_the_tokens(tmp_p
     assert several.finish_reason == "stop"
 
 
+def test_the_results_of_tools_are_messages_of_their_own(tmp_path):
+    masks = [torch.tensor([1, 0, 1])[: 3 - i % 2] for i in range(len(KEYS))]
+    trained(tmp_path, queue=queue_of(loss_mask=masks))
+    found = read_rollouts(tmp_path / "step_000001.parquet")
+    roles = ("assistant", "user", "assistant")
+    assert found[0].completion == [
+        {"role": role, "content": text} for role, text in zip(roles, "012", strict=True)
+    ]
+    whole = tmp_path / "whole"
+    trained(whole, queue=queue_of(loss_mask=[torch.ones(3)[: 3 - i % 2] for i in range(6)]))
+    assert read_rollouts(whole / "step_000001.parquet")[0].completion == "0 1 2"
+
+
 def test_a_response_as_long_as_the_limit_was_cut(tmp_path):
     trained(tmp_path)
     assert read_rollouts(tmp_path / "step_000001.parquet")[0].finish_reason == "length"

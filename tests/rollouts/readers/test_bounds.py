@@ -315,7 +315,7 @@ def test_texts_of_a_few_rows_cost_no_numbers_and_no_other_texts(tmp_path, monkey
         path.write_text("prompt,completion,reward\n" + lines)
     made = []
     text = columns.RolloutText
-    monkeypatch.setattr(columns, "RolloutText", lambda *a: made.append(a) or text(*a))
+    monkeypatch.setattr(columns, "RolloutText", lambda *a, **k: made.append(a) or text(*a, **k))
     monkeypatch.delattr(columns, "group_keys")
     found = read_texts(path, [7, 90])
     assert [(each.row, each.prompt, each.completion) for each in found] == [

@@ -65,7 +65,8 @@ def test_nemo_rl_tells_prompts_by_what_has_no_loss(tmp_path):
     assert table.trained.tolist() == [True, True, False, True]
     assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
     (text, *_) = read_texts(table.files[0], [0])
-    assert text.completion == ["answer"]  # the environment had the last word
+    # The environment had the last word.
+    assert text.completion == [{"role": "assistant", "content": "answer"}]
 
 
 def test_nemo_rl_advantages_that_differ_over_the_tokens_are_that_of_the_last_one(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.conformance.others.reading_back import TOLD, differences
 
-from gdpo.analysis.rescore import completion_text
+from gdpo.rewards.text import completion_text
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -16,6 +16,7 @@ from gdpo.advantages.registry import check_advantages
 from gdpo.errors import ConfigError
 from gdpo.integrations._scoring import Judge, as_reference
 from gdpo.integrations.rows import as_groups
+from gdpo.rewards.text import content_text
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +47,16 @@ def register_rewards(*, column: str = "reference", **options: Any) -> None:
     def made(name: str, place: int) -> type[Any]:
         def score(
             self: Any,  # noqa: ARG001  it becomes a method
-            completions: Sequence[str],
+            completions: Sequence[Any],
             response_token_ids: Sequence[Any] = (),
             **columns: Any,
         ) -> list[float | None]:
             references = json.dumps(_references(name, column, columns))
             counts = _lengths(judge.of_tokens, response_token_ids) if judge.of_tokens else ()
-            values = scores(tuple(completions), references, counts)[:, place]
+            texts = tuple(
+                map(content_text, completions)
+            )  # contents of the assistant's last messages
+            values = scores(texts, references, counts)[:, place]
             return [None if value != value else value for value in values.tolist()]
 
         return type(name, (rewards.ORM,), {"__call__": score})  # ms-swift logs the class name

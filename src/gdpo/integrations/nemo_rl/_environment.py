@@ -9,6 +9,7 @@ from gdpo.errors import DataError
 from gdpo.integrations._scoring import as_reference
 from gdpo.integrations.nemo_rl._estimator import COMPONENT
 from gdpo.integrations.nemo_rl._settings import judge_of
+from gdpo.rewards.text import completion_text
 
 _PLACE = "extra_env_info['ground_truth']"
 
@@ -43,14 +44,16 @@ class Rewarder:
         NaN means that the reward does not apply or failed.
 
         Args:
-            message_logs: For each conversation, messages with `role` and `content`.
+            message_logs: For each conversation, messages with `role` and `content`. The last one is
+                the completion: the episode ends with the response, and earlier messages of the
+                assistant belong to the prompt.
             metadata: For each conversation, `extra_env_info` with the reference in `ground_truth`.
 
         Raises:
             DataError: If a ground truth is missing or has the wrong type. The ground truth must be
                 text if `env.gdpo.ground_truth` is set, otherwise a dict or a JSON object as text.
         """
-        answers = [_last_answer(messages) for messages in message_logs]
+        answers = [completion_text(messages[-1:]) for messages in message_logs]
         references = [self._reference(info) for info in metadata]
         tokens = None if self._count is None else [self._count(answer) for answer in answers]
         rewards = self._judge.score(answers, references, num_tokens=tokens)
@@ -66,11 +69,6 @@ class Rewarder:
                 "or remove env.gdpo.ground_truth"
             )
         return {self._field: truth}
-
-
-def _last_answer(messages: Sequence[Mapping[str, Any]]) -> str:
-    answers = [message["content"] for message in messages if message["role"] == "assistant"]
-    return str(answers[-1]) if answers else ""
 
 
 def _counter(name: Any) -> Any:

@@ -5,8 +5,8 @@
 """
 
 from gdpo.integrations.trl._config import GDPOConfig
-from gdpo.integrations.trl._rewards import completion_text
 from gdpo.integrations.trl._trainer import GDPOTrainer
 from gdpo.integrations.trl._watching import watch
+from gdpo.rewards.text import completion_text
 
 __all__ = ["GDPOConfig", "GDPOTrainer", "completion_text", "watch"]

@@ -249,13 +249,6 @@ def callable_name(function: Any) -> str:
     return own if isinstance(own, str) else get_callable_name(function)
 
 
-def completion_text(completion: str | Sequence[Mapping[str, Any]]) -> str:
-    """Return the text of a completion: plain text, or the joined contents of chat messages."""
-    if isinstance(completion, str):
-        return completion
-    return "".join(str(message.get("content") or "") for message in completion)
-
-
 def _adapt(reward: Any, shared: "_SharedScores") -> Any:
     if isinstance(reward, Reward):
         return _from_reward(reward, shared)
@@ -269,7 +262,6 @@ class _SharedScores:
 
     def __init__(self, scorer: Scorer, located: Located) -> None:
         self.scorer, self._located = scorer, located
-        self._of_turns = any(reward.of == "turn" for reward in scorer.rewards)
         self._completions: list[Any] | None = None
         self._scores: Scores | None = None
 
@@ -278,12 +270,10 @@ class _SharedScores:
     ) -> Scores:
         """Return the scores of a batch. TRL passes the same `completions` object to all rewards."""
         if self._scores is None or completions is not self._completions:
-            located = self._located
             self._scores = self.scorer.score(
-                [completion_text(completion) for completion in completions],
+                self._located.messages(completions, completion_ids),
                 references,
                 num_tokens=[len(ids) for ids in completion_ids],
-                messages=located.messages(completions, completion_ids) if self._of_turns else None,
             )
             self._completions = completions
         return self._scores

@@ -5,7 +5,6 @@ With a `rollout_func`, its `env_mask` takes the place of the tool mask. Without 
 one turn.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,30 +13,11 @@ from typing import Any, TypeAlias
 import torch
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.integrations._turns import is_per_turn
+from gdpo.integrations._turns import Spans, is_per_turn, messages_of, spans_of
 from gdpo.rollouts import Turn
 
 Messages: TypeAlias = list[dict[str, Any]]
 """Chat messages. Those of the model have the role `assistant`."""
-
-Spans: TypeAlias = list[range]
-"""Places of the tokens of each turn in a completion."""
-
-
-def spans_of(mask: Sequence[int]) -> Spans:
-    """Return the places of the tokens of each turn.
-
-    Args:
-        mask: 1 for the tokens of a completion that the model generated, otherwise 0.
-    """
-    spans: Spans = []
-    place = 0
-    for written, run in itertools.groupby(mask, key=bool):
-        length = sum(1 for _ in run)
-        if written:
-            spans.append(range(place, place + length))
-        place += length
-    return spans
 
 
 class Located:
@@ -93,15 +73,7 @@ class Located:
         elif whole or (len(completion) > 1 and _own(completion) == len(spans)):
             return list(completion)
         assert self.decode is not None, "the tokenizer is not known yet"
-        ends = [0, *(end for span in spans for end in (span.start, span.stop)), len(ids)]
-        return [
-            {
-                "role": "assistant" if number % 2 else "user",
-                "content": self.decode(list(ids[start:stop])),
-            }
-            for number, (start, stop) in enumerate(itertools.pairwise(ends))
-            if start < stop
-        ]
+        return messages_of(ids, spans, self.decode)
 
 
 def _own(messages: Sequence[Mapping[str, Any]]) -> int:

@@ -5,8 +5,9 @@ the separate rewards available to the estimator while verl computes advantages. 
 list with one number for each turn of the rollout.
 """
 
+import functools
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from gdpo.integrations._turns import (
     TurnPlaces,
     check_count,
     is_per_turn,
+    messages_of,
     on_tokens,
+    spans_of,
     summed,
     tokens_of_turns,
 )
@@ -36,6 +39,7 @@ from gdpo.integrations.verl.scores import declared_by
 from gdpo.integrations.verl.settings import ROLLOUTS, read_settings
 from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts import Rollout, StepWriter, Turn
+from gdpo.rollouts.record import Text
 from gdpo.rollouts.writing import set_aside
 
 logger = logging.getLogger(__name__)
@@ -289,7 +293,7 @@ def metrics_of_latest() -> dict[str, float]:
 
 harmless = Harmless("gdpo stops watching this run, which goes on without gdpo's metrics and record")
 
-_TEXTS = ("prompts", "responses", "reward_model")
+_TEXTS = ("prompts", "responses", "reward_model", "loss_mask")
 
 
 _writers: WeakKeyDictionary[Any, StepWriter] = WeakKeyDictionary()  # by trainer
@@ -334,19 +338,27 @@ def _facts(
     """Return the text fields of the rollout record for the rows with these keys."""
     data = queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=list(_TEXTS))
     limit = trainer.config.data.max_response_length
-    judged = data.get("reward_model", [None] * len(keys))
+    decode = functools.partial(trainer.tokenizer.decode, skip_special_tokens=True)
+    judged, masks = (data.get(name, [None] * len(keys)) for name in ("reward_model", "loss_mask"))
     return [
         {
             "run": str(trainer.config.trainer.experiment_name),
-            "prompt": trainer.tokenizer.decode(prompt, skip_special_tokens=True),
-            "completion": trainer.tokenizer.decode(response, skip_special_tokens=True),
+            "prompt": decode(prompt),
+            "completion": _completion(response, mask, decode),
             "finish_reason": "length" if len(response) >= limit else "stop",
             "extra": {"uid": key, **_truth(truth)},
         }
-        for key, prompt, response, truth in zip(
-            keys, data["prompts"], data["responses"], judged, strict=True
+        for key, prompt, response, truth, mask in zip(
+            keys, data["prompts"], data["responses"], judged, masks, strict=True
         )
     ]
+
+
+def _completion(response: Any, mask: Any, decode: Callable[[Any], str]) -> Text:
+    """Return a completion as text, or as messages if the model did not generate all its tokens."""
+    if mask is None or bool(mask.all()):
+        return decode(response)
+    return messages_of(response, spans_of(mask.tolist()), decode)
 
 
 def _truth(judged: Any) -> dict[str, Any]:

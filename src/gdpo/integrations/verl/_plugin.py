@@ -26,7 +26,7 @@ from gdpo.integrations.verl._trainers import (
     with_totals,
     with_watch,
 )
-from gdpo.integrations.verl.scores import TOKENS_MANAGER, with_num_tokens
+from gdpo.integrations.verl.scores import TOKENS_MANAGER, with_messages, with_num_tokens
 
 Change = Callable[[ModuleType], None]
 
@@ -117,6 +117,7 @@ def install() -> None:
         ("verl.trainer.ppo.v1.trainer_base", _carry_through_queue),
         ("verl.trainer.main_ppo_sync", _carry_through_queue),  # verl 0.8's V1 trainer
         ("verl.experimental.reward_loop.reward_manager", _add_manager),
+        ("verl.experimental.agent_loop.agent_loop", _pass_messages),
     ):
         when_imported(module, change)
 
@@ -168,6 +169,12 @@ def _carry_through_queue(trainer_base: Any) -> None:
     _wrap(trainer, name, lambda wrapped: with_rewards_dumped(wrapped, queue), lost=lost)
     lost = "validation fails if a reward is a list with one number for each turn"
     _wrap(trainer, "_val_metrics_update", with_totals, lost=lost)
+
+
+def _pass_messages(agent_loop: Any) -> None:
+    lost = "compute_score fails for rollouts with several turns"
+    worker = getattr(agent_loop, "AgentLoopWorker", agent_loop)
+    _wrap(worker, "_compute_score", with_messages, lost=lost)
 
 
 def _add_manager(reward_manager: Any) -> None:

@@ -1,8 +1,8 @@
 """Provides gdpo's rewards, tasks and gates to verl as a `reward.custom_reward_function`."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,10 @@ from gdpo._naming import did_you_mean
 from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError
 from gdpo.integrations._scoring import Judge, as_reference
+from gdpo.integrations._turns import messages_of, spans_of
 from gdpo.integrations.verl.settings import plain
+from gdpo.rewards.reward import Messages
+from gdpo.rollouts.readers.records import ONE_RESPONSE
 
 SCORE = "score"
 """Key under which verl reads the scalar reward of a rollout."""
@@ -21,6 +24,10 @@ PATH = "pkg://gdpo.integrations.verl"
 
 TOKENS_MANAGER = "gdpo_tokens"
 """Value of `reward.reward_manager.name` that selects verl's naive manager with token counts."""
+
+MESSAGES = "gdpo_messages"
+"""Key in `extra_info` under which gdpo's plugin stores the messages of a rollout whose tokens the
+model did not all generate. verl itself passes one text, with the results of tools in it."""
 
 NUM_TOKENS = "num_tokens"
 """Key in `extra_info` under which `gdpo_tokens` stores the token count of a completion."""
@@ -49,7 +56,9 @@ def compute_score(
 
     Args:
         data_source: Not used.
-        solution_str: The completion.
+        solution_str: The completion. If the rollout has messages of tools or users, the rewards get
+            the model's messages instead, from `extra_info["gdpo_messages"]`, which gdpo's plugin
+            adds.
         ground_truth: The reference that the rewards read: a dict, or a JSON object as text.
         extra_info: Extra fields of the row. Rewards that depend on the length read `num_tokens`,
             which `reward.reward_manager.name=gdpo_tokens` adds.
@@ -69,12 +78,45 @@ def compute_score(
         left out of `score`.
 
     Raises:
-        ConfigError: If `reward_kwargs` is invalid.
+        ConfigError: If `reward_kwargs` is invalid, or the rollout has several turns whose messages
+            are unknown.
         DataError: If `ground_truth` is neither a dict nor a JSON object.
     """
+    info = extra_info or {}
     reference = as_reference(ground_truth, place="reward_model.ground_truth")
     scores = _scores(json.dumps(plain(reward_kwargs)))
-    return scores.of(solution_str, reference, (extra_info or {}).get(NUM_TOKENS))
+    return scores.of(_completion(solution_str, info), reference, info.get(NUM_TOKENS))
+
+
+def _completion(solution_str: str, info: Mapping[str, Any]) -> str | Messages:
+    messages, turns = info.get(MESSAGES), info.get("num_turns")
+    if messages is None and turns is not None and turns > ONE_RESPONSE:
+        raise ConfigError(
+            f"num_turns is {turns}, and verl's text of this rollout contains results of tools, "
+            "which cannot be separated from the model's text: check that gdpo's plugin is active "
+            f"where the agent loop runs, or pass the messages in extra_info[{MESSAGES!r}]"
+        )
+    return solution_str if messages is None else messages
+
+
+def with_messages(compute_score: Any) -> Any:
+    """Wrap verl's `AgentLoopWorker._compute_score` to pass the messages of a rollout.
+
+    verl's reward managers decode all tokens, also those of tools. Only the agent loop knows which
+    tokens the model generated. The last output is scored, as in verl.
+    """
+
+    @functools.wraps(compute_score)
+    async def computed(worker: Any, outputs: Sequence[Any], kwargs: Any) -> Any:
+        last = outputs[-1]
+        if not is_ours(worker.config.get("reward")) or all(last.response_mask):
+            return await compute_score(worker, outputs, kwargs)
+        decode = functools.partial(worker.tokenizer.decode, skip_special_tokens=True)
+        messages = messages_of(last.response_ids, spans_of(last.response_mask), decode)
+        info = {**(kwargs.get("extra_info") or {}), MESSAGES: messages}
+        return await compute_score(worker, outputs, {**kwargs, "extra_info": info})
+
+    return computed
 
 
 def with_num_tokens(manager: type[Any]) -> type[Any]:
@@ -130,10 +172,16 @@ def declared_by(reward: Any) -> dict[str, dict[str, Any]]:
     return {} if scores is None else scores.declared
 
 
+def is_ours(reward: Any) -> bool:
+    """Return whether the `reward` section of verl's configuration selects `compute_score`."""
+    function = (reward or {}).get("custom_reward_function") or {}
+    return (function.get("path"), function.get("name")) == (PATH, compute_score.__name__)
+
+
 def _our_scores(reward: Any) -> "_Scores | None":
-    function = plain((reward or {}).get("custom_reward_function")) or {}
-    if (function.get("path"), function.get("name")) != (PATH, compute_score.__name__):
+    if not is_ours(reward):
         return None
+    function = plain(reward.get("custom_reward_function"))
     return _scores(json.dumps(function.get("reward_kwargs") or {}))
 
 
@@ -149,7 +197,7 @@ class _Scores:
         self._weights = weights_by_name(self.names, weights)
 
     def of(
-        self, completion: str, reference: Mapping[str, Any], num_tokens: int | None
+        self, completion: str | Messages, reference: Mapping[str, Any], num_tokens: int | None
     ) -> dict[str, float]:
         if self._judge.of_tokens and num_tokens is None:
             raise ConfigError(
@@ -162,6 +210,6 @@ class _Scores:
         return {SCORE: score, **dict(zip(self.names, rewards.tolist(), strict=True))}
 
 
-@lru_cache
+@functools.lru_cache
 def _scores(options: str) -> _Scores:
     return _Scores(json.loads(options))

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int, Int64, UInt64
 
-from gdpo.rollouts.readers.inference import Inner, Kind, Layout, Values
+from gdpo.rollouts.readers.inference import GDPO, Inner, Kind, Layout, Values
 from gdpo.rollouts.readers.records import Doubtful, Row, number, plain
 from gdpo.rollouts.readers.report import BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
+from gdpo.rollouts.record import opened
 
 LARGEST = 1e60
 """Numbers above this limit count as missing, so that sums of squares of weighted rewards stay
@@ -127,6 +128,8 @@ class RolloutText:
     num_tokens: float | None = None
     row: int = -1
     """Index of the rollout within its file, counted from 0, or -1 if unknown."""
+    mixed: bool = False
+    """Whether the completion is one text that also contains results of tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,7 @@ def forget_texts(row: Row) -> None:
 def text_of_row(row: Row) -> RolloutText:
     """Return the texts of a parsed record."""
     tokens = _count(row.num_tokens)
-    return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens)
+    return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed)
 
 
 def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None) -> Batch:
@@ -297,7 +300,8 @@ def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
 
     def values(path: str | None) -> list[Any]:
         column = None if path is None else entered(batch, path)
-        return [None] * batch.num_rows if column is None else column.to_pylist()
+        found = [None] * batch.num_rows if column is None else column.to_pylist()
+        return [_opened_text(value, known) for value in found]
 
     others = [name for name in batch.schema.names if name not in known.taken()]
     extras = batch.select(others).to_pylist() if others else [{}] * batch.num_rows
@@ -327,10 +331,20 @@ def few_texts_of_table(batch: Any, known: Layout) -> TextsOnDemand:
     columns = [None if path is None else entered(batch, path) for path in paths]
 
     def text_of(row: int) -> RolloutText:
-        prompt, completion = (None if c is None else c[row].as_py() for c in columns)
+        prompt, completion = (
+            None if c is None else _opened_text(c[row].as_py(), known) for c in columns
+        )
         return RolloutText(prompt, completion)
 
     return TextsOnDemand(range(batch.num_rows), text_of)
+
+
+def _opened_text(value: Any, known: Layout) -> Any:
+    """Return a prompt or completion, in which a gdpo record stores some messages as JSON."""
+    if known is not GDPO or not isinstance(value, list):
+        return value
+    messages = cast("list[Any]", value)
+    return opened(messages) if all(isinstance(each, Mapping) for each in messages) else messages
 
 
 def _opened(extras: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,8 @@ _VERL = frozenset(
 _VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
 _VERL_KEY = re.compile(r"((.+)_[0-9]+)_([0-9]{1,18})", re.DOTALL)
 """Format of the uid in verl's V1 trainer: `<prompt>_<rollout>_<output>`."""
+ONE_RESPONSE = 2
+"""verl's `num_turns` of a rollout with one response: the messages of both sides are counted."""
 _STOP = "stop/"
 """Prefix of tinker-cookbook's metrics that contain a stop reason."""
 _SWIFT = frozenset(
@@ -109,6 +111,8 @@ class Row:
     """Other fields of the record, which rescoring may need."""
     turns: RowTurns | None = None
     """The turns, if the record has rewards for each turn."""
+    mixed: bool = False
+    """Whether the completion is one text that also contains results of tools."""
 
 
 def number(value: Any) -> float:
@@ -178,6 +182,7 @@ def verl(record: Record) -> Iterator[Row]:
         total_name="score",
         truth=record.get("gts"),
         extras=record,
+        mixed=number(record.get("num_turns")) > ONE_RESPONSE,
     )
 
 
@@ -331,7 +336,14 @@ def slime(record: Record) -> Iterator[Row]:
         truth=record.get("label"),
         extras=as_object(record.get("metadata")),
         trained=not record.get("remove_sample", False),
+        mixed=_is_mixed(mask),
     )
+
+
+def _is_mixed(mask: Any) -> bool:
+    """Return whether the model wrote tokens both before and after tokens that it did not write."""
+    runs = [bool(written) for written, _ in groupby(mask if isinstance(mask, list) else [], bool)]
+    return runs.count(True) > 1
 
 
 def skyrl(record: Record) -> Iterator[Row]:
@@ -376,13 +388,18 @@ def _content(content: Any) -> tuple[Any, Any]:
     """Return the prompt and completion of a chat, which is split before the first response.
 
     In a list of texts without roles, the first text is the prompt. If there are more than two
-    texts, the last text is the final message of the environment and is dropped.
+    texts, the last text is the final message of the environment and is dropped. In the texts
+    between, every second text is a response, counted from the last one.
     """
     if not isinstance(content, list):
         return content, None
     turns = cast("list[Any]", content)
     if not all(isinstance(turn, Mapping) for turn in turns):
-        return turns[:1], turns[1:-1] if len(turns) > 2 else turns[1:]
+        said = turns[1:-1] if len(turns) > 2 else turns[1:]
+        roles = ("environment", "assistant")
+        return turns[:1], [
+            {"role": roles[(len(said) - i) % 2], "content": text} for i, text in enumerate(said)
+        ]
     prompt = list(takewhile(lambda turn: turn.get("role") != "assistant", turns))
     return prompt, turns[len(prompt) :]
 

@@ -1,0 +1,119 @@
+"""Defines the model's text in a completion, which is the only text that rewards score.
+
+A completion is a text, or chat messages. A text is the model's text unchanged, even if it looks
+like messages. In messages, only the contents of the model's own messages count:
+
+- The model's messages have the role `assistant`, or no role, because a completion is written by
+  the model. A message of any other role (`tool`, `user`, `system`, ...) never counts.
+- A content is a text, or a list of parts (`{"type": "text", "text": ...}`), whose texts are
+  joined. Images, reasoning parts and tool calls are not content.
+
+A reward gets the last message that has visible content, which a user reads as the answer, or all
+of these messages, joined by newlines (`scope="all"`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from gdpo.rewards.reward import Messages, Scope
+
+_TEXT_PARTS = (None, "text", "output_text")
+"""Types of the parts of a content that are text."""
+
+
+def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
+    r"""Return the model's text in a completion.
+
+    Args:
+        completion: A text, which is returned unchanged, or the messages of the completion, without
+            those of the prompt.
+        scope: "last" for the last message of the model that has visible content, or "all" for all
+            of them, joined by newlines.
+
+    Returns:
+        The text, which is empty if no message is the model's.
+
+    Examples:
+        >>> call = {"role": "assistant", "content": "Let me look.", "tool_calls": []}
+        >>> result = {"role": "tool", "content": "7"}
+        >>> answer = {"role": "assistant", "content": [{"type": "text", "text": "It is 8."}]}
+        >>> completion_text([call, result, answer])
+        'It is 8.'
+        >>> completion_text([call, result, answer], "all")
+        'Let me look.\nIt is 8.'
+    """
+    if isinstance(completion, str):
+        return completion
+    texts = [content_text(each.get("content")) for each in completion if is_models(each)]
+    said = [text for text in texts if text.strip()] or texts[-1:]
+    return "\n".join(said if scope == "all" else said[-1:])
+
+
+def is_models(message: Mapping[str, Any]) -> bool:
+    """Return whether the model wrote a message of a completion."""
+    return message.get("role") in ("assistant", None)
+
+
+def content_text(content: Any) -> str:
+    """Return the text of a message's content: a text, or the joined texts of its parts."""
+    parts: Sequence[Any] = content if isinstance(content, list | tuple) else [content]
+    return "".join(map(_part_text, parts))
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, Mapping):
+        fields = cast("Mapping[str, Any]", part)
+        part = fields.get("text") if fields.get("type") in _TEXT_PARTS else None
+    return part if isinstance(part, str) else ""
+
+
+def prompt_text(prompt: str | Messages) -> str:
+    """Return the text of a prompt, whose messages all count, whatever their roles."""
+    if isinstance(prompt, str):
+        return prompt
+    return "".join(content_text(message.get("content")) for message in prompt)
+
+
+def from_file(column: Sequence[Any]) -> list[str | Messages | None]:
+    """Return prompts or completions from a file as texts or messages, or None if there is no text.
+
+    A file may contain messages as JSON text. Such texts are decoded only if every text of the
+    column that is not blank contains messages with roles: a single text may be a response that
+    looks like messages. One message without a list around it is a list of one message.
+
+    Args:
+        column: The values of one column in the file.
+    """
+    decoded = {text: _decoded(text) for text in column if isinstance(text, str) and text.strip()}
+    if None in decoded.values():
+        decoded = {}
+    opened = [decoded.get(each, each) if isinstance(each, str) else each for each in column]
+    return [each if isinstance(each, str) else _messages(each) for each in opened]
+
+
+def _decoded(text: str) -> Any:
+    """Return the messages in a JSON text, or None if it is not JSON of messages with roles."""
+    if not text.lstrip().startswith(("[", "{")):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    messages: list[Any] = value if isinstance(value, list) else [value]
+    has_roles = all(isinstance(each, Mapping) and each.get("role") for each in messages)
+    return messages if has_roles and messages else None
+
+
+def _messages(value: Any) -> Messages | None:
+    """Return the messages in a value that is not a text. A text in a list is a message."""
+    if isinstance(value, Mapping) and "content" in value:
+        return [cast("Mapping[str, Any]", value)]
+    if not isinstance(value, list | tuple):
+        return None
+    found: list[Any] = [
+        {"content": each} if isinstance(each, str) else each
+        for each in cast("Sequence[Any]", value)
+        if isinstance(each, str | Mapping)
+    ]
+    return found or None

@@ -1,0 +1,42 @@
+"""Finds rewards that change their reference.
+
+A scorer gives each call a copy of the reference, so a change has no effect on other calls.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gdpo.rewards.reward import Reference, Reward
+from gdpo.rewards.scores import Scores
+
+
+def unchanging(reward: Reward) -> Reward:
+    """Return a reward that fails where the reward changes its reference.
+
+    Args:
+        reward: A reward whose function is not a coroutine function.
+    """
+    return replace(reward, function=_Unchanging(reward.function))
+
+
+def has_changed(scores: Scores) -> bool:
+    """Return whether a reward from `unchanging` changed a reference in a batch."""
+    return any(each.kind == f"raised {_ChangedError.__name__}" for each in scores.failures)
+
+
+class _ChangedError(Exception):
+    """Signals that a reward changed its reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchanging:
+    function: Callable[[Any, Reference], Any]
+
+    def __call__(self, completion: Any, reference: Reference) -> Any:
+        before = deepcopy(reference)
+        value = self.function(completion, reference)
+        if reference != before:
+            raise _ChangedError
+        return value
