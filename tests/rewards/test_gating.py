@@ -10,6 +10,7 @@ from gdpo.advantages.contrib import mo_grpo
 from gdpo.errors import ConfigError
 from gdpo.rewards import Gate, Reward, apply_gates
 from gdpo.rewards.gates import closed_gates, declared_ranges, describe_rewards
+from gdpo.rewards.named import read_gates
 
 NAMES = ["correct", "short"]
 GATES = {"short": Gate("correct", at_least=1)}
@@ -117,3 +118,10 @@ def test_a_gate_between_rewards_that_are_not_there_is_an_error(gates, message):
 def test_a_threshold_must_be_finite():
     with pytest.raises(ConfigError, match="at_least"):
         Gate("correct", NAN)
+
+
+def test_an_unknown_key_of_a_gate_is_named_with_the_nearest():
+    with pytest.raises(
+        ConfigError, match=r"length: unknown key 'atleast': did you mean 'at_least'"
+    ):
+        read_gates({"length": {"on": "correct", "atleast": 1}})

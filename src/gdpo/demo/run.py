@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdpo._naming import did_you_mean
+from gdpo._terminal import Shown
 from gdpo.demo._policy import PolicySettings, count_parameters, make_policy, policy_folder
 from gdpo.demo._report import (
     Curve,
@@ -109,7 +110,7 @@ def trainings_display(
     started = time.monotonic()
     with Live(
         console=console,
-        get_renderable=lambda: _dashboard(views, rewards, time.monotonic() - started),
+        get_renderable=lambda: Shown(_dashboard(views, rewards, time.monotonic() - started)),
         refresh_per_second=4,
     ) as live:
         yield live.refresh

@@ -1,10 +1,11 @@
 """Finds rewards and gates by the names used in recipes, framework configurations and rescoring."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields as dataclass_fields
 from inspect import signature
 from typing import Any
 
-from gdpo._naming import find
+from gdpo._naming import did_you_mean, find
 from gdpo.errors import ConfigError, GdpoError
 from gdpo.rewards.gates import Gate
 from gdpo.rewards.reward import Reward
@@ -100,8 +101,15 @@ def read_gates(gates: Any) -> dict[str, Gate]:
     """Return the gates in a configuration that maps reward names to the fields of `Gate`.
 
     Raises:
-        ConfigError: If the configuration has a different form.
+        ConfigError: If the configuration has a different form, or a key of a gate is unknown.
     """
+    allowed = [field.name for field in dataclass_fields(Gate)]
+    for name, fields in gates.items() if isinstance(gates, Mapping) else ():
+        for key in fields if isinstance(fields, Mapping) else ():
+            if key not in allowed:
+                raise ConfigError(
+                    f"gates: {name}: unknown key {key!r}: {did_you_mean(str(key), allowed)}"
+                )
     try:
         return {name: Gate(**fields) for name, fields in (gates or {}).items()}
     except (TypeError, AttributeError) as error:

@@ -286,7 +286,15 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._gates = read_gates(gates)
         check_gates(names, self._gates)
         low, high = declared_ranges(rewards, self._gates)
-        self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high, turns=True)
+        self._rule = AdvantageRule(
+            args.advantage,
+            names,
+            options,
+            low=low,
+            high=high,
+            weights=torch.tensor(weights, dtype=torch.float64),
+            turns=True,
+        )
         if self._rule.wants_turns:
             check_turns(args.advantage, args)
         self._rule.weights_in_force(weights)  # refuses weights that contradict requested shares
