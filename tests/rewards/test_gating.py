@@ -121,7 +121,5 @@ def test_a_threshold_must_be_finite():
 
 
 def test_an_unknown_key_of_a_gate_is_named_with_the_nearest():
-    with pytest.raises(
-        ConfigError, match=r"length: unknown key 'atleast': .*'at_least'"
-    ):
+    with pytest.raises(ConfigError, match=r"length: unknown key 'atleast': .*'at_least'"):
         read_gates({"length": {"on": "correct", "atleast": 1}})
