@@ -8,6 +8,7 @@ import torch
 from tests.integrations.generating import MODELS, model_of
 from tests.integrations.variants import bytes_written, dataset, digits, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin
+from trl import GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _packing, _sampling
 from gdpo.integrations.trl._sampling import difference_from_generate
@@ -93,6 +94,18 @@ def test_trls_head_is_used_if_ours_differs(tiny_policy, tmp_path, monkeypatch, c
     trls.train()
     loss, expected = (each.state.log_history[0]["loss"] for each in (differing, trls))
     assert loss == pytest.approx(expected, rel=1e-6)
+
+
+def test_our_head_is_used_if_only_trls_fails(tiny_policy, tmp_path, monkeypatch, caplog):
+    def fails(*_, **__):
+        raise TypeError("'NoneType' object is not callable")  # a kernel without Triton
+
+    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", fails)
+    with caplog.at_level(logging.WARNING, logger="gdpo"):
+        trainer = trainer_of(tiny_policy, tmp_path)
+    assert not [text for text in caplog.messages if text.startswith("completion_only_head")]
+    trainer.train()
+    assert trainer.state.global_step == 1
 
 
 def test_a_head_that_fails_is_not_used(tiny_policy, tmp_path, monkeypatch, caplog):

@@ -339,6 +339,11 @@ def test_a_column_that_a_subclass_adds_is_not_missed(tiny_policy, tmp_path):
     assert trainer.state.global_step == 1
 
 
+def test_a_column_that_a_rollout_func_adds_is_not_missed(tiny_policy, tmp_path):
+    how = {"rollout_func": lambda prompts, trainer: pytest.fail("generated")}
+    trainer_of(tiny_policy, tmp_path, rewards=[needs_columns], how=how)
+
+
 def test_a_key_that_is_no_column_is_named_with_the_columns(tiny_policy, tmp_path):
     def keyed(completions, **columns):
         return [float(text == columns["gold"]) for text in completions]
@@ -364,13 +369,23 @@ def test_a_name_that_is_left_out_of_the_weights_is_an_error(weights, tiny_policy
         trainer_of(tiny_policy, tmp_path, reward_weights=weights)
 
 
-@pytest.mark.parametrize("changed", [{"num_iterations": 2}, {"steps_per_generation": 2}])
+REUSED = [
+    {"num_iterations": 2},
+    {"steps_per_generation": 2, "per_device_train_batch_size": 4},
+    {
+        "steps_per_generation": 4,
+        "gradient_accumulation_steps": 2,
+        "per_device_train_batch_size": 4,
+    },
+]
+"""Settings with which two optimizer steps use one generation."""
+
+
+@pytest.mark.parametrize("changed", REUSED)
 def test_a_batch_that_trl_generates_again_counts_once(changed, tiny_policy, tmp_path):
     """TRL's checkpoint at step 3 is inside a generation, which the resumed run generates again."""
 
     def steps_counted(resume):
-        if "steps_per_generation" in changed:
-            changed["per_device_train_batch_size"] = 4
         trainer = trainer_of(
             tiny_policy,
             tmp_path,

@@ -13,6 +13,7 @@ from gdpo.recipes.read import load_recipe
 from gdpo.runs.checkpoints import complete
 from gdpo.runs.directory import RunDirectory, create_run, to_json, write_whole
 from gdpo.training import check, train
+from gdpo.training._endings import safe_step
 from gdpo.training.preflight import Verdict
 
 
@@ -200,3 +201,7 @@ def test_the_cache_makes_a_thing_once_and_whole(tmp_path, monkeypatch):
     assert cached("thing", make) == cached("thing", make) == tmp_path / "gdpo" / "thing"
     assert len(made) == 2
     assert [p.name for p in cache_folder().iterdir()] == ["thing"]
+
+
+def test_without_a_saved_step_a_resumed_run_starts_again(tmp_path):
+    assert "starts again" in safe_step(RunDirectory(tmp_path))
