@@ -204,4 +204,4 @@ def test_the_cache_makes_a_thing_once_and_whole(tmp_path, monkeypatch):
 
 
 def test_without_a_saved_step_a_resumed_run_starts_again(tmp_path):
-    assert "starts again" in safe_step(RunDirectory(tmp_path))
+    assert "starts at step 1" in safe_step(RunDirectory(tmp_path))

@@ -28,7 +28,7 @@ from gdpo.rewards.reward import (
     refuse_no_reward,
 )
 from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores, score_one
-from gdpo.rewards.text import completion_text, is_models
+from gdpo.rewards.text import completion_text, is_from_model
 
 logger = logging.getLogger(__name__)
 
@@ -288,7 +288,7 @@ def _turns_of(completions: Sequence[str | Messages], keys: Sequence[bytes]) -> _
     items: list[Messages] = []
     places: list[tuple[int, int | None]] = []
     for i, messages in enumerate(map(as_messages, completions)):
-        ends = [j for j, each in enumerate(messages, 1) if is_models(each)]
+        ends = [j for j, each in enumerate(messages, 1) if is_from_model(each)]
         items += [messages[:end] for end in ends]
         places += [(i, turn) for turn in range(len(ends))]
     pickled = [_key(item, i, "completion") for item, (i, _) in zip(items, places, strict=True)]

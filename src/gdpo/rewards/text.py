@@ -45,12 +45,12 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
     """
     if isinstance(completion, str):
         return completion
-    texts = [content_text(each.get("content")) for each in completion if is_models(each)]
+    texts = [content_text(each.get("content")) for each in completion if is_from_model(each)]
     said = [text for text in texts if text.strip()] or texts[-1:]
     return "\n".join(said if scope == "all" else said[-1:])
 
 
-def is_models(message: Mapping[str, Any]) -> bool:
+def is_from_model(message: Mapping[str, Any]) -> bool:
     """Return whether the model wrote a message of a completion."""
     return message.get("role") in ("assistant", None)
 

@@ -67,7 +67,9 @@ def _raise_in_words(
         ) from error
     if loop.job.batches.processes > 1 and any(sign in str(error) for sign in _PEER_ERRORS):
         raise GdpoError(f"another process of this run has exited. {safe_step(run)}") from error
-    logger.error("the training run stopped with an error: correct it first. %s", safe_step(run))
+    logger.error(
+        "the training run stopped with an error. Correct the cause first. %s", safe_step(run)
+    )
     raise error
 
 
@@ -92,7 +94,7 @@ def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
 def safe_step(run: RunDirectory) -> str:
     """Return a text that states the last saved step and the command to resume."""
     last = run.last_checkpoint()
-    nothing = "No step has been saved yet, so the training starts again"
+    nothing = "No step has been saved yet, so a resumed run starts at step 1"
     what = f"Step {last.step:,} is saved" if last else nothing
     return f"{what}. Resume with: {resume_command(run)}"
 

@@ -53,9 +53,8 @@ def register_rewards(*, column: str = "reference", **options: Any) -> None:
         ) -> list[float | None]:
             references = json.dumps(_references(name, column, columns))
             counts = _lengths(judge.of_tokens, response_token_ids) if judge.of_tokens else ()
-            texts = tuple(
-                map(content_text, completions)
-            )  # contents of the assistant's last messages
+            # ms-swift passes the content of the model's last message.
+            texts = tuple(map(content_text, completions))
             values = scores(texts, references, counts)[:, place]
             return [None if value != value else value for value in values.tolist()]
 

@@ -14,6 +14,8 @@ from importlib.metadata import version
 from types import MethodType
 from typing import Any
 
+import torch
+
 from gdpo.errors import ConfigError, MissingExtraError
 
 TESTED = "1.12 to 1.16"
@@ -125,9 +127,8 @@ def lacks(capability: str, trainer: Any) -> str | None:
 def tried(check: Callable[[], str | None]) -> str | None:
     """Return why a speed-up does not apply. If the check itself fails, its error is the reason.
 
-    A speed-up may need what is private to transformers or torch, and what their next release
-    moves. Therefore every check ends with a trial on made-up data, beside the code that the
-    speed-up replaces.
+    A speed-up may use private parts of transformers or torch, which a new release can change. Each
+    check therefore compares the speed-up with the code that it replaces, on made-up data.
 
     Args:
         check: Function that returns the reason, or None if the speed-up applies.
@@ -137,6 +138,34 @@ def tried(check: Callable[[], str | None]) -> str | None:
     except Exception as error:  # noqa: BLE001  whatever fails: the replaced code runs instead
         versions = ", ".join(f"{name} {version(name)}" for name in ("trl", "transformers", "torch"))
         return f"a trial with {versions} failed ({type(error).__name__}: {error})"
+
+
+def agree(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether the scores of a speed-up are those of the code that it replaces.
+
+    Args:
+        ours: Scores of the speed-up.
+        theirs: Scores of the code that it replaces. Infinite scores must be equal.
+        dtype: The precision in which a model computes. Its rounding is allowed.
+    """
+    theirs = theirs.float()
+    largest = theirs[theirs.isfinite()].abs().max().clamp(min=1.0)
+    tolerance = torch.finfo(dtype).eps ** 0.5 * float(largest)
+    return torch.allclose(ours.float(), theirs, rtol=0, atol=tolerance)
+
+
+def kept_random_states() -> Any:
+    """Return a context that restores torch's random states of all devices at its end."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    return torch.random.fork_rng(devices)
+
+
+def replaced(trainer: Any, base: type, names: Sequence[str]) -> bool:
+    """Return whether a subclass of `base` or a script replaces one of its methods."""
+    return any(
+        getattr(type(trainer), name, None) is not getattr(base, name, None) or name in vars(trainer)
+        for name in names
+    )
 
 
 def hand_back(capability: str, trainer: Any) -> None:

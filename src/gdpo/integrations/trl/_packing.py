@@ -51,7 +51,7 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks, tried
+from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks, replaced, tried
 from gdpo.integrations.trl._probe import lent
 
 MicroBatch = dict[str, Any]
@@ -469,10 +469,9 @@ def _say(trainer: GRPOTrainer, message: str) -> None:
 def _untouched_because(trainer: GRPOTrainer) -> str | None:
     if reason := lacks("pack_micro_batches", trainer):
         return reason
-    own = type(trainer)._compute_loss is not PackedMicroBatches._compute_loss  # pyright: ignore[reportPrivateUsage]
-    parts = ("compute_loss", *_OF_THE_LOSS)
-    own = own or any(getattr(type(trainer), n) is not getattr(GRPOTrainer, n) for n in parts)
-    if own:
+    if replaced(trainer, PackedMicroBatches, ("_compute_loss",)) or replaced(
+        trainer, GRPOTrainer, ("compute_loss", *_OF_THE_LOSS)
+    ):
         return f"{type(trainer).__name__} overrides TRL's loss"
     if trainer.loss_type not in (*_BY_ROWS, *_BY_TOKENS, *_BY_GENERATION_BATCH):
         return f"the normalizer of loss_type={trainer.loss_type!r} is not known"

@@ -19,7 +19,7 @@ import torch
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
-from gdpo.integrations.trl._adapter import TESTED, end_token_ids
+from gdpo.integrations.trl._adapter import TESTED, end_token_ids, kept_random_states
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +125,8 @@ def lent(trainer: Any) -> Generator[None]:
     """Restore the trainer's attributes, the mode of its model and the random states at the end."""
     attributes, training = dict(vars(trainer)), trainer.model.training
     numbers = random.getstate(), np.random.get_state()  # noqa: NPY002  the state that others use
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        with torch.random.fork_rng(devices):
+        with kept_random_states():
             trainer.model.training = True
             yield
     finally:

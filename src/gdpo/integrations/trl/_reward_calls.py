@@ -1,4 +1,4 @@
-"""Says why TRL's call of a reward function fails, and what to do about it."""
+"""Explains why TRL's call of a reward function fails, and what to do about it."""
 
 import inspect
 import traceback
@@ -8,7 +8,7 @@ from typing import Any
 from gdpo.errors import RewardError
 
 _ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-"""Arguments that TRL passes to every reward function, beside the columns of the dataset."""
+"""Arguments that TRL passes to every reward function, besides the columns of the dataset."""
 
 _SOMETIMES = ("environments",)
 """Arguments that TRL passes only in some trainings."""

@@ -11,6 +11,8 @@ import torch
 from transformers import LogitsProcessor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from gdpo.integrations.trl._adapter import agree, kept_random_states
+
 ROW_BY_ROW = (DynamicLayer, DynamicSlidingWindowLayer)
 """Cache layers whose rows can be repeated and removed without affecting the other rows."""
 
@@ -259,14 +261,10 @@ def difference_from_generate(model: Any, generation_config: Any) -> str | None:
         )
         return seen.of_steps
 
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices):
+    with kept_random_states():
         theirs = scores(ids[rows], mask[rows])
         ours = scores(ids, mask, custom_generate=sample_rows, prompt_of_row=rows)
     for step, (own, of_generate) in enumerate(zip(ours, theirs, strict=True)):
-        expected = of_generate[-len(own) :].float()
-        scale = expected[expected.isfinite()].abs().max()
-        tolerance = float(torch.finfo(model.dtype).eps ** 0.5 * scale)
-        if not torch.allclose(own.float(), expected, rtol=0, atol=tolerance):
+        if not agree(own, of_generate[-len(own) :], model.dtype):
             return f"in a trial, the scores of token {step + 1} differ from those of `generate`"
     return None

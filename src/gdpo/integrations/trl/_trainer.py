@@ -1,8 +1,9 @@
 """Defines `GDPOTrainer`, which is TRL's `GRPOTrainer` with an estimator from `gdpo.advantages`.
 
-The class wraps two of TRL's methods and copies no code. One wrapper stores the gathered rewards.
-The other wrapper replaces TRL's advantages after TRL has computed them. A subclass or a script may
-change what `_calculate_rewards` returns: the rewards that TRL gets are those that are trained on.
+The class overrides three of TRL's methods and copies no code. `_generate` stores which tokens the
+model generated, `_calculate_rewards` keeps the exact rewards, and `_generate_and_score_completions`
+replaces TRL's advantages. A subclass or a script may change what `_calculate_rewards` returns: the
+rewards that TRL gets are those that are trained on.
 """
 
 import copy
@@ -12,12 +13,11 @@ from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from transformers import TrainerCallback
 from trl.trainer.utils import get_config_model_id
 
 from gdpo.advantages import AdvantageRule, gdpo
@@ -30,6 +30,7 @@ from gdpo.integrations.trl._adapter import (
     check_trainer,
     check_turns,
     end_token_ids,
+    replaced,
     tokenizer_of,
 )
 from gdpo.integrations.trl._config import GDPOConfig
@@ -42,6 +43,7 @@ from gdpo.integrations.trl._environments import (
 from gdpo.integrations.trl._exact import ExactRewards, Returned, exact_where_kept
 from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._groups import Groups
+from gdpo.integrations.trl._kept_state import CountedBatches, KeptState
 from gdpo.integrations.trl._packing import PackedMicroBatches, loss_mask
 from gdpo.integrations.trl._probe import calls_only_trl, check_batch
 from gdpo.integrations.trl._rewards import (
@@ -71,73 +73,6 @@ from gdpo.rewards.named import read_gates
 from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts.record import Declared
 
-
-class Stateful(Protocol):
-    """An object whose state consists of lists, numbers and text."""
-
-    def state(self) -> Mapping[str, Any]:
-        """Return the state. An empty mapping means that there is no state."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. An empty state changes nothing."""
-        ...
-
-
-class KeptState(TrainerCallback):
-    """Saves the states of objects (estimator, watch) in every checkpoint, and restores them.
-
-    Args:
-        subjects: Maps each name to an object. Each state is saved under this name in the
-            checkpoint's `trainer_state.json`, alongside the states of callbacks.
-    """
-
-    def __init__(self, subjects: Mapping[str, Stateful]) -> None:
-        self.subjects = dict(subjects)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Restore the states from the checkpoint that training resumes from, if any."""
-        for key, subject in self.subjects.items():
-            subject.restore(state.stateful_callbacks.get(key, {}))
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Copy the states into the trainer's state, which is saved with the next checkpoint."""
-        for key, subject in self.subjects.items():
-            if now := subject.state():
-                state.stateful_callbacks[key] = now
-
-
-class CountedBatches:
-    """Counts a generation batch once, also if TRL generates it again after a resumption.
-
-    A checkpoint of TRL does not contain the rollouts. If it was saved before all of them were used,
-    the resumed run generates others in their place.
-    """
-
-    def __init__(self) -> None:
-        self._used_up = 0
-
-    def counts(self, step: int, steps: int) -> bool:
-        """Return whether the batch generated at an optimizer step is another than the last one.
-
-        Args:
-            step: Number of optimizer steps that are finished.
-            steps: Number of optimizer steps that use the batch. 0: less than one.
-        """
-        if step < self._used_up:
-            return False
-        self._used_up = step + steps
-        return True
-
-    def state(self) -> Mapping[str, Any]:
-        """Return the step at which the last batch is used up."""
-        return {"used_up": self._used_up}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. An empty state means that no batch has been generated yet."""
-        self._used_up = int(state.get("used_up", 0))
-
-
 logger = logging.getLogger(__name__)
 
 ONE_GROUP = (
@@ -150,6 +85,9 @@ ONE_GROUP = (
 
 _CHECKED = ("_generate", "_generate_groups", "compute_advantages")
 """Methods that the check of TRL calls. It is left out where a user's code replaces one."""
+
+_ADDING_COLUMNS = ("_generate_and_score_completions", "_calculate_rewards")
+"""Methods that may add columns to the rows before the rewards are calculated."""
 
 
 class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
@@ -200,7 +138,10 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     _tag_names: ClassVar[list[str]] = ["trl", "gdpo"]
     _name = "GDPO"
     _returned: Returned | None = None
+    """What our `_calculate_rewards` computed. Read by `_scored_groups`, which calls it. None: an
+    override did not call it."""
     _masks: Any = None
+    """Which tokens the model generated. Written by `_generate`, and read by `_scored_groups`."""
     _is_checked = False
     _warned_of_one_group = False
     _paper: ClassVar[dict[str, str]] = {
@@ -223,7 +164,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         )
         arguments: dict[str, Any] = {k: v for k, v in bound.arguments.items() if k != "self"}
         given = as_sequence(reward_funcs)
-        check_columns(given, arguments, may_add_columns=self._may_add_columns())
+        may_add = replaced(self, GDPOTrainer, _ADDING_COLUMNS)
+        check_columns(given, arguments, may_add_columns=may_add)
         scorer: Any = args.scorer
         self._located = Located()
         functions, self.scorer = as_reward_functions(given, scorer, located=self._located)
@@ -300,10 +242,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._rule.weights_in_force(weights)  # refuses weights that contradict requested shares
         self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
         self._declared = describe_rewards(names, low, high, self._gates)
-
-    def _may_add_columns(self) -> bool:
-        names = ("_generate_and_score_completions", "_calculate_rewards")
-        return any(getattr(type(self), name) is not getattr(GDPOTrainer, name) for name in names)
 
     def _check_weights_column(
         self, args: GDPOConfig, names: Sequence[str], arguments: Mapping[str, Any]
@@ -400,13 +338,10 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         names, count = self.reward_func_names, len(completion_ids) * self._ranks.count
         check_rewards(for_trl, count, names)
         own = self._weights_of_prompts(batch["inputs"])
-        if calls_ours := self._returned is not None:
-            returned = self._returned
-        else:
-            returned = self._exact.of_all_ranks(for_trl, self._ranks)
+        calls_ours = self._returned is not None
+        returned = self._returned or self._exact.of_all_ranks(for_trl, self._ranks)
         gated = self._gated(returned.rewards, returned.rewards, own)
-        if not calls_ours:
-            for_trl = gated.to(for_trl)
+        for_trl = for_trl if calls_ours else gated.to(for_trl)
         rewards, kept = exact_where_kept(gated, for_trl.detach().cpu())
         turns = self._turns_of(returned, own, rewards, kept)
         of_record = {"turn_tokens": None if turns is None else self._located.num_tokens}
@@ -525,11 +460,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         """Check once, before anything is generated, that TRL trains on our advantages."""
         if not self._is_checked:
             self._is_checked = True
-            is_ours = all(
-                getattr(type(self), name) is getattr(GDPOTrainer, name) and name not in vars(self)
-                for name in _CHECKED
-            )
-            if is_ours and calls_only_trl(GRPOTrainer):
+            if not replaced(self, GDPOTrainer, _CHECKED) and calls_only_trl(GRPOTrainer):
                 check_batch(self, self._made_up_batch)
 
     def _made_up_batch(self, inputs: Any) -> Any:

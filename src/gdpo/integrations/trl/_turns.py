@@ -14,6 +14,7 @@ import torch
 
 from gdpo.errors import ConfigError, RewardError
 from gdpo.integrations._turns import Spans, is_per_turn, messages_of, spans_of
+from gdpo.rewards.text import is_from_model
 from gdpo.rollouts import Turn
 
 Messages: TypeAlias = list[dict[str, Any]]
@@ -77,7 +78,7 @@ class Located:
 
 
 def _own(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(message.get("role") == "assistant" for message in messages)
+    return sum(map(is_from_model, messages))
 
 
 def total_of(name: str, value: Any, index: int, count: int) -> Any:

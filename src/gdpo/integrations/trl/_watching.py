@@ -21,10 +21,11 @@ from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl._adapter import end_token_ids, tokenizer_of
 from gdpo.integrations.trl._dashboard import add_dashboard
+from gdpo.integrations.trl._kept_state import KeptState
 from gdpo.integrations.trl._probe import rule_of
 from gdpo.integrations.trl._rewards import numbered
 from gdpo.integrations.trl._rollouts import RolloutLog
-from gdpo.integrations.trl._trainer import GDPOTrainer, KeptState, trl_metrics
+from gdpo.integrations.trl._trainer import GDPOTrainer, trl_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +49,9 @@ def watch(
     The trainer then logs `rewards/<name>/zero_variance_groups`, `rewards/<name>/influence_share`
     (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
     is ignored, is logged once with a remedy. A batch with an infinite reward is left out of these
-    metrics. Any other error switches the watch off. Both are logged, and the training goes on. So
-    it does without a watch if the trainer cannot be watched, is watched already, or is a
-    `GDPOTrainer`, which logs all of this itself. If rewards share a name, later ones are numbered
+    metrics. Any other error switches the watch off. If the trainer cannot be watched, is watched
+    already, or is a `GDPOTrainer`, which logs all of this itself, the call changes nothing. Each of
+    these is logged, and the training goes on. If rewards share a name, later ones are numbered
     (`tags`, `tags_2`). In a run with several processes, every process must call this function.
 
     Args:
@@ -69,7 +70,7 @@ def watch(
         ConfigError: If another argument than the trainer is invalid, or the folder is not writable.
     """
     if reason := _not_watched_because(trainer):
-        logger.warning("gdpo does not watch this training, which goes on: %s", reason)
+        logger.warning("watch(trainer) changes nothing, and the training goes on: %s", reason)
         return
     check_detail(diagnostics, "diagnostics")
     names = numbered(trainer.reward_func_names)
@@ -97,7 +98,7 @@ def _not_watched_because(trainer: Any) -> str | None:
             f"and {_ADVANTAGES}. watch supports GRPOTrainer and RLOOTrainer"
         )
     if any(isinstance(each, _Watched) for each in trainer.callback_handler.callbacks):
-        return "an earlier call of watch does so. Call watch once, with all arguments"
+        return "the trainer is already watched. Call watch once, with all arguments"
     return None
 
 

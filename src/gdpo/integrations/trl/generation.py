@@ -18,6 +18,7 @@ from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
     end_token_ids,
     lacks,
+    replaced,
     timed,
     tried,
     unwrapped_model,
@@ -58,8 +59,7 @@ def generated_by_other(trainer: Any) -> str | None:
         return "use_transformers_continuous_batching is set"
     if trainer.tools or trainer.environment_factories is not None:
         return "completions call tools"
-    trls: Any = GRPOTrainer
-    if type(trainer)._generate_single_turn is not trls._generate_single_turn:
+    if replaced(trainer, GRPOTrainer, ("_generate_single_turn",)):
         return f"{type(trainer).__name__} overrides _generate_single_turn"
     return None
 

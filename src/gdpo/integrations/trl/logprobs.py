@@ -28,7 +28,14 @@ from accelerate.utils import is_peft_model
 from torch import nn
 from transformers import TrainerCallback
 
-from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks, tried
+from gdpo.integrations.trl._adapter import (
+    GRPOTrainer,
+    agree,
+    hand_back,
+    kept_random_states,
+    lacks,
+    tried,
+)
 
 KERNELS = 64
 """Capacity of each kernel cache. A micro-batch uses about 20 kernels; decoding steps use more.
@@ -169,7 +176,7 @@ class CompletionOnlyHead(GRPOTrainer):
         wanted = self._is_wanted(self.accelerator.device)
         if not wanted or self._not_here_because(self.model, (2, 4, 2), {}):
             return None
-        with torch.no_grad(), torch.random.fork_rng(()):
+        with torch.no_grad(), kept_random_states():
             state = torch.random.get_rng_state()
             ours, _ = self._score(*made_up)
             torch.random.set_rng_state(state)  # the same dropout
@@ -180,8 +187,7 @@ class CompletionOnlyHead(GRPOTrainer):
         model: Any = self.model
         mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}
         dtype: Any = mixed.get(str(self.accelerator.mixed_precision), model.dtype)
-        tolerance = torch.finfo(dtype).eps ** 0.5 * max(1.0, float(theirs.abs().max()))
-        if torch.allclose(ours, theirs.float(), rtol=0, atol=tolerance):
+        if agree(ours, theirs, dtype):
             return None
         return "its log-probabilities differ from those of TRL's head in a trial"
 

@@ -1,0 +1,72 @@
+"""Saves gdpo's state in TRL's checkpoints, and counts batches that TRL generates again once."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from transformers import TrainerCallback
+
+
+class Stateful(Protocol):
+    """An object whose state consists of lists, numbers and text."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state. An empty mapping means that there is no state."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state. An empty state means that nothing was saved."""
+        ...
+
+
+class KeptState(TrainerCallback):
+    """Saves the states of objects (estimator, watch) in every checkpoint, and restores them.
+
+    Args:
+        subjects: Maps each name to an object. Each state is saved under this name in the
+            checkpoint's `trainer_state.json`, alongside the states of callbacks.
+    """
+
+    def __init__(self, subjects: Mapping[str, Stateful]) -> None:
+        self.subjects = dict(subjects)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Restore the states from the checkpoint that training resumes from, if any."""
+        for key, subject in self.subjects.items():
+            subject.restore(state.stateful_callbacks.get(key, {}))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Copy the states into the trainer's state, which is saved with the next checkpoint."""
+        for key, subject in self.subjects.items():
+            if now := subject.state():
+                state.stateful_callbacks[key] = now
+
+
+class CountedBatches:
+    """Counts a generation batch once, also if TRL generates it again after a resumption.
+
+    A checkpoint of TRL does not contain the rollouts. If it was saved before all of them were used,
+    the resumed run generates others in their place.
+    """
+
+    def __init__(self) -> None:
+        self._used_up = 0
+
+    def counts(self, step: int, steps: int) -> bool:
+        """Return whether the batch generated at an optimizer step is another than the last one.
+
+        Args:
+            step: Number of optimizer steps that are finished.
+            steps: Number of optimizer steps that use the batch. 0: less than one.
+        """
+        if step < self._used_up:
+            return False
+        self._used_up = step + steps
+        return True
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the step at which the last batch is used up."""
+        return {"used_up": self._used_up}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state. An empty state means that no batch has been generated yet."""
+        self._used_up = int(state.get("used_up", 0))
