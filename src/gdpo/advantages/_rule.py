@@ -94,16 +94,16 @@ class AdvantageRule:
             this value. NaN: not declared.
         high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
         weights: Weights that the rule will be called with. An estimator of your own is called with
-            these weights on a small made-up batch. If they are an array, the batch consists of
-            arrays of the same library, otherwise of NumPy arrays or of any loaded library that the
-            estimator works for. None: equal weights.
+            these weights on small made-up batches. If they are an array, the batches are arrays of
+            the same library, otherwise NumPy arrays or arrays of another loaded library. None:
+            equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
             allowed. `wants_turns` tells whether the estimator is one.
 
     Raises:
         ConfigError: If the estimator, an option or a reward name is unknown, a required option is
-            missing, or the estimator rejects an option. If an estimator of your own fails on the
-            made-up batch, returns an invalid result, or changes its arguments.
+            missing, or the estimator rejects an option. If an estimator of your own fails,
+            returns an invalid result or changes its arguments on every made-up batch.
 
     Examples:
         >>> rule = AdvantageRule("gdpo", ["format", "correct"], {"noise_floor": {"format": 0.1}})

@@ -211,8 +211,8 @@ def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
         known = ":" in name or name in ESTIMATORS or name in TURN_ESTIMATORS
         if not known and Path(name).exists():
             raise ConfigError(
-                f"--estimators {name}: this is a path, not an estimator. Write estimators with "
-                "commas (--estimators grpo,gdpo), and paths before all options"
+                f"--estimators {name}: this is a path, not an estimator. Separate estimators with "
+                "commas (--estimators grpo,gdpo), and put paths before all options"
             )
         resolve_estimator(name)
     return names

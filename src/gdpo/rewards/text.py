@@ -8,8 +8,8 @@ like messages. In messages, only the contents of the model's own messages count:
 - A content is a text, or a list of parts (`{"type": "text", "text": ...}`), whose texts are
   joined. Images, reasoning parts and tool calls are not content.
 
-A reward gets the last message that has visible content, which a user reads as the answer, or all
-of these messages, joined by newlines (`scope="all"`).
+A reward gets the last message that has visible content, or all of these messages, joined by
+newlines (`scope="all"`). `from_file` decodes prompts and completions that a file contains.
 """
 
 import json
