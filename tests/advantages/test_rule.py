@@ -1,6 +1,7 @@
 """An estimator with its options, as a configuration names them."""
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -325,6 +326,23 @@ def of_groups_of_four(rewards, weights):
     return (np.eye(4) - 0.25) @ np.asarray(rewards) @ np.asarray(weights)
 
 
+def of_groups_of_six(rewards, weights):
+    return rewards.reshape(len(rewards), 2, 3, 2).sum(-1).reshape(len(rewards), 6)
+
+
+def of_groups_of_five(rewards, weights):
+    return rewards @ weights - np.ones(5)
+
+
+def of_one_prompt(rewards, weights):
+    (group,) = np.asarray(rewards)
+    return (group @ np.asarray(weights))[None]
+
+
+def at_random(rewards, weights):
+    return np.random.rand(*rewards.shape[:2]) + random.random() + torch.rand(1).item()  # noqa: NPY002
+
+
 def of_shares(rewards, weights):
     assert abs(sum(weights) - 1) < 1e-9
     return rewards @ weights
@@ -364,6 +382,10 @@ def of_turns_and_counts(rewards, weights, *, turns, token_counts=None):
         ("of_large_groups", {}),
         ("of_shares", {}),
         ("of_groups_of_four", {}),
+        ("of_groups_of_five", {}),
+        ("of_groups_of_six", {}),
+        ("of_one_prompt", {}),
+        ("at_random", {}),
         ("of_pass_rates", {}),
         ("with_ranges", {}),
         ("with_token_counts", {"token_counts": True}),
@@ -374,6 +396,18 @@ def of_turns_and_counts(rewards, weights, *, turns, token_counts=None):
 def test_an_estimator_of_ones_own_that_has_needs_is_not_refused(function, options):
     declared = {"low": [-2.0, 5.0], "high": [-1.0, 9.0]} if function == "with_ranges" else {}
     AdvantageRule(f"{__name__}:{function}", NAMES, options, turns=True, **declared)
+
+
+def test_trying_an_estimator_leaves_the_random_states_as_they_were():
+    def drawn():  # not Python's: type checks draw from it in tests
+        return np.random.rand(), torch.rand(1).item()  # noqa: NPY002
+
+    states = np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    expected = drawn()
+    np.random.set_state(states[0])  # noqa: NPY002
+    torch.set_rng_state(states[1])
+    AdvantageRule(f"{__name__}:at_random", NAMES)
+    assert drawn() == expected
 
 
 def test_the_kind_of_array_and_the_values_of_the_weights_are_those_of_the_run():

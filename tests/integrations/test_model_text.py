@@ -311,7 +311,7 @@ RECORDS = {
     "verl": ({"input": "p", "output": "12", "score": 1, "step": 1}, "num_turns", 4, 2),
     "slime": (
         {"rollout_id": 1, "group_index": 1, "reward": 1.0, "prompt": "p", "response": "12"},
-        *("loss_mask", [1, 0, 1], [1, 1, 0]),
+        *("loss_mask", [1, 1, 0], [1, 1, 1]),
     ),
 }
 

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin
 from trl import GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _packing, _sampling
+from gdpo.integrations.trl._adapter import agree
 from gdpo.integrations.trl._sampling import difference_from_generate
 from gdpo.integrations.trl.generation import model_not_covered
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead
@@ -106,6 +107,20 @@ def test_our_head_is_used_if_only_trls_fails(tiny_policy, tmp_path, monkeypatch,
     assert not [text for text in caplog.messages if text.startswith("completion_only_head")]
     trainer.train()
     assert trainer.state.global_step == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_shift_of_log_probabilities_is_no_rounding(dtype):
+    theirs = -(torch.arange(20.0) / 2).to(dtype)
+    assert agree(theirs + 1e-3 * torch.finfo(dtype).eps, theirs, dtype)
+    assert not agree(theirs + 0.45, theirs, dtype)
+
+
+def test_scores_in_float64_are_compared_in_float64():
+    theirs = torch.tensor([1.0, -torch.inf, 3.0], dtype=torch.float64)
+    assert agree(theirs + 1e-13, theirs, torch.float64)
+    assert not agree(theirs + 1e-8, theirs, torch.float64)
+    assert not agree(theirs.nan_to_num(), theirs, torch.float64)
 
 
 def test_a_head_that_fails_is_not_used(tiny_policy, tmp_path, monkeypatch, caplog):

@@ -136,6 +136,12 @@ def test_the_check_changes_no_number_of_a_training(tiny_policy, tmp_path):
     assert logs[0][-2]["num_tokens"] > 0
 
 
+def as_trls(function):
+    """Let a function look like code of a newer TRL, not like a user's patch."""
+    file = inspect.getsourcefile(GRPOTrainer)
+    function.__code__ = function.__code__.replace(co_filename=file)
+
+
 def moved(monkeypatch, change):
     """Let TRL change its batch after it has computed the advantages."""
     own = GRPOTrainer._generate_and_score_completions
@@ -143,7 +149,7 @@ def moved(monkeypatch, change):
     def scored(self, inputs):
         return change(self, own(self, inputs))
 
-    scored.__module__ = own.__module__  # a newer TRL, not a user's patch
+    as_trls(scored)
     monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", scored)
 
 
@@ -156,7 +162,7 @@ def test_advantages_that_are_not_ours_are_an_error_before_generation(
     def flipped(*args):
         return own(*args).flip(0)
 
-    flipped.__module__ = own.__module__  # a newer TRL, not a user's patch
+    as_trls(flipped)
     monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", flipped)
     monkeypatch.setattr(trainer, "rollout_func", lambda *_: pytest.fail("generated"))
     with pytest.raises(ConfigError, match=r"TRL [\d.]+ does not train on gdpo's advantages"):

@@ -1,6 +1,5 @@
 """Tests models with image inputs: our trainer and TRL's train a tiny LLaVA."""
 
-import json
 import logging
 
 import pytest
@@ -51,7 +50,7 @@ def test_gdpo_trains_on_images_and_records_each_reward(tiny_policy, tmp_path):
         assert f"rewards/{name}/zero_variance_groups" in trainer.state.log_history[0]
     rollout = read_rollouts(rollout_file(folder, 1))[0]
     (asked,) = rollout.prompt
-    image, question = json.loads(asked["content"])["content"]
+    image, question = asked["content"]
     assert image == {"type": "image"}
     assert question["text"].startswith("colour")
     assert set(rollout.rewards) == {"upper", "even"}

@@ -130,6 +130,106 @@ def test_a_class_of_trl_that_a_script_patches_counts(tiny_policy, tmp_path, monk
     assert (second.max(1) == 1).all()
 
 
+def not_linear(rewards):
+    rewards = best_of_group(rewards)
+    rewards[::4] = -1000
+    return rewards
+
+
+@pytest.mark.parametrize("owner", [GRPOTrainer, GDPOTrainer])
+def test_a_decorated_patch_of_a_class_counts(owner, tiny_policy, tmp_path, monkeypatch):
+    own, calls = owner._calculate_rewards, []
+
+    @functools.wraps(own)
+    def patched(self, *args):
+        calls.append(self)
+        return not_linear(own(self, *args))
+
+    monkeypatch.setattr(owner, "_calculate_rewards", patched)
+    trainer = trainer_of(tiny_policy, tmp_path)
+    assert not calls  # no made-up batch
+    trainer.train()
+    assert len(calls) == 1
+    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    assert [each.rewards["tenths"] for each in rollouts[::4]] == [-1000.0] * 3
+
+
+def test_an_override_that_calls_super_for_parts_counts(tiny_policy, tmp_path):
+    class Parts(GDPOTrainer):
+        def _calculate_rewards(self, *batch):
+            half = len(batch[0]) // 2
+            parts = [[each[:half] for each in batch], [each[half:] for each in batch]]
+            return torch.cat([super(Parts, self)._calculate_rewards(*part) for part in parts])
+
+    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Parts)
+    trainer.train()
+    for each in read_rollouts(rollout_file(tmp_path / "rollouts", 1)):
+        assert each.rewards["tenths"] == pytest.approx(tenths([each.completion])[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("way", ["removes itself", "puts the original back"])
+def test_a_replacement_that_ends_itself_runs_once(way, tiny_policy, tmp_path):
+    trainer = trainer_of(tiny_policy, tmp_path, max_steps=2)
+    before, calls = trainer._calculate_rewards, []
+
+    def once(*args):
+        calls.append(args)
+        if way == "removes itself":
+            del trainer._calculate_rewards
+        else:
+            trainer._calculate_rewards = before
+        return before(*args)
+
+    trainer._calculate_rewards = once
+    trainer.train()
+    assert len(calls) == 1
+    assert vars(trainer).get("_calculate_rewards") is not once
+
+
+def test_rewards_in_float32_without_super_are_not_taken_for_rounding(tiny_policy, tmp_path):
+    class Large(GDPOTrainer):
+        def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+            first = torch.arange(len(completions)) % 4 / 10 + 100000
+            return torch.stack([first, torch.ones_like(first)], 1)
+
+    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Large)
+    trainer.train()
+    assert trainer.state.log_history[0]["rewards/tenths/zero_variance_groups"] == 0
+    assert trainer.state.log_history[0]["rewards/tenths/influence_share"] == 1
+
+
+def test_a_patched_loss_is_not_tried_and_not_packed(tiny_policy, tmp_path, monkeypatch, caplog):
+    own, calls = GRPOTrainer._compute_loss, []
+
+    @functools.wraps(own)
+    def patched(self, *args):
+        calls.append(args)
+        return own(self, *args)
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", patched)
+    trainer = trainer_of(tiny_policy, tmp_path)
+    assert not calls
+    assert trainer._packing is None
+    assert "overrides TRL's loss" in caplog.text
+
+
+def test_a_decorated_reward_is_called_as_its_decorator_wants(tiny_policy, tmp_path):
+    def only_texts(function):
+        @functools.wraps(function)
+        def call(*args, completions, **columns):
+            return [function(text) for text in completions]
+
+        return call
+
+    @only_texts
+    def length(text):
+        return float(len(text))
+
+    trainer = trainer_of(tiny_policy, tmp_path, rewards=[length])
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
 def test_a_compute_advantages_of_the_instance_is_used(tiny_policy, tmp_path):
     trainer = trainer_of(tiny_policy, tmp_path)
     trainer.compute_advantages = lambda rewards, token_counts=None: 2 * rewards[..., 0]

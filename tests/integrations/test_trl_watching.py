@@ -2,8 +2,10 @@
 
 import functools
 import json
+import sys
 
 import pytest
+import torch
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import bytes_written, digits
 from tests.integrations.variants import make as make_variant
@@ -272,6 +274,72 @@ def test_a_trainer_is_watched_once(tiny_policy, tmp_path, caplog):
     watch(trainer)
     assert len(trainer.callback_handler.callbacks) == callbacks
     assert any("already watched" in message for message in caplog.messages)
+    trainer.train()
+    assert trainer.state.log_history[0]["rewards/digits/influence_share"] is not None
+
+
+def random_numbers(rewards, weights):
+    return torch.rand(*rewards.shape[:2]).to(rewards)
+
+
+def test_an_estimator_that_draws_numbers_does_not_change_the_training(tiny_policy, tmp_path):
+    losses = []
+    for estimators in ([], ["tests.integrations.test_trl_watching:random_numbers"]):
+        trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=3)
+        watch(trainer, estimators=estimators)
+        trainer.train()
+        losses.append([row["loss"] for row in trainer.state.log_history[:3]])
+    assert losses[0] == losses[1]
+
+
+def leaves(rewards, weights):
+    if len(rewards) < 6:
+        sys.exit(0)
+    return rewards[..., 0]
+
+
+def test_an_estimator_that_leaves_does_not_end_the_training(tiny_policy, tmp_path, caplog):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
+    watch(trainer, estimators=["tests.integrations.test_trl_watching:leaves"])
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert any("watch is switched off" in message for message in caplog.messages)
+
+
+def no_names(trainer):
+    del trainer.reward_func_names
+
+
+def no_callbacks(trainer):
+    del trainer.callback_handler
+
+
+class _Fixed:
+    _calculate_rewards = property(lambda self: lambda *args: None)
+    _generate_and_score_completions = print
+    reward_func_names = ("a", "b")
+    args = callback_handler = None
+
+
+@pytest.mark.parametrize("change", [no_names, no_callbacks, None])
+def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(change, tiny_policy, tmp_path, caplog):
+    trainer = _Fixed()
+    if change is not None:
+        trainer, _ = make("grpo", tiny_policy, tmp_path)
+        change(trainer)
+    before = dict(vars(trainer))
+    watch(trainer)
+    assert vars(trainer) == before
+    assert any("changes nothing" in message for message in caplog.messages)
+
+
+def test_a_method_with_more_arguments_is_watched(tiny_policy, tmp_path):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
+    own = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs, tag: own(inputs)
+    watch(trainer)
+    watched = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: watched(inputs, "tag")
     trainer.train()
     assert trainer.state.log_history[0]["rewards/digits/influence_share"] is not None
 

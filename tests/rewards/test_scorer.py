@@ -9,7 +9,9 @@ import pytest
 
 from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards import Reward, Scorer, score
-from gdpo.rewards.scorer import check_distinct, score_one
+from gdpo.rewards.scorer import check_distinct
+from gdpo.rewards.scores import score_one
+from gdpo.rewards.unchanging import has_changed, unchanging
 
 
 def length(completion, reference):
@@ -229,3 +231,39 @@ def test_a_retry_gets_the_reference_as_it_was():
     with Scorer([Reward("fails", fails_once, 0, 1)]) as scorer:
         assert scorer.score(["x"], [{"answer": "5"}]).values.tolist() == [[1]]
     assert seen == ["5", "5"]
+
+
+class Uncopied(Exception):
+    """Cannot be unpickled, because its argument is missing then."""
+
+    def __init__(self, *, place):
+        super().__init__(place)
+
+
+def test_a_reference_that_cannot_be_copied_is_one_failure():
+    found = score([ALWAYS], ["a", "b"], [{"seen": Uncopied(place=1)}, {}])
+    assert found.values.ravel().tolist() == pytest.approx([math.nan, 1.0], nan_ok=True)
+    (failure,) = found.failures
+    assert failure.kind == "raised TypeError"
+
+
+ALWAYS = Reward("always", lambda completion, reference: 1.0, 0, 1)
+
+
+class Opaque:
+    """Defines no equality, so that a copy is never equal."""
+
+
+def renames(completion, reference):
+    reference["values"][0] += 1
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "changes"), [(lambda completion, reference: 1.0, False), (renames, True)]
+)
+def test_only_a_reward_that_changes_its_reference_is_named(function, changes):
+    watched = unchanging(Reward("r", function, 0, 1))
+    reference = {"values": np.zeros(3), "object": Opaque()}
+    assert has_changed(score([watched], ["a"], [reference])) == changes
+    assert reference["values"][0] == 0

@@ -143,3 +143,27 @@ def test_a_turn_is_a_message_of_the_model_and_never_a_result():
     with Scorer([turn]) as scorer:
         scores = scorer.score([talk, [RESULT]], [{"answer": "TOOL"}] * 2)
     assert scores.turns["turn"] == [[0, 1], []]
+
+
+TALKS = [json.dumps([CALL, RESULT, says(str(i))]) for i in range(5)]
+
+
+@pytest.mark.parametrize("odd", ["[]", "null", TALKS[0][:40], "{"])
+def test_one_row_that_is_not_messages_does_not_make_texts_of_the_others(odd):
+    found = from_file([*TALKS, odd])
+    assert [completion_text(each) for each in found[:5]] == ["0", "1", "2", "3", "4"]
+    assert found[5] is None
+
+
+def test_a_few_responses_that_look_like_messages_stay_texts():
+    column = ["It is 7.", "8", TALKS[0], TALKS[1]]
+    assert from_file(column) == column
+
+
+def test_a_file_that_distinguishes_texts_from_messages_is_not_decoded():
+    assert from_file(TALKS, decode=False) == TALKS
+
+
+def test_a_single_message_is_a_list_of_one_message():
+    assert completion_text(says("7")) == "7"
+    assert completion_text(RESULT) == ""

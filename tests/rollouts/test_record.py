@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gdpo.errors import DataError
+from gdpo.rewards.text import completion_text
 from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 from gdpo.rollouts.record import Turn, opened, read_declared
@@ -205,3 +206,13 @@ def test_a_step_without_rollouts_has_no_record(tmp_path):
 def test_a_missing_record_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"does not exist$"):
         read_rollouts(tmp_path / "nowhere.parquet")
+
+
+@pytest.mark.parametrize("field", ["function_call", "reasoning_content"])
+def test_a_message_without_content_is_not_read_as_text(tmp_path, field):
+    path = tmp_path / "a.parquet"
+    said = [{"role": "assistant", field: "it is 7"}]
+    write_rollouts(path, [dataclasses.replace(ROLLOUT, completion=said)])
+    (rollout,) = read_rollouts(path)
+    assert rollout.completion == [{"role": "assistant", "content": None, field: "it is 7"}]
+    assert completion_text(rollout.completion) == ""

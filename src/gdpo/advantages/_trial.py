@@ -1,7 +1,9 @@
 """Calls a user's estimator on made-up batches, so that mistakes show before a model is loaded."""
 
+import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -14,12 +16,18 @@ from gdpo.advantages.arrays import Number, Weights
 from gdpo.advantages.registry import check_advantages, check_unchanged
 from gdpo.errors import ConfigError
 
-_PROMPTS, _TURNS = 6, 3
-"""Size of a made-up batch. No number of samples equals the number of prompts, so that a transposed
-result has the wrong shape."""
+_TURNS = 3
+"""Largest number of turns of a rollout."""
 
-_FORMS = ((16, True), (16, False), (8, True), (4, True))
-"""Numbers of samples per prompt, with rewards inside of their ranges (True) or at the ends."""
+_SIZES = (
+    *((6, 16), (6, 8), (6, 4), (8, 16), (4, 8), (1, 8), (1, 16), (1, 4), (6, 32), (4, 64)),
+    *((8, 2), (8, 3), (8, 5), (8, 6), (8, 7), (8, 9), (8, 10), (8, 12), (8, 24)),
+)
+"""Numbers of prompts, and of samples per prompt. They differ, so that a transposed result has the
+wrong shape."""
+
+_FORMS = tuple((*size, inside) for size in _SIZES for inside in (True, False))
+"""Sizes, with rewards inside of their ranges (True) or at the ends."""
 
 _LIBRARIES = ("torch", "jax.numpy", "numpy")
 """Modules of array libraries that a user's estimator may be written for, if they are loaded."""
@@ -57,7 +65,8 @@ def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeU
     problem: ConfigError | None = None
     for batch in batches:
         try:
-            _try_one(compute, name, batch)
+            with _kept_random_states():
+                _try_one(compute, name, batch)
         except ConfigError as error:
             problem = problem or ConfigError(
                 f"{error} (called with a made-up batch before training: rewards of shape "
@@ -67,6 +76,21 @@ def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeU
             return batch.to_array
     assert problem is not None, "there are no batches to try"
     raise problem
+
+
+@contextmanager
+def _kept_random_states() -> Generator[None]:
+    """Restore the random states that an estimator may use, so that a training stays the same."""
+    numbers, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 (the user's)
+    torch = sys.modules.get("torch")
+    tensors = None if torch is None else torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(numbers)
+        np.random.set_state(arrays)  # noqa: NPY002
+        if torch is not None:
+            torch.random.set_rng_state(tensors)
 
 
 def _try_one(compute: Callable[[MadeUp], Any], name: str, batch: MadeUp) -> None:
@@ -98,10 +122,10 @@ def made_up_batches(
     """
     count = len(low)
     given = [weights] if weights is not None else [np.ones(count), np.full(count, 1 / count)]
-    for to_array, (samples, inside), each in product(_libraries(weights), _FORMS, given):
+    for to_array, (prompts, samples, inside), each in product(_libraries(weights), _FORMS, given):
         rng = np.random.default_rng(0)
-        counts = rng.integers(1, _TURNS, (_PROMPTS, samples), endpoint=True)
-        axes = (_PROMPTS, samples, *((_TURNS,) if turns else ()), count)
+        counts = rng.integers(1, _TURNS, (prompts, samples), endpoint=True)
+        axes = (prompts, samples, *((_TURNS,) if turns else ()), count)
         part = rng.random(axes) if inside else rng.integers(0, 1, axes, endpoint=True)
         lowest, highest = _ranges(low, high)
         rewards = lowest * (1 - part) + highest * part

@@ -81,7 +81,7 @@ class Rescorer:
     def __call__(self, written: Sequence[RolloutText]) -> Rescored:
         """Return the rewards of rollouts, or None where a reward does not apply or fails."""
         problems: Problems = {}
-        prompts = from_file([each.prompt for each in written])
+        prompts = from_file([each.prompt for each in written], decode=not _is_restored(written))
         references = [
             self._reference(each, prompt, i, problems)
             for i, (each, prompt) in enumerate(zip(written, prompts, strict=True))
@@ -151,8 +151,13 @@ def _lost(values: Sequence[Any], why: Sequence[str]) -> Problems:
 
 def completions_of(written: Sequence[RolloutText]) -> list[Text | None]:
     """Return the completion of each rollout, or None if the model's text is unknown."""
-    found = from_file([each.completion for each in written])
+    decode = not _is_restored(written)
+    found = from_file([each.completion for each in written], decode=decode)
     return [None if each.mixed else text for each, text in zip(written, found, strict=True)]
+
+
+def _is_restored(written: Sequence[RolloutText]) -> bool:
+    return any(each.restored for each in written)
 
 
 def _count(tokens: Any) -> int | None:

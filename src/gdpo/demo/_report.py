@@ -82,7 +82,8 @@ def _values(rows: Sequence[dict[str, Any]], reward: Reward) -> tuple[float, ...]
 def report_table(all_curves: Sequence[Curve]) -> Table:
     """Return a table of the start, the end and the step that reached the threshold, per curve."""
     table = Table(
-        title="start and end: mean over the first and the last tenth of the steps",
+        title="start and end: mean over the first and the last tenth of the steps; reached: mean "
+        "of 5 steps",
         title_justify="left",
     )
     table.add_column("reward", style="cyan")

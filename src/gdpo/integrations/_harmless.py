@@ -43,7 +43,7 @@ class Harmless:
                     error,
                 )
             self._has_left_out = True
-        except Exception as error:  # noqa: BLE001 (nothing that a watch meets may end a training)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (nothing may end a training)
             frame = traceback.extract_tb(error.__traceback__)[-1]
             if self.on:
                 logger.warning(

@@ -25,7 +25,7 @@ def as_messages(completion: str | Messages) -> Messages:
     """Return the messages of a completion. A text is one message of the model."""
     if isinstance(completion, str):
         return [{"role": "assistant", "content": completion}]
-    return completion
+    return [completion] if isinstance(completion, Mapping) else completion
 
 
 @dataclass(frozen=True, slots=True)

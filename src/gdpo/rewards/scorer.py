@@ -27,7 +27,7 @@ from gdpo.rewards.reward import (
     as_messages,
     refuse_no_reward,
 )
-from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores, score_one
+from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores
 from gdpo.rewards.text import completion_text, is_from_model
 
 logger = logging.getLogger(__name__)
@@ -195,8 +195,7 @@ class Scorer:
         results: dict[tuple[int, int], Result] = {}
         try:
             for call in quick:
-                result = score_one(call.reward, *call.arguments(), call.index)
-                results[_key_of(call)] = result
+                results[_key_of(call)] = call.run()
                 counter.advance()
             if slow:
                 if self._workers is None:
@@ -267,7 +266,11 @@ def _judged(
             f"reward {counted.name!r} needs the number of tokens. Pass num_tokens, one number "
             "per completion"
         )
-    keys = [_key(reference, i, "reference") for i, reference in enumerate(references)]
+    pickled: dict[int, bytes] = {}  # rollouts of a prompt often share one object
+    for i, reference in enumerate(references):
+        if id(reference) not in pickled:
+            pickled[id(reference)] = _key(reference, i, "reference")
+    keys = [pickled[id(reference)] for reference in references]
     judged: dict[_Kind, _Judged] = {}
     for kind, reward in kinds.items():
         if reward.of == "turn":

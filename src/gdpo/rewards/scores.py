@@ -88,6 +88,14 @@ class Call:
         own = given if isinstance(given, str | int) else pickle.loads(pickle.dumps(given))
         return own, pickle.loads(self.reference)
 
+    def run(self) -> "Result":
+        """Return the result in this process. A reference that cannot be copied is a failure."""
+        try:
+            given, reference = self.arguments()
+        except Exception as error:  # noqa: BLE001  objects of users may define how they are copied
+            return raised(self.reward, self.index, error)
+        return score_one(self.reward, given, reference, self.index)
+
     def timed_out(self, seconds: float, why: str = "") -> Failure:
         """Return the failure of a call that took longer than `seconds`.
 

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gdpo.rewards.reward import Messages, Scope
+from gdpo.rewards.reward import Messages, Scope, as_messages
 
 _TEXT_PARTS = (None, "text", "output_text")
 """Types of the parts of a content that are text."""
@@ -27,7 +27,7 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
 
     Args:
         completion: A text, which is returned unchanged, or the messages of the completion, without
-            those of the prompt.
+            those of the prompt. One message without a list around it is a list of one message.
         scope: "last" for the last message of the model that has visible content, or "all" for all
             of them, joined by newlines.
 
@@ -45,7 +45,8 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
     """
     if isinstance(completion, str):
         return completion
-    texts = [content_text(each.get("content")) for each in completion if is_from_model(each)]
+    messages = as_messages(completion)
+    texts = [content_text(each.get("content")) for each in messages if is_from_model(each)]
     said = [text for text in texts if text.strip()] or texts[-1:]
     return "\n".join(said if scope == "all" else said[-1:])
 
@@ -75,21 +76,30 @@ def prompt_text(prompt: str | Messages) -> str:
     return "".join(content_text(message.get("content")) for message in prompt)
 
 
-def from_file(column: Sequence[Any]) -> list[str | Messages | None]:
+def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messages | None]:
     """Return prompts or completions from a file as texts or messages, or None if there is no text.
 
-    A file may contain messages as JSON text. Such texts are decoded only if every text of the
-    column that is not blank contains messages with roles: a single text may be a response that
-    looks like messages. One message without a list around it is a list of one message.
+    A file may contain messages as JSON text. Such texts are decoded only if more than half of the
+    texts in the column contain messages with roles, because a single text may be a response that
+    looks like messages. In such a column, other JSON, such as `[]` or a truncated list, is no text.
+    One message without a list around it is a list of one message.
 
     Args:
         column: The values of one column in the file.
+        decode: Whether texts may contain messages. False: the file distinguishes both.
     """
-    decoded = {text: _decoded(text) for text in column if isinstance(text, str) and text.strip()}
-    if None in decoded.values():
-        decoded = {}
-    opened = [decoded.get(each, each) if isinstance(each, str) else each for each in column]
-    return [each if isinstance(each, str) else _messages(each) for each in opened]
+    texts = {text for text in column if isinstance(text, str) and text.strip()} if decode else ()
+    found = {text: _decoded(text) for text in texts}
+    if 2 * sum(each is not None for each in found.values()) <= len(found):
+        found = {}
+
+    def opened(value: Any) -> str | Messages | None:
+        if not isinstance(value, str):
+            return _messages(value)
+        is_json = value in found and value.lstrip().startswith(("[", "{", "null"))
+        return found[value] if is_json else value
+
+    return list(map(opened, column))
 
 
 def _decoded(text: str) -> Any:

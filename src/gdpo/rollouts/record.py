@@ -221,9 +221,10 @@ def _content(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, str) and set(message) <= {"role", "content"} and not _fields(content):
         return content
-    return json.dumps(
-        {k: v for k, v in message.items() if k != "role"}, ensure_ascii=False, default=str
-    )
+    fields = {k: v for k, v in message.items() if k != "role"}
+    if not fields.keys() & {"content", "tool_calls"}:
+        fields["content"] = None  # so that `_fields` knows a message
+    return json.dumps(fields, ensure_ascii=False, default=str)
 
 
 def _storable(text: str) -> str:

@@ -469,9 +469,8 @@ def _say(trainer: GRPOTrainer, message: str) -> None:
 def _untouched_because(trainer: GRPOTrainer) -> str | None:
     if reason := lacks("pack_micro_batches", trainer):
         return reason
-    if replaced(trainer, PackedMicroBatches, ("_compute_loss",)) or replaced(
-        trainer, GRPOTrainer, ("compute_loss", *_OF_THE_LOSS)
-    ):
+    parts = ("_compute_loss", "compute_loss", *_OF_THE_LOSS)
+    if replaced(trainer, parts) or replaced(GRPOTrainer, parts):
         return f"{type(trainer).__name__} overrides TRL's loss"
     if trainer.loss_type not in (*_BY_ROWS, *_BY_TOKENS, *_BY_GENERATION_BATCH):
         return f"the normalizer of loss_type={trainer.loss_type!r} is not known"

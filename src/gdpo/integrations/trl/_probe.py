@@ -19,7 +19,7 @@ import torch
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
-from gdpo.integrations.trl._adapter import TESTED, end_token_ids, kept_random_states
+from gdpo.integrations.trl._adapter import TESTED, end_token_ids, kept_random_states, replaced
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _CANDIDATES = (
 )
 """The estimators that `rule_of` knows."""
 
-_CALLED = ("_generate_and_score_completions", "_calculate_rewards", "_generate")
+CALLED = ("_generate_and_score_completions", "_calculate_rewards", "_generate")
 """The methods of TRL that a made-up batch goes through."""
 
 _KEPT = ("_metrics", "_logs", "_pending_metrics", "_pending_extra_logs")
@@ -58,9 +58,9 @@ def rule_of(trainer: Any) -> str | None:
     Args:
         trainer: A `GRPOTrainer`, an `RLOOTrainer` or a subclass.
     """
-    if not calls_only_trl(type(trainer)):
-        return None
     try:
+        if replaced(type(trainer), CALLED):
+            return None
         score = partial(type(trainer)._generate_and_score_completions, trainer)
         found = advantages_of(trainer, score)
     except Exception:  # noqa: BLE001  whatever fails: the rule is not known, and training goes on
@@ -68,12 +68,6 @@ def rule_of(trainer: Any) -> str | None:
     differences = {name: _difference(found, name, trainer) for name in _CANDIDATES}
     nearest = min(differences, key=differences.__getitem__)
     return nearest if differences[nearest] < _CLOSE else None
-
-
-def calls_only_trl(trainer_class: type) -> bool:
-    """Return whether the methods that a made-up batch goes through are TRL's own."""
-    methods = [getattr(trainer_class, name, None) for name in _CALLED]
-    return all(each is None or each.__module__.partition(".")[0] == "trl" for each in methods)
 
 
 def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None:

@@ -73,7 +73,8 @@ def _remedy(error: Exception, passed: Mapping[str, Any], columns: Sequence[str])
 def _wrong_parameters(function: Any, passed: Sequence[str], columns: Sequence[str]) -> str | None:
     """Return why a function cannot be called with these arguments, and what to do, or None."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        # Not those of a function that a decorator has wrapped: the decorator may adapt the call.
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
         return None
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -120,7 +120,7 @@ def _check_names(names: Sequence[str], rewards: Sequence[Any]) -> None:
         if name in names[:i]:
             raise ConfigError(
                 f"two rewards have the name {name!r}, but weights, metrics and files go by name. "
-                f"Rename one before you create the trainer: "
+                f"Rename reward {i} before you create the trainer: "
                 f"{_renaming(rewards[i] if i < len(rewards) else None, f'{name}_2')}"
             )
 

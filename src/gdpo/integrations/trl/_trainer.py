@@ -45,7 +45,7 @@ from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._groups import Groups
 from gdpo.integrations.trl._kept_state import CountedBatches, KeptState
 from gdpo.integrations.trl._packing import PackedMicroBatches, loss_mask
-from gdpo.integrations.trl._probe import calls_only_trl, check_batch
+from gdpo.integrations.trl._probe import CALLED, check_batch
 from gdpo.integrations.trl._rewards import (
     all_weights,
     as_reward_functions,
@@ -65,7 +65,7 @@ from gdpo.integrations.trl._turns import (
     warning_of_loss,
 )
 from gdpo.integrations.trl.generation import fast_rollouts
-from gdpo.integrations.trl.logprobs import CompletionOnlyHead, bound_memory
+from gdpo.integrations.trl.logprobs import CompletionOnlyHead
 from gdpo.integrations.trl.vllm_versions import check_vllm
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import check_gates, closed_gates, declared_ranges, describe_rewards
@@ -164,7 +164,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         )
         arguments: dict[str, Any] = {k: v for k, v in bound.arguments.items() if k != "self"}
         given = as_sequence(reward_funcs)
-        may_add = replaced(self, GDPOTrainer, _ADDING_COLUMNS)
+        may_add = replaced(self, _ADDING_COLUMNS) or replaced(GRPOTrainer, _ADDING_COLUMNS)
         check_columns(given, arguments, may_add_columns=may_add)
         scorer: Any = args.scorer
         self._located = Located()
@@ -186,7 +186,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._detail, self._watch, self._batches = args.diagnostics, Watch(), CountedBatches()
         self._warn_of_loss()
         add_dashboard(self)
-        bound_memory(self)
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
         self._add_callbacks(args)
@@ -313,18 +312,23 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         def calculated(
             inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
         ) -> torch.Tensor:
+            restore()  # the method may replace or remove itself
             batch = {"inputs": inputs, "prompts": prompts, "completions": completions}
             for_trl, groups = self._scored_groups(calculate, batch, completion_ids_list)
             observed.append(groups)
             return for_trl
 
+        def restore() -> None:
+            if vars(self).get("_calculate_rewards") is calculated:
+                del self._calculate_rewards
+                if before is not None:
+                    self._calculate_rewards = before
+
         self._calculate_rewards = calculated
         try:
             yield observed
         finally:
-            del self._calculate_rewards
-            if before is not None:
-                self._calculate_rewards = before
+            restore()
 
     def _scored_groups(
         self, calculate: Any, batch: Mapping[str, Any], completion_ids: Any
@@ -338,8 +342,10 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         names, count = self.reward_func_names, len(completion_ids) * self._ranks.count
         check_rewards(for_trl, count, names)
         own = self._weights_of_prompts(batch["inputs"])
-        calls_ours = self._returned is not None
-        returned = self._returned or self._exact.of_all_ranks(for_trl, self._ranks)
+        returned = self._returned
+        calls_ours = returned is not None
+        if returned is None or len(returned.rewards) != count:  # not called, or called for parts
+            returned = self._exact.of_all_ranks(for_trl.detach().double(), self._ranks)
         gated = self._gated(returned.rewards, returned.rewards, own)
         for_trl = for_trl if calls_ours else gated.to(for_trl)
         rewards, kept = exact_where_kept(gated, for_trl.detach().cpu())
@@ -460,12 +466,12 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         """Check once, before anything is generated, that TRL trains on our advantages."""
         if not self._is_checked:
             self._is_checked = True
-            if not replaced(self, GDPOTrainer, _CHECKED) and calls_only_trl(GRPOTrainer):
+            if not replaced(self, _CHECKED) and not replaced(GRPOTrainer, CALLED):
                 check_batch(self, self._made_up_batch)
 
     def _made_up_batch(self, inputs: Any) -> Any:
         self._rule, self._gates = AdvantageRule("gdpo", self.reward_func_names), {}
-        self._calculate_rewards = partial(GDPOTrainer._calculate_rewards, self)
+        self._calculate_rewards = partial(_CALCULATE_REWARDS, self)
         batch = self._generate_groups(inputs)
         self._replace_advantages(batch)
         return batch.output
@@ -569,6 +575,10 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             if normalizes and self.accelerator.is_main_process:
                 logger.warning(ONE_GROUP)
             self._warned_of_one_group = True
+
+
+_CALCULATE_REWARDS = GDPOTrainer._calculate_rewards  # pyright: ignore[reportPrivateUsage]
+"""Our own method, also after a script has replaced it on the class."""
 
 
 def _of_rollouts(advantages: torch.Tensor, groups: Groups) -> torch.Tensor:

@@ -19,7 +19,11 @@ from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
-from gdpo.integrations.trl._adapter import end_token_ids, tokenizer_of
+from gdpo.integrations.trl._adapter import (
+    end_token_ids,
+    kept_random_states,
+    tokenizer_of,
+)
 from gdpo.integrations.trl._dashboard import add_dashboard
 from gdpo.integrations.trl._kept_state import KeptState
 from gdpo.integrations.trl._probe import rule_of
@@ -31,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _REWARDS, _ADVANTAGES = "_calculate_rewards", "_generate_and_score_completions"
 """TRL's methods that calculate the rewards of a batch, and its advantages."""
+
+_READ = ("reward_func_names", "reward_weights", "args", "callback_handler", "accelerator", "state")
+"""Attributes of TRL's trainers that a watch needs."""
 
 
 def watch(
@@ -79,11 +86,15 @@ def watch(
     rules = [AdvantageRule(name, names) for name in estimators]
     log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
     watched = _Watched(trainer, names, log, rules, detail=diagnostics)
+    # Wrap the methods of this instance only, because other trainers may use the same class.
+    vars(trainer).update(
+        {
+            _REWARDS: watched.rewards(getattr(trainer, _REWARDS)),
+            _ADVANTAGES: watched.advantages(getattr(trainer, _ADVANTAGES)),
+        }
+    )
     trainer.add_callback(watched)
     add_dashboard(trainer)
-    # Wrap the methods of this instance only, because other trainers may use the same class.
-    for name, wrapped in ((_REWARDS, watched.rewards), (_ADVANTAGES, watched.advantages)):
-        setattr(trainer, name, wrapped(getattr(trainer, name)))
 
 
 def _not_watched_because(trainer: Any) -> str | None:
@@ -92,10 +103,13 @@ def _not_watched_because(trainer: Any) -> str | None:
             "GDPOTrainer logs what watch would log. Remove watch, and set rollouts_dir and "
             "diagnostics in its GDPOConfig"
         )
-    if not all(callable(getattr(trainer, name, None)) for name in (_REWARDS, _ADVANTAGES)):
+    # A property cannot be wrapped on the instance.
+    methods = [getattr(type(trainer), name, None) for name in (_REWARDS, _ADVANTAGES)]
+    if not all(map(callable, methods)) or not all(hasattr(trainer, name) for name in _READ):
         return (
             f"{type(trainer).__name__} does not calculate rewards with TRL's methods {_REWARDS} "
-            f"and {_ADVANTAGES}. watch supports GRPOTrainer and RLOOTrainer"
+            f"and {_ADVANTAGES}, or lacks one of the attributes {', '.join(_READ)}. watch supports "
+            "GRPOTrainer and RLOOTrainer"
         )
     if any(isinstance(each, _Watched) for each in trainer.callback_handler.callbacks):
         return "the trainer is already watched. Call watch once, with all arguments"
@@ -114,7 +128,8 @@ class _Other:
         self, rewards: torch.Tensor, advantages: torch.Tensor, weights: Mapping[str, float]
     ) -> dict[str, float]:
         """Return the sign flips in a batch, and the influence shares over the last groups."""
-        theirs = self._rule(rewards, torch.tensor(list(weights.values())).to(rewards))
+        with kept_random_states():  # of an estimator that draws random numbers
+            theirs = self._rule(rewards, torch.tensor(list(weights.values())).to(rewards))
         self._rule.update(rewards, list(weights.values()))
         diagnosis = self.watch.update(
             diagnose(rewards, weights, list(weights), estimator=self.name, advantages=theirs)
@@ -172,13 +187,13 @@ class _Watched(TrainerCallback):
 
         return calculated
 
-    def advantages(self, generate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def advantages(self, generate: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap TRL's method to observe each batch after its advantages have been computed."""
 
         @functools.wraps(generate)
-        def generated(inputs: Any) -> Any:
+        def generated(*args: Any, **kwargs: Any) -> Any:
             self._scored.clear()
-            output = generate(inputs)
+            output = generate(*args, **kwargs)
             # Every process takes part in gathering, also if its own watch is switched off.
             gathered = self._harmless.attempt(self._gathered, output)
             self._harmless(self._observe, gathered)

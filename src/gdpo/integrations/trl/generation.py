@@ -15,7 +15,6 @@ from torch import nn
 from transformers import GenerationMixin
 
 from gdpo.integrations.trl._adapter import (
-    GRPOTrainer,
     end_token_ids,
     lacks,
     replaced,
@@ -59,7 +58,7 @@ def generated_by_other(trainer: Any) -> str | None:
         return "use_transformers_continuous_batching is set"
     if trainer.tools or trainer.environment_factories is not None:
         return "completions call tools"
-    if replaced(trainer, GRPOTrainer, ("_generate_single_turn",)):
+    if replaced(trainer, ("_generate_single_turn",)):
         return f"{type(trainer).__name__} overrides _generate_single_turn"
     return None
 

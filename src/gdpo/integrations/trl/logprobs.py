@@ -115,6 +115,7 @@ class CompletionOnlyHead(GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        bound_memory(self)
         self._said_of_head: set[str] = set()
         self._head_differs: str | None = None
         if reason := lacks("completion_only_head", self):

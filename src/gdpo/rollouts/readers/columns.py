@@ -130,6 +130,8 @@ class RolloutText:
     """Index of the rollout within its file, counted from 0, or -1 if unknown."""
     mixed: bool = False
     """Whether the completion is one text that also contains results of tools."""
+    restored: bool = False
+    """Whether prompt and completion are as in the training, so that a text is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +309,9 @@ def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
     extras = batch.select(others).to_pylist() if others else [{}] * batch.num_rows
     columns = (values(path) for path in (known.prompt, known.completion, known.num_tokens))
     return [
-        RolloutText(prompt, completion, None, _opened(extra), _count(tokens))
+        RolloutText(
+            *(prompt, completion, None, _opened(extra), _count(tokens)), restored=known is GDPO
+        )
         for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
     ]
 

@@ -341,9 +341,8 @@ def slime(record: Record) -> Iterator[Row]:
 
 
 def _is_mixed(mask: Any) -> bool:
-    """Return whether the model wrote tokens both before and after tokens that it did not write."""
-    runs = [bool(written) for written, _ in groupby(mask if isinstance(mask, list) else [], bool)]
-    return runs.count(True) > 1
+    """Return whether a completion contains tokens that the model did not write."""
+    return isinstance(mask, list) and not all(cast("list[Any]", mask))
 
 
 def skyrl(record: Record) -> Iterator[Row]:
@@ -463,7 +462,8 @@ def _messages(value: Any) -> Any:
         found = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return value
-    return cast("list[Any]", found) if isinstance(found, list) else value
+    messages = cast("list[Any]", found) if isinstance(found, list) else []
+    return messages if messages and all(isinstance(each, Mapping) for each in messages) else value
 
 
 def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
