@@ -339,6 +339,30 @@ def of_one_prompt(rewards, weights):
     return (group @ np.asarray(weights))[None]
 
 
+def of_weights_per_prompt(rewards, weights):
+    assert weights.ndim == 3
+    return (rewards * weights).sum(-1)
+
+
+class Remembering:
+    """Subtracts the mean of all batches so far."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, rewards, weights):
+        self.seen.append(rewards.mean())
+        return rewards[..., 0] - np.mean(self.seen)
+
+
+remembering = Remembering()
+
+
+def test_trying_an_object_leaves_its_state_as_it_was():
+    AdvantageRule(f"{__name__}:remembering", NAMES)
+    assert remembering.seen == []
+
+
 def at_random(rewards, weights):
     return np.random.rand(*rewards.shape[:2]) + random.random() + torch.rand(1).item()  # noqa: NPY002
 
@@ -386,6 +410,7 @@ def of_turns_and_counts(rewards, weights, *, turns, token_counts=None):
         ("of_groups_of_six", {}),
         ("of_one_prompt", {}),
         ("at_random", {}),
+        ("of_weights_per_prompt", {}),
         ("of_pass_rates", {}),
         ("with_ranges", {}),
         ("with_token_counts", {"token_counts": True}),

@@ -4,7 +4,9 @@ A configuration stores options as plain data, keyed by reward name. The options 
 estimator's arguments and tested once, before a model is loaded.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from inspect import Parameter
 from math import nan
 from typing import Any, ClassVar, cast
@@ -378,8 +380,12 @@ class AdvantageRule:
             low or unknown, high or unknown, weights=weights, turns=self.wants_turns
         )
 
+        tried = copy.copy(self)
+        with suppress(Exception):  # an object with a state starts the training without a trace
+            tried.estimator = copy.deepcopy(self.estimator)
+
         def compute(batch: MadeUp) -> Any:
-            return self._computed(batch.rewards, batch.weights, batch.token_counts, batch.turns)
+            return tried._computed(batch.rewards, batch.weights, batch.token_counts, batch.turns)
 
         return try_out(compute, self.name, batches)
 

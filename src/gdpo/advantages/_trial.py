@@ -26,8 +26,9 @@ _SIZES = (
 """Numbers of prompts, and of samples per prompt. They differ, so that a transposed result has the
 wrong shape."""
 
-_FORMS = tuple((*size, inside) for size in _SIZES for inside in (True, False))
-"""Sizes, with rewards inside of their ranges (True) or at the ends."""
+_FORMS = tuple(product((False, True), _SIZES, (True, False)))
+"""Whether each prompt has weights of its own, sizes, and whether rewards are inside of their ranges
+or at the ends."""
 
 _LIBRARIES = ("torch", "jax.numpy", "numpy")
 """Modules of array libraries that a user's estimator may be written for, if they are loaded."""
@@ -63,7 +64,10 @@ def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeU
             shape, or changes its arguments.
     """
     problem: ConfigError | None = None
+    keys = ("rewards", "weights", "token_counts", "turns")
     for batch in batches:
+        given = {key: getattr(batch, key) for key in keys}
+        before = {key: np.asarray(value).copy() for key, value in given.items()}
         try:
             with _kept_random_states():
                 _try_one(compute, name, batch)
@@ -73,6 +77,7 @@ def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeU
                 f"{tuple(batch.rewards.shape)}, {type(batch.rewards).__name__})"
             )
         else:
+            check_unchanged(given, before, f"estimator {name!r}")
             return batch.to_array
     assert problem is not None, "there are no batches to try"
     raise problem
@@ -94,9 +99,6 @@ def _kept_random_states() -> Generator[None]:
 
 
 def _try_one(compute: Callable[[MadeUp], Any], name: str, batch: MadeUp) -> None:
-    keys = ("rewards", "weights", "token_counts", "turns")
-    given = {key: getattr(batch, key) for key in keys}
-    before = {key: np.asarray(value).copy() for key, value in given.items()}
     try:
         advantages = compute(batch)
     except (Exception, SystemExit) as error:  # a user's estimator may raise anything
@@ -104,7 +106,6 @@ def _try_one(compute: Callable[[MadeUp], Any], name: str, batch: MadeUp) -> None
             f"estimator {name!r} raised {type(error).__name__}: {error} ({last_line(error)}): "
             "correct the function, or its options"
         ) from error
-    check_unchanged(given, before, f"estimator {name!r}")
     check_advantages(advantages, batch.rewards, name)
 
 
@@ -122,7 +123,8 @@ def made_up_batches(
     """
     count = len(low)
     given = [weights] if weights is not None else [np.ones(count), np.full(count, 1 / count)]
-    for to_array, (prompts, samples, inside), each in product(_libraries(weights), _FORMS, given):
+    for to_array, form, each in product(_libraries(weights), _FORMS, given):
+        of_prompts, (prompts, samples), inside = form
         rng = np.random.default_rng(0)
         counts = rng.integers(1, _TURNS, (prompts, samples), endpoint=True)
         axes = (prompts, samples, *((_TURNS,) if turns else ()), count)
@@ -133,6 +135,7 @@ def made_up_batches(
             rewards[np.arange(_TURNS) >= counts[:, :, None]] = 0.0
         tokens = rng.integers(1, 100, counts.shape)
         values = np.array(_plain(each), dtype=np.float64)
+        values = np.tile(values, (prompts, 1)) if of_prompts else values
         arrays = map(to_array, (rewards, values, tokens, counts))
         yield MadeUp(*arrays, to_array=to_array)
 
