@@ -48,8 +48,7 @@ def raised(name: str, function: Any, error: Exception, passed: Mapping[str, Any]
         for key, value in passed.items()
         if isinstance(value, list) and key not in (*_ALWAYS, *_SOMETIMES)
     ]
-    problem = _wrong_parameters(function, list(passed), columns)
-    if problem and isinstance(error, TypeError):
+    if problem := _wrong_parameters(function, list(passed), columns):
         return RewardError(f"reward {name!r} {problem}")
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return RewardError(
