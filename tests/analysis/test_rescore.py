@@ -202,3 +202,13 @@ def test_a_reward_of_turns_is_rescored_on_the_messages_of_the_model(tmp_path):
         assert rescorer.low == {}  # a total over the turns has no range
     assert rescored.rewards == {"letters": [3, 4, None]}
     assert rescored.problems[NO_TEXT] == [2]
+
+
+def test_texts_of_a_record_that_look_like_messages_are_scored_as_they_are(tmp_path):
+    said = '[{"role": "assistant", "content": "4"}]'
+    fields = {"run": "r", "step": 1, "group_id": 1, "prompt": "2+2", "rewards": {"old": 0.0}}
+    fields |= {"weights": {"old": 1.0}, "advantage": 0.0, "num_tokens": 3, "finish_reason": "stop"}
+    rollouts = [Rollout(**fields, sample_id=i, completion=said, extra={}) for i in range(2)]
+    write_rollouts(rollout_file(tmp_path, 1), rollouts)
+    (table,), _ = read(tmp_path, f"{__name__}:size")
+    assert table.rewards.tolist() == [[9], [9]]  # not 1, the length of "4"

@@ -167,6 +167,21 @@ def test_an_override_that_calls_super_for_parts_counts(tiny_policy, tmp_path):
         assert each.rewards["tenths"] == pytest.approx(tenths([each.completion])[0], rel=1e-6)
 
 
+def test_an_override_that_calls_itself_for_parts_counts(tiny_policy, tmp_path):
+    class Halves(GDPOTrainer):
+        def _calculate_rewards(self, *batch):
+            half = len(batch[0]) // 2
+            if half < 4:
+                return super()._calculate_rewards(*batch)
+            parts = [[each[:half] for each in batch], [each[half:] for each in batch]]
+            return torch.cat([self._calculate_rewards(*part) for part in parts])
+
+    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Halves)
+    trainer.train()
+    for each in read_rollouts(rollout_file(tmp_path / "rollouts", 1)):
+        assert each.rewards["tenths"] == pytest.approx(tenths([each.completion])[0], rel=1e-6)
+
+
 @pytest.mark.parametrize("way", ["removes itself", "puts the original back"])
 def test_a_replacement_that_ends_itself_runs_once(way, tiny_policy, tmp_path):
     trainer = trainer_of(tiny_policy, tmp_path, max_steps=2)

@@ -159,7 +159,7 @@ def check_columns(
     for which in ("train_dataset", "eval_dataset"):
         dataset = arguments.get(which)
         for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
-            columns = known_columns(each)
+            columns = _known_columns(each)
             if columns is None:
                 continue
             if rewards and "reference" not in columns:
@@ -184,7 +184,7 @@ def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> Non
         DataError: If a cell is not a mapping from reward names to finite numbers.
     """
     for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
-        columns = known_columns(each)
+        columns = _known_columns(each)
         if columns is None:
             continue
         if column not in columns:
@@ -196,7 +196,7 @@ def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> Non
             weights_of_cells(each[column], names, [1.0] * len(names), column=column)
 
 
-def known_columns(dataset: Any) -> Sequence[str] | None:
+def _known_columns(dataset: Any) -> Sequence[str] | None:
     """Return the columns of a dataset. None: they are known only when a row is read."""
     form = getattr(dataset, "format", None)
     if isinstance(form, dict) and cast("dict[str, Any]", form).get("type") == "custom":
