@@ -8,7 +8,7 @@ import pytest
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.diagnostics.influence import pooled
-from gdpo.diagnostics.watch import FindingHistory
+from gdpo.diagnostics.watch import FindingHistory, Step
 
 NAMES = ["big", "mid", "tiny"]
 STDS = [10, 10, 0.01]
@@ -24,7 +24,7 @@ def steps(count, groups, *, stds=STDS, seed=0, samples=8, weights=None, estimato
 def history_of(diagnoses):
     history = FindingHistory()
     for diagnosis in diagnoses:
-        history.add(diagnosis.influence, diagnosis.findings)
+        history.add(Step.of(diagnosis))
     return history
 
 
@@ -62,7 +62,7 @@ def test_the_message_names_the_reward_that_dominates_now_and_the_finding_stays_o
     history = FindingHistory()
     for stds in ([10, 1, 0.001], [1, 10, 0.001]):
         for diagnosis in steps(8, 64, stds=stds):
-            history.add(diagnosis.influence, diagnosis.findings)
+            history.add(Step.of(diagnosis))
     (held,) = [held for held in history.held() if held.finding.rewards == ("tiny",)]
     assert (held.steps, held.of) == (16, 16)
     assert "`mid` has 9" in held.finding.message
@@ -87,7 +87,7 @@ def test_the_same_groups_give_the_same_share_however_they_are_divided_into_steps
 def test_the_window_holds_the_last_256_groups_and_what_was_before_is_forgotten():
     history = FindingHistory()
     for diagnosis in [*steps(8, 64), *steps(8, 64, stds=[1, 1, 1])]:
-        window, findings = history.add(diagnosis.influence, diagnosis.findings)
+        window, findings = history.add(Step.of(diagnosis))
     assert window.groups == 256
     np.testing.assert_allclose(window.shares, [1 / 3] * 3, atol=0.1)
     assert not findings

@@ -11,7 +11,6 @@ from gdpo.analysis.steps import (
     UNKNOWN_WEIGHTS,
     Batch,
     Bounds,
-    RangesSoFar,
     StepAnalysis,
     analyze_step,
     batch_of,
@@ -107,7 +106,7 @@ def analyze(
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done, sample, ranges = Analysis(reading.report), Sample(), RangesSoFar()
+    done, sample = Analysis(reading.report), Sample()
     names: dict[str, None] = {}
     for table in reading:
         if progress is not None:
@@ -121,7 +120,7 @@ def analyze(
         if batch is None:
             done.not_analyzed += len(table)
             continue
-        done.add(batch, analyze_step(batch, ranges, estimator=estimator, low=low, high=high))
+        done.add(batch, analyze_step(batch, estimator=estimator, low=low, high=high))
         found = None if replay is None else replay.add(batch)
         if sampled and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)

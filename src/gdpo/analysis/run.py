@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import nan
 from typing import TypeAlias
 
@@ -11,10 +12,11 @@ from jaxtyping import Float
 
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.turns import TurnOverall, WithTurns, turns_overall, with_turns
-from gdpo.diagnostics import Diagnosis, Finding, Influence
+from gdpo.diagnostics import Diagnosis, Influence
 from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.replay import ScoredSteps, remedies
 from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
-from gdpo.diagnostics.watch import FindingHistory, HeldFinding
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Step
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 """Fields of `RewardDiagnosis` that are stored for every reward at every step."""
@@ -66,9 +68,11 @@ class _Step:
     batch_gain: float
     num_tokens: float
     cut: float
-    influence: Influence
-    findings: tuple[Finding, ...]
+    of_history: Step
+    """What the history of the findings needs, without the rewards."""
     turns: TurnSums | None
+    place: int
+    """Position in the order in which the steps were added."""
 
 
 @dataclass(slots=True)
@@ -92,6 +96,9 @@ class RunAnalysis:
     _windows: list[Influence] = field(default_factory=list[Influence], repr=False)
     _turn_window: TurnWindow = field(default_factory=TurnWindow, repr=False)
     """Window of the findings about turns, for the same steps as `_history`."""
+    _scored: ScoredSteps = field(default_factory=ScoredSteps, repr=False)
+    _found: list[HeldFinding] | None = field(default=None, repr=False)
+    """The findings, if they were computed since the last step was added."""
 
     @property
     def steps(self) -> list[int]:
@@ -114,7 +121,7 @@ class RunAnalysis:
 
     def add(self, step: StepAnalysis) -> None:
         """Add the next step."""
-        diagnosis = step.diagnosis
+        diagnosis, self._found = step.diagnosis, None
         self.rollouts += step.rollouts
         self.left_out += step.left_out
         self.recorded += step.recorded
@@ -129,18 +136,20 @@ class RunAnalysis:
                 batch_gain=nan if diagnosis.batch_gain is None else diagnosis.batch_gain,
                 num_tokens=step.num_tokens,
                 cut=step.cut,
-                influence=diagnosis.influence,
-                findings=diagnosis.findings,
+                of_history=replace(Step.of(diagnosis), scored=None),
                 turns=None if step.turns is None else step.turns.sums,
+                place=len(self._steps),
             )
         )
+        if diagnosis.scored is not None:
+            self._scored.add(diagnosis.scored)
 
     def sort(self) -> None:
         """Sort the steps by number, because each file may start at the first step."""
         ordered = sorted(self._steps, key=lambda step: step.number)
         if ordered != self._steps:
             self._steps = ordered
-            self._history, self._windows = FindingHistory(), []
+            self._history, self._windows, self._found = FindingHistory(), [], None
             self._turn_window = TurnWindow()
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
@@ -192,10 +201,12 @@ class RunAnalysis:
 
     def influence(self, numbers: Collection[int]) -> Influence:
         """Return the influence of the rewards, pooled over the steps with these numbers."""
-        influences = [step.influence for step in self._steps]
+        influences = [step.of_history.influence for step in self._steps]
         # The variance of a step with one group is estimated with the previous step.
         after = zip(self._steps, [None, *influences], strict=False)
-        return pooled([s.influence.after(last) for s, last in after if s.number in numbers])
+        return pooled(
+            [s.of_history.influence.after(last) for s, last in after if s.number in numbers]
+        )
 
     def rewards(self) -> list[RewardOverall]:
         """Return the results for every reward over all steps."""
@@ -216,15 +227,22 @@ class RunAnalysis:
 
     def findings(self) -> list[HeldFinding]:
         """Return the findings of all steps, sorted by severity and then by number of steps."""
-        self._follow()
-        return self._history.held()
+        if self._found is None:
+            self._follow()
+            replay = partial(remedies, list(self._scored.steps.values()))
+            self._found = self._history.held_at_the_end(replay)
+        return self._found
 
     def _follow(self) -> None:
         """Add all steps since the previous call to the history of findings."""
         for step in self._steps[self._history.steps :]:
             of_turns = () if step.turns is None else self._turn_window.add(step.turns)
-            findings = (*step.findings, *of_turns)
-            window, _ = self._history.add(step.influence, findings, number=step.number)
+            whole = replace(
+                step.of_history,
+                findings=(*step.of_history.findings, *of_turns),
+                scored=self._scored.steps.get(step.place),
+            )
+            window, _ = self._history.add(whole, number=step.number)
             self._windows.append(window)
 
     def _correlate(self, diagnosis: Diagnosis) -> None:

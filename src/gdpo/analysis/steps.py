@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import inf, nan
+from math import nan
 from typing import TypeAlias
 
 import numpy as np
@@ -12,8 +12,7 @@ from gdpo._naming import did_you_mean
 from gdpo.advantages import Weights
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.analysis.turns import diagnose_step
-from gdpo.diagnostics import Diagnosis, Finding, Thresholds, TurnsDiagnosis, diagnose
-from gdpo.diagnostics.diagnosis import Kind, Severity
+from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable, TurnArrays
 
@@ -140,18 +139,16 @@ def analyze_steps(
         DataError: If group sizes differ so much that the arrays would be mostly padding.
     """
     names: dict[str, None] = {}
-    ranges = RangesSoFar()
     for table in tables:
         batch = batch_of(table, weights)
         names |= dict.fromkeys(table.names)
         if batch is not None:
-            yield analyze_step(batch, ranges, estimator=estimator, low=low, high=high)
+            yield analyze_step(batch, estimator=estimator, low=low, high=high)
     check_weights(weights, names)
 
 
 def analyze_step(
     batch: Batch,
-    ranges: "RangesSoFar",
     *,
     estimator: str = "grpo",
     recorded_by: str | None = None,
@@ -162,7 +159,6 @@ def analyze_step(
 
     Args:
         batch: Rollouts of the step.
-        ranges: Observed ranges of the rewards in earlier steps. The values of this step are added.
         estimator: See `analyze_steps`.
         recorded_by: Estimator that computed the recorded advantages. None: unknown.
         low: See `analyze_steps`.
@@ -184,7 +180,7 @@ def analyze_step(
         run=used.run,
         step=int(used.steps[0]),
         rollouts=len(used),
-        diagnosis=ranges.judged(used, diagnosis),
+        diagnosis=diagnosis,
         recorded=recorded,
         weights_from=batch.weights_from,
         left_out=batch.left_out,
@@ -247,47 +243,3 @@ def _centred(
     largest = np.max(np.abs(values), axis=BATCH, initial=0.0, where=~np.isnan(values))
     # In a constant group, the remainder is rounding error and must not count as correlation.
     return np.where(np.abs(centred) > 1e-12 * largest, centred, 0.0)
-
-
-class RangesSoFar:
-    """Tracks the lowest and highest observed value of each reward in each run.
-
-    The observed range is used if the range of a reward is not declared.
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[tuple[str, str], tuple[float, float]] = {}
-
-    def judged(self, table: RolloutTable, diagnosis: Diagnosis) -> Diagnosis:
-        """Return the diagnosis, with a note for each reward that is constant at its highest value.
-
-        A reward that is constant at its highest value so far is probably learned. If the range of
-        the reward is known, the diagnosis already reports this.
-
-        Args:
-            table: The next step of the run.
-            diagnosis: Diagnosis of that step.
-        """
-        for name, values in zip(table.names, table.rewards.T, strict=True):
-            known = values[~np.isnan(values)]
-            low, high = self._values.get((table.run, name), (inf, -inf))
-            self._values[table.run, name] = (
-                float(np.min(known, initial=low)),
-                float(np.max(known, initial=high)),
-            )
-        found = (self._judged(finding, diagnosis, table.run) for finding in diagnosis.findings)
-        return replace(diagnosis, findings=tuple(found))
-
-    def _judged(self, finding: Finding, diagnosis: Diagnosis, run: str) -> Finding:
-        if finding.kind is not Kind.CONSTANT or "saturation" in finding.evidence:
-            return finding
-        (reward,) = (each for each in diagnosis.rewards if each.name in finding.rewards)
-        low, high = self._values[run, reward.name]
-        if reward.mean is None or reward.weight < 0 or low >= high:
-            return finding
-        saturation = (reward.mean - low) / (high - low)
-        if saturation < Thresholds().top:
-            return finding
-        message = f"{finding.message}. It was never higher in this run, so it is probably learned"
-        evidence = {**finding.evidence, "saturation": saturation}
-        return replace(finding, severity=Severity.NOTE, message=message, evidence=evidence)

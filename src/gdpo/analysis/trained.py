@@ -9,7 +9,7 @@ import numpy as np
 from gdpo.analysis.replay import Replay, Replayed, TrainedWith
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.sample import KEPT, Sample, SampledGroup
-from gdpo.analysis.steps import Bounds, RangesSoFar, analyze_step, batch_of
+from gdpo.analysis.steps import Bounds, analyze_step, batch_of
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import RolloutReading, read_rollout_files
 
@@ -92,7 +92,7 @@ def analyze_trained(
         if not files:
             continue
         some = np.linspace(0, len(files) - 1, min(len(files), _STEPS)).round().astype(int)
-        reading, ranges = read_rollout_files([files[i] for i in some], format="gdpo"), RangesSoFar()
+        reading = read_rollout_files([files[i] for i in some], format="gdpo")
         for table in reading:
             batch = batch_of(replace(table, run=run.name))
             if batch is None:
@@ -101,7 +101,7 @@ def analyze_trained(
                 raise DataError(
                     f"{table.files[0]} is not a gdpo rollout record: it has no advantages"
                 )
-            step = analyze_step(batch, ranges, recorded_by=run.estimator, low=low, high=high)
+            step = analyze_step(batch, recorded_by=run.estimator, low=low, high=high)
             done.runs.setdefault(run.name, RunAnalysis(run.name)).add(step)
             advantages = replay.add(batch)
             if sample.turn():

@@ -1,7 +1,7 @@
 """Computes numbers and findings that show what each reward does in a batch."""
 
-from gdpo.diagnostics._findings import Thresholds
 from gdpo.diagnostics._measures import group_std, zero_advantage_groups, zero_variance_groups
+from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics.diagnosis import Diagnosis, Finding, RewardDiagnosis
 from gdpo.diagnostics.influence import Influence
 from gdpo.diagnostics.step import diagnose

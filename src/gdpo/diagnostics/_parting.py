@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
-from gdpo.diagnostics.influence import Influence, Sums, pooled, with_rewards
+from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, pooled, with_rewards
 
 MOST_BLOCKS = 64
 """Maximum number of blocks. If there are more, neighbouring blocks are merged in pairs."""
@@ -34,7 +34,6 @@ FALL, RISE, AGAINST = 5.0, 3.0, 4.0
 """Minimum number of standard errors by which the watched reward falls, the trained reward rises,
 and the correlation of the watched reward with the advantage is below 0. The first is the largest,
 because the windows are chosen where the watched reward falls most."""
-_NORMAL_95 = 1.959964
 
 Rows = Float[np.ndarray, "five start end"]
 """Number of groups, sum of the group means, sum of their squares, `Block.squares` and number of
@@ -155,7 +154,7 @@ class _Change(NamedTuple):
 
     @property
     def margin(self) -> float:
-        return float(_NORMAL_95 * self.error)
+        return float(NORMAL_95 * self.error)
 
     def at(self, split: tuple[int, int]) -> "_Change":
         return _Change(float(self.size[split]), float(self.error[split]))

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gdpo.diagnostics._findings import Thresholds, in_order
+from gdpo.diagnostics._findings import in_order
+from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics._turns import Pairs, TurnSums
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, percent, times
 

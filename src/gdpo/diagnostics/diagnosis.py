@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from math import isfinite, nan
 from textwrap import wrap
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gdpo._naming import did_you_mean
 from gdpo._text import one_line
+from gdpo.diagnostics._batch import Scored
 from gdpo.diagnostics.influence import Influence
 from gdpo.errors import ConfigError
 
@@ -36,7 +37,9 @@ class Kind(StrEnum):
     OUT_OF_REACH = "out_of_reach"
     """A reward is constant at the bottom of its range."""
     IGNORED = "ignored"
-    """The advantage follows a reward much less closely than the weight of the reward implies."""
+    """The influence share of a reward is below a quarter of its weight share."""
+    UNDER_WEIGHTED = "under_weighted"
+    """The influence share of a reward is below half of its weight share."""
     OPPOSED = "opposed"
     """Two rewards pull in opposite directions."""
     CONFLICT = "conflict"
@@ -67,10 +70,40 @@ class Kind(StrEnum):
     """A reward makes rollouts with more turns better, or those with fewer turns."""
     SATURATED = "saturated"
     """A reward is constant at the top of its range."""
-    SAME_AS_GRPO = "same_as_grpo"
-    """The advantages equal GRPO's advantages up to a scale factor."""
     MERGED = "merged"
     """GRPO would give the same advantage to rollouts whose actual advantages differ."""
+
+
+class Cause(StrEnum):
+    """Lists the reasons why a reward has less effect than its weight."""
+
+    MISSING = "missing"
+    """The reward is missing from many rollouts."""
+    SPARSE = "sparse"
+    """The reward varies in few groups."""
+    OPPOSED = "opposed"
+    """Other rewards pull against it."""
+    RANGE = "range"
+    """The reward differs less within a group than other rewards, relative to its weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Stores a setting and the influence share that it gives a reward on the same groups."""
+
+    estimator: str
+    factor: int = 1
+    """Factor of the reward's weight."""
+    share: float = nan
+    """Influence share of the reward."""
+    margin: float = nan
+    """Half-width of the 95 % interval of `share`. NaN: unknown."""
+    groups: int = 0
+    """Number of groups on which the setting was replayed."""
+
+    def __str__(self) -> str:
+        raised = "" if self.factor == 1 else f" with {self.factor} times the weight"
+        return f"{self.estimator}{raised} {interval(self.share, self.margin)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +121,11 @@ class Finding:
     """What the user can do about the finding."""
     evidence: Mapping[str, float]
     """The numbers in the message, unrounded."""
+    causes: tuple[Cause, ...] = ()
+    """Why a reward has less effect than its weight, the main cause first."""
+    remedies: tuple[Remedy, ...] = ()
+    """Settings that were replayed on the same groups, with the share that each gives the reward.
+    Empty if nothing was replayed."""
 
     @property
     def line(self) -> str:
@@ -148,6 +186,20 @@ def interval(share: float, margin: float) -> str:
         return f"{sign}{percent(abs(share))}"
     digits = 0 if margin >= 0.01 else 1
     return f"{sign}{100 * abs(share):.{digits}f} % ± {100 * margin:.{digits}f}"
+
+
+class Range(NamedTuple):
+    """Stores the range of a reward. NaN: unknown."""
+
+    low: float = nan
+    high: float = nan
+    declared: bool = True
+    """Whether the range is declared. False: it is the range of the values in the run so far."""
+
+    def place(self, value: float) -> float | None:
+        """Return where a value is in the range, where 0 is the bottom and 1 is the top."""
+        width = self.high - self.low
+        return (value - self.low) / width if width > 0 else None
 
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
@@ -257,8 +309,19 @@ class Diagnosis:
     steps."""
     precision: str = "float64"
     """Floating-point type of the rewards."""
+    scored: Scored | None = field(default=None, compare=False, repr=False)
+    """The rewards and weights of the batch, from which remedies are replayed."""
     findings: tuple[Finding, ...] = ()
     """The findings, worst first."""
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """Return the declared range of each reward that has one."""
+        return {
+            reward.name: Range(reward.low, reward.high)
+            for reward in self.rewards
+            if reward.low is not None and reward.high is not None
+        }
 
     def metrics(self, *, detail: str = "brief") -> dict[str, float]:
         """Return a flat dict for loggers. Unknown values are omitted.
@@ -292,7 +355,8 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the diagnosis as dicts, lists, numbers and strings for JSON. NaN becomes None."""
-        return plain({k: v for k, v in asdict(self).items() if k != "influence"})
+        kept = {k: v for k, v in asdict(self).items() if k not in ("influence", "scored")}
+        return plain(kept)
 
     def summary(self) -> str:
         """Return text for a terminal: a table of rewards, two lines about the batch, and findings.

@@ -20,7 +20,7 @@ from gdpo.diagnostics._measures import PerGroup, Scores, Values
 Vector = Float[np.ndarray, " reward"]
 Square = Float[np.ndarray, "reward reward"]
 
-_NORMAL_95 = 1.959964
+NORMAL_95 = 1.959964
 """Half-width of a 95 % confidence interval in standard errors."""
 
 
@@ -48,8 +48,6 @@ class Sums(NamedTuple):
     asked: Vector
     """Sum of A* z in the varying groups, where A* = Σ_l w_l z_l / Σ|w| is the advantage that the
     weights imply."""
-    asked_squares: Vector
-    """Sum of A*² in the varying groups, with A* centered in the same way as A."""
     applies: Vector
     """Number of groups that the reward applies to."""
     zero_advantage: Vector
@@ -58,6 +56,10 @@ class Sums(NamedTuple):
     """Sum of the group means of the reward, over the groups that it applies to."""
     mean_square: Vector
     """Sum of the squares of the same means."""
+    present: Vector
+    """Number of samples with the reward."""
+    samples: Vector
+    """Number of samples with at least one reward. The same for every reward."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,11 +102,18 @@ class Influence:
 
     @property
     def margins(self) -> Vector:
-        r"""Return the half-width of the 95 % interval of each share, or NaN for a single group.
+        """Return the half-width of the 95 % interval of each share, or NaN for a single group."""
+        return NORMAL_95 * self.errors()
+
+    def errors(self, own: Vector | float = 1.0) -> Vector:
+        r"""Return the standard error of each share, or NaN for a single group.
 
         By the delta method, with $V$ the covariance of $U$ and $D = \sum_l |U_l|$, the covariance
         of the shares is $J V J^\top$, where $J_{kl} = (\delta_{kl} - s_k\, \mathrm{sign}\, U_l) /
         D$.
+
+        Args:
+            own: Factor of the variance that each reward's own $U_k$ adds to that of its share.
         """
         if not self.sampled:
             return np.full(len(self.names), np.nan)
@@ -113,8 +122,8 @@ class Influence:
             slopes = np.eye(len(raw)) - np.outer(raw, np.sign(self.sums.influence) * self._weighted)
             covariance = self.products / self._total / self._total * (self.groups / self.sampled)
             variance = np.einsum("kl,lm,km->k", slopes, covariance, slopes)
-            known = np.where(np.isfinite(variance), np.maximum(variance, 0.0), np.nan)
-            return _NORMAL_95 * np.sqrt(known)
+            variance += (own - 1.0) * np.diag(slopes) ** 2 * np.diag(covariance)
+            return np.sqrt(np.where(np.isfinite(variance), np.maximum(variance, 0.0), np.nan))
 
     @property
     def zero_advantage_groups(self) -> float:
@@ -126,20 +135,6 @@ class Influence:
         column = self.names.index(name)
         groups, live = (float(row[column]) for row in (self.sums.applies, self.sums.live))
         return int(groups), 1 - live / groups if groups else np.nan
-
-    @property
-    def correlations(self) -> Vector:
-        r"""Return $\rho_k = \sum A z_k / \sqrt{\sum A^2 \sum z_k^2}$ over groups where k varies.
-
-        Each correlation is multiplied by the sign of the weight, so a negative value means that the
-        reward is pushed against its weight. NaN means that the reward does not vary in any group.
-        """
-        return self._signs * _correlation(self.sums.influence, self.sums.squares, self.sums)
-
-    @property
-    def asked_correlations(self) -> Vector:
-        """Return `correlations` for the advantages that the weights imply, Σ_l w_l z_l."""
-        return self._signs * _correlation(self.sums.asked, self.sums.asked_squares, self.sums)
 
     def after(self, previous: "Influence | None") -> "Influence":
         """Return this step with a variance estimate, which may use the previous step.
@@ -261,13 +256,16 @@ def group_sums(
             squares=np.where(live, np.sum(a * a, axis=1), 0.0),
             z_squares=np.where(live, np.sum(scores * scores, axis=1), 0.0),
             asked=np.where(live, np.sum(asked * scores, axis=1), 0.0),
-            asked_squares=np.where(live, np.sum(asked * asked, axis=1), 0.0),
             applies=np.any(applies, axis=1).astype(np.float64),
             zero_advantage=np.broadcast_to(
                 np.all(advantages == 0, axis=1)[:, None].astype(np.float64), live.shape
             ),
             mean=means,
             mean_square=means**2,
+            present=count.astype(np.float64),
+            samples=np.broadcast_to(
+                np.sum(np.any(applies, axis=2), axis=1)[:, None].astype(np.float64), live.shape
+            ),
         )
     return np.stack(sums)
 
@@ -313,9 +311,3 @@ def _centred(
     """Return values minus their mean over the samples with each reward, and 0 elsewhere."""
     means = np.sum(values * applies, axis=1, keepdims=True) / np.maximum(count, 1)[:, None]
     return (values - means) * applies
-
-
-def _correlation(products: Vector, squares: Vector, sums: Sums) -> Vector:
-    with np.errstate(all="ignore"):
-        scale = np.sqrt(squares) * np.sqrt(sums.z_squares)
-        return np.where(scale > 0, products / scale, np.where(sums.live > 0, 0.0, np.nan))

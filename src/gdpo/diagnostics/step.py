@@ -1,7 +1,7 @@
 """Computes the `Diagnosis` of a reward array."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import isnan, nan
 from typing import Any, TypeAlias
@@ -14,34 +14,29 @@ from array_api_compat import (
     is_torch_array,
     to_device,
 )
-from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import AdvantageRule, Estimator, Rewards, Weights, grpo
-from gdpo.advantages.arrays import check_finite, per_reward, prepare
+from gdpo.advantages import AdvantageRule, Estimator, Rewards, Weights
+from gdpo.advantages.arrays import check_finite, per_reward
 from gdpo.advantages.registry import check_advantages, weights_by_name
 from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,
-    PreparedWeights,
     centre,
     mean,
-    raw_spread,
     spread,
-    standardize,
-    weighted_sum,
 )
 from gdpo.diagnostics import _measures as measures
-from gdpo.diagnostics._findings import Thresholds, findings_of
+from gdpo.diagnostics._batch import Batch, Scored, Vector
+from gdpo.diagnostics._findings import findings_of
+from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics.diagnosis import Diagnosis, RewardDiagnosis
-from gdpo.diagnostics.influence import Influence, influence_of
+from gdpo.diagnostics.influence import Influence
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None
 """One bound per reward, keyed by name or in the order of the rewards. None or NaN if a bound is
 unknown."""
-
-Vector = Float[np.ndarray, " reward"]
 
 
 def diagnose(  # noqa: PLR0913 (two arrays and their description)
@@ -106,7 +101,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     if r.ndim == 3:  # otherwise, the estimator reports the wrong number of axes
         check_names(names, r)
         check_finite(r, names)
-    batch = _Batch.of(r, weights_of(names, weights))
+    batch = Batch.of(r, weights_of(names, weights))
     x = batch.values
     bounds = _bounds(low, "low", names, x), _bounds(high, "high", names, x)
     _check_range(*bounds, names)
@@ -116,7 +111,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     gain = float(spread(centre(batch.total, over=BATCH), over=BATCH)[0, 0])
     correlation, degrees = measures.pooled_correlation(batch.z, batch.std)
     conflict, chance_conflict = measures.conflict(batch.z, batch.weights)
-    influence = influence_of(a, batch.z, batch.std, batch.prompt_weights, names, x)
+    influence = batch.influence(a, names)
     diagnosis = Diagnosis(
         estimator=_name(estimator),
         prompts=x.shape[0],
@@ -135,57 +130,14 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         distinct_grpo=measures.distinct(batch.grpo, applies, live),
         same_as_grpo=measures.similarity(a, batch.grpo, applies),
         influence=influence,
+        scored=Scored(tuple(names), r, weights_of(names, weights), _name(estimator)),
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
     return replace(diagnosis, findings=findings_of(diagnosis, thresholds or Thresholds()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Stores intermediate arrays that are used for several values in a diagnosis."""
-
-    values: measures.Values
-    given_weights: Weights
-    weights: PreparedWeights
-    std: measures.PerGroup
-    """Standard deviation of each reward in each group. NaN if the reward does not apply to the
-    group."""
-    z: measures.Values
-    total: Any
-    """Σ w_k z_k."""
-    grpo: measures.Scores
-
-    @property
-    def prompt_weights(self) -> Float[np.ndarray, "prompt_or_1 reward"]:
-        """Return the weights of each prompt, or one row if they are the same for all prompts."""
-        return np.reshape(self.weights, (-1, self.weights.shape[-1]))
-
-    @property
-    def mean_weights(self) -> Vector:
-        """Return the mean weight of each reward over the prompts that it applies to."""
-        applies = np.any(~np.isnan(self.values), axis=SAMPLES)
-        total = np.sum(np.where(applies, self.prompt_weights, 0.0), axis=0)
-        mean = total / np.maximum(np.sum(applies, axis=0), 1)
-        return self.weights if self.weights.ndim == 1 else mean
-
-    @staticmethod
-    def of(rewards: Rewards, weights: Weights) -> "_Batch":
-        x, w = prepare(rewards, weights)
-        std = raw_spread(x, over=SAMPLES)
-        z = standardize(x, over=SAMPLES)
-        return _Batch(
-            values=x.values,
-            given_weights=weights,
-            weights=w,
-            std=measures.where_it_applies(std[:, 0, :], x.values),
-            z=z.values,
-            total=weighted_sum(z, w),
-            grpo=np.asarray(grpo(rewards, weights), dtype=np.float64),
-        )
-
-
 def _reward_diagnoses(
-    batch: _Batch,
+    batch: Batch,
     influence: Influence,
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
@@ -233,7 +185,7 @@ def _numbers(values: Vector) -> list[float | None]:
 
 
 def _advantages(
-    batch: _Batch,
+    batch: Batch,
     given: Any,
     rewards: Any,
     estimator: str | Estimator | None,

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
-from gdpo.diagnostics._findings import Thresholds
+from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics._turn_findings import turn_findings
 from gdpo.diagnostics._turns import ByTurn, ToGo, TurnSums, pooled_turns, to_go, turn_sums
 from gdpo.diagnostics.diagnosis import (

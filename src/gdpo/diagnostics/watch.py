@@ -1,36 +1,86 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
-Trainers, `gdpo analyze` and reports use the same rule. `ignored` and `reversed` are computed over
-the last 256 groups, and `parted` over the course of the run, so they are reported as soon as they
-are found. All other findings are computed from a single batch. A finding in one batch can be due to
-chance, but this is unlikely for several batches in a row. A finding about a share of fewer than
-seven groups is a note. It becomes a warning after five batches in a row, if the share over the last
-256 groups (at least 20) confirms it.
+Trainers, `gdpo analyze` and reports use the same rule, which may be read at every step. What sums
+over groups show is noticed in blocks of 64, 128, 256, ... groups, each of which is tested once (see
+`_looks`). It is then measured on the next 64 groups, and reported with these numbers, because the
+numbers of the block in which it was noticed are a selection. `parted` is computed over the course
+of the run. All other findings are computed from a single batch: they can be due to chance in one
+batch, but hardly in several batches in a row.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import isnan
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._findings import Thresholds, confirmed, in_order, influence_findings
+from gdpo.diagnostics._batch import Scored
+from gdpo.diagnostics._effect import (
+    CONSTANT,
+    OF_SUMS,
+    Noticed,
+    Replay,
+    described,
+    findings_at_once,
+    holds,
+    noticed,
+)
+from gdpo.diagnostics._findings import in_order
+from gdpo.diagnostics._looks import LEAST_GROUPS, Looks, Size
 from gdpo.diagnostics._parting import Block, Course
-from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Severity
-from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
+from gdpo.diagnostics._thresholds import Thresholds
+from gdpo.diagnostics.diagnosis import (
+    Cause,
+    Diagnosis,
+    Finding,
+    Kind,
+    Range,
+    Remedy,
+    RewardDiagnosis,
+    Severity,
+)
+from gdpo.diagnostics.influence import Influence, Window, pooled
+from gdpo.diagnostics.replay import remedies
 
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
 
-OVER_STEPS = (Kind.IGNORED, Kind.REVERSED, Kind.PARTED)
-"""Kinds of findings that are computed over many groups of several steps: the window of the last 256
-groups, or the course of the run."""
+OVER_STEPS = (*OF_SUMS, Kind.PARTED)
+"""Kinds of findings that are computed over many groups of several steps."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
 Span: TypeAlias = tuple[int, int]
 """First and last step of a period in which a finding occurred."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """Stores what the history needs of the diagnosis of a step."""
+
+    influence: Influence
+    findings: tuple[Finding, ...]
+    """Findings of the step. Those in `OVER_STEPS` are skipped."""
+    ranges: Mapping[str, Range]
+    """Declared ranges, keyed by reward."""
+    observed: Mapping[str, tuple[float, float]]
+    """Lowest and highest value of each reward in the step."""
+    scored: Scored | None
+    """Rewards and weights of the step, or None if they are not kept."""
+
+    @staticmethod
+    def of(diagnosis: Diagnosis) -> "Step":
+        """Return what the history needs of a diagnosis."""
+        scored = diagnosis.scored
+        return Step(
+            diagnosis.influence,
+            diagnosis.findings,
+            diagnosis.ranges,
+            {} if scored is None else scored.observed,
+            scored,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +91,12 @@ class HeldFinding:
     """The finding, with the values from the last step in which it occurred."""
     spans: tuple[Span, ...]
     """First and last step of each period in which the finding occurred. Steps are counted from 1 in
-    the order in which they were added, regardless of their step numbers. `ignored` and `reversed`
-    count as occurring in every step of the window over which they were computed."""
+    the order in which they were added, regardless of their step numbers. A finding that rests on
+    sums occurs from the block in which it was noticed, until the last groups contradict it."""
     of: int
     """Number of steps in the run."""
+    at_once: bool = False
+    """Whether only a look at the whole run shows the finding."""
 
     @property
     def steps(self) -> int:
@@ -59,7 +111,9 @@ class HeldFinding:
     @property
     def certain(self) -> bool:
         """Return whether the finding is unlikely to be due to chance, even in an unfinished run."""
-        return self.finding.kind in OVER_STEPS or self.in_a_row >= LASTING
+        if self.finding.kind in OVER_STEPS:
+            return not self.at_once
+        return self.in_a_row >= LASTING
 
     @property
     def lasting(self) -> bool:
@@ -78,6 +132,24 @@ class _Held:
         self.spans.append((first, last))
 
 
+@dataclass(slots=True)
+class _Measuring:
+    """Stores what was noticed about a run, until it is measured on the groups that follow."""
+
+    noticed: Noticed
+    first: int
+    """First step of the block in which it was noticed."""
+    influence: Influence | None = None
+    """Sums of the groups since then."""
+    scored: list[Scored] = field(default_factory=list[Scored])
+
+    def add(self, step: Influence, scored: Scored | None) -> bool:
+        """Add the next step, and return whether there are enough groups."""
+        self.influence = step if self.influence is None else pooled([self.influence, step])
+        self.scored += [] if scored is None else [scored]
+        return self.influence.groups >= LEAST_GROUPS
+
+
 class FindingHistory:
     """Records in which steps of a run each finding occurred.
 
@@ -93,53 +165,77 @@ class FindingHistory:
         self._all: Influence | None = None
         self._held: dict[Key, _Held] = {}
         self._course = Course()
+        self._looks = Looks()
+        self._measuring: dict[str | None, _Measuring] = {}
+        self._ranges: dict[str, Range] = {}
 
     def add(
-        self, influence: Influence, findings: Iterable[Finding], *, number: int | None = None
+        self, step: Step, *, number: int | None = None
     ) -> tuple[Influence, tuple[Finding, ...]]:
         """Add the next step.
 
         Args:
-            influence: Influence sums of the step.
-            findings: The findings of the step. Those in `OVER_STEPS` are skipped, because they are
-                computed over several steps instead.
+            step: What the history needs of the step.
             number: Number of the step in messages. Default: the number of steps so far.
 
         Returns:
-            The sums over the window of the last groups, and the current findings.
+            The sums over the window of the last groups, and the current findings. Those about
+            single batches are from this step.
         """
         self.steps += 1
-        step = influence.after(self._last)
-        self._last, self._all = (
-            influence,
-            pooled([step] if self._all is None else [self._all, step]),
-        )
-        window = self._window.add(step)
-        over_window = list(influence_findings(window, self._thresholds))
-        of_batch = [finding for finding in findings if finding.kind not in OVER_STEPS]
-        of_batch = [self._hold_of_batch(finding, window) for finding in of_batch]
-        for finding in over_window:
-            self._hold(finding, self.steps - len(self._window) + 1)
-        self._course.add(step, self.steps if number is None else number)
+        influence = step.influence.after(self._last)
+        self._last = step.influence
+        self._all = influence if self._all is None else pooled([self._all, influence])
+        self._widen(step)
+        window = self._window.add(influence)
+        of_batch = [finding for finding in step.findings if finding.kind not in OVER_STEPS]
+        for finding in of_batch:
+            self._hold(finding, self.steps)
+        self._measure(influence, step.scored)
+        self._notice(influence)
+        in_force = list(self._in_force(window))
+        self._course.add(influence, self.steps if number is None else number)
         parted = list(self._course.findings())
         for finding, steps in parted:
             self._hold(finding, self.steps - steps + 1)
-        return window, in_order([*of_batch, *over_window, *(finding for finding, _ in parted)])
+        return window, in_order([*of_batch, *in_force, *(finding for finding, _ in parted)])
 
     def held(self) -> list[HeldFinding]:
-        """Return all findings, ordered by severity and then by the number of steps.
-
-        `ignored` and `reversed` are also computed over all groups of the run, because the window
-        can be too short to find them for a reward with a small weight.
-        """
-        every = () if self._all is None else influence_findings(self._all, self._thresholds)
-        over_all = {_key(finding): _Held(finding, [(1, self.steps)]) for finding in every}
+        """Return all findings of the run so far, ordered by severity, then by number of steps."""
         found = [
-            HeldFinding(held.finding, tuple(held.spans), self.steps)
-            for held in (over_all | self._held).values()
+            HeldFinding(held.finding, tuple(held.spans), self.steps) for held in self._held.values()
         ]
         return sorted(
             found, key=lambda held: (held.finding.rank[0], -held.steps, held.finding.rank[1])
+        )
+
+    def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
+        """Return `held` for a finished run, with one more look at all its groups.
+
+        If all groups show something about a reward, it replaces what a part of the run showed, and
+        its numbers are those of the whole run.
+
+        Args:
+            replay: Function that replays the remedies on the groups of the run.
+        """
+        if self._all is None:
+            return []
+        at_once = findings_at_once(self._all, self._ranges, self._thresholds, replay)
+        lost = {f.rewards for kind, f in self._findings() if kind is Kind.BELOW_RESOLUTION}
+        whole = {f.rewards: f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)}
+        parts = [
+            held
+            for held in self.held()
+            if held.finding.kind not in OF_SUMS or held.finding.rewards not in whole
+        ]
+        known = {(held.finding.kind, held.finding.rewards) for held in self.held()}
+        found = [
+            HeldFinding(f, ((1, self.steps),), self.steps, at_once=_key(f) not in known)
+            for f in whole.values()
+        ]
+        return sorted(
+            [*found, *parts],
+            key=lambda held: (held.finding.rank[0], -held.steps, held.finding.rank[1]),
         )
 
     def state(self) -> dict[str, Any]:
@@ -147,8 +243,8 @@ class FindingHistory:
         return {
             "steps": self.steps,
             "window": [_plain(step) for step in self._window],
-            "last": None if self._last is None else _plain(self._last),
-            "all": None if self._all is None else _plain(self._all),
+            "last": _plain(self._last),
+            "all": _plain(self._all),
             "held": [
                 {"finding": asdict(held.finding), "spans": list(held.spans)}
                 for held in self._held.values()
@@ -162,6 +258,24 @@ class FindingHistory:
                 }
                 for block in self._course.blocks
             ],
+            "looks": {
+                "begun": _plain(self._looks.begun),
+                "steps": self._looks.begun_steps,
+                "sizes": [
+                    {"full": size.full, "waiting": _plain(size.waiting), "steps": size.steps}
+                    for size in self._looks.sizes
+                ],
+            },
+            "measuring": [
+                {
+                    "noticed": list(each.noticed),
+                    "first": each.first,
+                    "influence": _plain(each.influence),
+                    "scored": [_plain_scored(scored) for scored in each.scored],
+                }
+                for each in self._measuring.values()
+            ],
+            "ranges": {name: list(known) for name, known in self._ranges.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -170,38 +284,97 @@ class FindingHistory:
         self._window = Window(self._thresholds.window)
         for step in state["window"]:
             self._window.add(_influence(step))
-        self._last, self._all = (
-            None if state[which] is None else _influence(state[which]) for which in ("last", "all")
-        )
-        # Older checkpoints have no course: it starts at the next step.
+        self._last, self._all = _known(state["last"]), _known(state["all"])
         self._course.restore(
             [
                 Block(block["first"], block["steps"], _influence(block["sums"]), block["squares"])
-                for block in state.get("course", ())
+                for block in state["course"]
             ]
         )
         self._held = {}
         for held in state["held"]:
-            plain = held["finding"]
-            finding = Finding(
-                kind=Kind(plain["kind"]),
-                severity=Severity(plain["severity"]),
-                rewards=tuple(plain["rewards"]),
-                message=plain["message"],
-                remedy=plain["remedy"],
-                evidence=plain["evidence"],
+            finding = _finding(held["finding"])
+            self._held[_key(finding)] = _Held(finding, [(a, b) for a, b in held["spans"]])
+        looks = state["looks"]
+        self._looks = Looks(
+            [Size(s["full"], _known(s["waiting"]), s["steps"]) for s in looks["sizes"]],
+            _known(looks["begun"]),
+            looks["steps"],
+        )
+        self._measuring = {}
+        for each in state["measuring"]:
+            kind, reward = each["noticed"]
+            self._measuring[reward] = _Measuring(
+                Noticed(Kind(kind), reward),
+                each["first"],
+                _known(each["influence"]),
+                [_scored(scored) for scored in each["scored"]],
             )
-            spans = [(first, last) for first, last in held["spans"]]
-            self._held[_key(finding)] = _Held(finding, spans)
+        self._ranges = {name: Range(*known) for name, known in state["ranges"].items()}
 
-    def _hold_of_batch(self, finding: Finding, window: Influence) -> Finding:
-        """Hold a finding of the current batch and return it, possibly as a warning."""
-        self._hold(finding, self.steps)
-        held = self._held[_key(finding)]
-        first, last = held.spans[-1]
-        if last - first + 1 >= LASTING:
-            held.finding = confirmed(finding, window, self._thresholds)
-        return held.finding
+    def _widen(self, step: Step) -> None:
+        """Take over the declared ranges, and widen the observed ones."""
+        for name, (low, high) in step.observed.items():
+            before = self._ranges.get(name, Range(declared=False))
+            if not before.declared:
+                low, high = float(np.fmin(before.low, low)), float(np.fmax(before.high, high))
+                self._ranges[name] = Range(low, high, declared=False)
+        self._ranges |= step.ranges
+
+    def _notice(self, step: Influence) -> None:
+        """Look at the blocks that the step fills, and begin to measure what they show."""
+        for block, look, steps in self._looks.add(step):
+            for found in noticed(block, look, self._ranges, self._thresholds):
+                # What was reported is not measured again, unless it has become worse.
+                known = [OF_SUMS.index(finding.kind) for finding in self._of(found.reward)]
+                worse = not known or OF_SUMS.index(found.kind) < min(known)
+                again = bool(known) and found.kind in CONSTANT
+                if found.reward in self._measuring or again or not worse:
+                    continue
+                self._measuring[found.reward] = _Measuring(found, self.steps - steps + 1)
+
+    def _measure(self, step: Influence, scored: Scored | None) -> None:
+        """Measure what was noticed on this step too, and hold the findings with enough groups.
+
+        Groups in which something was noticed are a selection: their share is too small. The groups
+        that follow are not.
+        """
+        for reward, measuring in list(self._measuring.items()):
+            if not measuring.add(step, scored):
+                continue
+            del self._measuring[reward]
+            assert measuring.influence is not None, "a step was added"
+            if reward is not None and reward not in measuring.influence.names:
+                continue
+            found = described(
+                measuring.noticed,
+                measuring.influence,
+                self._ranges,
+                self._thresholds,
+                partial(remedies, measuring.scored),
+            )
+            lost = self._held.get((Kind.BELOW_RESOLUTION, found.rewards))
+            if found.kind in CONSTANT and lost is not None:
+                lost.finding = replace(lost.finding, severity=Severity.WARNING)
+                continue
+            lesser = [self._held.pop(_key(each)) for each in self._of(reward)]
+            self._hold(found, min([measuring.first, *(each.spans[0][0] for each in lesser)]))
+
+    def _in_force(self, window: Influence) -> Iterator[Finding]:
+        """Yield the findings about sums that the last groups do not contradict."""
+        for held in self._held.values():
+            finding = held.finding
+            if finding.kind in OF_SUMS and holds(finding, window, self._ranges, self._thresholds):
+                held.extend(self.steps, self.steps)
+                yield finding
+
+    def _of(self, reward: str | None) -> list[Finding]:
+        """Return the findings about sums that are held for a reward, or for the whole batch."""
+        rewards = () if reward is None else (reward,)
+        return [f for kind, f in self._findings() if kind in OF_SUMS and f.rewards == rewards]
+
+    def _findings(self) -> list[tuple[Kind, Finding]]:
+        return [(key[0], held.finding) for key, held in self._held.items()]
 
     def _hold(self, finding: Finding, first: int) -> None:
         held = self._held.setdefault(_key(finding), _Held(finding))
@@ -212,8 +385,8 @@ class FindingHistory:
 class Watch:
     """Reports each warning of a training run once.
 
-    `ignored` and `reversed` are due as soon as they are found over the last 256 groups. Any other
-    warning is due after it has occurred in five consecutive steps.
+    What the sums over groups show, such as an ignored reward, is due 64 groups after it was
+    noticed. Any other warning is due after it has occurred in five consecutive steps.
 
     Args:
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
@@ -227,7 +400,7 @@ class Watch:
         ...     _ = watch.update(diagnose(rewards, None, ["steps", "style"], estimator="grpo"))
         ...     for finding in watch.due:
         ...         print(step, finding.kind.value, *finding.rewards)
-        2 ignored style
+        4 ignored style
     """
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
@@ -245,9 +418,7 @@ class Watch:
         """Load a state that was returned by `state`. An empty state changes nothing."""
         if state:
             self._history.restore(state["history"])
-            # Older checkpoints use the key "told" instead of "reported".
-            reported = state.get("reported", state.get("told", ()))
-            self._reported = {(Kind(kind), tuple(rewards)) for kind, rewards in reported}
+            self._reported = {(Kind(k), tuple(rewards)) for k, rewards in state["reported"]}
 
     def update(self, diagnosis: Diagnosis) -> Diagnosis:
         """Add the diagnosis of the next step.
@@ -256,7 +427,7 @@ class Watch:
             The same diagnosis, with the influence shares and findings of the window of the last
             groups. A warning that is not certain yet is left out.
         """
-        window, findings = self._history.add(diagnosis.influence, diagnosis.findings)
+        window, findings = self._history.add(Step.of(diagnosis))
         lasting = {
             _key(held.finding): held.finding
             for held in self._history.held()
@@ -273,7 +444,9 @@ def _key(finding: Finding) -> Key:
     return finding.kind, finding.rewards
 
 
-def _plain(step: Influence) -> dict[str, Any]:
+def _plain(step: Influence | None) -> dict[str, Any] | None:
+    if step is None:
+        return None
     return {
         "names": list(step.names),
         "groups": step.groups,
@@ -284,17 +457,48 @@ def _plain(step: Influence) -> dict[str, Any]:
     }
 
 
+def _known(plain: Mapping[str, Any] | None) -> Influence | None:
+    return None if plain is None else _influence(plain)
+
+
 def _influence(plain: Mapping[str, Any]) -> Influence:
-    alone, table = plain["alone"], np.array(plain["table"], np.float64)
-    # Older checkpoints lack the last rows. With 0, their groups confirm no finding.
-    rows = np.zeros((len(Sums._fields) - len(table), table.shape[1]))
+    alone = plain["alone"]
     return Influence(
         names=tuple(plain["names"]),
         groups=plain["groups"],
-        table=np.vstack([table, rows]),
+        table=np.array(plain["table"], np.float64),
         products=np.array(plain["products"], np.float64),
         sampled=plain["sampled"],
         alone=None if alone is None else np.array(alone, np.float64),
+    )
+
+
+def _plain_scored(scored: Scored) -> dict[str, Any]:
+    return {
+        "names": list(scored.names),
+        "dtype": scored.rewards.dtype.name,
+        "rewards": scored.rewards.tolist(),
+        "weights": np.asarray(scored.weights).tolist(),
+        "estimator": scored.estimator,
+    }
+
+
+def _scored(plain: Mapping[str, Any]) -> Scored:
+    rewards = np.array(plain["rewards"], plain["dtype"])
+    weights = np.array(plain["weights"], np.float64)
+    return Scored(tuple(plain["names"]), rewards, weights, plain["estimator"])
+
+
+def _finding(plain: Mapping[str, Any]) -> Finding:
+    return Finding(
+        kind=Kind(plain["kind"]),
+        severity=Severity(plain["severity"]),
+        rewards=tuple(plain["rewards"]),
+        message=plain["message"],
+        remedy=plain["remedy"],
+        evidence=plain["evidence"],
+        causes=tuple(map(Cause, plain["causes"])),
+        remedies=tuple(Remedy(**remedy) for remedy in plain["remedies"]),
     )
 
 

@@ -1,0 +1,520 @@
+r"""Defines the findings that rest on sums over groups: the effect of a reward, and its variance.
+
+With the influence share $s_k$ and the weight share $v_k$ of a reward, a batch, a finished run or a
+block of a running one shows that the reward
+
+- is reversed, if $s_k < -0.05$,
+- is ignored, if $s_k < v_k / 4$,
+- has less effect than its weight, if $s_k < v_k / 2$,
+- is constant, if it does not vary in more than 90 % of its groups,
+
+where the interval of the share must lie below the limit. The interval is that of the `Look`.
+
+The cause is measured by four factors, whose product is $s_k / v_k$. Each is the ratio of two shares
+that differ in one respect only:
+
+| share | what each reward counts |
+|---|---|
+| $v$ | $\lvert w_k \rvert$ |
+| missing | $\lvert w_k \rvert$ times its share of the rollouts |
+| sparse | $\lvert w_k \rvert \sum z_k^2$: also the groups in which it varies |
+| opposed | $w_k \sum z_k \sum_l w_l z_l$: also how it is related to the others |
+| range, $s$ | the influence: also what the estimator makes of the standard deviations |
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf, nan
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from gdpo.diagnostics._looks import LEAST_GROUPS, Look, few
+from gdpo.diagnostics._thresholds import Thresholds
+from gdpo.diagnostics.diagnosis import (
+    Cause,
+    Finding,
+    Kind,
+    Range,
+    Remedy,
+    Severity,
+    interval,
+    percent,
+    times,
+)
+from gdpo.diagnostics.influence import Influence, Vector
+
+EFFECT = (Kind.REVERSED, Kind.IGNORED, Kind.UNDER_WEIGHTED)
+"""Kinds of findings about a reward's influence share, worst first."""
+
+CONSTANT = (Kind.OUT_OF_REACH, Kind.CONSTANT, Kind.SATURATED)
+"""Kinds of findings about a reward that does not vary in most groups."""
+
+OF_SUMS = (Kind.NO_SIGNAL, *EFFECT, *CONSTANT)
+"""Kinds of findings that rest on sums over groups."""
+
+
+Ranges: TypeAlias = Mapping[str, Range]
+Replay: TypeAlias = Callable[[str, float], tuple[Remedy, ...]]
+"""Function of a reward and its wanted influence share that returns the replayed remedies."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reward:
+    """Stores the sums of one reward. Shares are multiplied by the sign of the weight."""
+
+    name: str
+    weight: float
+    """Signed share of the weight."""
+    share: float
+    margin: float
+    all_groups: int
+    groups: int
+    """Number of groups that the reward applies to."""
+    live: int
+    """Number of groups in which it varies."""
+    std: float
+    """Mean standard deviation in the groups in which it varies."""
+    mean: float
+    """Mean of the group means."""
+    present: float
+    """Share of the rollouts that have the reward."""
+    push: float
+    """The influence. A positive value means that the update raises the reward."""
+
+    @property
+    def wanted(self) -> float:
+        return abs(self.weight)
+
+    @property
+    def zero_variance(self) -> float:
+        return 1 - self.live / self.groups if self.groups else nan
+
+
+def _rewards(influence: Influence) -> list[_Reward]:
+    sums = influence.sums
+    rows = zip(
+        (sums.weight / influence.groups).tolist(),
+        influence.shares.tolist(),
+        influence.margins.tolist(),
+        *(row.tolist() for row in (sums.applies, sums.live, sums.std, sums.mean)),
+        (sums.present / np.maximum(sums.samples, 1)).tolist(),
+        sums.influence.tolist(),
+        strict=True,
+    )
+    return [
+        _Reward(
+            name,
+            weight,
+            share,
+            margin,
+            all_groups=influence.groups,
+            groups=int(applies),
+            live=int(live),
+            std=std / live if live else 0.0,
+            mean=mean / applies if applies else nan,
+            present=present,
+            push=push,
+        )
+        for name, (weight, share, margin, applies, live, std, mean, present, push) in zip(
+            influence.names, rows, strict=True
+        )
+    ]
+
+
+class Noticed(NamedTuple):
+    """Stores what the sums show: a kind, and the reward, or None for the whole batch."""
+
+    kind: Kind
+    reward: str | None
+
+
+def noticed(
+    influence: Influence, look: Look, ranges: Ranges, thresholds: Thresholds
+) -> Iterator[Noticed]:
+    """Yield what the sums show at this look, at most one kind for each reward.
+
+    A reward that is `CONSTANT` here may be out of reach or learned: `described` tells which.
+    """
+    groups = influence.groups
+    of_advantages = round(groups * (1 - influence.zero_advantage_groups))
+    if few(of_advantages, groups, 1 - thresholds.zero_advantage) <= look.error:
+        yield Noticed(Kind.NO_SIGNAL, None)
+    kinds = _kinds(influence, look, thresholds)
+    for reward in _rewards(influence):
+        if reward.weight == 0 or not reward.groups:
+            continue
+        kind = None if _learned(reward, ranges, thresholds) else kinds.get(reward.name)
+        if kind is not None:
+            yield Noticed(kind, reward.name)
+        elif few(reward.live, reward.groups, 1 - thresholds.zero_variance) <= look.error:
+            yield Noticed(Kind.CONSTANT, reward.name)
+
+
+def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
+    """Return the kind of each reward whose interval lies below a limit, the worst kind."""
+    if influence.groups < LEAST_GROUPS:
+        return {}
+    wanted = influence.weight_shares
+    limits = {
+        Kind.UNDER_WEIGHTED: thresholds.under_weighted * wanted,
+        Kind.IGNORED: thresholds.ignored * wanted,
+        Kind.REVERSED: np.full(len(wanted), -thresholds.reversed),
+    }
+    found: dict[str, Kind] = {}
+    varies = influence.sums.live >= thresholds.least_varying
+    for kind, limit in limits.items():
+        own = _variance_at(influence, limit, look) if look.one_of_many else 1.0
+        below = influence.shares + look.errors * influence.errors(own) < limit
+        found |= dict.fromkeys(np.array(influence.names)[below & varies & (wanted > 0)], kind)
+    return {str(name): kind for name, kind in found.items()}
+
+
+def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
+    r"""Return the factor of a reward's own variance if its share were at the limit.
+
+    A rare reward can have a small share because it happened to vary in few groups. Then both its
+    share and its variance are too small. If the share $s$ were at the limit $\ell$ because the
+    reward varied in more groups, the variance of $U_k$ would be $\ell (1 - s) / (s (1 - \ell))$
+    times as large. The number of varying groups is bounded by its own interval (Wilson's, for the
+    errors $c$ of the look): $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
+    """
+    live, c = np.maximum(influence.sums.live, 1), look.errors
+    most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)
+    share = np.maximum(influence.shares, 1e-9)
+    at_limit = np.where(limit > 0, limit * (1 - share) / (share * (1 - limit)), 1.0)
+    return np.maximum(np.minimum(at_limit, most / live), 1.0)
+
+
+def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
+    """Return whether a reward is at the good end of its range.
+
+    An observed range counts only for a reward that is constant in at least half of its groups: a
+    single outlier stretches it.
+    """
+    known = ranges.get(reward.name, Range())
+    place = _place(reward, known)
+    if place is None or not (known.declared or reward.zero_variance >= 0.5):
+        return False
+    return thresholds.top <= place <= 1
+
+
+def holds(finding: Finding, window: Influence, ranges: Ranges, thresholds: Thresholds) -> bool:
+    """Return whether the last groups still show the finding, as far as their share tells."""
+    if not finding.rewards:
+        return window.zero_advantage_groups >= thresholds.zero_advantage
+    found = [each for each in _rewards(window) if each.name == finding.rewards[0]]
+    if not found or found[0].weight == 0:
+        return False
+    (reward,) = found
+    if finding.kind in CONSTANT:
+        return reward.zero_variance >= thresholds.zero_variance
+    limits = {
+        Kind.REVERSED: -thresholds.reversed,
+        Kind.IGNORED: thresholds.ignored * reward.wanted,
+        Kind.UNDER_WEIGHTED: _limit(reward, thresholds),
+    }
+    return reward.share < limits[finding.kind] and not _learned(reward, ranges, thresholds)
+
+
+def findings_at_once(
+    influence: Influence, ranges: Ranges, thresholds: Thresholds, replay: Replay | None = None
+) -> Iterator[Finding]:
+    """Yield the findings of one look at a batch or a finished run.
+
+    If the share of zero-variance or zero-advantage groups is above its limit, but there are too few
+    groups to be sure, the finding is a note.
+    """
+    found = list(noticed(influence, Look(), ranges, thresholds))
+    for each in found:
+        yield described(each, influence, ranges, thresholds, replay)
+    named = {each.reward for each in found}
+    if None not in named and influence.zero_advantage_groups >= thresholds.zero_advantage:
+        yield _no_signal(influence, Severity.NOTE)
+    for reward in _rewards(influence):
+        constant = reward.zero_variance >= thresholds.zero_variance
+        if reward.weight != 0 and constant and reward.name not in named:
+            of = Noticed(Kind.CONSTANT, reward.name)
+            yield described(of, influence, ranges, thresholds, replay, severity=Severity.NOTE)
+
+
+def described(
+    of: Noticed,
+    influence: Influence,
+    ranges: Ranges,
+    thresholds: Thresholds,
+    replay: Replay | None = None,
+    *,
+    severity: Severity = Severity.WARNING,
+) -> Finding:
+    """Return the finding, with the numbers of these sums.
+
+    Args:
+        of: What was noticed, in these sums or in earlier ones.
+        influence: The sums to quote.
+        ranges: Ranges of the rewards.
+        thresholds: Thresholds of the findings.
+        replay: Function that replays the remedies. None: none are printed.
+        severity: Severity, if the finding is not a note in any case.
+    """
+    if of.reward is None:
+        return _no_signal(influence, severity)
+    rewards = {reward.name: reward for reward in _rewards(influence)}
+    reward = rewards[of.reward]
+    others = [each for each in rewards.values() if each is not reward and each.weight != 0]
+    known = ranges.get(reward.name, Range())
+    if of.kind in EFFECT:
+        found = () if replay is None else replay(reward.name, _limit(reward, thresholds))
+        return _effect(of.kind, reward, others, influence, found, thresholds, known)
+    return _constant(reward, known, thresholds, replay, severity)
+
+
+def _limit(reward: _Reward, thresholds: Thresholds) -> float:
+    """Return the influence share below which the reward has less effect than its weight."""
+    return thresholds.under_weighted * reward.wanted
+
+
+def _effect(
+    kind: Kind,
+    reward: _Reward,
+    others: list[_Reward],
+    influence: Influence,
+    found: tuple[Remedy, ...],
+    thresholds: Thresholds,
+    known: Range,
+) -> Finding:
+    factors = _factors(influence, reward.name)
+    causes = tuple(cause for cause, factor in factors.items() if factor < _CAUSE)
+    causes = causes or (min(factors, key=lambda cause: factors[cause]),)
+    causes = tuple(sorted(causes, key=lambda cause: factors[cause]))
+    most = max(others, key=lambda other: other.share / other.wanted, default=None)
+    reasons = [_reason(cause, reward, most) for cause in causes]
+    share = f"{interval(reward.share, reward.margin)} of the influence"
+    weight = f"{percent(reward.wanted)} of the weight"
+    over = f"over {influence.groups:,} groups"
+    if kind is Kind.REVERSED:
+        way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
+        what = f"`{reward.name}` is pushed {way}, although its weight is {sign}: {over} it has"
+        what = f"{what} {share}"
+    elif kind is Kind.IGNORED:
+        what = f"`{reward.name}` is ignored: {over} it has {weight}, but {share}"
+    else:
+        what = (
+            f"`{reward.name}` has less effect than its weight: {over} it has {weight}, but {share}"
+        )
+    evidence = {
+        "groups": float(influence.groups),
+        "weight_share": reward.wanted,
+        "influence_share": reward.share,
+        "influence_margin": reward.margin,
+        "zero_variance_groups": reward.zero_variance,
+        **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
+    }
+    return Finding(
+        kind,
+        Severity.WARNING,
+        (reward.name,),
+        f"{what}. {_sentence(causes, reasons)}",
+        _advice(reward, causes, found, _limit(reward, thresholds), known),
+        evidence,
+        causes,
+        found,
+    )
+
+
+_CAUSE = 0.75
+"""A cause is named if its factor is below this value."""
+
+
+def _factors(influence: Influence, name: str) -> dict[Cause, float]:
+    """Return the factors whose product is the influence share over the weight share."""
+    sums, k = influence.sums, influence.names.index(name)
+    weights = np.abs(sums.weight)
+    rungs = {
+        Cause.MISSING: weights * sums.present / np.maximum(sums.samples, 1),
+        Cause.SPARSE: weights * sums.z_squares,
+        Cause.OPPOSED: np.sign(sums.weight) * sums.asked,
+        Cause.RANGE: np.sign(sums.weight) * sums.influence,
+    }
+    shares = [_share(weights, k), *(_share(rung, k, weights) for rung in rungs.values())]
+    return {
+        cause: max(after, 0.0) / before if before > 0 else 1.0
+        for cause, before, after in zip(rungs, shares, shares[1:], strict=False)
+    }
+
+
+def _share(values: Vector, k: int, weights: Vector | None = None) -> float:
+    trained = values if weights is None else np.where(weights > 0, values, 0.0)
+    total = float(np.sum(np.abs(trained)))
+    return float(values[k]) / total if total > 0 else 0.0
+
+
+def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
+    """Return a clause with the numbers behind a cause."""
+    if cause is Cause.MISSING:
+        return f"it is missing from {percent(1 - reward.present)} of the rollouts"
+    if cause is Cause.SPARSE:
+        beside = "" if most is None else f" (`{most.name}`: {percent(1 - most.zero_variance)})"
+        return f"it varies in {percent(1 - reward.zero_variance)} of its groups{beside}"
+    if cause is Cause.OPPOSED or most is None:
+        return "other rewards pull against it"
+    ratio = most.wanted * most.std / (reward.wanted * reward.std) if reward.std else inf
+    if ratio > 1:
+        equal = most.wanted == reward.wanted
+        what = "the standard deviation" if equal else "weight × standard deviation"
+        return f"{what} of `{most.name}` within a group is {times(ratio)} as large"
+    return f"the advantages follow `{most.name}` more closely"
+
+
+def _sentence(causes: tuple[Cause, ...], reasons: list[str]) -> str:
+    names = " and ".join(cause.value for cause in causes)
+    return f"Cause: {names}: {', and '.join(reasons)}"
+
+
+_HELPS = 2.0
+"""A replayed setting helps if it gives at least this multiple of the share."""
+
+_WARM_START = (
+    "warm-start the policy on examples that earn the reward, use easier prompts or larger groups, "
+    "or give partial credit"
+)
+
+_UNTRIED = {
+    Cause.MISSING: "Check why it is missing",
+    Cause.SPARSE: "Larger groups, easier prompts or partial credit: not known from these rollouts",
+    Cause.OPPOSED: "Or gate the other rewards on it",
+    Cause.RANGE: "",
+}
+"""What may help too, but cannot be replayed."""
+
+_UNREPLAYED = {
+    Cause.MISSING: "check why it is missing",
+    Cause.SPARSE: "use larger groups, easier prompts or partial credit",
+    Cause.OPPOSED: "set the weights by priority, or gate the other rewards on it",
+    Cause.RANGE: "normalize each reward separately (estimator gdpo)",
+}
+
+
+def _advice(
+    reward: _Reward,
+    causes: tuple[Cause, ...],
+    found: tuple[Remedy, ...],
+    limit: float,
+    known: Range,
+) -> str:
+    """Return what to do: the replayed settings that help, and what a replay cannot show."""
+    if not found:
+        return _UNREPLAYED[causes[0]]
+    shares = ", ".join(map(str, found))
+    same = found[0].groups == reward.all_groups
+    where = "the same groups" if same else f"{found[0].groups:,} of the groups"
+    helps = max(_HELPS * reward.share, reward.share + reward.margin, 0.0)
+    better = [remedy for remedy in found if remedy.share >= min(limit, helps)]
+    if not better:
+        place = _place(reward, known)
+        last = _WARM_START
+        if place is None or place > _BOTTOM:
+            last = f"{_UNREPLAYED[causes[0]]}, or increase the weight of `{reward.name}` further"
+        return f"no setting that was replayed on {where} helps ({shares}): {last}"
+
+    def worse(each: Remedy) -> tuple[bool, int, bool, float]:
+        enough = each.share + each.margin >= limit
+        return not enough, each.factor, each.estimator != "gdpo", -each.share
+
+    best = min(better, key=worse)
+    what = f"use {best.estimator}"
+    if best.factor > 1:
+        what = f"multiply the weight of `{reward.name}` by {best.factor}"
+    advice = f"{what}. On {where}, its share would be: {shares}"
+    return ". ".join(filter(None, [advice, _UNTRIED[causes[0]]]))
+
+
+_BOTTOM = 0.05
+"""Part of its range below which a policy almost never earns a reward."""
+
+
+def _place(reward: _Reward, known: Range) -> float | None:
+    """Return where the mean is in the range, where 1 is the end that the weight asks for."""
+    place = known.place(reward.mean)
+    return place if place is None or reward.weight > 0 else 1 - place
+
+
+def _constant(
+    reward: _Reward,
+    known: Range,
+    thresholds: Thresholds,
+    replay: Replay | None,
+    severity: Severity,
+) -> Finding:
+    place = _place(reward, known)
+    what = (
+        f"`{reward.name}` is constant in {percent(reward.zero_variance)} of its "
+        f"{reward.groups:,} groups, at {reward.mean:.3g}"
+    )
+    evidence = {"zero_variance_groups": reward.zero_variance, "groups": float(reward.groups)}
+    if place is not None:
+        evidence["saturation"] = place
+    finding = Finding(Kind.CONSTANT, severity, (reward.name,), what, "", evidence)
+    if place is None:
+        return replace(
+            finding,
+            message=f"{what}, so it gives no signal",
+            remedy="declare the range of the reward (low, high) to get a more exact finding. If "
+            f"{reward.mean:.3g} is its best value, it is learned: keep it. If it is its worst, "
+            f"the policy never earns it: {_WARM_START}. Otherwise {_CHANGE}",
+        )
+    end = "top" if reward.weight > 0 else "bottom"
+    other = "bottom" if reward.weight > 0 else "top"
+    if not 0 <= place <= 1:
+        return replace(
+            finding,
+            message=f"{what}, outside its declared range [{known.low:.3g}, {known.high:.3g}]",
+            remedy="declare the actual range (low, high), or fix the reward function",
+        )
+    if place >= thresholds.top:
+        never = "" if known.declared else f", the {_best(reward)} value of this run"
+        where = f", the {end} of its range" if known.declared else never
+        return replace(
+            finding,
+            kind=Kind.SATURATED,
+            severity=Severity.NOTE,
+            message=f"{what}{where}. The policy has learned it, so it gives no further signal",
+            remedy="no action needed: keep the reward, so that the policy keeps what it learned",
+        )
+    if place <= thresholds.bottom:
+        found = replay(reward.name, _limit(reward, thresholds)) if replay and reward.live else ()
+        remedy = _advice(reward, (Cause.SPARSE,), found, _limit(reward, thresholds), known)
+        return replace(
+            finding,
+            kind=Kind.OUT_OF_REACH,
+            message=f"{what}, the {other} of its range. The policy almost never earns it",
+            remedy=remedy if found else _WARM_START,
+            remedies=found,
+        )
+    return replace(finding, message=f"{what}, so it gives no signal", remedy=_CHANGE)
+
+
+_CHANGE = "change the reward so that samples of one prompt get different values, or remove it"
+
+
+def _best(reward: _Reward) -> str:
+    return "highest" if reward.weight > 0 else "lowest"
+
+
+def _no_signal(influence: Influence, severity: Severity) -> Finding:
+    share, groups = influence.zero_advantage_groups, influence.groups
+    remedy = (
+        "add prompts of a different difficulty, take more samples per prompt, or warm-start the "
+        "policy"
+    )
+    if not np.any(influence.sums.weight):
+        remedy = "give at least one reward a weight other than 0"
+    return Finding(
+        Kind.NO_SIGNAL,
+        severity,
+        (),
+        f"all advantages are exactly 0 in {percent(share)} of the {groups:,} groups, so these "
+        "groups do not train the policy",
+        remedy,
+        {"zero_advantage_groups": share, "groups": float(groups)},
+    )
