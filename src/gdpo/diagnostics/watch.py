@@ -433,10 +433,16 @@ class Watch:
             for held in self._history.held()
             if held.certain and held.finding.severity is Severity.WARNING
         }
-        self.due = [finding for key, finding in lasting.items() if key not in self._reported]
+        self.due = [f for key, f in lasting.items() if not self._is_reported(key)]
         self._reported |= set(lasting)
         kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
         return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=kept)
+
+    def _is_reported(self, key: Key) -> bool:
+        """Return whether the warning, or one that says nearly the same, was reported."""
+        kind, rewards = key
+        lesser = (Kind.UNDER_WEIGHTED, rewards) in self._reported and kind is Kind.IGNORED
+        return key in self._reported or lesser
 
 
 def _key(finding: Finding) -> Key:
