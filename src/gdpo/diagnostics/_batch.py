@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gdpo.advantages import Rewards, Weights, grpo
+from gdpo.advantages import Rewards, Weights
 from gdpo.advantages.arrays import prepare
 from gdpo.advantages.stages import SAMPLES, PreparedWeights, raw_spread, standardize, weighted_sum
 from gdpo.diagnostics._measures import PerGroup, Scores, Values, where_it_applies
@@ -29,7 +29,6 @@ class Batch:
     z: Values
     total: Any
     """Σ w_k z_k."""
-    grpo: Scores
 
     def influence(self, advantages: Scores, names: Sequence[str]) -> Influence:
         """Return the influence sums of these advantages."""
@@ -60,7 +59,6 @@ class Batch:
             std=where_it_applies(std[:, 0, :], x.values),
             z=z.values,
             total=weighted_sum(z, w),
-            grpo=np.asarray(grpo(rewards, weights), dtype=np.float64),
         )
 
 

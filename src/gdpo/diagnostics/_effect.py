@@ -28,6 +28,7 @@ from math import inf, nan
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from jaxtyping import Bool
 
 from gdpo.diagnostics._looks import LEAST_GROUPS, Look, few
 from gdpo.diagnostics._thresholds import Thresholds
@@ -43,6 +44,8 @@ from gdpo.diagnostics.diagnosis import (
     times,
 )
 from gdpo.diagnostics.influence import Influence, Vector
+
+Bools: TypeAlias = Bool[np.ndarray, " reward"]
 
 EFFECT = (Kind.REVERSED, Kind.IGNORED, Kind.UNDER_WEIGHTED)
 """Kinds of findings about a reward's influence share, worst first."""
@@ -91,35 +94,30 @@ class _Reward:
         return 1 - self.live / self.groups if self.groups else nan
 
 
-def _rewards(influence: Influence) -> list[_Reward]:
+def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
+    """Return the sums of one reward, with the margin of its share if it is needed."""
     sums = influence.sums
-    rows = zip(
-        (sums.weight / influence.groups).tolist(),
-        influence.shares.tolist(),
-        influence.margins.tolist(),
-        *(row.tolist() for row in (sums.applies, sums.live, sums.std, sums.mean)),
-        (sums.present / np.maximum(sums.samples, 1)).tolist(),
-        sums.influence.tolist(),
-        strict=True,
+    applies, live = float(sums.applies[k]), float(sums.live[k])
+    return _Reward(
+        name=influence.names[k],
+        weight=float(sums.weight[k]) / influence.groups,
+        share=float(influence.shares[k]),
+        margin=float(influence.margins[k]) if margins else nan,
+        all_groups=influence.groups,
+        groups=int(applies),
+        live=int(live),
+        std=float(sums.std[k]) / live if live else 0.0,
+        mean=float(sums.mean[k]) / applies if applies else nan,
+        present=float(sums.present[k]) / max(float(sums.samples[k]), 1.0),
+        push=float(sums.influence[k]),
     )
-    return [
-        _Reward(
-            name,
-            weight,
-            share,
-            margin,
-            all_groups=influence.groups,
-            groups=int(applies),
-            live=int(live),
-            std=std / live if live else 0.0,
-            mean=mean / applies if applies else nan,
-            present=present,
-            push=push,
-        )
-        for name, (weight, share, margin, applies, live, std, mean, present, push) in zip(
-            influence.names, rows, strict=True
-        )
-    ]
+
+
+def _constant_in_most(influence: Influence, thresholds: Thresholds) -> Bools:
+    """Return which trained rewards are constant in most groups that they apply to."""
+    sums = influence.sums
+    varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
+    return (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
 
 
 class Noticed(NamedTuple):
@@ -136,19 +134,24 @@ def noticed(
 
     A reward that is `CONSTANT` here may be out of reach or learned: `described` tells which.
     """
-    groups = influence.groups
-    of_advantages = round(groups * (1 - influence.zero_advantage_groups))
-    if few(of_advantages, groups, 1 - thresholds.zero_advantage) <= look.error:
+    groups, share = influence.groups, influence.zero_advantage_groups
+    of_advantages = round(groups * (1 - share))
+    if share >= thresholds.zero_advantage and (
+        few(of_advantages, groups, 1 - thresholds.zero_advantage) <= look.error
+    ):
         yield Noticed(Kind.NO_SIGNAL, None)
+    constant = _constant_in_most(influence, thresholds)
     kinds = _kinds(influence, look, thresholds)
-    for reward in _rewards(influence):
-        if reward.weight == 0 or not reward.groups:
+    for k, name in enumerate(influence.names):
+        if not constant[k] and name not in kinds:
             continue
-        kind = None if _learned(reward, ranges, thresholds) else kinds.get(reward.name)
-        if kind is not None:
-            yield Noticed(kind, reward.name)
-        elif few(reward.live, reward.groups, 1 - thresholds.zero_variance) <= look.error:
-            yield Noticed(Kind.CONSTANT, reward.name)
+        reward = _reward(influence, k)
+        if name in kinds and not _learned(reward, ranges, thresholds):
+            yield Noticed(kinds[name], name)
+        elif constant[k] and (
+            few(reward.live, reward.groups, 1 - thresholds.zero_variance) <= look.error
+        ):
+            yield Noticed(Kind.CONSTANT, name)
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
@@ -162,12 +165,15 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
         Kind.REVERSED: np.full(len(wanted), -thresholds.reversed),
     }
     found: dict[str, Kind] = {}
-    varies = influence.sums.live >= thresholds.least_varying
+    shares, trained = influence.shares, influence.sums.weight != 0
+    among = trained & (influence.sums.live >= thresholds.least_varying)
     for kind, limit in limits.items():
+        if not np.any(among & (shares < limit)):  # the limits become stricter
+            break
         own = _variance_at(influence, limit, look) if look.one_of_many else 1.0
-        below = influence.shares + look.errors * influence.errors(own) < limit
-        found |= dict.fromkeys(np.array(influence.names)[below & varies & (wanted > 0)], kind)
-    return {str(name): kind for name, kind in found.items()}
+        below = among & (shares + look.errors * influence.errors(own) < limit)
+        found |= {influence.names[k]: kind for k in np.flatnonzero(below).tolist()}
+    return found
 
 
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
@@ -203,10 +209,11 @@ def holds(finding: Finding, window: Influence, ranges: Ranges, thresholds: Thres
     """Return whether the last groups still show the finding, as far as their share tells."""
     if not finding.rewards:
         return window.zero_advantage_groups >= thresholds.zero_advantage
-    found = [each for each in _rewards(window) if each.name == finding.rewards[0]]
-    if not found or found[0].weight == 0:
+    if finding.rewards[0] not in window.names:
         return False
-    (reward,) = found
+    reward = _reward(window, window.names.index(finding.rewards[0]))
+    if reward.weight == 0:
+        return False
     if finding.kind in CONSTANT:
         return reward.zero_variance >= thresholds.zero_variance
     limits = {
@@ -231,10 +238,9 @@ def findings_at_once(
     named = {each.reward for each in found}
     if None not in named and influence.zero_advantage_groups >= thresholds.zero_advantage:
         yield _no_signal(influence, Severity.NOTE)
-    for reward in _rewards(influence):
-        constant = reward.zero_variance >= thresholds.zero_variance
-        if reward.weight != 0 and constant and reward.name not in named:
-            of = Noticed(Kind.CONSTANT, reward.name)
+    for k in np.flatnonzero(_constant_in_most(influence, thresholds)).tolist():
+        of = Noticed(Kind.CONSTANT, influence.names[k])
+        if of.reward not in named:
             yield described(of, influence, ranges, thresholds, replay, severity=Severity.NOTE)
 
 
@@ -259,9 +265,10 @@ def described(
     """
     if of.reward is None:
         return _no_signal(influence, severity)
-    rewards = {reward.name: reward for reward in _rewards(influence)}
-    reward = rewards[of.reward]
-    others = [each for each in rewards.values() if each is not reward and each.weight != 0]
+    place = influence.names.index(of.reward)
+    reward = _reward(influence, place, margins=True)
+    others = [_reward(influence, k) for k in range(len(influence.names)) if k != place]
+    others = [other for other in others if other.weight != 0]
     known = ranges.get(reward.name, Range())
     if of.kind in EFFECT:
         found = () if replay is None else replay(reward.name, _limit(reward, thresholds))

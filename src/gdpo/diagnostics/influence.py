@@ -59,7 +59,7 @@ class Sums(NamedTuple):
     present: Vector
     """Number of samples with the reward."""
     samples: Vector
-    """Number of samples with at least one reward. The same for every reward."""
+    """Number of samples with the reward that is missing least. The same for every reward."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,14 +214,46 @@ def influence_of(
         values: The rewards themselves, each in its unit. NaN as in `z`.
     """
     sums = group_sums(advantages, z, std, weights, values)
-    prompts = sums.shape[1]
-    by_group = sums[Sums._fields.index("influence")]
+    with np.errstate(all="ignore"):
+        table = np.sum(sums, axis=1)
+    return _of_step(tuple(names), table, sums[Sums._fields.index("influence")])
+
+
+def replayed_influence(
+    advantages: Scores,
+    z: Values,
+    weights: Float[np.ndarray, "prompt_or_1 reward"],
+    names: Sequence[str],
+) -> Influence:
+    """Return the sums of one step that the influence shares and their margins need, and no others.
+
+    Args:
+        advantages: Advantages, `[prompt, sample]`.
+        z: Rewards standardized within their group, and 0 where the reward does not apply.
+        weights: Weights of each prompt, or one row for all prompts.
+        names: One name per reward.
+    """
+    by_group = np.einsum("ps,psk->pk", advantages, z)
+    table = np.zeros((len(Sums._fields), len(names)))
+    table[Sums._fields.index("influence")] = np.sum(by_group, axis=0)
+    table[Sums._fields.index("weight")] = np.sum(
+        np.broadcast_to(_unit(weights), by_group.shape), axis=0
+    )
+    return _of_step(tuple(names), table, by_group)
+
+
+def _of_step(
+    names: tuple[str, ...],
+    table: Float[np.ndarray, "sum reward"],
+    by_group: PerGroup,
+) -> Influence:
+    """Return the sums of a step with their covariance, from the influence of each group."""
+    prompts = len(by_group)
     with np.errstate(all="ignore"):
         apart = by_group - np.mean(by_group, axis=0)
         products = apart.T @ apart * (prompts / max(prompts - 1, 1))
-        table = np.sum(sums, axis=1)
     return Influence(
-        names=tuple(names),
+        names=names,
         groups=prompts,
         table=table,
         products=products,
@@ -264,7 +296,7 @@ def group_sums(
             mean_square=means**2,
             present=count.astype(np.float64),
             samples=np.broadcast_to(
-                np.sum(np.any(applies, axis=2), axis=1)[:, None].astype(np.float64), live.shape
+                np.max(count, axis=1, keepdims=True).astype(np.float64), live.shape
             ),
         )
     return np.stack(sums)

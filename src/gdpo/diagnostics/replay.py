@@ -8,7 +8,7 @@ import numpy as np
 from gdpo.advantages import ESTIMATORS
 from gdpo.diagnostics._batch import Batch, Scored
 from gdpo.diagnostics.diagnosis import Remedy
-from gdpo.diagnostics.influence import Influence, pooled
+from gdpo.diagnostics.influence import Influence, pooled, replayed_influence
 
 TRIED = ("gdpo", "per_reward_batch_std")
 """Estimators that are replayed for a reward that has less effect than its weight."""
@@ -16,7 +16,7 @@ TRIED = ("gdpo", "per_reward_batch_std")
 _FACTORS = (2, 3, 5, 10, 20)
 """Factors by which the weight of the reward is raised, until its share is reached."""
 
-_MOST_VALUES = 2**19
+_MOST_VALUES = 2**18
 """Number of reward values above which every second step is dropped, so that a replay is fast."""
 
 
@@ -79,8 +79,9 @@ def _tried(steps: Sequence[Scored], batches: Sequence[Batch], name: str, remedy:
     for step, batch in zip(steps, batches, strict=True):
         weights = np.array(step.weights, np.float64)
         weights[..., step.names.index(name)] *= remedy.factor
-        advantages = ESTIMATORS[remedy.estimator](step.rewards, weights)
-        part = batch.influence(np.asarray(advantages, np.float64), step.names)
+        advantages = np.asarray(ESTIMATORS[remedy.estimator](step.rewards, weights), np.float64)
+        scores = np.nan_to_num(batch.z)
+        part = replayed_influence(advantages, scores, batch.prompt_weights, step.names)
         parts.append(part.after(parts[-1] if parts else None))
     found = pooled(parts)
     column = found.names.index(name)

@@ -16,7 +16,7 @@ from array_api_compat import (
 )
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import AdvantageRule, Estimator, Rewards, Weights
+from gdpo.advantages import AdvantageRule, Estimator, Rewards, Weights, grpo
 from gdpo.advantages.arrays import check_finite, per_reward
 from gdpo.advantages.registry import check_advantages, weights_by_name
 from gdpo.advantages.stages import (
@@ -103,9 +103,11 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         check_finite(r, names)
     batch = Batch.of(r, weights_of(names, weights))
     x = batch.values
+    sum_first = np.asarray(grpo(r, batch.given_weights), dtype=np.float64)
     bounds = _bounds(low, "low", names, x), _bounds(high, "high", names, x)
     _check_range(*bounds, names)
-    a = _advantages(batch, advantages, r, estimator, names, bounds)
+    own = advantages is None and estimator == "grpo"
+    a = sum_first if own else _advantages(batch, advantages, r, estimator, names, bounds)
     applies = np.any(~np.isnan(x), axis=-1)
     live = np.any(a != 0, axis=SAMPLES)
     gain = float(spread(centre(batch.total, over=BATCH), over=BATCH)[0, 0])
@@ -127,8 +129,8 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         signal_rms=measures.signal_rms(a, applies),
         largest=float(np.max(np.abs(a), where=applies, initial=0.0)),
         distinct=measures.distinct(a, applies, live),
-        distinct_grpo=measures.distinct(batch.grpo, applies, live),
-        same_as_grpo=measures.similarity(a, batch.grpo, applies),
+        distinct_grpo=measures.distinct(sum_first, applies, live),
+        same_as_grpo=measures.similarity(a, sum_first, applies),
         influence=influence,
         scored=Scored(tuple(names), r, weights_of(names, weights), _name(estimator)),
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
@@ -204,8 +206,6 @@ def _advantages(
         return np.asarray(a, dtype=np.float64)
     if estimator is None:
         raise ConfigError("diagnose needs estimator= or advantages=: pass one of them")
-    if estimator == "grpo":
-        return batch.grpo
     if isinstance(estimator, str):
         low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
         estimator = AdvantageRule(estimator, names, low=low, high=high)
