@@ -489,7 +489,8 @@ def test_a_checkpoint_keeps_what_the_watch_has_seen():
     watch, again = Watch(), Watch()
     state = SimpleNamespace(stateful_callbacks={})
     rewards = np.random.default_rng(0).random((64, 8, 2)) * [100, 1]
-    watch.update(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
+    for _ in range(2):  # noticed, then measured
+        watch.update(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
     assert watch.due
     KeptState({"gdpo.Watch": watch}).on_step_end(None, state, None)
     kept = json.loads(json.dumps(state.stateful_callbacks))

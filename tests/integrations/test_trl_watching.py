@@ -182,7 +182,7 @@ def test_a_batch_with_an_infinite_reward_is_left_out_once(tiny_policy, tmp_path,
 
 def test_a_name_with_control_characters_is_shown_in_codes(tiny_policy, tmp_path, caplog):
     def blank(completions, **columns):
-        return [0.0] * len(completions)
+        return [None] * len(completions)
 
     blank.__name__ = "red\x1b[31m\nline"
     three_groups = {"per_device_train_batch_size": 12, "gradient_accumulation_steps": 1}
@@ -190,7 +190,7 @@ def test_a_name_with_control_characters_is_shown_in_codes(tiny_policy, tmp_path,
     trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=7, rewards=rewards, **three_groups)
     watch(trainer)
     trainer.train()
-    (message,) = [m for m in caplog.messages if "is constant" in m]
+    (message,) = [m for m in caplog.messages if "is missing from every rollout" in m]
     assert "`red⟨U+001B⟩[31m line`" in message
 
 
