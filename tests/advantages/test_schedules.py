@@ -144,7 +144,13 @@ def test_weights_without_schedules_reach_the_estimator_as_they_are():
             "after: unknown key 'mean_atleast': did you mean 'mean_at_least'",
         ),
         ({"brevity": {"after": {"reward": "format"}, "value": 1}}, "after is .*mean_at_least"),
-        ({"brevity": {"after": {"reward": "x", "mean_at_least": 1}, "value": 1}}, "'x', which"),
+        ({"brevity": {"after": {"reward": "x", "mean_at_least": 1}, "value": 2}}, "'x', which"),
+        ({"brevity": {"from": 0, "to": 0, "steps": 3}}, "brevity: from and to are both 0"),
+        ({"brevity": {"to": 1.0, "steps": 3}}, "brevity: from and to are both 1"),
+        (
+            {"brevity": {"after": {"reward": "format", "mean_at_least": 1}, "value": 1}},
+            "brevity: from and value are both 1",
+        ),
     ],
 )
 def test_a_schedule_that_cannot_work_is_an_error_at_once(schedule, message):
