@@ -232,7 +232,8 @@ def _split_roots(expression: Any) -> Any:
     """Return an expression whose roots and logarithms of products are split into their factors.
 
     The root of 1/n and 1 over the root of n are then the same. What is under a root or in a
-    logarithm counts as positive, except below an even power: the root of x^2 is |x|, not x.
+    logarithm counts as positive, except below an even power: the root of x^2 is |x|, not x. A
+    product of several sums is not split.
     """
     if not isinstance(expression, sp.Expr):
         return expression
@@ -254,6 +255,8 @@ def _split(part: Any) -> Any:
     factors = [x.as_base_exp() for x in sp.Mul.make_args(product)]
     if any(base.is_negative or not power.is_Integer for base, power in factors):
         return part
+    if sum(not (base.is_Symbol or base.is_number) for base, _ in factors) > 1:
+        return part  # such as (x - 1)(x - 2), which may be positive if both factors are negative
     if isinstance(part, sp.log):
         terms = [
             power * sp.log(base if power % 2 else sp.Abs(base), *part.args[1:])

@@ -215,7 +215,7 @@ _TWO_LETTERS = frozenset(
 )
 
 _BARE_TWO = frozenset(
-    re.findall(r"\w+", "mm cm km nm ft in yd mi lb oz mg kg ml hr am pm kw kj hz cc of an a")
+    re.findall(r"\w+", "mm cm km nm ft in yd mi lb oz mg kg ml hr am pm kw kj hz cc sq cu of an a")
 )
 """Words of at most two letters that belong to a unit without `\\text`. Others are factors."""
 
@@ -290,7 +290,8 @@ def contradict(unit: Unit, other: Unit) -> bool:
 def _measures(words: list[str], number: str) -> Unit:
     if re.search(r"\\circ\s*\}?$", number):
         return frozenset(["degree", *(_CELSIUS.get(word, word) for word in words)])
-    forms = ((word, word.removesuffix("s"), word.removesuffix("es")) for word in words)
+    units = [word for i, word in enumerate(words, 1) if word != "in" or i == len(words)]  # in total
+    forms = ((word, word.removesuffix("s"), word.removesuffix("es")) for word in units)
     known = (next((_MEASURES[x] for x in form if x in _MEASURES), []) for form in forms)
     return frozenset(name for names in known for name in names)
 
@@ -304,8 +305,8 @@ def _with_text(text: str) -> str:
     if not match:
         return text
     number, spaced, words = text[: match.start()], bool(match[1]), match[2]
-    bare = re.sub(r"\s*\^\s*(?:[1-4]|\{-?[1-4]\})", "", words)
-    if not _is_bare(re.findall(r"[^\s/.-]+", bare), bare, number, spaced=spaced):
+    bare = re.sub(r"\s*\^\s*(?:[1-4]|\{-?[1-4]\})|\.", "", words)
+    if not _is_bare(re.findall(r"[^\s/-]+", bare), bare, number, spaced=spaced):
         return text
     return rf"{number}\text{{ {bare}}}"
 

@@ -36,8 +36,9 @@ Differences from math-verify:
   (0, 2) and 3.
 - Answers of several words are compared as words, without regard to case, the plural and openings
   such as "there is". "No solution" equals `\emptyset`, and "all real numbers" equals `\mathbb{R}`.
-- Roots and logarithms of products are split, and a base that is not squared counts as positive:
-  \sqrt{1/n} equals 1/\sqrt{n}, and \sqrt{ab} equals \sqrt{a}\sqrt{b}, but \sqrt{x^2} is |x|.
+- Roots and logarithms of products are split, and a letter that is not squared counts as positive:
+  \sqrt{1/n} equals 1/\sqrt{n}, and \sqrt{ab} equals \sqrt{a}\sqrt{b}, but \sqrt{x^2} is |x|, and a
+  product of sums such as (x - 1)(x - 2) is not split.
 - The reference answer determines how n\% is read. A reference answer in percent accepts n\%, n and
   n/100. For a reference answer without %, n\% means n/100 if the absolute value of the reference
   answer is at most 1, and n otherwise. So 50\% equals both 0.5 and 50, but 500\% does not equal 5,
