@@ -41,7 +41,8 @@ def analyze(
     Args:
         paths: Rollout files or metrics, or folders of one or more runs.
         example: Analyze an example run, included in gdpo, in which one reward was ignored.
-        format: Format of the files. Default: detected from the field names.
+        format: Format of the files, or `metrics`, for rows that are metrics of whole steps. Default:
+            detected from the field names.
         rewards: Comma-separated names of the reward columns. Use a dot for a nested field, as in
             scores.style. Default: the reward columns of the detected format, or columns inferred
             from their names and values.

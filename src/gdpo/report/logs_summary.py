@@ -52,13 +52,15 @@ def _run(trends: RunTrends, width: int) -> Iterator[Text]:
 
 def _heading(trends: RunTrends) -> Iterator[str]:
     run, log = trends.run, trends.run.log
-    steps = counted(len(run.steps), "logged step")
+    steps = counted(len(run.steps), "logged row" if log.numbered else "logged step")
     span = f" ({run.steps[0]:,.0f} to {run.steps[-1]:,.0f})" if len(run.steps) > 1 else ""
     name = f", run {one_line(log.run)}" if log.run else ""
     yield f"metrics only, no rollouts: {steps}{span} from {log.source}{name}: {_path(log.path)}"
     if run.copies:
         others = ", ".join(f"{copy.source} ({_path(copy.path)})" for copy in run.copies)
         yield f"the same numbers are in {others}"
+    if log.numbered:
+        yield "the rows contain no step, and are numbered in their order"
     if log.problem:
         yield f"! the file was not read to its end: {log.problem}"
     if any(reward.weight != 1 for reward in trends.rewards):
@@ -79,14 +81,15 @@ def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend]
     columns: dict[str, Callable[[RewardTrend], str]] = {
         "mean: first → last": lambda r: f"{as_number(r.first)} → {as_number(r.last)}",
         "trend": _trend,
-        "std": lambda r: as_number(r.std),
-        "weight share": lambda r: as_share(r.weight_share),
     }
+    if any(isfinite(reward.std) for reward in rewards):
+        columns["std"] = lambda r: as_number(r.std)
+    columns["weight share"] = lambda r: as_share(r.weight_share)
     if any(isfinite(reward.zero_variance_groups) for reward in rewards):
         columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
     if any(isfinite(reward.influence_share) for reward in rewards):
         columns["influence share"] = lambda r: interval(r.influence_share, nan)
-    else:
+    elif "std" in columns:
         columns["weight × std"] = lambda r: as_share(r.std_share)
     return columns
 
@@ -102,6 +105,11 @@ def _trend(reward: RewardTrend) -> str:
 
 
 def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
+    if any(not isfinite(r.std) for run in runs for r in run.rewards):
+        yield (
+            "without the std of a reward, as in TRL up to 0.15, metrics cannot tell whether the "
+            "reward is constant or ignored. It may be, even if its mean changes"
+        )
     if any(isfinite(r.std) for run in runs if not run.within_groups for r in run.rewards):
         yield (
             "std is over the whole batch. It also contains the differences between prompts, such "

@@ -113,8 +113,10 @@ def _read(report: ReadReport) -> Iterator[str]:
         yield f"format {name} ({counted(count, 'file')}){', ' if how else ''}{how}"
     elif formats:
         yield "formats " + ", ".join(f"{name} ({counted(n, 'file')})" for name, n in formats)
-    left = len(report.left_out)
-    more = f"; {counted(left, 'file')} not read" if left else ""
+    folders = sum(path.is_dir() for path in report.left_out)
+    counts = (len(report.left_out) - folders, "file"), (folders, "folder")
+    left = " and ".join(counted(count, what) for count, what in counts if count)
+    more = f"; {left} not read" if left else ""
     yield f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped{more}"
     sources = [
         file.rewards_from

@@ -5,8 +5,9 @@ the name of the run, and `__MIN` and `__MAX`, to the columns that it exports.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gdpo.rollouts.readers.inference import (
@@ -74,6 +75,7 @@ class Evidence:
         )
 
 
+@lru_cache(maxsize=4096)
 def run_and_key(name: str) -> tuple[str, str]:
     """Return the run and the key in the name of a column. The run is empty in most files.
 
@@ -89,7 +91,9 @@ def run_and_key(name: str) -> tuple[str, str]:
 def reward_in(key: str) -> str | None:
     """Return the reward whose mean has this key in TRL up to 0.15, or None."""
     match = _OF_ONE_REWARD.fullmatch(key)
-    return None if match is None or match[1] in _STATISTICS | _OF_PAIRS else match[1]
+    if match is None or match[1] in _OF_PAIRS or match[1].rpartition("/")[2] in _STATISTICS:
+        return None
+    return match[1]
 
 
 def evidence(fields: Mapping[str, Kind]) -> Evidence:
@@ -119,16 +123,10 @@ def evidence(fields: Mapping[str, Kind]) -> Evidence:
     return Evidence(metrics if doubtful else (), (), certain=not doubtful)
 
 
-def evidence_in(records: Iterable[Mapping[str, Any]]) -> Evidence:
-    """Return what the fields of records tell. verl's logger writes the metrics in `data`."""
-    fields: dict[str, Kind] = {}
-    for record in records:
-        data = record.get("data")
-        inner = kinds_in(data) if isinstance(data, Mapping) else {}  # pyright: ignore[reportUnknownArgumentType]
-        for name, kind in {**kinds_in(record), **inner}.items():
-            if fields.get(name, "empty") == "empty":
-                fields[name] = kind
-    return evidence(fields)
+def fields_of(record: Mapping[str, Any]) -> dict[str, Kind]:
+    """Return the fields of a record and their kinds. verl's logger writes the metrics in `data`."""
+    data: Any = record.get("data")
+    return {**kinds_in(record), **(kinds_in(data) if isinstance(data, Mapping) else {})}
 
 
 def _is_logged(key: str) -> bool:
