@@ -208,9 +208,9 @@ def _print_analysis(
         # Print ASCII only, so that text from a file cannot send escape sequences to the terminal.
         print(json.dumps(json.loads(to_json(everything))), flush=True)
         return
-    width = _width(console)
-    lines = rollouts_summary(analysis, width=width, room=LINES - _AROUND)
-    for line in (*lines, *estimators_summary(analysis, width=width)):
+    width, whole = _width(console), not console.is_terminal
+    lines = rollouts_summary(analysis, width=width, room=LINES - _AROUND, whole=whole)
+    for line in (*lines, *estimators_summary(analysis, width=width, whole=whole)):
         console.print(line, soft_wrap=True)
 
 
@@ -268,7 +268,7 @@ def _nothing(analysis: Analysis) -> str:
 
 
 def _others(report: ReadReport) -> int:
-    """Return the number of files in the given folders that cannot contain rollouts, by their name."""
+    """Return the number of files in the given folders whose names rule out rollouts."""
     found = (file for path in report.paths if path.is_dir() for file in path.rglob("*"))
     known = {*report.left_out, *(file.path for file in report.files)}
     return sum(file not in known and file.is_file() for file in found)

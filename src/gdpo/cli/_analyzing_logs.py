@@ -52,7 +52,7 @@ def analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console,
         # Print ASCII only, so that text from a file cannot send escape sequences to the terminal.
         print(json.dumps(json.loads(to_json(everything))), flush=True)
     else:
-        for line in logs_summary(found, width=width):
+        for line in logs_summary(found, width=width, whole=not console.is_terminal):
             console.print(line, soft_wrap=True)
     return 0
 

@@ -22,27 +22,28 @@ _RUNS, _REWARDS = 3, 16
 """Maximum number of runs, and of rewards of a run."""
 
 
-def logs_summary(runs: Sequence[RunTrends], *, width: int = 100) -> list[Text]:
+def logs_summary(runs: Sequence[RunTrends], *, width: int = 100, whole: bool = False) -> list[Text]:
     """Return lines to print with rich: for each run its rewards and findings, then the limits.
 
     Args:
         runs: The results for each run, those with the most steps first.
         width: Width of the terminal in cells. Longer lines are wrapped.
+        whole: Whether tables contain whole names and may be wider, as in a file.
     """
-    lines = [line for run in runs[:_RUNS] for line in _run(run, width)]
+    lines = [line for run in runs[:_RUNS] for line in _run(run, width, whole=whole)]
     if len(runs) > _RUNS:
         lines.append(Text(f"and {len(runs) - _RUNS:,} more runs: pass one of their files"))
     return [*lines, *wrapped(_limits(runs), width)]
 
 
-def _run(trends: RunTrends, width: int) -> Iterator[Text]:
+def _run(trends: RunTrends, width: int, *, whole: bool) -> Iterator[Text]:
     yield from wrapped(_heading(trends), width)
     columns = _columns(trends.rewards)
     rows = [
-        (short_name(reward.name), *(cell(reward) for cell in columns.values()))
+        (one_line(reward.name), *(cell(reward) for cell in columns.values()))
         for reward in trends.rewards[:_REWARDS]
     ]
-    yield from table([("reward", *columns), *rows], width)
+    yield from table([("reward", *columns), *rows], width, whole=whole)
     if (rest := len(trends.rewards) - _REWARDS) > 0:
         yield Text(f"and {counted(rest, 'more reward')} (--json prints all)", style="dim")
     for finding in trends.findings:
