@@ -1,8 +1,8 @@
 """`gdpo analyze`: the summary, the numbers for machines, the exit code, and the page's place."""
 
 import json
-import re
 import os
+import re
 import signal
 import subprocess
 import sys

@@ -3,7 +3,9 @@
 import csv
 import gzip
 import json
+import tracemalloc
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rollouts.readers.test_bad_input import read
 
-from gdpo.rollouts.readers import read_texts
+from gdpo.rollouts.readers import json_lists, read_texts, sources
 
 BOM = b"\xef\xbb\xbf"
 
@@ -140,3 +142,227 @@ def test_texts_are_found_again(tmp_path, form):
             (found,) = read_texts(table.files[file], [int(row)])
             shown.append((found.prompt, found.completion))
     assert shown == [(row["prompt"], row["completion"]) for row in ROWS]
+
+
+def notices(report):
+    return [f"{notice.place}: {notice.what}" for notice in report.notices.values()]
+
+
+def test_a_list_without_its_end_is_read_up_to_there(tmp_path):
+    whole = json.dumps(ROWS, indent=1)
+    for cut in ("whole", "p3", '"c3"', '"good_reward": 1.5\n }', '1.5\n },\n {\n  "step"'):
+        path = text(tmp_path / "a.json", whole[: whole.index(cut)] if cut != "whole" else whole)
+        tables, report = read(path)
+        rows = sum(map(len, tables))
+        if cut == "whole":
+            assert (rows, notices(report)) == (8, [])
+            continue
+        assert 2 <= rows <= 4
+        (notice,) = notices(report)
+        assert notice.endswith(
+            "the last row is incomplete: the run is still writing, or was killed"
+        )
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress((json.dumps(ROWS * 9999)).encode())[:-9])
+    tables, report = read(path)
+    assert sum(map(len, tables)) > 70_000
+    assert "the rest cannot be read: EOFError" in str(report)
+
+
+HOSTILE = {
+    "deep": ("[{}, " + '{"a": ' * 10**6, "nested too deeply"),
+    "deep list": ("[{}, " + "[" * 10**6, "nested too deeply"),
+    "deep member": ('{"a": ' * 10**6, "nested too deeply"),
+    "long integer": (
+        '[{"reward": 1}, {"reward": ' + "9" * 5000 + "}]",
+        "a number at line 1 is too long",
+    ),
+    "broken": ('[{"reward": 1},\n{"reward": 2},\n{"reward" 3}]', "not valid JSON at line 3"),
+    "no comma": ('[{"reward": 1} {"reward": 2}]', "'{' instead of ']'"),
+    "closed wrongly": ('[{"reward": 1}}', "'}' instead of ']'"),
+    "not UTF-8": (b'[{"reward": 1}, {"a": "\xff"}]', "not UTF-8"),
+    "empty list": ("[]", "the file is empty"),
+    "list of numbers": ("[[1, 2], [3]]", "a list"),
+    "object": ('{"a": 1}', "unknown format"),
+    "columns": ('{"reward": {"0": 1, "1": 2}, "prompt": {"0": "a"}}', ""),
+    "text": ('"reward"', "not a JSON object"),
+    "nothing": ("", "the file is empty"),
+    "space": (" \n" * 10**6, "the file is empty"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_list_is_one_problem(tmp_path, case):
+    content, why = HOSTILE[case]
+    path = tmp_path / "a.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    tables, report = read(path)
+    assert sum(map(len, tables)) <= 2
+    problems = notices(report) + [f"{path}: {why}" for path, why in report.left_out.items()]
+    assert len(problems) == (case != "columns" or len(problems))
+    assert why in str(report) or case == "list of numbers"
+
+
+def test_odd_values_in_a_list_are_those_of_lines(tmp_path):
+    rows = '{"prompt": "a", "reward": %s}'
+    values = ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400, "1"]
+    content = [rows % value for value in values]
+    content[-1] = '{"prompt": "a", "reward": 5, "reward": 1}'
+    in_lines, found = (
+        read(text(tmp_path / name, joined))
+        for name, joined in (("a.jsonl", "\n".join(content)), ("b.json", f"[{','.join(content)}]"))
+    )
+    np.testing.assert_array_equal(found[0][0].rewards, in_lines[0][0].rewards)
+    assert [n.what for n in found[1].notices.values()] == [
+        n.what for n in in_lines[1].notices.values()
+    ]
+    assert "the key 'reward' occurs more than once" in str(found[1])
+
+
+def test_a_long_list_takes_the_memory_of_a_part(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    row = json.dumps({"step": 1, "prompt": "p" * 1000, "good_reward": 1.0, "bad_reward": 0.5})
+    with path.open("w") as file:
+        file.write('{"name": "x", "data": [\n')
+        file.writelines(f"{row},\n" for _ in range(40_000))
+        file.write(f"{row}]}}")
+    tracemalloc.start()
+    tables, _ = read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(map(len, tables)) == 40_001
+    assert peak < path.stat().st_size / 2
+    monkeypatch.setattr(sources, "LONGEST_LINE", 2**20)
+    path.write_text(f"[{row}, {json.dumps({'prompt': 'p' * 2**22})}, {row}]")
+    tables, report = read(path)
+    assert [len(table) for table in tables] == [1]
+    assert "the row at line 1 has more than 1,048,576 bytes" in str(report)
+
+
+def test_a_number_that_is_split_between_two_reads_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lists, "_PART", 3)
+    path = text(tmp_path / "a.json", json.dumps({"n": 12345, "data": ROWS, "more": [123, 456.5]}))
+    assert [table.rewards[:, 0].tolist() for table in read(path)[0]] == [
+        [0, 0.5, 1, 1.5],
+        [2, 2.5, 3, 3.5],
+    ]
+    path.write_text(json.dumps([123456789, *ROWS]))
+    _, report = read(path)
+    assert notices(report) == []  # the file is no list of objects
+    path.write_text(json.dumps([ROWS[0], 123456789, *ROWS]))
+    _, report = read(path)
+    assert notices(report) == [f"{path}:1: the row is not a JSON object"]
+
+
+def test_lines_of_lists_are_told(tmp_path):
+    path = text(tmp_path / "a.json", json.dumps(ROWS, indent=1).replace('"p1"', "1", 1))
+    (table, _), report = read(path)
+    assert table.steps.tolist() == [0] * 4
+    path.write_text(path.read_text().replace("{", "[", 3).replace("}", "]", 3))
+    _, report = read(path)
+    assert report.left_out
+
+
+DELIMITED = {
+    "thousands": ("a;b_reward\np;1,234\np;5,678\n", "the comma in 1,234, in the column 'b_reward'"),
+    "both": ("a;b_reward;c_reward\np;0,5;1.5\np;1,5;2.5\n", "'b_reward' has decimal commas (0,5)"),
+}
+
+
+@pytest.mark.parametrize("case", DELIMITED)
+def test_commas_that_are_unclear_are_refused(tmp_path, case):
+    content, why = DELIMITED[case]
+    path = text(tmp_path / "a.csv", content)
+    tables, report = read(path)
+    assert tables == []
+    assert why in report.left_out[path]
+    assert "decimal point" in report.left_out[path]
+
+
+CLEAR = {
+    "a comma in an answer": "prompt\tanswer\tb_reward\np\t1,234\t0.5\np\t5,678\t1.5\n",
+    "thousands of one column": "prompt;answer;b_reward\np;1,234;0,5\np;5,678;1,5\n",
+    "a semicolon in a name": "prompt,answer;gold,b_reward\np,1,0.5\np,2,1.5\n",
+    "a comma in a name": 'prompt;"answer,gold";b_reward\np;1;0.5\np;2;1.5\n',
+    "semicolons in a text": "prompt,b_reward\na;b;c,0.5\na;b;c,1.5\n",
+    "commas in a text": "prompt;b_reward\na,b,c;0,5\na,b,c;1,5\n",
+    "a quoted delimiter": 'prompt;b_reward\n"a;b\nc";0,5\n"a;b\nc";1,5\n',
+}
+
+
+@pytest.mark.parametrize("case", CLEAR)
+def test_delimiters_and_decimal_commas_are_told_from_text(tmp_path, case):
+    (table,), _ = read(text(tmp_path / "a.csv", CLEAR[case]), rewards=["b_reward"])
+    assert table.rewards.tolist() == [[0.5], [1.5]]
+    assert table.groups[0] == table.groups[1]
+
+
+def test_a_dataset_that_lacks_a_file_is_told(tmp_path):
+    folder = saved_to_disk(tmp_path / "saved", ROWS)
+    (folder / "data-00001-of-00002.arrow").unlink()
+    tables, report = read(folder)
+    assert sum(map(len, tables)) == 4
+    (path,) = report.left_out
+    assert path.name == "data-00001-of-00002.arrow"
+    assert "state.json lists it" in report.left_out[path]
+    (folder / "state.json").write_text("[")
+    assert sum(map(len, read(folder)[0])) == 12
+
+
+def test_splits_of_a_dataset_are_read_without_its_test(tmp_path):
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    saved_to_disk(tmp_path / "train", ROWS)
+    saved_to_disk(tmp_path / "test", ROWS[:4], shards=1)
+    tables, report = read(tmp_path)
+    assert sum(map(len, tables)) == 8
+    assert {path.parent.name for path in report.left_out} == {"test"}
+
+
+def test_what_datasets_saves_is_read(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved", num_shards=2)
+    tables, report = read(tmp_path / "saved")
+    assert [table.rewards[:, 0].tolist() for table in tables] == [
+        [0, 0.5, 1, 1.5],
+        [2, 2.5, 3, 3.5],
+    ]
+    assert report.left_out == {}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_damaged_arrow_file_is_one_problem(tmp_path, stream):
+    path = arrow(tmp_path / "a.arrow", ROWS * 200, stream=stream, batch=100)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for size in (0, 4, 20, 300, len(whole) // 2, len(whole) - 5):
+        path.write_bytes(whole[:size])
+        tables, report = read(path)
+        assert sum(map(len, tables)) < 1600
+        assert report.left_out or report.notices
+    for _ in range(20):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), 20):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        read(path)
+
+
+def test_an_arrow_file_with_another_name_is_read_and_an_old_one_refused(tmp_path):
+    path = arrow(tmp_path / "a.parquet", ROWS, stream=True)
+    assert sum(map(len, read(path)[0])) == 8
+    path = tmp_path / "b.feather"
+    path.write_bytes(b"FEA1" + bytes(100))
+    assert "write it in version 2" in read(path)[1].left_out[path]
+    packed = tmp_path / "c.arrow.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    assert sum(map(len, read(packed)[0])) == 8
+
+
+def test_other_json_files_of_a_folder_are_left_alone(tmp_path):
+    text(tmp_path / "rows.json", json.dumps(ROWS))
+    text(tmp_path / "object.json", json.dumps({"rollouts": ROWS[:4]}))
+    text(tmp_path / "config.json", '{"reward": 1, "prompt": "a"}')
+    text(tmp_path / "tokens.json", '["a", "b"]')
+    tables, report = read(tmp_path)
+    assert sum(map(len, tables)) == 12
+    assert report.left_out == {}
+    assert sum(map(len, read(tmp_path / "config.json")[0])) == 1
