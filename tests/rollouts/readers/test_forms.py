@@ -157,7 +157,7 @@ def test_a_list_without_its_end_is_read_up_to_there(tmp_path):
         if cut == "whole":
             assert (rows, notices(report)) == (8, [])
             continue
-        assert 2 <= rows <= 4
+        assert rows == (6 if cut == "p3" else 3)
         (notice,) = notices(report)
         assert notice.endswith(
             "the last row is incomplete: the run is still writing, or was killed"
@@ -170,8 +170,8 @@ def test_a_list_without_its_end_is_read_up_to_there(tmp_path):
 
 
 HOSTILE = {
-    "deep": ("[{}, " + '{"a": ' * 10**6, "nested too deeply"),
-    "deep list": ("[{}, " + "[" * 10**6, "nested too deeply"),
+    "deep": ('[{"prompt": "", "reward": 1}, ' + '{"a": ' * 10**6, "nested too deeply"),
+    "deep list": ('[{"prompt": "", "reward": 1}, ' + "[" * 10**6, "nested too deeply"),
     "deep member": ('{"a": ' * 10**6, "nested too deeply"),
     "long integer": (
         '[{"reward": 1}, {"reward": ' + "9" * 5000 + "}]",
@@ -220,18 +220,19 @@ def test_odd_values_in_a_list_are_those_of_lines(tmp_path):
 
 
 def test_a_long_list_takes_the_memory_of_a_part(tmp_path, monkeypatch):
-    path = tmp_path / "a.json"
-    row = json.dumps({"step": 1, "prompt": "p" * 1000, "good_reward": 1.0, "bad_reward": 0.5})
-    with path.open("w") as file:
-        file.write('{"name": "x", "data": [\n')
-        file.writelines(f"{row},\n" for _ in range(40_000))
-        file.write(f"{row}]}}")
-    tracemalloc.start()
-    tables, _ = read(path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert sum(map(len, tables)) == 40_001
-    assert peak < path.stat().st_size / 2
+    row = json.dumps({"step": 1, "prompt": "p" * 9000, "good_reward": 1.0, "bad_reward": 0.5})
+    peaks = []
+    for name, begin, between, end in (
+        ("a.jsonl", "", "\n", "\n"),
+        ("a.json", '{"name": "x", "data": [', ",\n", "]}"),
+    ):
+        path = text(tmp_path / name, begin + between.join([row] * 4000) + end)
+        tracemalloc.start()
+        tables, _ = read(path)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert sum(map(len, tables)) == 4000
+    assert peaks[1] < peaks[0] + 8 * 2**20 < path.stat().st_size
     monkeypatch.setattr(sources, "LONGEST_LINE", 2**20)
     path.write_text(f"[{row}, {json.dumps({'prompt': 'p' * 2**22})}, {row}]")
     tables, report = read(path)
@@ -246,21 +247,9 @@ def test_a_number_that_is_split_between_two_reads_is_whole(tmp_path, monkeypatch
         [0, 0.5, 1, 1.5],
         [2, 2.5, 3, 3.5],
     ]
-    path.write_text(json.dumps([123456789, *ROWS]))
-    _, report = read(path)
-    assert notices(report) == []  # the file is no list of objects
     path.write_text(json.dumps([ROWS[0], 123456789, *ROWS]))
     _, report = read(path)
     assert notices(report) == [f"{path}:1: the row is not a JSON object"]
-
-
-def test_lines_of_lists_are_told(tmp_path):
-    path = text(tmp_path / "a.json", json.dumps(ROWS, indent=1).replace('"p1"', "1", 1))
-    (table, _), report = read(path)
-    assert table.steps.tolist() == [0] * 4
-    path.write_text(path.read_text().replace("{", "[", 3).replace("}", "]", 3))
-    _, report = read(path)
-    assert report.left_out
 
 
 DELIMITED = {
