@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from gdpo.analysis.logs.keys import field_of
 from gdpo.rollouts.readers.files import kind_of
-from gdpo.rollouts.readers.inference import Kind
-from gdpo.rollouts.readers.metrics import Evidence, evidence, fields_of, run_and_key
+from gdpo.rollouts.readers.inference import Kind, kinds_in
+from gdpo.rollouts.readers.metrics import Evidence, evidence, flattened, run_and_key
 from gdpo.rollouts.readers.report import FileReport, ReadReport
 from gdpo.rollouts.readers.sources import (
     UNREADABLE,
@@ -107,6 +107,8 @@ class Doubtful:
 
     path: Path
     why: str
+    of_rewards: bool
+    """Whether the rows, if they are metrics, are those of single rewards."""
 
 
 def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
@@ -146,6 +148,7 @@ class _Logs:
 
     def add(self, row: Row) -> bool:
         """Add a row, and return whether further rows can matter."""
+        row = flattened(row)
         self._count += 1
         if self._count <= _LOOKED_AT:
             self._learn(row)
@@ -153,21 +156,20 @@ class _Logs:
                 return False
         elif not self._evidence.metrics:
             return False
-        data = row.get("data")
-        self._add({**row, **data} if isinstance(data, dict) else row)
+        self._add(row)
         return True
 
     def add_console(self, rows: Iterable[Row]) -> None:
         """Add those rows that are metrics. Programs print other dicts as well."""
         for row in rows:
-            found = _evidence_of(frozenset(fields_of(row).items()))
+            found = _evidence_of(frozenset(kinds_in(row).items()))
             if found.metrics:
                 self._evidence = found if not self._evidence.are_metrics else self._evidence
                 self._add(row)
 
     def _learn(self, row: Row) -> None:
         known = dict(self._fields)
-        for name, kind in fields_of(row).items():
+        for name, kind in kinds_in(row).items():
             if known.get(name, "empty") == "empty":
                 known[name] = kind
         if known != self._fields:
@@ -207,11 +209,12 @@ class _Logs:
         for log in logs:
             log.problem = self.problem
             log.number_rows()
+        of_rewards = any(field_of(key) for log in logs for row in log.rows.values() for key in row)
         if not forced and not self._evidence.certain:
-            return Doubtful(self._path, self._evidence.sentence)
+            return Doubtful(self._path, self._evidence.sentence, of_rewards)
         if not forced and repeated > max(_REPEATED, sum(len(log.rows) for log in logs)):
             why = f"{repeated:,} rows repeat the step of another row with other rewards"
-            return Doubtful(self._path, f"the rows may be metrics, or rollouts: {why}")
+            return Doubtful(self._path, f"the rows may be metrics, or rollouts: {why}", of_rewards)
         return [log for log in logs if log.rows]
 
 

@@ -96,11 +96,11 @@ def _may_be_rollouts(source: Path) -> bool:
 
 
 def _doubt(found: Doubtful) -> str:
-    path = quote(str(found.path))
-    return (
-        f"{found.path}: {found.why}. Say which they are:\n"
-        f"gdpo analyze {path} --format {METRICS}\ngdpo analyze {path} --format columns"
-    )
+    command = f"gdpo analyze {quote(str(found.path))} --format"
+    if not found.of_rewards:
+        why = "As metrics they tell nothing about single rewards. If they are rollouts"
+        return f"{found.path}: {found.why}. {why}, run:\n{command} columns"
+    return f"{found.path}: {found.why}. Say which they are:\n{command} {METRICS}\n{command} columns"
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:

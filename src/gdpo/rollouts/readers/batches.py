@@ -39,7 +39,7 @@ from gdpo.rollouts.readers.inference import (
     layout,
     listed,
 )
-from gdpo.rollouts.readers.metrics import Evidence, evidence, fields_of
+from gdpo.rollouts.readers.metrics import Evidence, evidence, flattened
 from gdpo.rollouts.readers.records import (
     Record,
     Row,
@@ -118,7 +118,7 @@ def open_file(
             return None
         fields = kinds_in(record[1])
         if recognized(found.kind, fields, record[1]) is None:
-            _refuse_metrics(asked, evidence(fields_of(record[1])))
+            _refuse_metrics(asked, evidence(kinds_in(flattened(record[1]))))
         numbers = numbers_by_path(record[1], but=frozenset()).items()
         _offer(file, (path for path, value in numbers if is_number(value)), fields)
         form, file.format_from = format_of_records(found.kind, asked, record[1])

@@ -8,13 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from gdpo.rollouts.readers.inference import (
     Kind,
     is_metric,
     is_named_reward,
-    kinds_in,
     layout,
     listed,
 )
@@ -25,7 +24,7 @@ _RUN = (
 )
 """Columns of a W&B export: the run, and the key."""
 _EXTREME = re.compile(r".+__(?:MIN|MAX)", re.DOTALL)
-"""Columns of a W&B export beside each key, with the range of the values that W&B averaged."""
+"""Columns that only W&B exports, with the range of the values that it averaged for a key."""
 _OF_ONE_REWARD = re.compile(r"(?:train/)?rewards/([^/]+(?:/.+)?)", re.DOTALL)
 """Key of a reward's mean in TRL up to 0.15. Its name is not that of a statistic."""
 _STATISTICS = frozenset({"mean", "std", "min", "max", "median", "sum", "total", "var"})
@@ -39,7 +38,7 @@ _LOGGED = frozenset(
 """Keys, in lower case, that trainers log for a step, and that no rollout has."""
 _LOGGED_PARTS = ("completions/", "clip_ratio/", "sampling/", "actor/", "critic/", "timing_s/")
 _ALSO_LOGGED = frozenset(
-    {"kl", "entropy", "epoch", "num_tokens", "completion_length", "reward", "step_time", "lr"}
+    {"kl", "entropy", "epoch", "num_tokens", "completion_length", "step_time", "lr"}
 )
 """Keys of steps that rollouts may have, too."""
 _OF_WANDB = ({"_step", "_runtime"}, {"_step", "_timestamp"})
@@ -101,36 +100,44 @@ def evidence(fields: Mapping[str, Kind]) -> Evidence:
 
     A text field of a prompt or completion, a group id or an advantage belongs to rollouts.
     """
-    keys = {name: run_and_key(name) for name in fields}
-    means = [name for name, (_, key) in keys.items() if is_metric(key)]
-    old = [name for name, (_, key) in keys.items() if "/" in name and reward_in(key) is not None]
-    logged = [name for name, (_, key) in keys.items() if _is_logged(key)]
-    also = [name for name, (_, key) in keys.items() if key.lower() in _ALSO_LOGGED]
-    beside = [name for name in also if keys[name][1] != "reward"]
+    keys = {name: key for name in fields if (key := run_and_key(name)[1])}
+    means = [name for name, key in keys.items() if is_metric(key)]
+    logged = [name for name, key in keys.items() if _is_logged(name, key)]
+    also = [name for name, key in keys.items() if key.lower() in _ALSO_LOGGED]
+    slashed = [name for name in keys if "/" in name]
+    metrics = tuple(dict.fromkeys((*means, *logged, *slashed)))
     rollouts = _of_rollouts(fields)
-    of_wandb = any(columns <= set(fields) for columns in _OF_WANDB) or any(
-        run and (is_metric(key) or reward_in(key) is not None) for run, key in keys.values()
-    )
-    metrics = tuple(dict.fromkeys((*means, *logged, *old)))
-    if of_wandb and (metrics or also):
-        return Evidence(metrics or tuple(also), (), certain=True)
+    if any(columns <= fields.keys() for columns in (*_OF_WANDB, *map(_with_extremes, keys))):
+        return Evidence(tuple(keys), (), certain=True)
     if rollouts:
         return Evidence(tuple(means), rollouts, certain=not means)
-    if means or (logged and len(logged) + len(beside) >= _ENOUGH):
+    if means or (logged and len({*logged, *also}) >= _ENOUGH):
         return Evidence(metrics, (), certain=True)
-    rewarded = old or any(is_named_reward(name) or name in ("reward", "score") for name in fields)
-    doubtful = rewarded and (logged or old)
+    rewarded = any(is_named_reward(key) or key in ("reward", "score") for key in keys.values())
+    doubtful = bool(metrics) and (rewarded or any(map(reward_in, keys.values())))
     return Evidence(metrics if doubtful else (), (), certain=not doubtful)
 
 
-def fields_of(record: Mapping[str, Any]) -> dict[str, Kind]:
-    """Return the fields of a record and their kinds. verl's logger writes the metrics in `data`."""
-    data: Any = record.get("data")
-    return {**kinds_in(record), **(kinds_in(data) if isinstance(data, Mapping) else {})}
+def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record, and those of objects in it that contain metrics.
+
+    verl's logger writes the metrics in `data`.
+    """
+    found = dict(record)
+    for name, value in record.items():
+        if isinstance(value, dict) and (name == "data" or any(map(is_metric, value))):
+            found |= cast("dict[str, Any]", value)
+    return found
 
 
-def _is_logged(key: str) -> bool:
-    return key.lower() in _LOGGED or key.startswith(_LOGGED_PARTS)
+def _with_extremes(name: str) -> set[str]:
+    return {f"{name}__MIN", f"{name}__MAX"}
+
+
+def _is_logged(name: str, key: str) -> bool:
+    """Return whether trainers log a key, and for `reward`, whether W&B named the column."""
+    named = name.endswith(f"train/{key}")
+    return key.lower() in _LOGGED or key.startswith(_LOGGED_PARTS) or named
 
 
 def _of_rollouts(fields: Mapping[str, Kind]) -> tuple[str, ...]:
