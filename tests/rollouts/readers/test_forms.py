@@ -286,6 +286,17 @@ def test_delimiters_and_decimal_commas_are_told_from_text(tmp_path, case):
     assert table.groups[0] == table.groups[1]
 
 
+def test_decimal_commas_are_read_in_every_part_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_BLOCKS", (64, 4096))
+    rows = [f"p{i // 2};{i},5;{f'{i},25' if i > 20 else ''};1,5" for i in range(40)]
+    rows[30] = rows[30].replace(";30,5", ";oops")
+    path = text(tmp_path / "a.csv", "prompt;a_reward;b_reward;said\n" + "\n".join(rows) + "\n")
+    (table,), _ = read(path, rewards=["a_reward", "b_reward"])
+    a, b = table.rewards.T
+    np.testing.assert_array_equal(a, [np.nan if i == 30 else i + 0.5 for i in range(40)])
+    np.testing.assert_array_equal(b, [i + 0.25 if i > 20 else np.nan for i in range(40)])
+
+
 def test_a_dataset_that_lacks_a_file_is_told(tmp_path):
     folder = saved_to_disk(tmp_path / "saved", ROWS)
     (folder / "data-00001-of-00002.arrow").unlink()

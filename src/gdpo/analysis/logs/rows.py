@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +22,7 @@ from gdpo.rollouts.readers.sources import (
     open_parquet,
     parts,
 )
-from gdpo.rollouts.readers.text import opened_text
+from gdpo.rollouts.readers.text import Stream, opened_text
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -254,7 +253,7 @@ def _console(path: Path) -> Iterator[Row]:
             yield {**dict.fromkeys(keys, ""), **{k: v for k, v in numbers.items() if v is not None}}
 
 
-def _dicts_in(stream: BufferedIOBase) -> Iterator[str]:
+def _dicts_in(stream: Stream) -> Iterator[str]:
     """Yield each text in braces on one line, although a terminal may have broken it into several.
 
     If the beginning of a long file contains none, the rest is not searched.
@@ -289,8 +288,9 @@ def _numbers(values: Row) -> dict[str, float]:
 def _step(row: Row) -> int | None:
     for key in _STEPS:
         if row.get(key) is not None:
-            step = row[key] if not isinstance(row[key], str) else number_in(row[key])
-            usable = isinstance(step, int | float) and step == step and abs(step) < 2**53
-            return int(step) if usable else None
+            step = number_in(row[key]) if isinstance(row[key], str) else row[key]
+            if isinstance(step, int | float) and abs(step) < 2**53:  # no NaN either
+                return int(step)
+            return None
     of_most = str(row.get(_OF_MOST, "")).partition("/")[0]
     return int(of_most) if of_most.isdecimal() and len(of_most) < 16 else None

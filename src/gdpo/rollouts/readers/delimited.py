@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.text import BROKEN, opened_text
 
+pc: Any = pyarrow.compute
 _DELIMITERS = ",;\t"
 _LOOKED_AT = 32
 """Number of rows that decide between two delimiters that are both in the first line."""
@@ -24,6 +25,7 @@ _WIDEST = 2**20
 _NUMBER = r"^[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?$"
 _WITH_COMMA = r"^[+-]?\d+,\d+([eE][+-]?\d+)?$"
 _WITH_POINT = r"^[+-]?\d+\.\d+([eE][+-]?\d+)?$"
+_PARTS = r"^([+-]?\d+),(\d+([eE][+-]?\d+)?)$"
 _THOUSANDS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
 """Numbers in which a comma may separate thousands or decimals."""
 
@@ -61,11 +63,12 @@ def _counts(lines: list[str], delimiter: str) -> list[int]:
 class DecimalCommas:
     """Replaces decimal commas with points in blocks of text columns.
 
-    Only the first block decides, because its rows are as many as the types of columns need.
+    The first block decides, as it does for the types of columns: in columns that contain only
+    numbers there, or nothing, numbers may have decimal commas.
     """
 
     def __init__(self) -> None:
-        self._replace: bool | None = None
+        self._places: list[int] | None = None
 
     def __call__(self, block: Any) -> Any:
         """Return the block with decimal points.
@@ -74,14 +77,13 @@ class DecimalCommas:
             DataError: If the first block has numbers with a comma that may separate decimals or
                 thousands, or both numbers with a decimal comma and numbers with a decimal point.
         """
-        numbers = [place for place, column in enumerate(block.columns) if _all(column, _NUMBER)]
-        if self._replace is None:
-            self._replace = _has_decimal_commas(block, numbers)
-        if not self._replace:
-            return block
         columns = list(block.columns)
-        for place in numbers:
-            columns[place] = pc.replace_substring(columns[place], ",", ".")
+        if self._places is None:
+            numbers = [i for i, column in enumerate(columns) if _all(column, _NUMBER)]
+            empty = [i for i, column in enumerate(columns) if column.null_count == len(column)]
+            self._places = numbers + empty if _has_decimal_commas(block, numbers) else []
+        for place in self._places:
+            columns[place] = pc.replace_substring_regex(columns[place], _PARTS, r"\1.\2")
         return pa.RecordBatch.from_arrays(columns, schema=block.schema)
 
 

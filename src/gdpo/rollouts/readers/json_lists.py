@@ -7,14 +7,13 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator
-from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeAlias
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.text import BROKEN, opened_text
+from gdpo.rollouts.readers.text import BROKEN, Stream, opened_text
 
 Decoder: TypeAlias = Callable[[], json.JSONDecoder]
 
@@ -31,7 +30,7 @@ _PART = 2**20
 class _Text:
     """Parses the JSON values of a stream one after the other."""
 
-    def __init__(self, stream: BufferedIOBase, longest: int) -> None:
+    def __init__(self, stream: Stream, longest: int) -> None:
         self._stream, self._longest = stream, longest
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._text, self._at, self._ended = "", 0, False

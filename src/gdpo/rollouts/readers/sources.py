@@ -282,10 +282,10 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
         pyarrow.ArrowInvalid: If the file is not a CSV file, or a row is too long. OSError,
             EOFError, zlib.error: If the file cannot be opened or decompressed.
     """
+    delimiter = delimiter_of(file.path)
     held: list[Any] = []
     broken: Exception | None = None
     try:
-        delimiter = delimiter_of(file.path)
         with_points = (lambda block: block) if delimiter == "," else DecimalCommas()
         for block in map(with_points, _blocks(file.path, delimiter, _Wrong(file))):
             file.count(block.num_rows)

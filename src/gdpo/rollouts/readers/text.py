@@ -5,11 +5,13 @@ import io
 import zlib
 from pathlib import Path
 from shlex import quote
+from typing import TypeAlias
 
 from gdpo.errors import DataError
 
 _GZIP = b"\x1f\x8b"
 _MARK = b"\xef\xbb\xbf"
+Stream: TypeAlias = gzip.GzipFile | io.BufferedReader
 BROKEN = (EOFError, OSError, zlib.error)
 """Errors that are raised if a file cannot be read or decompressed to the end."""
 
@@ -20,12 +22,12 @@ def is_gzip(path: Path) -> bool:
         return file.read(2) == _GZIP
 
 
-def opened(path: Path) -> io.BufferedIOBase:
+def opened(path: Path) -> Stream:
     """Open a file, decompressed."""
     return gzip.GzipFile(path) if is_gzip(path) else path.open("rb")
 
 
-def opened_text(path: Path) -> io.BufferedIOBase:
+def opened_text(path: Path) -> Stream:
     """Open a text file after its byte order mark.
 
     Raises:
