@@ -75,9 +75,7 @@ def test_what_may_be_metrics_or_rollouts_is_refused_with_two_commands_that_work(
     code, out, _ = run_printed(as_rollouts, gdpo_says)
     assert code == 0
     assert "format columns" in out
-    code, _, err = gdpo_says(
-        *as_metrics.split()[1:2], "my rows.jsonl", "--format", "metrics", "--follow"
-    )
+    code, _, err = run_printed(f"{as_metrics} --follow", gdpo_says)
     assert code == 2
     assert "--follow waits for rollouts" in err
 
@@ -89,12 +87,34 @@ def test_format_metrics_needs_metrics(gdpo_says, here):
     assert "x.jsonl: no metrics found" in err
 
 
-def test_metrics_without_single_rewards_are_an_error_without_a_proposal(gdpo_says, here):
-    (here / "x.csv").write_text("step,loss,grad_norm,reward\n1,0.5,1,0.5\n2,0.5,1,0.5\n")
-    code, _, err = gdpo_says("analyze", "x.csv")
+WITHOUT_REWARDS = {
+    "x.csv": "step,loss,grad_norm,reward\n1,0.5,1,0.5\n2,0.5,1,0.5\n",
+    "chart.csv": "Step,r - train/reward,r - train/reward__MIN,r - train/reward__MAX\n1,2,1,3\n",
+    "x.log": "{'loss': 0.5, 'grad_norm': 1.0}\n{'loss': 0.5, 'grad_norm': 1.0}\n",
+    "verl.jsonl": '{"step": 1, "data": {"critic/rewards/mean": 0.5, "actor/kl": 0.1}}\n',
+    "dpo.jsonl": '{"loss": 1, "epoch": 1, "rewards/chosen": 1, "rewards/rejected": 0}\n',
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_REWARDS)
+def test_metrics_without_single_rewards_are_an_error_without_a_proposal(gdpo_says, here, name):
+    (here / name).write_text(WITHOUT_REWARDS[name])
+    code, _, err = gdpo_says("analyze", name)
     assert code == 2
     assert "contains metrics, but none of a single reward" in err
     assert commands_in(err) == []
+
+
+def test_what_tells_nothing_as_metrics_is_proposed_as_rollouts_only(gdpo_says, here):
+    (here / "x.jsonl").write_text(
+        lines({"step": i, "reward": i % 3, "loss": 0.5} for i in range(9))
+    )
+    code, _, err = gdpo_says("analyze", "x.jsonl")
+    assert code == 2
+    (command,) = commands_in(err)
+    code, out, _ = run_printed(command, gdpo_says)
+    assert code == 0
+    assert "9 rows: 9 read" in out
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])

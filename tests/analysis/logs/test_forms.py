@@ -115,6 +115,8 @@ def test_rewards_of_pairs_are_no_rewards(tmp_path):
         ({"step": 1, "quality_reward": 0.5, "loss": 1.0}, "'loss'"),
         ({"step": 1, "prompt": "p", "rewards/a/mean": 0.5}, "'rewards/a/mean'"),
         ({"step": 1, "reward": 0.5, "learning_rate": 1.0}, "'learning_rate'"),
+        ({"step": 1, "env/all/a": 0.5, "env/all/b": 0.5}, "'env/all/a', 'env/all/b'"),
+        ({"Step": 1, "my run - train/reward": 0.5}, "'my run - train/reward'"),
     ],
 )
 def test_rows_that_may_be_either_are_neither(tmp_path, row, like):

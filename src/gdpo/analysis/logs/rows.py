@@ -95,8 +95,8 @@ class Log:
         """If no row has a step, number the rows with rewards in their order."""
         if not self.rows:
             rewarded = [row for row in self.without_step if any(map(field_of, row))]
-            self.rows = dict(enumerate(rewarded, 1))
-            self.numbered = bool(rewarded)
+            self.rows = dict(enumerate(rewarded or self.without_step, 1))
+            self.numbered = bool(self.rows)
         self.without_step = []
 
 

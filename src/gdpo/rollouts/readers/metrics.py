@@ -114,7 +114,8 @@ def evidence(fields: Mapping[str, Kind]) -> Evidence:
     if means or (logged and len({*logged, *also}) >= _ENOUGH):
         return Evidence(metrics, (), certain=True)
     rewarded = any(is_named_reward(key) or key in ("reward", "score") for key in keys.values())
-    doubtful = bool(metrics) and (rewarded or any(map(reward_in, keys.values())))
+    slashed_most = 2 * len(slashed) >= len(keys)
+    doubtful = bool(metrics) and (rewarded or slashed_most)
     return Evidence(metrics if doubtful else (), (), certain=not doubtful)
 
 
