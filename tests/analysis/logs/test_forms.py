@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gdpo.analysis.logs import rows as rows_of_logs
 from gdpo.analysis.logs.rewards import logged_runs
 from gdpo.analysis.logs.sources import read_logs
 from gdpo.errors import DataError
@@ -181,3 +182,33 @@ def test_hostile_console_output_ends(tmp_path, text):
     file = tmp_path / "x.log"
     file.write_text(text)
     assert read_logs([file]) == []
+
+
+def test_a_table_of_texts_in_the_history_of_a_run_makes_it_no_rollouts(tmp_path):
+    row = {"_step": 1, "_runtime": 2.5, "rewards/a/mean": 0.5, "completions": "{'_type': 'table'}"}
+    file = tmp_path / "x.jsonl"
+    file.write_text(json.dumps(row))
+    (run,) = logged_runs(read_logs([file]))
+    assert run.rewards["a"]["mean"].tolist() == [0.5]
+
+
+def test_extremes_of_a_reward_are_no_reward(tmp_path):
+    row = {"step": 1, "loss": 0.1, "epoch": 1, "rewards/a/max": 0.5, "rewards/mean": 0.5}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row))
+    assert logged_runs(read_logs([tmp_path / "x.jsonl"])) == []
+
+
+def test_only_rows_with_rewards_are_numbered(tmp_path):
+    rows = [{"loss": 0.1, "epoch": i, "rewards/a": i / 9} for i in range(3)]
+    between = {"eval_loss": 0.5, "epoch": 1}
+    file = tmp_path / "x.log"
+    file.write_text("\n".join(f"{row}\n{between}" for row in rows))
+    (run,) = logged_runs(read_logs([file]))
+    assert run.steps.tolist() == [1, 2, 3]
+
+
+def test_a_long_text_without_metrics_is_not_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows_of_logs, "_SEARCHED", 1000)
+    monkeypatch.setattr(rows_of_logs, "_PART", 500)
+    (tmp_path / "x.log").write_text("x" * 2000 + (FORMS / "console.log").read_text())
+    assert read_logs([tmp_path / "x.log"]) == []

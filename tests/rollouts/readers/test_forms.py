@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.rollouts.readers.test_bad_input import read
 
 from gdpo.rollouts.readers import json_lists, read_texts, sources
+from gdpo.rollouts.readers.arrow import ArrowFile
 
 BOM = b"\xef\xbb\xbf"
 
@@ -366,3 +367,43 @@ def test_other_json_files_of_a_folder_are_left_alone(tmp_path):
     assert sum(map(len, tables)) == 12
     assert report.left_out == {}
     assert sum(map(len, read(tmp_path / "config.json")[0])) == 1
+
+
+def test_a_comma_of_thousands_stays_in_its_text(tmp_path):
+    path = text(tmp_path / "a.tsv", "prompt\tcompletion\tb_reward\np\t1,234\t0.5\np\t5,678\t1.5\n")
+    assert [found.completion for found in read_texts(path, [0, 1])] == ["1,234", "5,678"]
+
+
+def test_offsets_of_an_arrow_file_are_not_trusted(tmp_path):
+    offsets = pa.py_buffer(np.array([0, 10**6, 5], np.int32).tobytes())
+    prompts = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"abcde"))
+    batch = pa.record_batch([prompts, pa.array([0.5, 1.5])], ["prompt", "a_reward"])
+    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), batch.schema) as writer:
+        writer.write_batch(batch)
+    tables, report = read(tmp_path / "a.arrow")
+    assert tables == []
+    assert "offset" in str(report).lower()
+
+
+def test_batches_of_an_arrow_file_have_the_size_that_is_asked_for(tmp_path):
+    opened = ArrowFile(arrow(tmp_path / "a.arrow", ROWS, stream=True, batch=3))
+    sizes = [batch.num_rows for batch in opened.iter_batches(5, ["prompt"])]
+    assert sizes == [5, 3]
+    (whole,) = opened.iter_batches(100, ["good_reward", "prompt"])
+    assert whole.schema.names == ["good_reward", "prompt"]
+
+
+def test_the_number_of_a_shard_is_no_step(tmp_path):
+    rows = [{"prompt": row["prompt"], "a_reward": row["good_reward"]} for row in ROWS]
+    tables, _ = read(saved_to_disk(tmp_path / "saved", rows))
+    assert {step for table in tables for step in table.steps.tolist()} == {0}
+
+
+def test_a_known_format_may_have_fields_like_metrics(tmp_path):
+    row = {"step": 1, "prompt": "p", "completion": "c", "advantage": 0.5, "rewards/a/mean": 1.0}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    verl = {"step": 1, "input": "p", "output": "c", "score": 0.5, "rewards/a/mean": 1.0}
+    text(tmp_path / "b.jsonl", lines([verl]))
+    for name, form in (("a.parquet", "trl"), ("b.jsonl", "verl")):
+        _, report = read(tmp_path / name)
+        assert report.formats == {form: 1}
