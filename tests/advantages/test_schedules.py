@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import AdvantageRule, gdpo, grpo
+from gdpo.advantages import AdvantageRule, grpo, grpo_no_std
 from gdpo.errors import ConfigError
 
 NAMES = ["format", "brevity"]
@@ -115,9 +115,13 @@ def test_a_constraint_and_a_schedule_multiply():
 
 
 def test_weights_without_schedules_reach_the_estimator_as_they_are():
-    np.testing.assert_array_equal(
-        AdvantageRule("gdpo", NAMES)(batch(), WEIGHTS), gdpo(batch(), WEIGHTS)
-    )
+    """Without a standard deviation, advantages are proportional to the weights."""
+    given = np.array(WEIGHTS)
+    rule = AdvantageRule("grpo_no_std", NAMES)
+    np.testing.assert_array_equal(rule(batch(), given), grpo_no_std(batch(), WEIGHTS))
+    assert np.abs(rule(batch(), given)).max() > 0.1
+    assert given.tolist() == WEIGHTS
+    assert list(rule.weights_in_force(WEIGHTS)) == WEIGHTS
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,13 @@ def test_weights_without_schedules_reach_the_estimator_as_they_are():
             "after: unknown key 'mean_atleast': did you mean 'mean_at_least'",
         ),
         ({"brevity": {"after": {"reward": "format"}, "value": 1}}, "after is .*mean_at_least"),
-        ({"brevity": {"after": {"reward": "x", "mean_at_least": 1}, "value": 1}}, "'x', which"),
+        ({"brevity": {"after": {"reward": "x", "mean_at_least": 1}, "value": 2}}, "'x', which"),
+        ({"brevity": {"from": 0, "to": 0, "steps": 3}}, "brevity: from and to are both 0"),
+        ({"brevity": {"to": 1.0, "steps": 3}}, "brevity: from and to are both 1"),
+        (
+            {"brevity": {"after": {"reward": "format", "mean_at_least": 1}, "value": 1}},
+            "brevity: from and value are both 1",
+        ),
     ],
 )
 def test_a_schedule_that_cannot_work_is_an_error_at_once(schedule, message):

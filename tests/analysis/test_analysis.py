@@ -280,6 +280,29 @@ def test_one_huge_group_among_many_is_no_array(tmp_path):
         list(analyze_steps(reading))
 
 
+def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(tmp_path):
+    """The variance of a step with one group comes from its difference to the previous step."""
+    rng = np.random.default_rng(0)
+    values = rng.random((200, 4, 2))
+
+    def influence(name, step_of):
+        rows = [
+            {"step": step_of(i), "prompt": f"p{i}", "a": a, "b": b}
+            for i, group in enumerate(values)
+            for a, b in group
+        ]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        reading = read_rollout_files(tmp_path / name, rewards=["a", "b"])
+        (run,) = analyze_runs(analyze_steps(reading))
+        return run.influence(set(run.steps))
+
+    alone = influence("alone.jsonl", lambda i: i + 1)
+    together = influence("together.jsonl", lambda i: 1 + i // 20)
+    np.testing.assert_allclose(alone.shares, together.shares)
+    np.testing.assert_allclose(alone.margins, together.margins, rtol=0.2)
+    assert together.margins.min() > 0.01
+
+
 def test_it_does_not_import_torch():
     program = "import sys, gdpo.analysis; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

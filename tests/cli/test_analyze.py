@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -377,7 +378,9 @@ def test_a_log_of_some_steps_alone_is_told(gdpo_says, tmp_path, here):
     assert "3 steps (10 to 30, every 10), 12 rollouts" in out
 
 
-def test_the_summary_fits_its_width(gdpo_says, tmp_path, here):
+def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(
+    gdpo_says, tmp_path, here, monkeypatch
+):
     rng = np.random.default_rng(0)
     names = [f"a_reward_function_with_a_long_name_{k}" for k in range(9)]
     for run in ("the_first_run_of_a_comparison", "the_second_run_of_a_comparison"):
@@ -388,18 +391,18 @@ def test_the_summary_fits_its_width(gdpo_says, tmp_path, here):
             for _ in range(4)
         ]
         written.lines(tmp_path / run / "a.jsonl", rows)
-    _, out, _ = gdpo_says(
-        "analyze",
-        tmp_path,
-        "--rewards",
-        ",".join(names),
-        "--no-report",
-        "--estimators",
-        "grpo,gdpo",
-    )
+    options = ("--rewards", ",".join(names), "--no-report", "--estimators", "grpo,gdpo")
+    _, piped, _ = gdpo_says("analyze", tmp_path, *options)
+    assert "…" not in piped
+    assert all(f"  {names[k]}  " in piped for k in range(3))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    _, colored, _ = gdpo_says("analyze", tmp_path, *options)
+    out = re.sub(r"\x1b\[[0-9;]*m", "", colored)
     assert all(f"name_{k}" in out for k in range(3))  # where these names differ
     assert max(map(len, out.splitlines())) <= 100
-    assert len(out.split("advantages with other estimators")[0].splitlines()) <= 22
+    for text in (out, piped):
+        assert len(text.split("advantages with other estimators")[0].splitlines()) <= 22
 
 
 def test_the_batch_step_s_median_is_between_two_steps(gdpo_says, tmp_path, here):
@@ -509,6 +512,17 @@ def test_a_page_of_this_command_is_replaced_and_nothing_else(gdpo_says, dump, he
     assert code == 2
     assert "not overwritten" in err
     assert page.read_text() == "<p>My own notes</p>"
+
+
+def test_a_page_is_written_beside_a_given_file(gdpo_says, dump, monkeypatch):
+    (file, *_) = sorted(dump.iterdir())
+    for place in (dump, dump / "inner"):
+        place.mkdir(exist_ok=True)
+        monkeypatch.chdir(place)
+        code, out, _ = gdpo_says("analyze", file, *COLUMNS)
+        assert code == 0
+        assert out.splitlines()[-1].endswith(": analysis.html")
+        assert (place / "analysis.html").is_file()
 
 
 def test_nothing_is_written_into_the_run_unless_asked_to(gdpo_says, dump, monkeypatch):

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from tests.checkout import environment, python_path
 from tests.experiments.conftest import write_run
 
 
@@ -113,7 +114,7 @@ def test_a_dry_run_prints_the_smallest_p_value_and_the_seeds_that_are_needed(gdp
 def test_a_comparison_prints_what_it_can_show_before_anything_is_trained(
     gdpo_says, recipe_file, tmp_path, own_rewards, monkeypatch
 ):
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path / "own"))
     options = ["--seeds", "1", "--jobs", "1", "--output", tmp_path / "compared"]
     _, out, _ = gdpo_says("compare", recipe_file, *options)
     assert out.index("cannot show a difference") < out.index("finished at step")
@@ -180,7 +181,7 @@ def test_the_last_line_names_what_was_stopped_and_the_exit_code_is_not_0(
     options = ["--estimators", "gdpo", "--seeds", "1", "--jobs", "1", "--output", folder]
     with subprocess.Popen(
         [*command, *options],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "own")},
+        env=environment(tmp_path / "own"),
         stdout=subprocess.PIPE,
         text=True,
     ) as process:

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from tests.checkout import python_path
 from tests.experiments.conftest import write_run
 from tests.report.runs import record
 
@@ -69,7 +70,7 @@ def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command,
     elsewhere.mkdir()
     (elsewhere / "evil.py").write_text(EVIL)
     output = ("--output", str(tmp_path / "page.html"))
-    done = shown(tmp_path, command, str(run), *output, PYTHONPATH=str(elsewhere))
+    done = shown(tmp_path, command, str(run), *output, PYTHONPATH=python_path(elsewhere))
     assert done.returncode == 0, done.stderr
     assert not (elsewhere / "EXECUTED").exists()
 

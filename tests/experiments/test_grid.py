@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from tests.checkout import python_path
 from tests.experiments.conftest import write_run
 
 from gdpo.errors import ConfigError
@@ -45,7 +46,7 @@ def recipe(tmp_path, tiny_policy, monkeypatch):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "grid_rewards.py").write_text(REWARDS)
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path / "code"))
     rows = tmp_path / "rows.jsonl"
     lines = [{"question": f"{i}+{i}?", "answer": f"#### {2 * i}"} for i in range(40)]
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -404,7 +405,8 @@ def test_a_comparison_that_was_killed_before_its_plan_takes_its_folder_again(rec
     folder.mkdir()
     (folder / ".lock").touch()
     (folder / ".comparison.json.123.partial").touch()
-    make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    (cell,) = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8).cells
+    assert (cell.label, cell.seed) == ("gdpo", 1)
 
 
 HOLDER = """

@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.checkout import environment
 from tests.integrations.variants import make
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def test_in_bfloat16_neither_new_shapes_nor_freed_memory_pile_up(tiny_policy, tm
     script = "tests.integrations.training_in_bfloat16"
     done = subprocess.run(
         [sys.executable, "-m", script, str(tiny_policy), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())},
+        env=environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
         check=True,

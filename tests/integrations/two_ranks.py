@@ -17,18 +17,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.checkout import environment
 from tests.integrations.needs import NEEDS_TRITON
 
 
 def launched(function, policy, folder, *, nodes=1):
     """Return the function's results on rank 0 and on rank 1."""
     module = ["-m", "tests.integrations.two_ranks", function, str(policy), str(folder)]
-    path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     launchers = [
         subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", *where, *module],
-            env=environment,
+            env=environment(OMP_NUM_THREADS="1"),
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

@@ -54,6 +54,7 @@ ADD = {"kind": "asserts", "statements": ["assert add(1, 2) == 3", "assert add(1,
         ("```python\n'''\n``` is no end\n'''\n```", "'''\n``` is no end\n'''"),
         ("<think>```python\na\n```</think>\nb", "\nb"),
         ("<think>```python\na\n```</think>\n```\nb\n```", "b"),
+        ("<think>a</think>\n```\nb\n```\n</think>", "b"),  # the thinking ends at the first tag
         ("<think>\n```python\na\n```", "a"),  # never answered: what was thought of last
     ],
 )

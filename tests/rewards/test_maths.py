@@ -136,6 +136,27 @@ def test_thinking_is_no_part_of_the_answer():
     assert BOXED.function(r"<think>so \boxed{5}", gold) == 1  # cut off
 
 
+@pytest.mark.parametrize("extract", EXTRACTIONS)
+def test_thinking_ends_at_the_first_closing_tag(extract):
+    """All that follows the first `</think>` is searched, so a later tag cannot hide an answer."""
+    score, gold = maths_answer(extract).function, {"answer": "5"}
+    five, six = (rf"<answer>\boxed{{{number}}}</answer>" for number in (5, 6))
+    assert score(f"<think>{six}</think> {five} </think> so", gold) == 1
+    assert score(f"<think>{six}</think> {five} <think>wait</think> {six}", gold) == 0
+    assert score(f"{five}</think> none </think>", gold) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["**5**", "**5** people", "`5 people`", "5 apples.", "The answer is **5**.", "**Answer:** 5"],
+)
+def test_an_answer_tag_may_hold_marks_words_and_a_unit(text):
+    score = maths_answer("answer_tag").function
+    assert score(f"<answer>{text}</answer>", {"answer": "5"}) == 1
+    assert score(f"<answer>{text}</answer>", {"answer": "6"}) == 0
+    assert score("<answer>5</answer>", {"answer": text}) == 1
+
+
 # What a model may write.
 
 NINES = "9^{9^9}"
@@ -174,6 +195,19 @@ HOSTILE = [
     "1=" * 149 + "1",
     r"\pm 1," * 40,
     "9" * 299,
+    "**" * 149,
+    "*a" * 149,
+    "`" * 299,
+    "5 " + "cm/" * 98,
+    "5 " + "a " * 148,
+    "a " * 149 + "=",
+    "I=" * 149,
+    r"\text{a" * 40,
+    r"\sqrt{\frac{1}{n" + "n" * 200 + "}}",
+    r"\sqrt{" + "(n+1)^{3}" * 30 + "}",
+    r"\sqrt{n^{99999}m^{99998}}",
+    r"\ln(n^{99999}m^{99998})",
+    "The answer is " * 20,
     "9" * 5000,
     "1e999999999",
     r"\frac{1}{0}",

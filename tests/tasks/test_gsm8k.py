@@ -241,6 +241,11 @@ def flexible(completion, gold="72"):
     return flexible_reward.function(completion, {"answer": gold})
 
 
+def test_the_flexible_measure_reads_all_that_follows_the_first_closing_tag():
+    assert flexible("<think>7</think> 72 </think> so") == 1
+    assert flexible("72 </think> 7 </think> so") == 0
+
+
 def test_the_flexible_measure_keeps_the_contract_of_a_reward_and_trains_nothing():
     check_reward(flexible_reward)
     assert TASK.reward("flexible") is None

@@ -1,11 +1,14 @@
 """The search for near-duplicates finds the same as comparing every pair."""
 
 import random
+import re
 import subprocess
 import sys
 
 import pytest
+from tests.checkout import environment
 
+import gdpo
 from gdpo.tasks.likeness import _Index, find_alike, words
 
 
@@ -97,12 +100,13 @@ def test_equal_texts_are_found_among_any_number_of_one_template():
 def test_the_same_is_found_in_every_process():
     code = (
         "import random; from gdpo.tasks.likeness import find_alike; r = random.Random(1);"
-        "t = [' '.join(r.choices('abc', k=9)) for _ in range(2000)]; print(find_alike(t))"
+        "t = [' '.join(r.choices('abc', k=9)) for _ in range(2000)]; print(find_alike(t));"
+        "import gdpo; print(gdpo.__file__)"
     )
     runs = [
         subprocess.run(
             [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed},
+            env=environment(PYTHONHASHSEED=seed),
             capture_output=True,
             text=True,
             check=True,
@@ -110,7 +114,9 @@ def test_the_same_is_found_in_every_process():
         for seed in ("1", "2")
     ]
     assert runs[0] == runs[1]
-    assert "None, 0" not in runs[0][:7]
+    found, file = runs[0].splitlines()
+    assert re.search(r"[0-9]", found)
+    assert file == gdpo.__file__
 
 
 def of_one_template(count):

@@ -231,6 +231,36 @@ def test_variances_are_relative_to_the_broadcast_total():
     assert rows["dense"].variance < 0.95
 
 
+def test_the_variance_of_a_biased_reward_is_left_out():
+    """Smaller gradients have less variance, so that it would look like an advantage."""
+    for estimator in (turn_gdpo, turn_index_centred):
+        credit = measure_credit(estimator)
+        biased = {row.reward for row in credit.biased}
+        assert len(biased) == (0 if estimator is turn_gdpo else 9)
+        assert {reward for reward, *_, variance in credit.cells() if not variance} == biased
+
+
+def test_own_rewards_without_a_return_to_go_are_named_as_the_reason():
+    """With and without a baseline. Half of the later rewards is another mistake."""
+
+    def own(rewards, weights, *, turns):
+        return np.asarray(rewards) @ np.asarray(weights)
+
+    def centred(rewards, weights, *, turns):
+        values = own(rewards, weights, turns=turns)
+        others = (values.sum(axis=1, keepdims=True) - values) / (values.shape[1] - 1)
+        return values - others
+
+    def halved(rewards, weights, *, turns):
+        values = own(rewards, weights, turns=turns)
+        later = np.cumsum(values[..., ::-1], axis=-1)[..., ::-1] - values
+        return values + later / 2
+
+    for estimator in (own, centred):
+        assert "return-to-go" in measure_credit(estimator).reason
+    assert "0.5 instead of 1" in measure_credit(halved).reason
+
+
 def test_any_factor_compares_directions():
     assert measure_credit(with_itself).worst.bias == pytest.approx(1 / 3)
     assert measure_credit(with_itself, any_factor=True).unbiased

@@ -1,10 +1,10 @@
 """`gdpo train` and `gdpo check` from beginning to end, on the tiny model."""
 
-import os
 import subprocess
 import sys
 
 import pytest
+from tests.checkout import environment
 
 from gdpo.cli import main
 from gdpo.recipes.read import load_recipe
@@ -87,13 +87,13 @@ def test_check_fails_with_code_1(gdpo_says, recipe_file):
 @pytest.mark.slow
 def test_two_processes_train_one_run(recipe_file, own_rewards, tmp_path):
     """Under accelerate, with a group that straddles both; one of them writes."""
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "own"), "OMP_NUM_THREADS": "1"}
+    given = environment(tmp_path / "own", OMP_NUM_THREADS="1")
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
         *("-m", "gdpo", "train", str(recipe_file)),
         *("--set", "batch.micro_batch=2", "--set", "trainer.max_steps=2"),
     ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     run = RunDirectory(load_recipe(recipe_file).run_dir)
     assert [row["step"] for row in run.read_metrics()] == [1, 2]
@@ -101,6 +101,6 @@ def test_two_processes_train_one_run(recipe_file, own_rewards, tmp_path):
     assert (run.model / "model.safetensors").is_file()
     assert done.stdout.count("2 steps in") == 1
 
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    again = subprocess.run(command, env=given, capture_output=True, text=True, timeout=600)
     assert again.returncode != 0
     assert again.stderr.count("gdpo: ") == 1  # only one process prints

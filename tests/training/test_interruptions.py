@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 
 import pytest
+from tests.checkout import environment
 from tests.training.conftest import assert_equal_runs, forget_checkpoints_after, repeatable
 
 from gdpo.errors import RewardError
@@ -258,7 +259,7 @@ def two_processes(recipe, tmp_path, *options):
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc_per_node", "2", "-m", "gdpo", "train", file, "--no-report", *options),
         ],
-        env=os.environ | {"PYTHONPATH": str(tmp_path / "own"), "OMP_NUM_THREADS": "1"},
+        env=environment(tmp_path / "own", OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
         timeout=300,

@@ -97,6 +97,10 @@ def test_a_check_counts_the_rows_with_weights_and_those_of_each_reward(recipe_fi
         ({"brief": "much"}, "weight of 'brief' is 'much'"),
         ({"brief": 10**400}, "weight of 'brief' is 1000"),
         ([1.0, 0.5], "[1.0, 0.5] is not a mapping"),
+        ({}, "{} gives no reward a weight"),
+        ({"brief": None}, "{'brief': None} gives no reward a weight"),
+        ({"brief": 1e308}, "{'brief': 1e+308} times the configured weights"),
+        ({"brief": 8e29, "format": -8e29}, "exceeds 1e+30 in total"),
     ],
 )
 def test_a_wrong_cell_is_told_with_its_line_column_and_row(recipe_file, weighted, cell, told):
@@ -131,9 +135,8 @@ def test_a_wrong_cell_stops_a_run_before_the_model_is_loaded(recipe_file, weight
         prepare(resolve(load_recipe(recipe_file, [COLUMN])))
 
 
-@pytest.mark.parametrize("cell", [{}, {"vowels": 0.0, "brief": None}])
-def test_a_column_that_trains_no_reward_is_an_error(recipe_file, weighted, cell):
-    weighted(cell)
+def test_a_column_that_trains_no_reward_is_an_error(recipe_file, weighted):
+    weighted({"vowels": 0.0, "brief": None})
     with pytest.raises(DataError, match=r"weights_column=w: column 'w': no row .*'vowels': 1.0"):
         prepare(resolve(load_recipe(recipe_file, [COLUMN])))
 

@@ -166,11 +166,21 @@ def read_schedule(place: str, given: Any) -> Linear | After:
             raise ConfigError(f"{place}: steps must be a whole number of at least 1, got {steps!r}")
         end = _finite(f"{place}: to", fields["to"])
         _finite(f"{place}: to - from", float(end) - float(start))
+        _refuse_same(f"{place}: from and to", start, end)
         return Linear(start, end, steps)
     if set(fields) == {"after", "value"}:
         reward, at_least = _condition(place, fields["after"])
-        return After(start, _finite(f"{place}: value", fields["value"]), reward, at_least)
+        _refuse_same(f"{place}: from and value", start, _finite(f"{place}: value", fields["value"]))
+        return After(start, fields["value"], reward, at_least)
     raise ConfigError(f"{place} is {given!r}: write {FORMS}")
+
+
+def _refuse_same(fields: str, start: Number, end: Number) -> None:
+    if start == end:
+        raise ConfigError(
+            f"{fields} are both {end:g} (the default of from is 1), so the weight never changes: "
+            "write two different numbers, or remove the schedule and change the weight itself"
+        )
 
 
 def _condition(place: str, given: Any) -> tuple[str, Number]:

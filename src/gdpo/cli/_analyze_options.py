@@ -8,6 +8,7 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, resolve_estimator
+from gdpo.analysis.logs.sources import METRICS
 from gdpo.analysis.replay import RECORDED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.errors import ConfigError, MissingExtraError
@@ -35,6 +36,8 @@ class AnalyzeOptions:
     page: Path | None
     no_page: str
     """Reason to print if no HTML page is written. Empty if there is nothing to explain."""
+    metrics: bool
+    """Whether the files contain metrics, as the user said with `--format metrics`."""
     for_rollouts: tuple[str, ...]
     """The given options that need rollouts, and cannot be used with logged metrics."""
 
@@ -63,8 +66,8 @@ class AnalyzeOptions:
             ConfigError: If an option's value is unknown or malformed, or if two options cannot be
                 combined.
         """
-        if format is not None and format not in FORMATS:
-            raise ConfigError(f"--format {format}: {did_you_mean(format, FORMATS)}")
+        if format is not None and format not in (*FORMATS, METRICS):
+            raise ConfigError(f"--format {format}: {did_you_mean(format, (*FORMATS, METRICS))}")
         if columns and format not in (None, "columns"):
             raise ConfigError(
                 f"--columns cannot be combined with --format {format}, whose columns are known: "
@@ -84,7 +87,7 @@ class AnalyzeOptions:
                 "file, or pass --no-report to write no page"
             ) from error
         for_rollouts = {
-            "--format": format,
+            "--format": None if format == METRICS else format,
             "--columns": columns or None,
             "--group-size": group_size,
             "--rescore": rescore,
@@ -110,6 +113,7 @@ class AnalyzeOptions:
             fail_on=_severity(fail_on),
             page=page,
             no_page=no_page,
+            metrics=format == METRICS,
             for_rollouts=tuple(name for name, value in for_rollouts.items() if value is not None),
         )
 
@@ -148,10 +152,12 @@ def _page(
 
 
 def _run_around_here(paths: Sequence[Path]) -> Path | None:
-    """Return the rollout folder that contains the current directory, or None."""
+    """Return the given folder that contains the current directory, or None.
+
+    A page beside a given file is welcome, because the folder need not be that of a run.
+    """
     here = Path.cwd()
-    for path in paths:
-        folder = path.resolve() if path.is_dir() else path.resolve().parent
+    for folder in (path.resolve() for path in paths if path.is_dir()):
         if folder == here or folder in here.parents:
             return folder
     return None

@@ -16,7 +16,7 @@ from gdpo._files import to_json
 from gdpo._terminal import terminal
 from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
-from gdpo.analysis.logs.sources import read_logs
+from gdpo.analysis.logs.sources import METRICS, read_logs
 from gdpo.analysis.replay import RECORDED
 from gdpo.cli._analyze_options import AnalyzeOptions
 from gdpo.cli._analyzing_logs import analyze_logs
@@ -26,7 +26,7 @@ from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.report import write_rollouts_report
 from gdpo.report.rollouts_summary import LINES, estimators_summary, rollouts_summary
-from gdpo.rollouts.readers import RolloutTable, read_rollout_files
+from gdpo.rollouts.readers import ReadReport, RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files
 from gdpo.rollouts.readers.report import without_rewards
 
@@ -47,6 +47,10 @@ def run_analysis(options: AnalyzeOptions) -> int:
             contains.
     """
     console = terminal()
+    if options.metrics:
+        return analyze_logs(
+            read_logs(options.paths, forced=True), options, console, _width(console)
+        )
     analysis = _analyzed(options)
     if not analysis.report.files and (logs := read_logs(options.paths)):
         return analyze_logs(logs, options, console, _width(console))
@@ -71,6 +75,8 @@ def follow_runs(options: AnalyzeOptions) -> int:
         ConfigError: If an option refers to a reward, or to recorded advantages, that no file
             contains.
     """
+    if options.metrics:
+        raise ConfigError(f"--follow waits for rollouts: remove it, or --format {METRICS}")
     console = terminal()
     seen: object = None
     try:
@@ -202,9 +208,9 @@ def _print_analysis(
         # Print ASCII only, so that text from a file cannot send escape sequences to the terminal.
         print(json.dumps(json.loads(to_json(everything))), flush=True)
         return
-    width = _width(console)
-    lines = rollouts_summary(analysis, width=width, room=LINES - _AROUND)
-    for line in (*lines, *estimators_summary(analysis, width=width)):
+    width, whole = _width(console), not console.is_terminal
+    lines = rollouts_summary(analysis, width=width, room=LINES - _AROUND, whole=whole)
+    for line in (*lines, *estimators_summary(analysis, width=width, whole=whole)):
         console.print(line, soft_wrap=True)
 
 
@@ -251,7 +257,18 @@ def _nothing(analysis: Analysis) -> str:
         return message
     if report.read:
         return "no reward found in these files: list the reward columns with --rewards"
-    if report.files or report.left_out:
-        return "no rollout could be read from these files: see the notices above"
     endings = ", ".join(ENDINGS)
+    if report.files or report.left_out:
+        others = _others(report)
+        ignored = (
+            f". {others:,} other files have none of the extensions {endings}" if others else ""
+        )
+        return f"no rollout could be read from these files: see the notices above{ignored}"
     return f"no rollout files found: pass a file or folder with {endings} (.gz may follow)"
+
+
+def _others(report: ReadReport) -> int:
+    """Return the number of files in the given folders whose names rule out rollouts."""
+    found = (file for path in report.paths if path.is_dir() for file in path.rglob("*"))
+    known = {*report.left_out, *(file.path for file in report.files)}
+    return sum(file not in known and file.is_file() for file in found)

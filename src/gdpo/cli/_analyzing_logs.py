@@ -10,7 +10,7 @@ from rich.console import Console
 from gdpo import __version__
 from gdpo._files import to_json
 from gdpo.analysis.logs.rewards import logged_runs
-from gdpo.analysis.logs.sources import Log
+from gdpo.analysis.logs.rows import Log
 from gdpo.analysis.logs.trends import RunTrends, trends_of
 from gdpo.analysis.steps import check_weights
 from gdpo.cli._analyze_options import AnalyzeOptions
@@ -25,6 +25,9 @@ def analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console,
         ConfigError: If an option needs rollouts, or names an unknown reward.
         DataError: If the logs contain no reward.
     """
+    if not logs:
+        given = ", ".join(map(str, options.paths[:3]))
+        raise DataError(f"{given}: no metrics found, such as rewards/NAME/mean. Check the path")
     if options.for_rollouts:
         raise ConfigError(
             f"{', '.join(options.for_rollouts)} needs rollouts, but {logs[0].path} contains only "
@@ -49,7 +52,7 @@ def analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console,
         # Print ASCII only, so that text from a file cannot send escape sequences to the terminal.
         print(json.dumps(json.loads(to_json(everything))), flush=True)
     else:
-        for line in logs_summary(found, width=width):
+        for line in logs_summary(found, width=width, whole=not console.is_terminal):
             console.print(line, soft_wrap=True)
     return 0
 
@@ -61,6 +64,7 @@ def _as_dict(trends: RunTrends) -> dict[str, Any]:
         "source": run.log.source,
         "run": run.log.run,
         "problem": run.log.problem,
+        "numbered": run.log.numbered,
         "copies": [str(copy.path) for copy in run.copies],
         "std_within_groups": trends.within_groups,
         "steps": run.steps.tolist(),

@@ -31,17 +31,19 @@ def analyze(
     """Show how much each reward influenced a training run, from the run's rollout files.
 
     Reads rollout files from TRL, verl, NeMo-RL, ms-swift, prime-rl, verifiers, slime, SkyRL,
-    tinker-cookbook, ART and open-instruct, and any parquet, JSONL or CSV file with one row per
-    rollout. Detects and prints the format, prints a summary, and writes an HTML page.
+    tinker-cookbook, ART and open-instruct, and any parquet, Arrow, JSON, JSONL, CSV or TSV file
+    with one row per rollout. Detects and prints the format, prints a summary, and writes an HTML
+    page.
 
     If a run left no rollouts, pass its metrics: trainer_state.json, metrics.jsonl, TensorBoard's
-    event files, a local W&B run or trackio's files. They tell less, and the summary says what they
-    cannot tell.
+    event files, a local W&B run or an export from W&B, trackio's files, or the console output of a
+    trainer. They tell less, and the summary says what they cannot tell.
 
     Args:
         paths: Rollout files or metrics, or folders of one or more runs.
         example: Analyze an example run, included in gdpo, in which one reward was ignored.
-        format: Format of the files. Default: detected from the field names.
+        format: Format of the files, or `metrics` for rows with the metrics of a step. Default:
+            detected from the field names.
         rewards: Comma-separated names of the reward columns. Use a dot for a nested field, as in
             scores.style. Default: the reward columns of the detected format, or columns inferred
             from their names and values.
@@ -67,7 +69,7 @@ def analyze(
             last for 5 steps in a row.
         output: Path of the HTML page. An existing file is overwritten only if gdpo analyze wrote
             the file. Default: analysis.html in the current directory, or no page if the current
-            directory is part of the run.
+            directory is part of a given folder.
         report: Write the HTML page (the default).
         follow: Repeat the analysis whenever a file is added or grows. Stops on Ctrl-C, or as soon
             as a finding meets --fail-on.

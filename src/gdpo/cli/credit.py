@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CAPTION = (
     "bias: difference between the mean gradient and the true gradient, as a share of the length of "
     "the true gradient, in total and for the logits of each turn. degrees: angle between them. "
-    "variance: relative to turn_broadcast."
+    "variance: relative to turn_broadcast, only if there is no bias."
 )
 
 

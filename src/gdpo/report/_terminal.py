@@ -27,14 +27,18 @@ def finding_lines(severity: Severity, message: str, remedy: str, width: int) -> 
         yield Text(line)
 
 
-def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
+def table(rows: Sequence[Sequence[str]], width: int, *, whole: bool = False) -> Iterator[Text]:
     """Align names and remarks to the left, and numbers to the right.
 
-    Names that do not fit are shortened in the middle, starting with the widest column. If too
-    little of a name would remain, names are printed in full, and the terminal wraps the lines.
+    Long names, and names that do not fit, are shortened in the middle, starting with the widest
+    column. If too little of a name would remain, the terminal wraps the lines. With `whole`, no
+    name is shortened, as for a file, whose lines may have any length.
     """
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
     names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator", "turn")]
+    if not whole:
+        widths = [min(size, _NAME) if i in names else size for i, size in enumerate(widths)]
+    width = sum(widths) + 2 * len(widths) if whole else width
     fitted = widths.copy()
     for _ in range(sum(widths) + 2 * (len(widths) - 1) - width):
         fitted[max(names, key=fitted.__getitem__)] -= 1
@@ -64,9 +68,9 @@ def wrapped(texts: Iterable[str], width: int) -> Iterator[Text]:
         yield from map(Text, wrap(text, width, subsequent_indent="  "))
 
 
-def short_name(name: str) -> str:
-    """Return a name on one line, shortened in the middle."""
-    return without_middle(one_line(name), _NAME)
+def short_name(name: str, *, whole: bool = False) -> str:
+    """Return a name on one line, shortened in the middle unless `whole`."""
+    return one_line(name) if whole else without_middle(one_line(name), _NAME)
 
 
 def counted(number: int, what: str) -> str:

@@ -22,27 +22,28 @@ _RUNS, _REWARDS = 3, 16
 """Maximum number of runs, and of rewards of a run."""
 
 
-def logs_summary(runs: Sequence[RunTrends], *, width: int = 100) -> list[Text]:
+def logs_summary(runs: Sequence[RunTrends], *, width: int = 100, whole: bool = False) -> list[Text]:
     """Return lines to print with rich: for each run its rewards and findings, then the limits.
 
     Args:
         runs: The results for each run, those with the most steps first.
         width: Width of the terminal in cells. Longer lines are wrapped.
+        whole: Whether tables contain whole names and may be wider, as in a file.
     """
-    lines = [line for run in runs[:_RUNS] for line in _run(run, width)]
+    lines = [line for run in runs[:_RUNS] for line in _run(run, width, whole=whole)]
     if len(runs) > _RUNS:
         lines.append(Text(f"and {len(runs) - _RUNS:,} more runs: pass one of their files"))
     return [*lines, *wrapped(_limits(runs), width)]
 
 
-def _run(trends: RunTrends, width: int) -> Iterator[Text]:
+def _run(trends: RunTrends, width: int, *, whole: bool) -> Iterator[Text]:
     yield from wrapped(_heading(trends), width)
     columns = _columns(trends.rewards)
     rows = [
-        (short_name(reward.name), *(cell(reward) for cell in columns.values()))
+        (one_line(reward.name), *(cell(reward) for cell in columns.values()))
         for reward in trends.rewards[:_REWARDS]
     ]
-    yield from table([("reward", *columns), *rows], width)
+    yield from table([("reward", *columns), *rows], width, whole=whole)
     if (rest := len(trends.rewards) - _REWARDS) > 0:
         yield Text(f"and {counted(rest, 'more reward')} (--json prints all)", style="dim")
     for finding in trends.findings:
@@ -52,13 +53,15 @@ def _run(trends: RunTrends, width: int) -> Iterator[Text]:
 
 def _heading(trends: RunTrends) -> Iterator[str]:
     run, log = trends.run, trends.run.log
-    steps = counted(len(run.steps), "logged step")
+    steps = counted(len(run.steps), "logged row" if log.numbered else "logged step")
     span = f" ({run.steps[0]:,.0f} to {run.steps[-1]:,.0f})" if len(run.steps) > 1 else ""
     name = f", run {one_line(log.run)}" if log.run else ""
     yield f"metrics only, no rollouts: {steps}{span} from {log.source}{name}: {_path(log.path)}"
     if run.copies:
         others = ", ".join(f"{copy.source} ({_path(copy.path)})" for copy in run.copies)
         yield f"the same numbers are in {others}"
+    if log.numbered:
+        yield "the rows contain no step, and are numbered in their order"
     if log.problem:
         yield f"! the file was not read to its end: {log.problem}"
     if any(reward.weight != 1 for reward in trends.rewards):
@@ -79,14 +82,15 @@ def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend]
     columns: dict[str, Callable[[RewardTrend], str]] = {
         "mean: first → last": lambda r: f"{as_number(r.first)} → {as_number(r.last)}",
         "trend": _trend,
-        "std": lambda r: as_number(r.std),
-        "weight share": lambda r: as_share(r.weight_share),
     }
+    if any(isfinite(reward.std) for reward in rewards):
+        columns["std"] = lambda r: as_number(r.std)
+    columns["weight share"] = lambda r: as_share(r.weight_share)
     if any(isfinite(reward.zero_variance_groups) for reward in rewards):
         columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
     if any(isfinite(reward.influence_share) for reward in rewards):
         columns["influence share"] = lambda r: interval(r.influence_share, nan)
-    else:
+    elif "std" in columns:
         columns["weight × std"] = lambda r: as_share(r.std_share)
     return columns
 
@@ -102,6 +106,11 @@ def _trend(reward: RewardTrend) -> str:
 
 
 def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
+    if any(not isfinite(r.std) for run in runs for r in run.rewards):
+        yield (
+            "without the std of a reward, as in TRL up to 0.15, metrics cannot tell whether the "
+            "reward is constant or ignored. It may be, even if its mean changes"
+        )
     if any(isfinite(r.std) for run in runs if not run.within_groups for r in run.rewards):
         yield (
             "std is over the whole batch. It also contains the differences between prompts, such "

@@ -53,13 +53,16 @@ _WHOLE = 500
 because it contains the remedy."""
 
 
-def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES) -> list[Text]:
+def rollouts_summary(
+    analysis: Analysis, *, width: int = 100, room: int = LINES, whole: bool = False
+) -> list[Text]:
     """Return lines to print with rich: the data read, the rewards, and findings by severity.
 
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
         width: Width of the terminal in cells. Longer lines are wrapped.
         room: Maximum number of lines. Default: 20.
+        whole: Whether tables contain whole names and may be wider, as in a file.
     """
     lines = [*wrapped(_read(analysis.report), width)]
     if command := ready_command(analysis.report):  # on one line, so that it can be copied
@@ -68,12 +71,12 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
     lines += [line for run in analysis.runs[:2] for line in wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
-    lines += _rewards(analysis, width, room - len(lines) - _FINDING)
-    lines += _turns(analysis, width)
+    lines += _rewards(analysis, width, room - len(lines) - _FINDING, whole=whole)
+    lines += _turns(analysis, width, whole=whole)
     return [*lines, *_findings(analysis, width, room - len(lines))]
 
 
-def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
+def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
     """Return lines that compare the estimators on the same rollouts.
 
     The list is empty if no advantages were recomputed.
@@ -81,6 +84,7 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
         width: Width of the terminal in cells.
+        whole: Whether the table contains whole names and may be wider, as in a file.
     """
     replayed = analysis.replayed
     if not replayed or not analysis.runs:
@@ -102,7 +106,11 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
             "no estimator gives the recorded advantages with weights of 1: if the run used other "
             "weights, rerun with --weights",
         )
-    return [Text(heading, style="bold"), *table(rows, width), *wrapped(sentences, width)]
+    return [
+        Text(heading, style="bold"),
+        *table(rows, width, whole=whole),
+        *wrapped(sentences, width),
+    ]
 
 
 def _read(report: ReadReport) -> Iterator[str]:
@@ -113,8 +121,10 @@ def _read(report: ReadReport) -> Iterator[str]:
         yield f"format {name} ({counted(count, 'file')}){', ' if how else ''}{how}"
     elif formats:
         yield "formats " + ", ".join(f"{name} ({counted(n, 'file')})" for name, n in formats)
-    left = len(report.left_out)
-    more = f"; {counted(left, 'file')} not read" if left else ""
+    folders = sum(path.is_dir() for path in report.left_out)
+    counts = (len(report.left_out) - folders, "file"), (folders, "folder")
+    left = " and ".join(counted(count, what) for count, what in counts if count)
+    more = f"; {left} not read" if left else ""
     yield f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped{more}"
     sources = [
         file.rewards_from
@@ -204,7 +214,7 @@ def advantages_from(run: RunAnalysis) -> str:
     return f"recorded in {run.recorded:,} of {counted(len(run.steps), 'step')}, else {computed}"
 
 
-def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
+def _rewards(analysis: Analysis, width: int, room: int, *, whole: bool) -> Iterator[Text]:
     several = len(analysis.runs) > 1
     rows = [(run, reward) for run in analysis.runs for reward in run.rewards()]
     if not rows:
@@ -213,14 +223,13 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     headings = ("reward", "mean: first → last", "zero variance", "weight share", "influence share")
     headings = (*(["run"] if several else []), *headings)
     cells = [
-        (*([short_name(run.run)] if several else []), *_cells(reward))
-        for run, reward in rows[:most]
+        (*([one_line(run.run)] if several else []), *_cells(reward)) for run, reward in rows[:most]
     ]
     if any(reward.missing for _, reward in rows):
         headings = (*headings, "missing")
         missing = [as_share(reward.missing) for _, reward in rows]
         cells = [(*row, share) for row, share in zip(cells, missing, strict=False)]
-    yield from table([headings, *cells], width)
+    yield from table([headings, *cells], width, whole=whole)
     if len(rows) > most:
         yield Text(f"and {len(rows) - most:,} more rewards (--json prints all)", style="dim")
     for run in analysis.runs:
@@ -236,7 +245,7 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
 def _cells(reward: RewardOverall) -> tuple[str, ...]:
     constant = reward.zero_variance_groups / reward.groups if reward.groups else float("nan")
     return (
-        short_name(reward.name),
+        one_line(reward.name),
         f"{as_number(reward.first)} → {as_number(reward.last)}",
         as_share(constant),
         as_share(reward.weight_share),
@@ -244,7 +253,7 @@ def _cells(reward: RewardOverall) -> tuple[str, ...]:
     )
 
 
-def _turns(analysis: Analysis, width: int) -> Iterator[Text]:
+def _turns(analysis: Analysis, width: int, *, whole: bool) -> Iterator[Text]:
     """Return a table of the first run with several turns, and as many rewards as fit."""
     runs = [(run, turns) for run in analysis.runs if len(turns := run.turns()) > 1]
     if not runs:
@@ -257,13 +266,17 @@ def _turns(analysis: Analysis, width: int) -> Iterator[Text]:
     ]
     rewards = turns[0].rewards
     for place, reward in enumerate(rewards):
-        column = [short_name(reward.name), *(_at_turn(turn.rewards[place]) for turn in first)]
-        if place and sum(2 + max(map(cell_len, each)) for each in (*columns, column)) - 2 > width:
+        column = [
+            short_name(reward.name, whole=whole),
+            *(_at_turn(turn.rewards[place]) for turn in first),
+        ]
+        wide = sum(2 + max(map(cell_len, each)) for each in (*columns, column)) - 2 > width
+        if place and wide and not whole:
             break
         columns.append(column)
     where = f" of {short_name(run.run)}" if len(analysis.runs) > 1 else ""
     yield Text(f"turns{where}: zero-variance groups and influence share", style="bold")
-    yield from table(list(zip(*columns, strict=True)), width)
+    yield from table(list(zip(*columns, strict=True)), width, whole=whole)
     left = (
         (len(turns) - _TURNS, "more turn"),
         (len(rewards) + 2 - len(columns), "more reward"),
@@ -317,7 +330,7 @@ def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
     else:
         verdict = f"differs on {counted(replayed.changed, 'step')}"
     return (
-        short_name(replayed.estimator),
+        one_line(replayed.estimator),
         "–"
         if replayed.correlation != replayed.correlation
         else f"{replayed.correlation:z.3f}".replace("-", "−"),

@@ -16,6 +16,7 @@ from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse
 
 from gdpo.rewards._maths import PERCENT, Either, clean, same, without_label
+from gdpo.rewards._wording import SETS, contradict, phrase, plain, same_letters
 from gdpo.rewards.reward import Reference
 
 # math-verify warns that its timeout is disabled. The scorer enforces a deadline instead.
@@ -61,7 +62,7 @@ def correctness(
     None: the reference answer is missing or cannot be parsed.
     """
     given = reference["answer"]
-    gold = "" if given is None else str(given)
+    gold = "" if given is None else plain(str(given))
     if _read_gold(gold) is None:
         return None
     _, thought, rest = completion.partition("</think>")
@@ -81,6 +82,7 @@ def _equal(answer: str, gold: str) -> bool:
     """Return whether a model's answer equals a reference answer that can be parsed."""
     if len(answer) > _LONGEST or _depth(answer) > _DEEPEST:
         return False
+    answer = plain(answer)
     if not set(_UNWORKED.findall(answer)) <= set(_UNWORKED.findall(gold)):
         return False
     choice, rest = without_label(answer)
@@ -93,12 +95,12 @@ def _equal(answer: str, gold: str) -> bool:
 
 
 def _equal_value(answer: str, gold: str, gold_text: str) -> bool:
-    text = clean(answer)
-    if not text:
+    (text, unit), (gold_clean, gold_unit) = clean(answer), clean(gold_text)
+    if not text or contradict(unit, gold_unit):
         return False
-    if text == clean(gold_text):
+    if text == gold_clean or same_letters(answer, gold_text):
         return True
-    read = _read_clean(text)
+    read = _read(answer)
     if read is None or _digits(read) > _DIGITS:
         return False
     row = _read_gold(gold)
@@ -116,7 +118,10 @@ def _differentiates(expression: Any) -> bool:
 
 
 def _read(answer: str) -> Any:
-    return _read_clean(clean(answer))
+    words = phrase(answer)
+    if words is None:
+        return _read_clean(clean(answer)[0])
+    return _parse(SETS[words]) if words in SETS else sp.Symbol(words, real=True)
 
 
 def _read_clean(text: str) -> Any:

@@ -17,120 +17,7 @@ from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
-SPACE = r"(?:\\[,;:! ]|\\q?quad(?![a-zA-Z])|~|\s)"
-"""Regular expression for one space in LaTeX."""
-
-TEXT = r"\\(?:text(?:rm|normal|bf|it)?|mbox|mathrm)\s*"
-"""Regular expression for a LaTeX command that turns the next group into text."""
-
-_PIECE = rf"{TEXT}\{{[^{{}}]*\}}(?:\s*\^\s*(?:[0-9]|\{{-?[0-9]\}}))?"
-
-_TAIL = re.compile(rf"{SPACE}*{_PIECE}(?:(?:{SPACE}|/|\\cdot\s*)*{_PIECE})*$")
-
-_IN_TEXT = re.compile(rf"{TEXT}\{{([^{{}}]*)\}}")
-
-_NO_NUMBER = re.compile(r"(?:[-+*/=^_,<>(&]|\\(?:cdot|times|div|[lg]eq?|neq?|in|pm|mp))$")
-
-_POWER = re.compile(r"(?<=[a-zA-Z])\^?-?[1-4](?![0-9])")
-
-_SPELT = re.compile(r"[A-Za-zµμΩ\s'/()^·-]*")
-
-_SCALES = {
-    "hundred": 100,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-    "dozen": 12,
-}
-
-_PERCENT = ("percent", "per cent", "pct", "percentage")
-
-_MARKS = {"squared": "^2", "cubed": "^3", "factorial": "!"}
-
-_BARE = re.compile(rf"(?<=[0-9}}])\s+((?:{'|'.join(_SCALES)})(?:\s+[a-z]+)*|{'|'.join(_PERCENT)})$")
-
-_TWO_LETTERS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        mm cm dm km nm um ft in yd mi lb oz mg kg ml cl dl hr sq cu pt qt ha am pm hz kw mw kj ev kv
-        mv ma pa cc st nd rd th rs ms ns kn cd
-        """,
-    )
-)
-
-_ONE_LETTER = frozenset("acfghjklmnsvw")
-"""Letters that belong to a unit only next to other words. A single letter may be a variable."""
-
-_CHANGING = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        hundred thousand million billion trillion dozen
-        hundreds thousands millions billions trillions dozens gross score
-        zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
-        fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty
-        ninety half third fourth fifth sixth seventh eighth ninth tenth hundredth thousandth
-        millionth halves thirds fourths fifths sixths sevenths eighths ninths tenths hundredths
-        thousandths millionths billionth billionths quarter quarters double triple twice thrice
-        percent pct percentage permille mille
-        mod modulo modulus rem remainder factorial squared cubed choose plus minus negative below
-        over divided multiplied power inverse reciprocal
-        sqrt log ln sin cos tan cot exp gcd lcm
-        inf infinity infinite pi tau phi theta alpha beta gamma delta lambda omega abc xyz
-        to than least most and or not no nor none if but is isn was are maybe rather wrong false
-        incorrect except fold basis
-        """,
-    )
-)
-r"""Words that change the value of the number before them, or turn it into a condition or choice."""
-
-
-def read_words(text: str) -> str:
-    """Return a number without its unit. Number words after the number are evaluated."""
-    text = _BARE.sub(r"\\text{\1}", text)
-    tail = _TAIL.search(text)
-    if not tail or not re.search(r"[0-9]", text[: tail.start()]):
-        return text
-    number = text[: tail.start()].strip()
-    phrase = _POWER.sub("", " ".join(_IN_TEXT.findall(tail.group())).replace(".", ""))
-    words = re.findall(r"[^\s/()^·'-]+", phrase.lower())
-    factor = 1
-    while words and words[0] in _SCALES:
-        factor *= _SCALES[words.pop(0)]
-    if " ".join(words) in _PERCENT and factor == 1:
-        return rf"{number}\%"
-    if len(words) == 1 and words[0] in _MARKS and number.isdigit() and factor == 1:
-        return number + _MARKS[words[0]]
-    unit = bool(_SPELT.fullmatch(phrase)) and _is_unit(words, number, tail.group())
-    if _NO_NUMBER.search(number) or not (unit or (factor > 1 and not words)):
-        return text
-    return rf"{number}\times {factor}" if factor > 1 else number
-
-
-def _is_unit(words: list[str], number: str, tail: str) -> bool:
-    """Return whether the words after a number are a unit."""
-    if words[:1] == ["base"]:
-        return len(words) == 2
-    if re.search(r"\\circ\s*\}?$", number) and words in (["c"], ["f"], ["k"]):
-        return True
-    named = "/" in tail or "-" in tail or any(len(word) > 1 for word in words)
-    return bool(words) and all(
-        _is_part(word, alone=len(words) == 1, first=i == 0, named=named)
-        for i, word in enumerate(words)
-    )
-
-
-def _is_part(word: str, *, alone: bool, first: bool, named: bool) -> bool:
-    if word in ("squared", "cubed"):
-        return not first
-    if word in _CHANGING:
-        return False
-    if len(word) == 1:
-        return named and not alone and word in _ONE_LETTER
-    return len(word) > 2 or not alone or word in _TWO_LETTERS
-
+from gdpo.rewards._wording import SPACE, TEXT, Unit, read_words, with_names
 
 # math-verify warns that its timeout is disabled. The scorer enforces a deadline instead.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
@@ -199,7 +86,7 @@ def _stated(expression: Any) -> Any:
 
 def _is_name(side: Any) -> bool:
     """Return whether a side is a name: letters (x, AB, x - y, a/b) or a function such as f(2)."""
-    if isinstance(side, sp.Symbol) or side == sp.E:
+    if isinstance(side, sp.Symbol) or side in (sp.E, sp.I):
         return True
     if isinstance(side, AppliedUndef | TrigonometricFunction):
         return True
@@ -337,7 +224,48 @@ def _same_expression(gold: Any, answer: Any) -> bool:
         return _same_number(gold, answer, ours, theirs)
     if isinstance(gold, Relational) and type(gold) is type(answer) and gold.lhs == answer.lhs:
         return same(gold.rhs, answer.rhs)
+    gold, answer = _split_roots(gold), _split_roots(answer)
     return _verify(gold, answer) and not _far_apart(gold, answer)
+
+
+def _split_roots(expression: Any) -> Any:
+    """Return an expression whose roots and logarithms of products are split into their factors.
+
+    The root of 1/n and 1 over the root of n are then the same. What is under a root or in a
+    logarithm counts as positive, except below an even power: the root of x^2 is |x|, not x. A
+    product of several sums is not split.
+    """
+    if not isinstance(expression, sp.Expr):
+        return expression
+    try:
+        return expression.replace(_is_root_of_factors, _split)
+    except _FAULTS:
+        return expression
+
+
+def _is_root_of_factors(part: Any) -> bool:
+    inner = part.args[0] if part.args else None
+    root = isinstance(part, sp.Pow) and part.exp.is_Rational and not part.exp.is_Integer
+    return (root or isinstance(part, sp.log)) and isinstance(inner, sp.Mul | sp.Pow)
+
+
+def _split(part: Any) -> Any:
+    """Return a root or a logarithm as the product or sum of those of its factors."""
+    product = part.args[0].func(*part.args[0].args)
+    factors = [x.as_base_exp() for x in sp.Mul.make_args(product)]
+    if any(base.is_negative or not power.is_Integer for base, power in factors):
+        return part
+    if sum(not (base.is_Symbol or base.is_number) for base, _ in factors) > 1:
+        return part  # such as (x - 1)(x - 2), which may be positive if both factors are negative
+    if isinstance(part, sp.log):
+        terms = [
+            power * sp.log(base if power % 2 else sp.Abs(base), *part.args[1:])
+            for base, power in factors
+        ]
+        return sp.Add(*terms)
+    odd = [(base, power) for base, power in factors if power % 2 or part.exp.q % 2]
+    rest = sp.Mul(*(base**power for base, power in factors if (base, power) not in odd))
+    return sp.Mul(rest**part.exp, *(base ** (power * part.exp) for base, power in odd))
 
 
 def _symbols(expression: Any) -> list[Any]:
@@ -443,6 +371,8 @@ as in 2–3."""
 
 _AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
 
+_DOLLARS = re.compile(r"\s*-?(?:\\\$|\$(?=[^$]*$))")
+
 _EDGE = re.compile(rf"^{SPACE}+|(?:{SPACE}|[.,;])+$")
 
 _SWITCH = re.compile(
@@ -511,8 +441,12 @@ _POWER_OF_I = re.compile(r"([0-9A-Za-z)}]\s*)?(?<!\\)I(?=\s*\^)")
 _TEX_LETTER = re.compile(rf"(?:{TEXT}|\\mathit\s*)\{{\s*([A-Za-z])\s*\}}")
 
 
-def clean(answer: str) -> str:
-    """Return an answer in a form that math-verify can parse, or "" if it is not a single answer."""
+def clean(answer: str) -> tuple[str, Unit]:
+    """Return an answer in a form that math-verify can parse, and its unit.
+
+    The text is "" if it is not a single answer.
+    """
+    dollars = frozenset(["dollar"] if _DOLLARS.match(answer) else [])
     bare = _AROUND.sub("", _DASH.sub("-", answer.strip()).translate(_CHARACTERS).strip())
     bare = _EDGE.sub("", _without_style(_EDGE.sub("", bare)))
     bare = _EDGE.sub("", _without_braces(bare).removeprefix(r"\approx"))
@@ -521,7 +455,10 @@ def clean(answer: str) -> str:
     bare = _DIGITS_IN_BRACES.sub(lambda match: re.sub(r"[{}]", "", match.group()), bare)
     bare = _RECURRING.sub(_as_fraction, bare)
     bare = _THOUSANDS.sub(lambda match: re.sub(r"[^0-9]", "", match.group()), bare)
-    return "" if _DIGITS_APART.search(bare) else _with_letters(read_words(bare))
+    if _DIGITS_APART.search(bare):
+        return "", dollars
+    text, unit = read_words(bare)
+    return with_names(_with_letters(text)), unit | dollars
 
 
 def without_label(answer: str) -> tuple[str | None, str]:

@@ -22,13 +22,23 @@ Differences from math-verify:
   So x = 2 + 3 = 5, 2 + 3 = 5 and 5 = x are read as 5, but 2x = 5, -x = 5, x^2 = 5, 1/x = 5, 3 = 5
   and x = 6 = 5 have no value. math-verify uses the right side of all these equations. Equations are
   not solved: 2x = 3 does not equal x = 3/2.
-- Text after a number in `\text{...}` (or `\mathrm`, `\mbox`) is treated as a unit and dropped. A
-  unit must have at least two letters (except °C, °F and °K) and must not contain a word that
-  changes the value. Number words are evaluated: hundred, thousand, million, billion, trillion and
-  dozen (3 \text{ million} equals 3000000), percent, and, after digits, squared, cubed and
-  factorial. Other words (mod, or, half, pi, two) and single letters (3\mathrm{i}, 2 \text{ m})
-  remain as factors. math-verify treats the t in 2t and the c in a + b + c as units, so for
-  math-verify 2 equals 2t.
+- Words after a number are treated as a unit and dropped, bare (73 people, 5 cm, 60 km/h) or in
+  `\text{...}` (or `\mathrm`, `\mbox`). If both answers have a unit, each may name measures that the
+  other does not name, but not both: 5 cm equals 5 and "5 cm a day", but not 5 m. Units are not
+  converted. A single letter is a unit only after digits, in `\text{...}` or after a space, and only
+  if it is one of m, g, s, h, l, L, N, J, W and V. A unit must not contain a word that changes the
+  value. Number words are evaluated: hundred, thousand, million, billion, trillion and dozen
+  (3 \text{ million} equals 3000000), percent, and, after digits, squared, cubed and factorial.
+  Other words (mod, or, half, pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. math-verify
+  treats the t in 2t and the c in a + b + c as units, so for math-verify 2 equals 2t.
+- Markdown marks (`**73**`, backticks) and a lead such as "The answer is" are dropped.
+- I, E, i and e are names directly before an equals sign, so I = (0, 2) and E = 3 are read as
+  (0, 2) and 3.
+- Answers of several words are compared as words, without regard to case, the plural and openings
+  such as "there is". "No solution" equals `\emptyset`, and "all real numbers" equals `\mathbb{R}`.
+- Roots and logarithms of products are split, and a letter that is not squared counts as positive:
+  \sqrt{1/n} equals 1/\sqrt{n}, and \sqrt{ab} equals \sqrt{a}\sqrt{b}, but \sqrt{x^2} is |x|, and a
+  product of sums such as (x - 1)(x - 2) is not split.
 - The reference answer determines how n\% is read. A reference answer in percent accepts n\%, n and
   n/100. For a reference answer without %, n\% means n/100 if the absolute value of the reference
   answer is at most 1, and n otherwise. So 50\% equals both 0.5 and 50, but 500\% does not equal 5,
@@ -48,13 +58,14 @@ Differences from math-verify:
 
 Known limitations (see also `tests/rewards/test_maths_equality.py` and `benchmarks/maths_pairs`):
 
-- Units, letter case and the base of a numeral are not compared: 5 \text{ km} equals 5 \text{ cm},
-  30^\circ equals 30, and 43_5 equals 43_7.
+- A unit that the other answer does not have, letter case and the base of a numeral are not
+  compared: 5 equals 5 \text{ miles}, 73 people equals 73 cats, 30^\circ equals 30, and 43_5 equals
+  43_7.
 - 5\% equals 5.
 - A colon is a division: 6:20 equals 3:10.
 - 1,234 is always a number and never the set of 1 and 234. 3,14 is a set.
-- Letters are factors: 5 cm is 5 times c times m, and the word east equals seat. Inside
-  `\text{...}`, letters form a word. Primes and quotation marks after letters and numbers are
+- Letters are factors: the single word east equals seat. Inside `\text{...}`, letters form a word.
+  Primes and quotation marks after letters and numbers are
   dropped, so y' equals y.
 - (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. If an
   inequality is compared with an interval, the name of the variable does not matter.
@@ -93,8 +104,9 @@ def maths_answer(
     is None or math-verify cannot parse it, the reward does not apply (`None`). A score of 0 would
     count every completion for the row as wrong.
 
-    Text before the first `</think>` is ignored. If the thinking was truncated, the whole text is
-    searched. In both cases, only the last 100,000 characters are searched. A completion without an
+    Text before the first `</think>` is ignored, as in all tasks: a later `</think>` is part of the
+    response and cannot hide an answer. If the thinking was truncated, the whole text is searched.
+    In both cases, only the last 100,000 characters are searched. A completion without an
     answer gets 0.
 
     Most comparisons take milliseconds, but a model can write an answer whose comparison never

@@ -17,6 +17,9 @@ from jaxtyping import Float
 from gdpo._naming import did_you_mean
 from gdpo.errors import DataError
 
+_MOST = 1e30
+"""Maximum sum of the absolute weights of a prompt. Squares of larger ones may overflow."""
+
 WEIGHTS_COLUMN = "gdpo_weights"
 """Name of the column in the data that a recipe's run gives to TRL or verl."""
 
@@ -89,7 +92,20 @@ def _weights_of(
                 "or null if the reward does not apply to this prompt"
             )
     factors = [given.get(name) for name in names]
-    return [
+    products = [
         nan if factor is None else weight * float(factor)
         for factor, weight in zip(factors, weights, strict=True)
     ]
+    sizes = [abs(product) for product in products if product == product]
+    if not sizes:
+        raise DataError(
+            f"{place}: {dict(given)!r:.80} gives no reward a weight, so nothing can be learned "
+            "from this prompt: write null for the configured weights, or remove the row"
+        )
+    if sum(sizes) > _MOST:
+        raise DataError(
+            f"{place}: {dict(given)!r:.80} times the configured weights "
+            f"{dict(zip(names, weights, strict=True))!r:.80} exceeds {_MOST:g} in total: write "
+            "smaller numbers"
+        )
+    return products

@@ -197,14 +197,18 @@ class Credit:
         return tuple(notes)
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Return the rows as text: reward, bias, degrees, bias of each turn, and variance."""
+        """Return the rows as text: reward, bias, degrees, bias of each turn, and variance.
+
+        The variance of a biased row is left out, because smaller gradients have less variance.
+        """
+        biased = {row.reward for row in self.biased}
         return [
             (
                 row.reward,
                 _share(row.bias),
                 "none" if np.isnan(row.degrees) else _angle(row),
                 *map(_share, row.turn_bias),
-                "" if row.variance is None else f"{row.variance:.2f}",
+                "" if row.variance is None or row.reward in biased else f"{row.variance:.2f}",
             )
             for row in self.rows
         ]

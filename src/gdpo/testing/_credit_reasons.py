@@ -133,6 +133,11 @@ def _by_later_rewards(subject: Any, base: Any, turns: Any) -> str:
     if np.abs(rise - 1).max() <= _SAME:
         return ""
     rate, later = rise[min(1, longest - 1), 0, 0], np.arange(longest)
+    if longest > 1 and np.abs(rise[later[:, None] > later]).max() <= _SAME:
+        return (
+            "later rewards do not change the advantage of a turn: it uses the turn's own reward, "
+            "and not the return-to-go. Add the rewards of the later turns to it"
+        )
     steps = np.maximum(later[:, None] - later, 0)
     powers = np.where(later[:, None] >= later, float(rate) ** steps, 1.0)
     if 0 < rate < 1 and np.abs(rise - powers[:, :, None]).max() <= _SAME:

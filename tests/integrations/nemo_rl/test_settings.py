@@ -1,5 +1,6 @@
 """Tests the settings read from NeMo-RL's configuration, and what is refused before a start."""
 
+import copy
 import logging
 import re
 
@@ -115,9 +116,19 @@ def test_settings_elsewhere_that_do_not_go_with_it_are_errors(place, more):
     run_refused(f"{place}=true .*gdpo", **more)
 
 
-def test_a_run_with_another_estimator_is_left_alone():
-    shaped = Grpo(reward_shaping={"enabled": True}, reward_scaling={"enabled": True})
-    check_run(Master(grpo=shaped), ["gdpo"])
+def test_a_run_with_another_estimator_is_left_alone(caplog):
+    """All that is refused for gdpo's estimators is accepted, without a warning."""
+    others = {
+        "reward_shaping": {"enabled": True},
+        "reward_scaling": {"enabled": True},
+        "use_dynamic_sampling": True,
+    }
+    run_refused("grpo.reward_scaling.enabled", **others, environments=["gdpo"])
+    theirs = Master(grpo=Grpo(**others))
+    assert not is_ours(theirs.grpo.adv_estimator.name)
+    before = copy.deepcopy(theirs)
+    check_run(theirs, ["gdpo"])
+    assert (theirs, caplog.records) == (before, [])
 
 
 def test_keys_that_our_environment_does_not_give_are_refused():

@@ -204,5 +204,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_at_the_first_batch(tmp_p
         trained(tmp_path / "file" / "rollouts")
 
 
-def test_nothing_is_recorded_unasked():
-    trained(None)
+def test_nothing_is_recorded_unasked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert trained(None).shape == trained(tmp_path / "asked").shape
+    assert [path.name for path in tmp_path.iterdir()] == ["asked"]

@@ -273,6 +273,15 @@ def test_prime_rl_is_read_once_and_without_its_evaluations(tmp_path):
     assert report.read == 4
 
 
+def test_prime_rl_is_read_if_it_kept_only_the_effective_rollouts(tmp_path):
+    for step in (9, 10):
+        folder = tmp_path / "rollouts" / f"step_{step}" / "train/effective"
+        written.episodes(folder / "traces.jsonl", step=step)
+    tables, report = read(tmp_path)
+    assert [(table.steps[0], len(table)) for table in tables] == [(9, 4), (10, 4)]
+    assert report.left_out == {}
+
+
 def test_the_platform_of_prime_rl_has_parquet_with_json_in_it(tmp_path):
     table, _ = only(written.platform(tmp_path))
     assert table.format == "prime-rl"

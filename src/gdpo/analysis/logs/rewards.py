@@ -1,6 +1,5 @@
 """Turns logged keys and values into one array per reward and number."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
@@ -9,16 +8,11 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
-from gdpo.analysis.logs.sources import SOURCES, Log
+from gdpo.analysis.logs.keys import field_of, without_unclear
+from gdpo.analysis.logs.rows import Log
+from gdpo.analysis.logs.sources import SOURCES
 from gdpo.errors import ConfigError
 
-FIELDS = ("mean", "std", "group_std", "zero_variance_groups", "influence_share")
-"""Numbers of a reward: `std` is over the batch, `group_std` over the samples of a prompt."""
-_OF_REWARD = re.compile(
-    rf"(?:train/)?(?:rewards|diagnostics|gdpo)/(.+)/({'|'.join(FIELDS)})", re.DOTALL
-)
-"""Keys of TRL's trainers, of `GDPOTrainer` and `watch`, and of gdpo's plugin for verl. Keys of
-evaluations begin with `eval`."""
 _OF_BATCH = {
     "frac_reward_zero_std": "zero_advantage_groups",
     "diagnostics/zero_advantage_groups": "zero_advantage_groups",
@@ -40,7 +34,7 @@ class LoggedRun:
     log: Log
     steps: Float[np.ndarray, " step"]
     rewards: Mapping[str, Mapping[str, Series]]
-    """Arrays by reward and by name in `FIELDS`. There is always a `mean`."""
+    """Arrays by reward and by name in `keys.FIELDS`. There is always a `mean`."""
     batch: Mapping[str, Series]
     """`zero_advantage_groups` and `warnings`, if they were logged."""
     copies: tuple[Log, ...] = field(default=())
@@ -72,17 +66,19 @@ def _run(log: Log) -> LoggedRun:
     steps = sorted(log.rows)
     found: dict[str, dict[str, Series]] = {}
     batch: dict[str, Series] = {}
+    keys = {key for row in log.rows.values() for key in row}
+    of_reward = {key: field_of(key) for key in without_unclear(keys)}
     for place, step in enumerate(steps):
         for key, value in log.rows[step].items():
-            if (match := _OF_REWARD.fullmatch(key)) is not None:
-                of, name = found.setdefault(match[1], {}), match[2]
+            if (known := of_reward.get(key)) is not None:
+                of, name = found.setdefault(known[0], {}), known[1]
             elif (name := _OF_BATCH.get(key.removeprefix("train/"), "")) != "":
                 of = batch
             else:
                 continue
             of.setdefault(name, np.full(len(steps), nan))[place] = _number(value)
-    known = {name: {"mean": np.full(len(steps), nan), **of} for name, of in found.items()}
-    return _without_other_steps(LoggedRun(log, np.array(steps, float), known, batch))
+    whole = {name: {"mean": np.full(len(steps), nan), **of} for name, of in found.items()}
+    return _without_other_steps(LoggedRun(log, np.array(steps, float), whole, batch))
 
 
 def _without_other_steps(run: LoggedRun) -> LoggedRun:

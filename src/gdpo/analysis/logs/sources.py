@@ -6,96 +6,101 @@ No file is executed: JSON, SQLite, parquet, TensorBoard's event files and W&B's 
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gdpo.analysis.logs.binary import event_rows, wandb_rows
+from gdpo.analysis.logs.rows import CONSOLE, Doubtful, Log, Row, read_rows
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.inference import is_metric
-
-Row: TypeAlias = Mapping[str, Any]
-Rows: TypeAlias = dict[int, dict[str, float]]
-"""Values by key, for each step."""
+from gdpo.rollouts.readers.files import begins_with_rows, kind_of
 
 STATE, SUMMARY = "trainer_state.json", "wandb-summary.json"
-SOURCES = (STATE, "metrics.jsonl", "TensorBoard", "W&B", "trackio")
-_STEPS = ("train/global_step", "training/global_step", "step", "global_step", "_step")
-"""Keys of the step, from the number that counts optimizer steps to the one that counts calls."""
-_TRACKIO = frozenset({"run_name", "timestamp", "step"})
-"""Columns that a table of trackio has besides the metrics."""
+SOURCES = (
+    *(STATE, "metrics.jsonl", "TensorBoard", "W&B", "trackio", "JSON", "CSV", "parquet"),
+    CONSOLE,
+)
+METRICS = "metrics"
+"""Value of `--format` with which the rows of a file are read as metrics."""
 _SQLITE = b"SQLite format 3\0"
-_ROLLOUTS = (".jsonl", ".parquet")
-"""Endings that files of rollouts have, too."""
-_LOOKED_AT = 256
-"""Number of lines of a JSONL file within which a metric of a reward must occur."""
+_ROWS = ("jsonl", "csv", "parquet")
+"""Kinds of files that rollouts have, too."""
+_CONSOLE = (".log", ".txt", ".out")
+"""Endings of console output, which is read if a folder contains nothing else."""
 _LARGEST = 2**28
-"""Maximum size of a JSON file or line, in bytes. The log of 10,000 steps has 30 MB."""
+"""Maximum size of a JSON file, in bytes. The log of 10,000 steps has 30 MB."""
 _BROKEN = (OSError, ValueError, RecursionError, sqlite3.Error, pa.ArrowException)
 """Errors of a broken file. `DataError` is a `ValueError`."""
 
 
-@dataclass(slots=True)
-class Log:
-    """Stores the metrics of one run, as one source recorded them."""
-
-    path: Path
-    """The file, or the folder of the event files."""
-    source: str
-    """One of `SOURCES`."""
-    run: str = ""
-    """Name of the run, for a file with several runs."""
-    rows: Rows = field(default_factory=Rows)
-    problem: str = ""
-    """Why the file was not read to its end. Empty if it was."""
-
-    def add(self, step: int, values: Row) -> None:
-        """Add the numbers of a step. A later number replaces an earlier one of the same key."""
-        numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
-        self.rows.setdefault(step, {}).update(numbers)
-
-    def add_rows(self, rows: Iterable[Row]) -> None:
-        """Add rows that contain their step. Rows without a step are left out."""
-        for row in rows:
-            step = next((row[key] for key in _STEPS if row.get(key) is not None), None)
-            if isinstance(step, int | float) and step == step and abs(step) < 2**53:
-                self.add(int(step), row)
-
-
-def read_logs(paths: Sequence[Path]) -> list[Log]:
+def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
     """Return the logs in the files and folders.
 
     Links to folders are not followed. Of the `trainer_state.json` files of one training, only the
     one with the most steps is returned, because it contains the others.
 
+    Args:
+        paths: Files and folders.
+        forced: Whether files that may be metrics or rollouts are read as metrics.
+
     Raises:
-        DataError: If there is no log, and a file that should contain one is broken.
+        DataError: If there is no log, and a file that should contain one is broken, or may contain
+            rollouts.
+    """
+    found, problems = _found(paths, [], forced=forced)
+    if not found and not problems:
+        found, problems = _found(paths, _CONSOLE, forced=forced)
+    if problems and not found:
+        raise DataError(problems[0])
+    return _joined_charts(_newest_states(found))
+
+
+def _found(
+    paths: Sequence[Path], endings: Sequence[str], *, forced: bool
+) -> tuple[list[Log], list[str]]:
+    """Return the logs, and a sentence about each file that is broken or doubtful.
+
+    Args:
+        paths: Files and folders.
+        endings: Endings of console output in folders.
+        forced: As in `read_logs`.
     """
     found: list[Log] = []
     problems: list[str] = []
     for path in paths:
         for folder, files in _folders(path) if path.is_dir() else [(path.parent, [path])]:
-            for read, source in _readers(folder, [file for file in files if file.is_file()]):
+            files = [file for file in files if file.is_file()]
+            for read, source in _readers(folder, files, [path], endings, forced=forced):
                 try:
-                    found += _logs(read, source)
+                    logs = read(source)
+                    if isinstance(logs, Doubtful):
+                        problems.append(_doubt(logs))
+                        continue
+                    found += [log for log in logs if log.rows]
+                    if not any(log.rows for log in logs) and not _may_be_rollouts(source):
+                        raise DataError("it contains no logged step")
                 except _BROKEN as error:
-                    if source == path or source.suffix not in _ROLLOUTS:
+                    if source == path or not _may_be_rollouts(source):
                         problems.append(f"{source}: {error}")
-    if problems and not found:
-        raise DataError(problems[0])
-    return _newest_states(found)
+    return found, problems
 
 
-def _logs(read: "_Reader", source: Path) -> list[Log]:
-    logs = [log for log in read(source) if log.rows]
-    if not logs and source.suffix not in _ROLLOUTS:
-        raise DataError("it contains no logged step")
-    return logs
+def _may_be_rollouts(source: Path) -> bool:
+    """Return whether a file without metrics may be something else, by its name."""
+    named = source.name in (STATE, SUMMARY) or source.suffix in (".wandb", ".db")
+    return not (named or ".tfevents." in source.name or source.is_dir())
+
+
+def _doubt(found: Doubtful) -> str:
+    command = f"gdpo analyze {quote(str(found.path))} --format"
+    if not found.of_rewards:
+        why = "As metrics they tell nothing about single rewards. If they are rollouts"
+        return f"{found.path}: {found.why}. {why}, run:\n{command} columns"
+    return f"{found.path}: {found.why}. Say which they are:\n{command} {METRICS}\n{command} columns"
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
@@ -104,10 +109,17 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
         yield Path(folder), [Path(folder, name) for name in sorted(names)]
 
 
-_Reader: TypeAlias = Callable[[Path], list[Log]]
+_Reader: TypeAlias = Callable[[Path], list[Log] | Doubtful]
 
 
-def _readers(folder: Path, files: Sequence[Path]) -> Iterator[tuple[_Reader, Path]]:
+def _readers(
+    folder: Path,
+    files: Sequence[Path],
+    named: Sequence[Path],
+    endings: Sequence[str],
+    *,
+    forced: bool,
+) -> Iterator[tuple[_Reader, Path]]:
     """Yield a function for each log among these files, and what to read with it."""
     events = [file for file in files if ".tfevents." in file.name]
     if events:
@@ -115,10 +127,20 @@ def _readers(folder: Path, files: Sequence[Path]) -> Iterator[tuple[_Reader, Pat
     by_name = {STATE: _state}
     if not any(folder.parent.glob("*.wandb")):
         by_name[SUMMARY] = _wandb_summary
-    by_ending = {".wandb": _wandb, ".jsonl": _json_lines, ".db": _database, ".parquet": _table}
+    by_ending = {".wandb": _wandb, ".db": _database}
     for file in files:
         if read := by_name.get(file.name) or by_ending.get(file.suffix):
             yield read, file
+        elif file in events or file.name == SUMMARY or kind_of(file) not in ("", *_ROWS):
+            continue
+        elif file in named or _has_rows(file) or file.suffix in endings:
+            yield lambda path: read_rows(path, forced=forced), file
+
+
+def _has_rows(file: Path) -> bool:
+    """Return whether a file in a folder is of a kind that may have rows."""
+    in_json = file.name.lower().removesuffix(".gz").endswith(".json")
+    return kind_of(file) in _ROWS and (not in_json or begins_with_rows(file))
 
 
 def _newest_states(logs: Sequence[Log]) -> list[Log]:
@@ -130,6 +152,20 @@ def _newest_states(logs: Sequence[Log]) -> list[Log]:
             run = folder.parent if folder.name.startswith("checkpoint-") else folder
             longest[run] = max(longest.get(run, log), log, key=lambda each: max(each.rows))
     return [log for log in logs if log.path.name != STATE or log in longest.values()]
+
+
+def _joined_charts(logs: Sequence[Log]) -> list[Log]:
+    """Join what W&B exported as one file per chart into one log for each run of a folder."""
+    joined: list[Log] = []
+    of_run: dict[tuple[Path, str], Log] = {}
+    for log in logs:
+        first = of_run.setdefault((log.path.parent, log.run), log) if log.of_charts else log
+        if first is log:
+            joined.append(log)
+            continue
+        for step, values in log.rows.items():
+            first.add(step, values)
+    return joined
 
 
 def _events(path: Path, files: Sequence[Path]) -> Log:
@@ -170,27 +206,6 @@ def _wandb_summary(path: Path) -> list[Log]:
     return [log]
 
 
-def _json_lines(path: Path) -> list[Log]:
-    """Read a line per step: gdpo's `metrics.jsonl`, or verl's file with the metrics in `data`."""
-    log, found = Log(path, "metrics.jsonl"), False
-    for line, row in enumerate(_lines(path, log)):
-        row = {**row, **_dict(row.get("data"))}
-        found = found or any(map(is_metric, row))
-        if not found and line >= _LOOKED_AT:
-            break
-        log.add_rows([row])
-    return [log] if found else []  # or else its lines may be rollouts
-
-
-def _lines(path: Path, log: Log) -> Iterator[Row]:
-    with path.open("rb") as file:
-        while line := file.readline(_LARGEST):
-            try:
-                yield _dict(json.loads(line))
-            except (ValueError, RecursionError):
-                log.problem = "some lines are not JSON"
-
-
 def _database(path: Path) -> list[Log]:
     """Read the runs of a project from trackio's database."""
     with path.open("rb") as file:
@@ -203,14 +218,6 @@ def _database(path: Path) -> list[Log]:
         except sqlite3.Error as error:
             raise DataError(f"not a database of trackio ({error})") from error
     return _trackio(path, ({**dict(row), **_dict(json.loads(row["metrics"]))} for row in rows))
-
-
-def _table(path: Path) -> list[Log]:
-    """Read the runs of a project from trackio's parquet file."""
-    if not set(pq.read_schema(path).names) >= _TRACKIO:
-        return []
-    rows = pq.read_table(path).to_pylist()
-    return _trackio(path, ({k: v for k, v in row.items() if v is not None} for row in rows))
 
 
 def _trackio(path: Path, rows: Iterable[Row]) -> list[Log]:

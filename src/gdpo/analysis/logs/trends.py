@@ -105,6 +105,7 @@ def trends_of(
             reward, stds[reward.name], low.get(reward.name), high.get(reward.name)
         )
     ]
+    found += [f for n, of in run.rewards.items() if stds[n] is None for f in _still(n, of["mean"])]
     constant = {name for finding in found for name in finding.rewards}
     found += _ignored([reward for reward in rewards if reward.name not in constant])
     found += _no_signal(run)
@@ -201,6 +202,21 @@ def _of_reward(
         f"{reward.last:.3g}"
     )
     yield _constant(reward, constant, low, high, whole=whole)
+
+
+def _still(name: str, means: Series) -> Iterator[Finding]:
+    """Yield a finding if the mean of a reward, whose deviations are unknown, never changes."""
+    known = means[~np.isnan(means)]
+    if len(known) < _LASTING or float(np.ptp(known)) > _ROUNDING * float(np.max(np.abs(known))):
+        return
+    yield Finding(
+        Kind.CONSTANT,
+        Severity.NOTE,
+        (name,),
+        f"`{name}` may be constant: its mean is {known[-1]:.3g} in all logged steps",
+        "record rollouts to see whether it varies within a group",
+        {"mean": float(known[-1])},
+    )
 
 
 def _constant(

@@ -28,6 +28,7 @@ from gdpo.rollouts.readers.formats import (
     format_of,
     format_of_records,
     layout_of,
+    recognized,
 )
 from gdpo.rollouts.readers.inference import (
     LOOKED_AT,
@@ -38,6 +39,7 @@ from gdpo.rollouts.readers.inference import (
     layout,
     listed,
 )
+from gdpo.rollouts.readers.metrics import Evidence, evidence, flattened
 from gdpo.rollouts.readers.records import (
     Record,
     Row,
@@ -114,8 +116,11 @@ def open_file(
         record = next(source, None)
         if record is None:
             return None
+        fields = kinds_in(record[1])
+        if recognized(found.kind, fields, record[1]) is None:
+            _refuse_metrics(asked, evidence(kinds_in(flattened(record[1]))))
         numbers = numbers_by_path(record[1], but=frozenset()).items()
-        _offer(file, (path for path, value in numbers if is_number(value)), kinds_in(record[1]))
+        _offer(file, (path for path, value in numbers if is_number(value)), fields)
         form, file.format_from = format_of_records(found.kind, asked, record[1])
         _begin(file, form)
         return _of_records(found, asked, file, form, chain([record], source), texts=texts)
@@ -180,11 +185,19 @@ def _table_format(
     found: RolloutFile, asked: ReaderOptions, file: FileReport, schema: Any
 ) -> Format:
     fields = _fields_of(schema)
+    if recognized(found.kind, fields, None) is None:
+        _refuse_metrics(asked, evidence(fields))
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
     _offer(file, numbers, fields)
     form, file.format_from = format_of(found.kind, asked, fields, numbers)
     _begin(file, form)
     return form
+
+
+def _refuse_metrics(asked: ReaderOptions, found: Evidence) -> None:
+    """Raise a DataError if the rows are or may be metrics, and the caller did not say otherwise."""
+    if found.sentence and asked.format is None and asked.columns is None:
+        raise DataError(found.sentence)
 
 
 def _begin(file: FileReport, form: Format) -> None:

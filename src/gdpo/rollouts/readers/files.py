@@ -1,24 +1,37 @@
 """Finds rollout files, and infers run, step and evaluation from their paths."""
 
+import gzip
+import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gdpo.errors import DataError
 
 _KINDS = {
     ".parquet": "parquet",
+    ".arrow": "parquet",
+    ".feather": "parquet",
     ".csv": "csv",
+    ".tsv": "csv",
     ".pt": "pt",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "jsonl",
     ".pkl": "pkl",
 }
+"""Kinds by extension. Files of one kind have the same formats: the content of a file tells its
+delimiter, whether its objects are in a list, and whether its columns are Arrow or parquet."""
 _TABLE = ".table.json"
 """Extension of the tables that W&B saves."""
-ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".pt", _TABLE)
+ENDINGS = (
+    *(".parquet", ".arrow", ".feather", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".pt"),
+    _TABLE,
+)
 """Extensions of files that may contain rollouts. Each extension may be followed by `.gz`."""
 KINDS_READ = frozenset({"jsonl", "pt", "csv", "parquet", "table"})
 _PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z")
@@ -52,6 +65,11 @@ _NO_ROLLOUTS = frozenset(
     {"metrics.jsonl", "history.jsonl", "aggregated_results.jsonl", "checkpoints.jsonl"}
     | {"optimizer.pt", "scheduler.pt", "config.jsonl", "logging.jsonl"}
 )
+_SHARDS = "state.json"
+"""File of a folder by `datasets.save_to_disk` that lists the files with the rows, in order."""
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+_ROWS_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*\{|\{\s*\"[^\"\\]{1,64}\"\s*:\s*\[\s*\{)")
+"""Start of a JSON file that contains rows: a list of objects, or an object that begins with one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +157,12 @@ def _step_of(file: RolloutFile) -> tuple[str, int | None, bool]:
 
 def kind_of(path: Path) -> str:
     """Return the kind of a file by its name, or an empty string if it cannot contain rollouts."""
-    name = _unpacked(path.name).lower()
-    return "table" if name.endswith(_TABLE) else _KINDS.get(Path(name).suffix, "")
+    suffix = Path(_unpacked(path.name).lower()).suffix
+    return "table" if _is_table(path) else _KINDS.get(suffix, "")
+
+
+def _is_table(path: Path) -> bool:
+    return _unpacked(path.name).lower().endswith(_TABLE)
 
 
 def _unpacked(name: str) -> str:
@@ -153,23 +175,60 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 
     root = path.resolve()
     for folder, folders, names in os.walk(path, onerror=blocked):
-        recorded, a_run = any(map(_RECORD.fullmatch, names)), _OF_A_RUN.issubset(names)
-        aside = [  # folders that no longer belong to the run
-            name
-            for name in folders
-            if (recorded and _EARLIER.fullmatch(name)) or (a_run and _DROPPED.fullmatch(name))
-        ]
+        aside = _set_aside(folders, names)
         left_out |= {Path(folder, name): _SET_ASIDE for name in aside}
         folders[:] = sorted(n for n in folders if n not in aside and not _CHECKPOINT.match(n))
         for linked in (Path(folder, name) for name in folders):
             if linked.is_symlink() and not linked.resolve().is_relative_to(root):
                 left_out[linked] = "a link to a folder elsewhere: to read it, pass that folder too"
-        for file in (Path(folder, name) for name in sorted(names)):
+        for file in _in_folder(Path(folder), names, left_out):
             why = "" if file.name.startswith(".") else _why_not(file)
             if why is None:
                 yield file
             elif why:
                 left_out[file] = why
+
+
+def _set_aside(folders: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the folders that no longer belong to the run whose folder contains them."""
+    recorded, a_run = any(map(_RECORD.fullmatch, names)), _OF_A_RUN.issubset(names)
+    return [
+        name
+        for name in folders
+        if (recorded and _EARLIER.fullmatch(name)) or (a_run and _DROPPED.fullmatch(name))
+    ]
+
+
+def _in_folder(folder: Path, names: Sequence[str], left_out: dict[Path, str]) -> list[Path]:
+    """Return the files of a folder, or those that `datasets.save_to_disk` listed.
+
+    Other files of such a folder, such as caches, do not contain the rows of the dataset.
+    """
+    all_files = [folder / name for name in sorted(names)]
+    if _SHARDS not in names:
+        return all_files
+    try:
+        state: Any = json.loads((folder / _SHARDS).read_bytes())
+        names = [str(each["filename"]) for each in state["_data_files"]]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return all_files
+    files = [folder / Path(name).name for name in names]
+    for file in files:
+        if not file.is_file():
+            left_out[file] = f"it is missing, although {_SHARDS} lists it: copy the whole folder"
+    return [file for file in files if file not in left_out]
+
+
+def begins_with_rows(file: Path) -> bool:
+    """Return whether a file with the extension `.json` begins like a list of rows.
+
+    Folders of runs contain many other JSON files. A file whose path is given is always read.
+    """
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            return _ROWS_BEGIN.match(stream.read(4096)) is not None
+    except (OSError, EOFError, zlib.error):
+        return False
 
 
 def _why_not(file: Path) -> str | None:
@@ -180,7 +239,8 @@ def _why_not(file: Path) -> str | None:
         return ""
     try:
         if file.is_file():
-            return None
+            of_rows = Path(_unpacked(file.name.lower())).suffix != ".json" or _is_table(file)
+            return None if of_rows or begins_with_rows(file) else ""
         return "a broken link" if file.is_symlink() else "not a regular file"
     except OSError as error:
         return f"it cannot be opened: {error.strerror}"
@@ -205,6 +265,7 @@ def _found(file: Path, given: Path, root: Path) -> RolloutFile:
     inner = file.relative_to(given)
     name = _unpacked(file.name)  # a name may contain dots: qwen2.5-7b_step_3
     stem = name.removesuffix(Path(name).suffix) if kind_of(file) else name
+    stem = _SHARD.sub("", stem)
     folders = list(file.relative_to(root).parts[:-1])
     if kind_of(file) == "table" and tuple(folders[-3:]) == _PLACE_OF_TABLES:
         folders = folders[:-3]

@@ -10,15 +10,19 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from gdpo.errors import DataError, MissingExtraError
+from gdpo.rollouts.readers.arrow import ArrowFile, is_arrow
+from gdpo.rollouts.readers.delimited import DecimalCommas, delimiter_of
+from gdpo.rollouts.readers.json_lists import END, Decoder, listed
 from gdpo.rollouts.readers.records import Record
 from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.text import BROKEN, is_gzip, opened, opened_text
 
 LoadPt: TypeAlias = Callable[[Path], Any]
 """Function that reads a `.pt` file with torch: `gdpo.integrations.slime.load_dump`."""
@@ -27,12 +31,10 @@ LONGEST_LINE = 2**27
 """Maximum size of a line, in decompressed bytes. A line of ms-swift contains a whole step, and this
 limit is enough for 1,000 rollouts of 32,000 tokens as text. Parsing a line of small nested lists
 takes 20 times its size in memory."""
-_GZIP = b"\x1f\x8b"
-BROKEN = (EOFError, OSError, zlib.error)
-"""Errors that are raised if a file cannot be read or decompressed to the end."""
 _CHECKED = 4096
 """Number of lines at the start of a file that are searched for repeated keys. The search doubles
 the parsing time."""
+_CUT = "incomplete: the run is still writing, or was killed"
 _NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
 _SKIPPED = 2**20
 """Number of bytes per read while skipping a line."""
@@ -61,12 +63,6 @@ _COLUMNS = 10_000
 _PART = 2**20
 _ROWS, _BYTES = 65_536, 2**26
 """Number of rows and number of bytes at which a batch is complete."""
-
-
-def is_gzip(path: Path) -> bool:
-    """Return whether a file is compressed with gzip, according to its first bytes."""
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP
 
 
 class Unpacked(io.RawIOBase):
@@ -116,13 +112,22 @@ class Unpacked(io.RawIOBase):
 
 
 def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
-    """Yield each line that is a JSON object, with its number, and report all other lines."""
-    named = ""
-    for line, raw in _lines(file):
-        if raw.isspace():
-            continue
-        repeated: list[str] = []
-        record, wrong = _parsed(raw, _noting_repeated(repeated) if line <= _CHECKED else None)
+    """Yield each JSON object with its line, and report all other lines, or elements of a list.
+
+    Raises:
+        DataError: If the file is UTF-16, contains several lists, or is broken within a list.
+            OSError, EOFError, zlib.error: If the file cannot be opened or decompressed.
+    """
+    named, left, repeated = "", _CHECKED, list[str]()
+    checking = json.JSONDecoder(object_pairs_hook=_noting_repeated(repeated))
+    plain = json.JSONDecoder()
+
+    def decoder() -> json.JSONDecoder:
+        repeated.clear()
+        return checking if left > 0 else plain
+
+    for line, record, wrong in _json_values(file, decoder):
+        left -= 1
         if repeated:
             # Only the first repeated key is named, so that a malicious file cannot cause many
             # notices.
@@ -130,10 +135,23 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
             which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
             what = f"{which} occurs more than once in an object: its last value is used"
             file.note(line, what)
-        if record is not None:
-            yield line, record
+        if isinstance(record, dict):
+            yield line, cast("Record", record)
         else:
             file.reject(line, wrong)
+
+
+def _json_values(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, str]]:
+    """Yield each value with its line, and with a phrase for the case that it is not an object."""
+    elements = listed(file.path, decoder, LONGEST_LINE)
+    if elements is None:
+        for line, raw in _lines(file):
+            if not raw.isspace():
+                yield line, *_parsed(raw, decoder())
+    else:
+        for line, value in elements:
+            cut = value is END
+            yield line, value, f"the last row is {_CUT}" if cut else "the row is not a JSON object"
 
 
 def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
@@ -165,8 +183,7 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
 
 def _lines(file: FileReport) -> Iterator[tuple[int, bytes]]:
     line = 0
-    opened = gzip.open if is_gzip(file.path) else open
-    with cast("IO[bytes]", opened(file.path, "rb")) as stream:
+    with opened_text(file.path) as stream:
         try:
             while raw := stream.readline(LONGEST_LINE + 1):
                 line += 1
@@ -199,15 +216,10 @@ def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], d
     return unique
 
 
-def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
-    """Return the record of a line, or the reason why there is none.
-
-    `made_by` is the hook that builds JSON objects.
-    """
+def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, str]:
+    """Return the value of a line, or the reason why it is not an object."""
     try:
-        record = json.loads(
-            raw.decode(), object_pairs_hook=made_by
-        )  # json would guess the encoding of bytes
+        record = decoder.decode(raw.decode())  # json would guess the encoding of bytes
     except RecursionError:
         return None, "the line is nested too deeply to be read"
     except UnicodeDecodeError:
@@ -215,10 +227,8 @@ def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
     except ValueError:
         if raw.endswith(b"\n"):
             return None, "the line is not valid JSON"
-        return None, "the last line is incomplete: the run is still writing, or was killed"
-    if not isinstance(record, dict):
-        return None, "the line is not a JSON object"
-    return cast("Record", record), ""
+        return None, f"the last line is {_CUT}"
+    return record, "the line is not a JSON object"
 
 
 def wandb_table(file: FileReport) -> Iterator[Any]:
@@ -228,7 +238,7 @@ def wandb_table(file: FileReport) -> Iterator[Any]:
         DataError: If the file is not a table of W&B, or is too large.
         pyarrow.ArrowException: If the values of a column are of different types.
     """
-    with _opened(file.path) as stream:
+    with opened_text(file.path) as stream:
         raw = stream.read(_LARGEST_TABLE + 1)
     if len(raw) > _LARGEST_TABLE:
         raise DataError(f"the table is larger than {_LARGEST_TABLE:,} bytes")
@@ -272,10 +282,12 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
         pyarrow.ArrowInvalid: If the file is not a CSV file, or a row is too long. OSError,
             EOFError, zlib.error: If the file cannot be opened or decompressed.
     """
+    delimiter = delimiter_of(file.path)
     held: list[Any] = []
     broken: Exception | None = None
     try:
-        for block in _blocks(file.path, _Wrong(file)):
+        with_points = (lambda block: block) if delimiter == "," else DecimalCommas()
+        for block in map(with_points, _blocks(file.path, delimiter, _Wrong(file))):
             file.count(block.num_rows)
             held.append(block)
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
@@ -289,7 +301,10 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
         if "invalid UTF8" in str(broken):
             raise DataError("the file is not UTF-8: write it in UTF-8, as df.to_csv does")
         raise broken
-    if _lines_of(file.path) > file.rows + 1 and (found := _swallowed(file.path)) is not None:
+    if (
+        _lines_of(file.path) > file.rows + 1
+        and (found := _swallowed(file.path, delimiter)) is not None
+    ):
         row, lines = found
         what = f"a quote is not closed, so {lines:,} lines were read as one row: close the quote"
         file.note(row, what)
@@ -298,21 +313,22 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
 def _lines_of(path: Path) -> int:
     """Return the number of non-empty lines, including lines within quotes."""
     count, empty = 0, True
-    with _opened(path) as stream:
+    with opened(path) as stream:
         while part := stream.read(_PART):
             count += part.count(b"\n") - part.count(b"\n\n") - part.count(b"\n\r\n")
             empty = part.endswith(b"\n")
     return count + (not empty)
 
 
-def _swallowed(path: Path) -> tuple[int | None, int] | None:
+def _swallowed(path: Path, delimiter: str) -> tuple[int | None, int] | None:
     """Return the first row that spans lines because of a misplaced quote, and the line count.
 
     If a closing quote is followed by text other than a comma, this quote was meant to open a value
     in a later row.
     """
-    with io.TextIOWrapper(_opened(path), "utf-8", "replace", newline="") as text:
-        reader, row = csv.reader(iter(lambda: text.readline(_PART), ""), strict=True), -1
+    with io.TextIOWrapper(opened(path), "utf-8", "replace", newline="") as text:
+        lines = iter(lambda: text.readline(_PART), "")
+        reader, row = csv.reader(lines, delimiter=delimiter, strict=True), -1
         while True:
             before = reader.line_num
             try:
@@ -327,15 +343,11 @@ def _swallowed(path: Path) -> tuple[int | None, int] | None:
                 row += 1
 
 
-def _opened(path: Path) -> Any:
-    return gzip.open(path) if is_gzip(path) else path.open("rb")
-
-
 def _joined(blocks: list[Any]) -> Any:
     return pa.Table.from_batches(blocks).combine_chunks().to_batches()[0]
 
 
-def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
+def _blocks(path: Path, delimiter: str, wrong: _Wrong) -> Iterator[Any]:
     """Yield each row once. If a row does not fit, read the file again in larger blocks."""
     sizes = _GZIP_BLOCKS if is_gzip(path) else _BLOCKS
     given = 0
@@ -343,7 +355,7 @@ def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
         seen = 0
         wrong.again()
         try:
-            for block in _blocks_of(path, size, wrong):
+            for block in _blocks_of(path, delimiter, size, wrong):
                 seen += block.num_rows
                 if seen > given:
                     yield block.slice(block.num_rows - (seen - given))
@@ -355,15 +367,15 @@ def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
     raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: use JSONL or parquet")
 
 
-def _blocks_of(path: Path, size: int, wrong: _Wrong) -> Iterator[Any]:
-    names = _reader(_source(path), size, lambda _: "skip", []).schema.names
+def _blocks_of(path: Path, delimiter: str, size: int, wrong: _Wrong) -> Iterator[Any]:
+    names = _reader(_source(path), delimiter, size, lambda _: "skip", []).schema.names
     if len(names) > _COLUMNS:
         raise DataError(
             f"the file has {len(names):,} columns, and at most {_COLUMNS:,} can be read: keep only "
             "the columns that you need. If each column is a rollout, write one row per rollout"
         )
     source = _source(path)
-    yield from _reader(source, size, wrong, names)
+    yield from _reader(source, delimiter, size, wrong, names)
     if isinstance(source, Unpacked) and source.broken is not None:
         raise source.broken
 
@@ -372,12 +384,16 @@ def _source(path: Path) -> Any:
     return Unpacked(path) if is_gzip(path) else pa.OSFile(str(path))
 
 
-def _reader(source: Any, size: int, wrong: Callable[[Any], str], texts: list[str]) -> Any:
+def _reader(
+    source: Any, delimiter: str, size: int, wrong: Callable[[Any], str], texts: list[str]
+) -> Any:
     """Return a CSV reader. Columns in `texts` are strings; Arrow infers the types of others."""
     return pacsv.open_csv(
         source,
         read_options=pacsv.ReadOptions(use_threads=False, block_size=size),
-        parse_options=pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=wrong),
+        parse_options=pacsv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=True, invalid_row_handler=wrong
+        ),
         convert_options=pacsv.ConvertOptions(
             column_types=dict.fromkeys(texts, pa.string()),
             null_values=[""],  # a prompt may be the text NA
@@ -389,10 +405,17 @@ def _reader(source: Any, size: int, wrong: Callable[[Any], str], texts: list[str
 def open_parquet(path: Path, text: str | None) -> Any:
     """Open a parquet file so that identical texts in the `text` column are read once.
 
+    An Arrow file is opened as an `ArrowFile`, which has the same schema and number of rows.
+
     Raises:
         DataError: If the file is also compressed with gzip, and too large to be kept in memory.
     """
-    source: Any = pa.BufferReader(_decompressed(path)) if is_gzip(path) else path
+    unpacked = _decompressed(path) if is_gzip(path) else None
+    with path.open("rb") as file:
+        head = file.read(6) if unpacked is None else unpacked[:6].to_pybytes()
+    if is_arrow(path, head):
+        return ArrowFile(path, unpacked)
+    source: Any = path if unpacked is None else pa.BufferReader(unpacked)
     metadata = pq.read_metadata(source)
     schema = metadata.schema
     leaves = [schema.column(i) for i in range(len(schema))]
@@ -421,6 +444,9 @@ def _decompressed(path: Path) -> Any:
 
 def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
     """Yield the batches of each row group, so that all row groups before a broken one are read."""
+    if isinstance(parquet, ArrowFile):
+        yield from parquet.iter_batches(size, columns)
+        return
     for group in range(parquet.num_row_groups):
         yield from parquet.iter_batches(
             batch_size=size, row_groups=[group], columns=list(columns), use_threads=False

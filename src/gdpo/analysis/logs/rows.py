@@ -1,0 +1,296 @@
+"""Reads files with a row of metrics per step: JSON, CSV, parquet, Arrow, and console output.
+
+The fields of a file tell whether its rows are metrics: files of rollouts have the same extensions.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gdpo.analysis.logs.keys import field_of
+from gdpo.rollouts.readers.files import kind_of
+from gdpo.rollouts.readers.inference import Kind, kinds_in
+from gdpo.rollouts.readers.metrics import Evidence, evidence, flattened, run_and_key
+from gdpo.rollouts.readers.report import FileReport, ReadReport
+from gdpo.rollouts.readers.sources import (
+    UNREADABLE,
+    csv_batches,
+    json_lines,
+    open_parquet,
+    parts,
+)
+from gdpo.rollouts.readers.text import Stream, opened_text
+
+Row: TypeAlias = Mapping[str, Any]
+
+CONSOLE = "console output"
+_STEPS = (
+    *("train/global_step", "training/global_step", "step", "global_step", "_step", "Step"),
+    "trainer/global_step",
+)
+"""Keys of the step, from the number that counts optimizer steps to the one that counts calls."""
+_OF_MOST = "global_step/max_steps"
+"""Key of ms-swift, whose value is a text such as 5/100."""
+_RUNS = ("run_id", "run_name", "run")
+"""Fields with the run of a row, in files with the rows of several runs."""
+_TRACKIO = frozenset({"run_name", "timestamp", "step"})
+_LOOKED_AT = 256
+"""Number of rows whose fields tell what they are."""
+_BATCH = 256
+_REPEATED = 4
+"""Number of rows that repeat the step of another row, above which the rows may be rollouts."""
+_PART, _LONGEST, _SEARCHED = 2**20, 2**16, 2**24
+"""Number of characters per read, of a row of console output, and after which no row is expected."""
+_DICT = re.compile(rf"\{{[^{{}}]{{1,{_LONGEST}}}\}}")
+_PAIR = re.compile(
+    r"""(['"])((?:(?!\1).)+)\1\s*:\s*(?:[\w.]+\()?(['"]?)([^'",(){}\[\]]+)\3\)?\s*(?=[,}])"""
+)
+"""A key and a number, which newer versions print as text, or with the name of its type."""
+_KEY = re.compile(r"""(['"])([^'"\\]{1,200})\1\s*:""")
+
+
+@dataclass(slots=True)
+class Log:
+    """Stores the metrics of one run, as one source recorded them."""
+
+    path: Path
+    """The file, or the folder of the event files."""
+    source: str
+    """One of `SOURCES`."""
+    run: str = ""
+    """Name of the run, for a file with several runs."""
+    rows: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
+    """Values by key, for each step."""
+    problem: str = ""
+    """Why the file was not read to its end. Empty if it was."""
+    numbered: bool = False
+    """Whether the rows were numbered in their order, because they contain no step."""
+    of_charts: bool = False
+    """Whether the file is an export of charts by W&B, each of which has few keys."""
+    without_step: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    """The rows before the first one with a step."""
+    repeated: int = 0
+    """Number of rows with rewards whose step has rewards already."""
+
+    def add(self, step: int, values: Row) -> None:
+        """Add the numbers of a step. A later number replaces an earlier one of the same key."""
+        known = self.rows.setdefault(step, {})
+        numbers = _numbers(values)
+        again = (key for key in numbers.keys() & known.keys() if numbers[key] != known[key])
+        self.repeated += any(field_of(key) is not None for key in again)
+        known.update(numbers)
+
+    def add_rows(self, rows: Iterable[Row]) -> None:
+        """Add rows that contain their step. Rows without a step are left out."""
+        for row in rows:
+            if (step := _step(row)) is not None:
+                self.add(step, row)
+            elif not self.rows and (numbers := _numbers(row)):
+                self.without_step.append(numbers)
+
+    def number_rows(self) -> None:
+        """If no row has a step, number the rows with rewards in their order."""
+        if not self.rows:
+            rewarded = [row for row in self.without_step if any(map(field_of, row))]
+            self.rows = dict(enumerate(rewarded or self.without_step, 1))
+            self.numbered = bool(self.rows)
+        self.without_step = []
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """Stores why the rows of a file may be metrics, or rollouts."""
+
+    path: Path
+    why: str
+    of_rewards: bool
+    """Whether the rows, if they are metrics, are those of single rewards."""
+
+
+def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
+    """Return the logs in a file of rows, none if the rows are rollouts, or why that is unclear.
+
+    Args:
+        path: The file.
+        forced: Whether the user said that the file contains metrics.
+
+    Raises:
+        DataError: If the file is console output in UTF-16. OSError: If it cannot be opened.
+    """
+    kind = kind_of(path)
+    logs = _Logs(path, kind)
+    if not kind:
+        logs.add_console(_console(path))
+        return logs.found(forced=forced)
+    try:
+        for row in _ROWS[kind](path) if kind in _ROWS else ():
+            if not logs.add(row):
+                break
+    except UNREADABLE as error:
+        logs.problem = str(error)
+    return logs.found(forced=forced)
+
+
+class _Logs:
+    """Collects the rows of a file into a log for each run."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self.problem = ""
+        self._path, self._kind = path, kind
+        self._logs: dict[str, Log] = {}
+        self._fields: dict[str, Kind] = {}
+        self._count = 0
+        self._evidence = evidence({})
+
+    def add(self, row: Row) -> bool:
+        """Add a row, and return whether further rows can matter."""
+        row = flattened(row)
+        self._count += 1
+        if self._count <= _LOOKED_AT:
+            self._learn(row)
+            if self._evidence.rollouts and self._evidence.certain:
+                return False
+        elif not self._evidence.metrics:
+            return False
+        self._add(row)
+        return True
+
+    def add_console(self, rows: Iterable[Row]) -> None:
+        """Add those rows that are metrics. Programs print other dicts as well."""
+        for row in rows:
+            found = _evidence_of(frozenset(kinds_in(row).items()))
+            if found.metrics:
+                self._evidence = found if not self._evidence.are_metrics else self._evidence
+                self._add(row)
+
+    def _learn(self, row: Row) -> None:
+        known = dict(self._fields)
+        for name, kind in kinds_in(row).items():
+            if known.get(name, "empty") == "empty":
+                known[name] = kind
+        if known != self._fields:
+            self._fields, self._evidence = known, evidence(known)
+
+    def _add(self, row: Row) -> None:
+        of_row = next((str(row[name]) for name in _RUNS if row.get(name) is not None), "")
+        common: dict[str, Any] = {}
+        by_run: dict[str, dict[str, Any]] = {}
+        for name, value in row.items():
+            run, key = run_and_key(name)
+            if key and value is not None:
+                (by_run.setdefault(run, {}) if run else common)[key] = value
+        for run, values in by_run.items() or [(of_row, {})]:
+            log = self._logs.get(run)
+            if log is None:
+                name = run if by_run else str(row.get("run_name", of_row))
+                log = self._logs[run] = Log(self._path, self._source(row), name)
+                log.of_charts = bool(by_run)
+            log.add_rows([{**common, **values}])
+
+    def _source(self, row: Row) -> str:
+        if "_step" in row or any(run_and_key(name)[0] for name in row):
+            return "W&B"
+        if row.keys() >= _TRACKIO:
+            return "trackio"
+        if self._path.name == "metrics.jsonl":
+            return self._path.name
+        return {"jsonl": "JSON", "csv": "CSV", "parquet": "parquet"}.get(self._kind, CONSOLE)
+
+    def found(self, *, forced: bool) -> list[Log] | Doubtful:
+        """Return the logs, or none if the rows are rollouts."""
+        if not self._evidence.metrics:
+            return []
+        logs = list(self._logs.values())
+        repeated = sum(log.repeated for log in logs)
+        for log in logs:
+            log.problem = self.problem
+            log.number_rows()
+        of_rewards = any(field_of(key) for log in logs for row in log.rows.values() for key in row)
+        if not forced and not self._evidence.certain:
+            return Doubtful(self._path, self._evidence.sentence, of_rewards)
+        if not forced and repeated > max(_REPEATED, sum(len(log.rows) for log in logs)):
+            why = f"{repeated:,} rows repeat the step of another row with other rewards"
+            return Doubtful(self._path, f"the rows may be metrics, or rollouts: {why}", of_rewards)
+        return [log for log in logs if log.rows]
+
+
+@cache
+def _evidence_of(fields: frozenset[tuple[str, Kind]]) -> Evidence:
+    return evidence(dict(fields))
+
+
+def _of_json(path: Path) -> Iterator[Row]:
+    return (row for _, row in json_lines(FileReport(path, ReadReport((path,)))))
+
+
+def _of_csv(path: Path) -> Iterator[Row]:
+    for batch in csv_batches(FileReport(path, ReadReport((path,)))):
+        yield from batch.to_pylist()
+
+
+def _of_columns(path: Path) -> Iterator[Row]:
+    file = open_parquet(path, None)
+    for batch in parts(file, _BATCH, file.schema_arrow.names):
+        yield from batch.to_pylist()
+
+
+_ROWS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
+    "jsonl": _of_json,
+    "csv": _of_csv,
+    "parquet": _of_columns,
+}
+
+
+def _console(path: Path) -> Iterator[Row]:
+    """Yield the dicts that a program printed, in Python or JSON, each without its nested ones."""
+    with opened_text(path) as stream:
+        for text in _dicts_in(stream):
+            numbers = {match[2]: number_in(match[4]) for match in _PAIR.finditer(text)}
+            keys = (match[2] for match in _KEY.finditer(text))
+            yield {**dict.fromkeys(keys, ""), **{k: v for k, v in numbers.items() if v is not None}}
+
+
+def _dicts_in(stream: Stream) -> Iterator[str]:
+    """Yield each text in braces on one line, although a terminal may have broken it into several.
+
+    If the beginning of a long file contains none, the rest is not searched.
+    """
+    left, searched, found = "", 0, False
+    while raw := stream.read(_PART):
+        text = left + raw.decode(errors="replace")
+        end = 0
+        for match in _DICT.finditer(text):
+            found, end = True, match.end()
+            yield re.sub(r"\x1b\[[0-9;]*m|\s*[\r\n]+\s*", "", match[0])
+        searched += len(raw)
+        if not found and searched >= _SEARCHED:
+            return
+        left = text[max(end, len(text) - _LONGEST) :]
+
+
+def number_in(text: str) -> float | None:
+    """Return the finite number that a text contains, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None
+
+
+def _numbers(values: Row) -> dict[str, float]:
+    found = ((k, number_in(v) if isinstance(v, str) else v) for k, v in values.items())
+    return {key: value for key, value in found if isinstance(value, int | float)}
+
+
+def _step(row: Row) -> int | None:
+    for key in _STEPS:
+        if row.get(key) is not None:
+            step = number_in(row[key]) if isinstance(row[key], str) else row[key]
+            if isinstance(step, int | float) and abs(step) < 2**53:  # no NaN either
+                return int(step)
+            return None
+    of_most = str(row.get(_OF_MOST, "")).partition("/")[0]
+    return int(of_most) if of_most.isdecimal() and len(of_most) < 16 else None

@@ -1,0 +1,26 @@
+"""Runs the commands that a message prints, so that no message proposes what does not work."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+
+Says = Callable[..., tuple[int, str, str]]
+
+_COMMAND = re.compile(r"(?:^|: |with )((?:gdpo analyze|iconv|python -c) .+)$", re.MULTILINE)
+
+
+def commands_in(text: str) -> list[str]:
+    """The commands in a message, each up to the end of its line."""
+    return _COMMAND.findall(text)
+
+
+def run_printed(command: str, says: Says) -> tuple[int, str, str]:
+    """Run a printed command in the current folder; return the exit code, stdout and stderr."""
+    program, *arguments = shlex.split(command)
+    if program == "gdpo":
+        return says(*arguments)
+    shown = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
+    done = subprocess.run(shown, shell=True, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr

@@ -1,0 +1,170 @@
+"""`gdpo analyze` on logs and rollouts in other forms, and on files that it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.printed import commands_in, run_printed
+
+FORMS = Path(__file__).parents[1] / "analysis" / "logs" / "golden_forms"
+ROWS = [
+    {"step": step, "prompt": f"p{i // 4}", "good_reward": i % 3, "style_reward": i % 2}
+    for step in range(3)
+    for i in range(8)
+]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder to be in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def lines(rows):
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+NAMES = sorted(file.name for file in FORMS.iterdir() if "." in file.name[:-3])
+LOGS = [name for name in NAMES if not name.startswith(("README", "make"))]
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_logs_in_every_form_are_logs(gdpo_says, name):
+    code, out, err = gdpo_says("analyze", FORMS / name)
+    text = " ".join(out.split())
+    assert (code, err) == (0, "")
+    assert "metrics only, no rollouts: 20 logged" in text
+    assert "\naccuracy" in out or "\nformat" in out
+    assert "influence share" not in out.split("metrics cannot tell")[0]
+    with_std = {
+        "console_5.txt",
+        "logging.jsonl",
+        "history.csv",
+        "history.parquet",
+        "spreadsheet.csv",
+    }
+    assert ("without the std of a reward" in text) == (name not in with_std)
+    assert ("weight × std" in out) == (name in with_std)
+    assert ("the rows contain no step" in text) == (
+        name in ("pasted.jsonl", "pasted.json", "console.log", "console_5.txt")
+    )
+
+
+def test_a_mean_that_never_changes_may_be_that_of_a_constant(gdpo_says, here):
+    rows = [{"loss": 0.1, "epoch": i, "rewards/a": 0.0, "rewards/b": i / 9} for i in range(20)]
+    (here / "x.jsonl").write_text(lines(rows))
+    _, out, _ = gdpo_says("analyze", "x.jsonl")
+    assert "- `a` may be constant: its mean is 0 in all logged steps" in out
+    assert "! " not in out
+
+
+def test_what_may_be_metrics_or_rollouts_is_refused_with_two_commands_that_work(gdpo_says, here):
+    file = here / "my rows.jsonl"
+    file.write_text(lines({"step": i, "rewards/a": i % 3, "rewards/b": i / 9} for i in range(20)))
+    code, out, err = gdpo_says("analyze", "my rows.jsonl")
+    assert code == 2
+    assert "reward" not in out
+    assert "--rewards" not in err
+    as_metrics, as_rollouts = commands_in(err)
+    code, out, _ = run_printed(as_metrics, gdpo_says)
+    assert code == 0
+    assert "metrics only, no rollouts: 20 logged steps" in out
+    code, out, _ = run_printed(as_rollouts, gdpo_says)
+    assert code == 0
+    assert "format columns" in out
+    code, _, err = run_printed(f"{as_metrics} --follow", gdpo_says)
+    assert code == 2
+    assert "--follow waits for rollouts" in err
+
+
+def test_format_metrics_needs_metrics(gdpo_says, here):
+    (here / "x.jsonl").write_text(lines(ROWS))
+    code, _, err = gdpo_says("analyze", "x.jsonl", "--format", "metrics")
+    assert code == 2
+    assert "x.jsonl: no metrics found" in err
+
+
+WITHOUT_REWARDS = {
+    "x.csv": "step,loss,grad_norm,reward\n1,0.5,1,0.5\n2,0.5,1,0.5\n",
+    "chart.csv": "Step,r - train/reward,r - train/reward__MIN,r - train/reward__MAX\n1,2,1,3\n",
+    "x.log": "{'loss': 0.5, 'grad_norm': 1.0}\n{'loss': 0.5, 'grad_norm': 1.0}\n",
+    "verl.jsonl": '{"step": 1, "data": {"critic/rewards/mean": 0.5, "actor/kl": 0.1}}\n',
+    "dpo.jsonl": '{"loss": 1, "epoch": 1, "rewards/chosen": 1, "rewards/rejected": 0}\n',
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_REWARDS)
+def test_metrics_without_single_rewards_are_an_error_without_a_proposal(gdpo_says, here, name):
+    (here / name).write_text(WITHOUT_REWARDS[name])
+    code, _, err = gdpo_says("analyze", name)
+    assert code == 2
+    assert "contains metrics, but none of a single reward" in err
+    assert commands_in(err) == []
+
+
+def test_what_tells_nothing_as_metrics_is_proposed_as_rollouts_only(gdpo_says, here):
+    (here / "x.jsonl").write_text(
+        lines({"step": i, "reward": i % 3, "loss": 0.5} for i in range(9))
+    )
+    code, _, err = gdpo_says("analyze", "x.jsonl")
+    assert code == 2
+    (command,) = commands_in(err)
+    code, out, _ = run_printed(command, gdpo_says)
+    assert code == 0
+    assert "9 rows: 9 read" in out
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "my x.log"])
+def test_wide_text_is_refused_with_a_command_that_converts_it(gdpo_says, here, name, encoding):
+    rows = {"x.jsonl": lines(ROWS), "x.json": json.dumps(ROWS)}
+    rows["x.csv"] = "prompt,a_reward\n" + "".join(f"p{i // 4},{i % 3}\n" for i in range(16))
+    rows["my x.log"] = (FORMS / "console.log").read_text()
+    (here / name).write_bytes(rows[name].encode(encoding))
+    code, out, err = gdpo_says("analyze", name)
+    assert code == 2
+    assert f"the file is {encoding.upper()[:6]}" in out + err
+    (command,) = {*commands_in(out), *commands_in(err)}
+    assert run_printed(command, gdpo_says)[0] == 0
+    assert gdpo_says("analyze", f"utf8_{name}", "--no-report")[0] == 0
+
+
+def test_several_lists_in_an_object_are_refused_with_a_command_that_separates_them(gdpo_says, here):
+    (here / "x.json").write_text(json.dumps({"train": ROWS, "n": 3, "test": ROWS[:8]}))
+    code, out, _ = gdpo_says("analyze", "x.json")
+    assert code == 2
+    assert "several lists of rows ('train', 'test')" in out
+    (command,) = commands_in(out)
+    assert run_printed(command, gdpo_says)[0] == 0
+    code, out, _ = gdpo_says("analyze", "x_rows.jsonl", "--no-report")
+    assert code == 0
+    assert "24 rows: 24 read" in out
+
+
+def test_folders_that_are_not_read_are_not_counted_as_files(gdpo_says, here):
+    run = here / "run"
+    run.mkdir()
+    (run / "a.jsonl").write_text(lines(ROWS))
+    (run / "b.jsonl.zst").write_bytes(b"")
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    for number in range(9):
+        (elsewhere / f"{number}.jsonl").write_text(lines(ROWS))
+    (run / "linked").symlink_to(elsewhere)
+    _, out, _ = gdpo_says("analyze", run, "--no-report")
+    assert "24 rows: 24 read, 0 skipped; 1 file and 1 folder not read" in out
+
+
+def test_files_of_other_kinds_are_counted_if_nothing_can_be_read(gdpo_says, here):
+    run = here / "run"
+    run.mkdir()
+    for number in range(8):
+        (run / f"{number}.dat").write_bytes(b"x")
+    (run / "a.pkl").write_bytes(b"x")
+    code, out, err = gdpo_says("analyze", run)
+    assert code == 2
+    assert "1 file not read" in out
+    assert "8 other files have none of the extensions .parquet" in err
