@@ -7,7 +7,8 @@ Each toy is trained with `gdpo` and fixed equal weights, with `per_reward_batch_
 `gdpo` and equal requested shares. The tables show, in parts of the reward's range and as paired
 differences from fixed weights (mean ± 95 %, Student's t over the seeds): the mean reward over the
 run, and the reward at its end. The share error is |realized - requested|, largest over the rewards,
-with the realized share over the steps of a window in which no reward is released or at a bound.
+with the realized share over the steps of a window in which every weight follows its request: no
+reward is released, constant or at a bound.
 
 `--replay` gives the recorded rewards of runs, step by step, to `gdpo` with equal requested shares,
 and to `gdpo` with equal weights. The rewards stay those of the run.
@@ -32,7 +33,7 @@ WINDOW = (20, 100)
 
 
 class Recorded:
-    """Stores the influence of each step of each seed, and whether the shares were governed."""
+    """Stores the influence of each step of each seed, and whether the weights followed."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -44,17 +45,17 @@ class Recorded:
         def called(rule, rewards, weights, **options):
             advantages = original(rule, rewards, weights, **options)
             step = diagnose(rewards, weights, self.names, advantages=advantages).influence
-            governed = all(point.status == "governed" for point in rule.set_points)
-            self.steps.setdefault(id(rule), []).append((step, governed))
+            follows = all(p.status in AdvantageRule.FOLLOWING for p in rule.set_points)
+            self.steps.setdefault(id(rule), []).append((step, follows))
             return advantages
 
         return called
 
     def errors(self, requested: float) -> tuple[list[float], list[float], int]:
-        """Return the share error and its margin for each seed, and the number of governed steps."""
+        """Return the share error and its margin for each seed, and the number of counted steps."""
         errors, margins, counted = [], [], 0
         for steps in self.steps.values():
-            kept = [step for step, governed in steps[WINDOW[0] : WINDOW[1]] if governed]
+            kept = [step for step, follows in steps[WINDOW[0] : WINDOW[1]] if follows]
             counted += len(kept)
             if len(kept) < 2:
                 continue
@@ -143,7 +144,7 @@ def main() -> None:
                 print(
                     f"  {case}: share error {np.mean(errors):.3f}, half-width "
                     f"{np.mean(margins):.3f}; within .03 + half-width in {within:.0%} of "
-                    f"{len(errors)} seeds, {counted / len(seeds):.0f} governed steps per seed"
+                    f"{len(errors)} seeds, {counted / len(seeds):.0f} counted steps per seed"
                 )
 
 

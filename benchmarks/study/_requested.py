@@ -4,7 +4,7 @@ import numpy as np
 from benchmarks.set_points_price import interval
 
 from gdpo.report._run_contents import analyze_experiment
-from gdpo.report.requested import governed_steps
+from gdpo.report.requested import counted_steps
 
 FIXED = ("gdpo", "per_reward_batch_std")
 """Estimators with fixed equal weights, which the requested shares are compared with."""
@@ -61,13 +61,13 @@ def _errors(experiment):
     """Return a table with the share error of each run, over all its steps and over windows."""
     analysis = analyze_experiment(experiment)
     lines = [
-        "| seed | governed steps | error | half-width | within | windows within |",
+        "| seed | counted steps | error | half-width | within | windows within |",
         "|---|---|---|---|---|---|",
     ]
     whole, parts = [], []
     for place, run in enumerate(experiment.runs):
         recorded = analysis.runs[str(place)]
-        steps = sorted(governed_steps(run, recorded))
+        steps = sorted(counted_steps(run, recorded))
         windows = [_error(recorded.influence(each), run) for each in _windows(recorded, run, steps)]
         if not windows:
             lines.append(f"| {run.seed} | {len(steps)} | not measured | | | |")

@@ -52,7 +52,7 @@ def test_the_realized_share_is_the_influence_over_all_governed_steps(tmp_path):
         assert share.realized.value == pytest.approx(whole.shares[place])
         assert share.realized.high - share.realized.value == pytest.approx(whole.margins[place])
         assert share.weight == pytest.approx(1.0 + share.requested)
-        assert (share.governed, share.steps, share.status) == (STEPS, STEPS, "governed")
+        assert (share.counted, share.steps, share.status) == (STEPS, STEPS, "governed")
 
 
 def test_steps_in_which_a_reward_is_released_do_not_count(tmp_path):
@@ -61,7 +61,16 @@ def test_steps_in_which_a_reward_is_released_do_not_count(tmp_path):
     share, _ = contents_of(tmp_path, [kept]).requested
     early = alone(tmp_path, run, range(1, 6))
     assert share.realized.value == pytest.approx(early.shares[early.names.index("format")])
-    assert (share.governed, share.status) == (5, "learned and released")
+    assert (share.counted, share.status) == (5, "learned and released")
+
+
+def test_steps_count_whether_the_request_was_met_or_not(tmp_path):
+    run = trained(tmp_path / "runs", "gdpo", 1, steps=STEPS)
+    kept = governed(run, statuses=[5] * 4 + [0] * 4 + [6] * 4)
+    share, _ = contents_of(tmp_path, [kept]).requested
+    whole = alone(tmp_path, run, range(1, STEPS + 1))
+    assert share.realized.value == pytest.approx(whole.shares[whole.names.index("format")])
+    assert (share.counted, share.status) == (STEPS, "missed")
 
 
 def test_runs_are_pooled_and_the_farthest_is_named(tmp_path):
@@ -107,6 +116,7 @@ def test_the_explanation_defines_the_statuses_that_occur(tmp_path):
     (released, _) = contents_of(tmp_path, [governed(run, statuses=[0] * 5 + [3] * 7)]).requested
     assert "Learned and released: " in note([released])
     assert "Does not vary: " not in note([released])
+    assert "Settling: " not in note([replace(released, status="settling")])  # text decides nothing
     assert note([released]) in " ".join(shown([released]).split())
 
 

@@ -46,11 +46,11 @@ class RecentMean:
         self._batches = deque((int(g), int(n), float(total)) for g, n, total in state)
 
 
-def as_numpy(rewards: Any) -> Float[np.ndarray, "prompt sample reward"]:
-    """Return rewards of any array library as a NumPy array in float64."""
-    if is_torch_array(rewards):
-        rewards = rewards.detach().double().cpu().numpy()
-    return np.asarray(rewards, dtype=np.float64)
+def as_numpy(values: Any) -> Float[np.ndarray, "..."]:
+    """Return numbers of any array library as a NumPy array in float64."""
+    if is_torch_array(values):
+        values = values.detach().double().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
 
 
 def wrong_state(kind: str, error: Exception) -> ConfigError:

@@ -19,7 +19,7 @@ from jaxtyping import Real
 from gdpo._naming import did_you_mean
 from gdpo.advantages._decoupled import gdpo
 from gdpo.advantages._running import RunningScale
-from gdpo.advantages._set_points import STATUSES, SetPoint, SetPoints
+from gdpo.advantages._set_points import FOLLOWING, STATUSES, SetPoint, SetPoints
 from gdpo.advantages._trial import MadeUp, ToArray, made_up_batches, try_out
 from gdpo.advantages._turns import TURN_ESTIMATORS, TurnAdvantages, TurnRewards
 from gdpo.advantages.arrays import (
@@ -91,7 +91,8 @@ class AdvantageRule:
             reward name to a schedule that multiplies the reward's weight: `{from: 1.0, to: 0.2,
             steps: 200}`, or `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo`
             and `mo_grpo` take `influence`, a mapping from reward name to the influence share that
-            the reward should have. The rule then computes the weights.
+            the reward should have. The rule then computes the weights, and for `gdpo` without
+            `scale_half_life` also the scale that replaces batch normalization.
         low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
             this value. NaN: not declared.
         high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
@@ -115,6 +116,9 @@ class AdvantageRule:
 
     SET_POINT_STATUSES: ClassVar[tuple[str, ...]] = STATUSES
     """Statuses of a reward with a requested share, in the order of their numbers in metrics."""
+
+    FOLLOWING: ClassVar[tuple[str, ...]] = FOLLOWING
+    """Statuses in which the weight follows the request."""
 
     def __init__(
         self,
@@ -140,7 +144,8 @@ class AdvantageRule:
         half_life = given.pop(_SCALE_OPTION, None) if self.estimator is gdpo else None
         self._options = {key: _by_name(key, value, names) for key, value in given.items()}
         floor = self._options.get("noise_floor")
-        self.scale = None if half_life is None else _running_scale(half_life, floor)
+        scale = None if half_life is None else _running_scale(half_life, floor)
+        self.scale: RunningScale | SetPoints | None = scale
         self.weighting: Schedules | SetPoints | None = None
         for key, declared in (("low", low), ("high", high)):
             if key in parameters and declared is not None:
@@ -151,15 +156,9 @@ class AdvantageRule:
             self._try_out(len(names))
         else:
             self._to_array = self._try_out_own(low, high, weights)
-        if _INFLUENCE in weighting:
-            _refuse_influence(self, weighting)
-            self.weighting = SetPoints(
-                names, weighting[_INFLUENCE], low=low, high=high, noise_floor=floor
-            )
-        elif weighting:
-            self.weighting = Schedules(names, weighting[_SCHEDULES], low=low, high=high)
-        parts = (self.duals, self.scale, self.weighting)
-        self._parts = [part for part in parts if part is not None]
+        self.weighting = self._weighting_of(names, weighting, low, high)
+        if self.estimator is gdpo and isinstance(self.weighting, SetPoints):
+            self.scale = self.scale or self.weighting
 
     def __call__(
         self,
@@ -228,12 +227,15 @@ class AdvantageRule:
             weights: The weights that this rule was called with.
         """
         rewards, in_force = broadcast_weights(rewards, self._weighted(weights))
+        if isinstance(self.weighting, SetPoints):
+            advantages = self._computed(rewards, weights, None, None)
+            self.weighting.update(rewards, advantages)
+        elif self.weighting is not None:
+            self.weighting.update(rewards)
         if self.duals is not None:
             self.duals.update(rewards)
-        if self.scale is not None:
+        if isinstance(self.scale, RunningScale):
             self.scale.update(rewards, in_force)
-        if self.weighting is not None:
-            self.weighting.update(rewards)
 
     def state(self) -> dict[str, Any]:
         """Return the state in JSON types for `restore`. Empty: the rule has no state."""
@@ -296,7 +298,7 @@ class AdvantageRule:
         The metrics are `rewards/<name>/multiplier` for each constraint, and the weight in force,
         `rewards/<name>/weight`, for each reward with a schedule or a requested share. Rewards with
         a requested share also have `requested_share` and `set_point_status`: 0 governed, 1 at its
-        bound, 2 does not vary, 3 learned and released, 4 not attainable.
+        bound, 2 does not vary, 3 learned and released, 4 not attainable, 5 settling, 6 missed.
 
         Args:
             names: Names of the rewards.
@@ -319,6 +321,12 @@ class AdvantageRule:
         """Return the request, weight and status of each reward with a requested share."""
         return self.weighting.set_points if isinstance(self.weighting, SetPoints) else []
 
+    @property
+    def _parts(self) -> list[DualAscent | RunningScale | Schedules | SetPoints]:
+        """Return what has a state. Set-points can also be the scale."""
+        scale = self.scale if isinstance(self.scale, RunningScale) else None
+        return [part for part in (self.duals, scale, self.weighting) if part is not None]
+
     def _weighted(self, weights: Any) -> Any:
         """Return the weights, multiplied by the schedules or set-points."""
         if self.weighting is None:
@@ -333,6 +341,22 @@ class AdvantageRule:
     @property
     def _is_ours(self) -> bool:
         return self.estimator in (*ESTIMATORS.values(), *TURN_ESTIMATORS.values())
+
+    def _weighting_of(
+        self,
+        names: Sequence[str],
+        weighting: Mapping[str, Any],
+        low: Sequence[Number] | None,
+        high: Sequence[Number] | None,
+    ) -> Schedules | SetPoints | None:
+        if _INFLUENCE in weighting:
+            _refuse_influence(self, weighting)
+            floor = self._options.get("noise_floor")
+            request = weighting[_INFLUENCE]
+            return SetPoints(names, request, low=low, high=high, noise_floor=floor)
+        if weighting:
+            return Schedules(names, weighting[_SCHEDULES], low=low, high=high)
+        return None
 
     def _of_one_turn(self, rewards: Any, weights: Any) -> Any:
         """Return the advantages of rollouts with one token, and one turn if turns are wanted."""
@@ -395,6 +419,11 @@ def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None
         raise ConfigError(
             "influence and schedules exclude each other, because both change the weights: remove "
             "one of them"
+        )
+    if rule.wants_token_counts:
+        raise ConfigError(
+            f"influence and {_BY_BATCH} exclude each other, because influence is measured over "
+            f"rollouts and {_BY_BATCH} over tokens: remove one of them"
         )
     if rule.estimator not in _WITH_INFLUENCE:
         raise ConfigError(

@@ -1,12 +1,15 @@
 r"""Computes the weights that give each reward a requested influence share.
 
-For `gdpo` and `mo_grpo`, the influence of the rewards is $M w$ up to a common factor, where
-$M = \mathrm{mean}(z z^\top)$ over the rollouts and $z$ is 0 in zero-variance groups. Requested
-shares $b$ are therefore a linear system, $M w \propto b$.
+The advantages are $A = \sum_k w_k z_k / \sigma$, where $z$ is 0 in zero-variance groups. If
+$\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up to a common factor,
+where $M = \mathrm{mean}(z z^\top)$ over the rollouts. Requested shares $b$ are then a linear
+system, $M w \propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the
+standard deviation of the batch is largest in the batches in which a rare reward varies, which would
+take influence from this reward. The status compares the request with the influence in past batches.
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf, isnan
+from math import inf, isnan, nan, sqrt
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -27,12 +30,16 @@ AT_BOUND = "at its bound"
 NOT_VARYING = "does not vary"
 RELEASED = "learned and released"
 NOT_ATTAINABLE = "not attainable"
+SETTLING = "settling"
+MISSED = "missed"
 
-_HALF_LIFE_LIVE_GROUPS = 8
-"""Half-life of the averages in groups in which the rarest reward varies."""
+_AVERAGES, _SHARES = (8, 8), (64, 4)
+"""Half-lives of the averages and of the realized shares, in groups in which the rarest reward
+varies, and the most of these groups that count in one step, because a step has one set of weights.
+A share can be met once half of the half-life has counted, and missed once all of it has."""
 
-_LEAST_HALF_LIFE = 1
-"""Minimum half-life of the averages in steps."""
+_TOLERANCE, _ERRORS = 0.03, 2
+"""A share is met if it differs from its request by at most this plus so many standard errors."""
 
 _LARGEST_FACTOR = 20
 """Maximum factor between a weight and its first weight."""
@@ -47,6 +54,10 @@ _RELEASE, _RETAKE = 0.95, 0.90
 """Mean, as part of the declared range, above which a reward is released, and below which a released
 reward is governed again."""
 
+_LEAST_SCALE = 1e-6
+"""Minimum scale, as part of the scale that the rewards would have if they were unrelated. Rewards
+that cancel have no scale."""
+
 _RIDGE = 1e-3
 """Part of M's diagonal that is added to it, so that copies of a reward have a solution."""
 
@@ -59,8 +70,21 @@ _MISSED = 0.1
 that are opposites have no solution."""
 
 
-STATUSES = (GOVERNED, AT_BOUND, NOT_VARYING, RELEASED, NOT_ATTAINABLE)
+STATUSES = (GOVERNED, AT_BOUND, NOT_VARYING, RELEASED, NOT_ATTAINABLE, SETTLING, MISSED)
 """Statuses in the order of their numbers in metrics."""
+
+FOLLOWING = (GOVERNED, SETTLING, MISSED)
+"""Statuses in which the weight follows the request."""
+
+_AVERAGED = ("products", "rollouts", "live", "steps", "influence", "squares", "seen", "seen_steps")
+_STATE = ("weights", "quiet", "released", *_AVERAGED)
+"""Arrays and numbers in a saved state."""
+
+_LEAST_IN_STATE: dict[str, float] = {
+    "weights": float(np.finfo(np.float64).tiny),
+    **dict.fromkeys(("products", "influence", "squares"), -inf),
+}
+"""Smallest valid number in a saved state. The other arrays are 0 or more."""
 
 
 class SetPoint(NamedTuple):
@@ -72,12 +96,28 @@ class SetPoint(NamedTuple):
     weight: float
     """The weight in force."""
     status: str
-    """One of `STATUSES`. `not attainable` is followed by the correlation that causes it."""
+    """One of `STATUSES`."""
+    related: str = ""
+    """Name of the reward whose correlation makes the share not attainable. Empty: no such one."""
+    correlation: float = nan
+    """Correlation with that reward within groups."""
 
     @property
     def code(self) -> int:
         """Return the number of the status in metrics."""
-        return STATUSES.index(self.status.partition(":")[0])
+        return STATUSES.index(self.status)
+
+
+class _Batch(NamedTuple):
+    """Stores what a batch adds to the averages."""
+
+    z: Float[np.ndarray, "rollout reward"]
+    """Standardized rewards, 0 where a reward is missing or does not vary."""
+    groups: int
+    live: Vector
+    """Number of groups in which each reward varies."""
+    rollouts: int
+    """Number of rollouts to which a reward with a requested share applies."""
 
 
 class SetPoints:
@@ -115,7 +155,9 @@ class SetPoints:
         self._floor = noise_floor
         self._weights = np.where(self._named, self._start, 1.0)
         self._products, self._live = np.zeros((count, count)), np.zeros(count)
-        self._steps = 0.0
+        self._rollouts, self._steps = 0.0, 0.0
+        self._influence, self._squares = np.zeros(count), np.zeros((count, count))
+        self._seen, self._seen_steps = np.zeros(count), 0.0
         self._quiet, self._released = np.zeros(count, np.int64), np.zeros(count, np.bool_)
         self._means = [RecentMean() for _ in names]
 
@@ -158,18 +200,31 @@ class SetPoints:
     def set_points(self) -> list[SetPoint]:
         """Return the request, the weight and the status of each reward with a requested share."""
         solved = self._solve()
-        return [
-            SetPoint(
-                name, float(self._request[k]), float(self._weights[k]), self._status(k, solved)
-            )
-            for k, name in enumerate(self._names)
-            if self._named[k]
-        ]
+        return [self._point(int(k), solved) for k in np.flatnonzero(self._named)]
 
-    def update(self, rewards: Rewards) -> None:
-        """Include a batch, `[prompt, sample, reward]`, and change the weights by one step."""
-        values = as_numpy(rewards)
-        self._average(values)
+    def including(self, rewards: Rewards, weights: Any) -> float:
+        r"""Return the scale of `gdpo` for a batch, $\sqrt{w^\top M w}$ with the batch in $M$."""
+        batch = self._batch(rewards)
+        products, rollouts = self._averaged(batch)
+        if not rollouts:
+            return 0.0
+        w = as_numpy(weights)
+        square, least = w @ products @ w, _LEAST_SCALE**2 * (w**2 @ np.diag(products))
+        return sqrt(max(square, least) / rollouts)
+
+    def update(self, rewards: Rewards, advantages: Any) -> None:
+        """Include a batch, `[prompt, sample, reward]`, and change the weights by one step.
+
+        Args:
+            rewards: Raw rewards of the batch.
+            advantages: Its advantages, `[prompt, sample]`.
+        """
+        batch, values = self._batch(rewards), as_numpy(rewards)
+        self._realize(batch, as_numpy(advantages).reshape(-1))
+        self._products, self._rollouts = self._averaged(batch)
+        _, self._live, self._steps = self._aged(batch, _AVERAGES, self._live, self._steps)
+        quiet = np.minimum(self._quiet + batch.groups, _QUIET_GROUPS)
+        self._quiet = np.where(batch.live > 0, 0, quiet)
         for k, mean in enumerate(self._means):
             mean.add(values[:, :, k])
             self._release(k, mean.value)
@@ -183,13 +238,8 @@ class SetPoints:
         return {
             "set_points": {
                 "names": [n for n, named in zip(self._names, self._named, strict=True) if named],
-                "weights": self._weights.tolist(),
-                "products": self._products.tolist(),
-                "live": self._live.tolist(),
-                "steps": self._steps,
-                "quiet": self._quiet.tolist(),
-                "released": self._released.tolist(),
                 "means": [mean.state() for mean in self._means],
+                **{key: np.asarray(getattr(self, f"_{key}")).tolist() for key in _STATE},
             }
         }
 
@@ -206,30 +256,57 @@ class SetPoints:
                 raise ValueError(f"the request was for {', '.join(saved['names'])}")
             for mean, batches in zip(self._means, saved["means"], strict=True):
                 mean.restore(batches)
-            for key in ("weights", "products", "live", "steps", "quiet", "released"):
+            for key in _STATE:
                 before = np.asarray(getattr(self, f"_{key}"))
                 now = np.array(saved[key], dtype=before.dtype).reshape(before.shape)
-                least = {"products": -inf, "weights": np.finfo(np.float64).tiny}.get(key, 0)
+                least = _LEAST_IN_STATE.get(key, 0)
                 if not np.all(np.isfinite(now) & (now >= least)):
                     raise ValueError(f"{key} is {saved[key]!r:.80}")
                 setattr(self, f"_{key}", now if now.ndim else float(now))
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise wrong_state("set-points", error) from error
 
-    def _average(self, rewards: Float[np.ndarray, "prompt sample reward"]) -> None:
-        """Include a batch in the averages. Older batches count less."""
+    def _batch(self, rewards: Rewards) -> _Batch:
         r = rounded(rewards)
-        z = np.nan_to_num(standardize(r, over=SAMPLES, floor=floors(self._floor, r.values)).values)
-        varies = np.any(z != 0, axis=1)
-        live, flat = np.sum(varies, axis=0), z.reshape(-1, z.shape[-1])
-        rates = (self._live + live) / (self._steps + 1)
-        governed = rates[self._named & ~self._released & (rates > 0)]
-        rarest = float(np.min(governed, initial=inf))
-        half_life = max(_LEAST_HALF_LIFE, _HALF_LIFE_LIVE_GROUPS / rarest)
-        kept = 0.5 ** (1 / half_life)
-        self._products = kept * self._products + flat.T @ flat / len(flat)
-        self._live, self._steps = kept * self._live + live, kept * self._steps + 1
-        self._quiet = np.where(live > 0, 0, np.minimum(self._quiet + len(z), _QUIET_GROUPS))
+        z = as_numpy(standardize(r, over=SAMPLES, floor=floors(self._floor, r.values)).values)
+        rollouts = int(np.sum(np.any(~np.isnan(z[..., self._named]), axis=-1)))
+        z = np.nan_to_num(z)
+        live = np.asarray(np.sum(np.any(z != 0, axis=1), axis=0, dtype=np.float64))
+        return _Batch(z.reshape(-1, z.shape[-1]), len(z), live, rollouts)
+
+    def _averaged(self, batch: _Batch) -> tuple[Square, float]:
+        r"""Return the sum of $z z^\top$ and the number of rollouts. Older batches count less."""
+        kept, _, _ = self._aged(batch, _AVERAGES, self._live, self._steps)
+        products = kept * self._products + batch.z.T @ batch.z
+        return products, kept * self._rollouts + batch.rollouts
+
+    def _aged(
+        self, batch: _Batch, half_life: tuple[int, int], live: Vector, steps: float
+    ) -> tuple[float, Vector, float]:
+        """Return how much older batches count, and the counts of live groups and steps with this.
+
+        Args:
+            batch: The newest batch.
+            half_life: In live groups of the rarest reward, and how many of these a step can have.
+            live: Number of live groups of each reward so far.
+            steps: Number of steps so far.
+        """
+        groups, most = half_life
+        new = np.minimum(batch.live, most)
+        rates = (live + new) / (steps + 1)
+        varies = (new > 0) | (self._quiet < _QUIET_GROUPS)
+        governed = self._named & ~self._released & varies & (rates > 0)
+        kept = 0.5 ** (float(np.min(rates[governed], initial=most)) / groups)
+        return kept, kept * live + new, kept * steps + 1
+
+    def _realize(self, batch: _Batch, advantages: Float[np.ndarray, " rollout"]) -> None:
+        """Include the influence that the rewards had in a batch, the sum of A z."""
+        influence = np.where(self._named, advantages @ batch.z, 0.0)
+        kept, self._seen, self._seen_steps = self._aged(
+            batch, _SHARES, self._seen, self._seen_steps
+        )
+        self._influence = kept * self._influence + influence
+        self._squares = kept**2 * self._squares + np.outer(influence, influence)
 
     def _release(self, k: int, mean: float | None) -> None:
         if mean is None or isnan(self._range[k]):
@@ -247,25 +324,44 @@ class SetPoints:
             weights[active], held[active], negative[active] = solve(m, self._start[active])
         return active, weights, held, negative
 
+    def _point(self, k: int, solved: tuple[Mask, Vector, Mask, Mask]) -> SetPoint:
+        status = self._status(k, solved)
+        point = SetPoint(self._names[k], float(self._request[k]), float(self._weights[k]), status)
+        if status != NOT_ATTAINABLE:
+            return point
+        related, correlation = self._nearest(k, solved[0])
+        return point._replace(related=related, correlation=correlation)
+
     def _status(self, k: int, solved: tuple[Mask, Vector, Mask, Mask]) -> str:
         active, _, held, negative = solved
         if self._released[k]:
             return RELEASED
         if not active[k]:
-            return NOT_VARYING if self._steps else GOVERNED
-        if not held[k]:
+            return NOT_VARYING if self._steps else SETTLING
+        if held[k]:
+            return NOT_ATTAINABLE if negative[k] else AT_BOUND
+        counted = np.min(self._seen[active]) / _SHARES[0]
+        if counted >= 0.5 and self._met(k, errors=0 if np.any(held) else _ERRORS):
             return GOVERNED
-        return self._reason(k, active) if negative[k] else AT_BOUND
+        return SETTLING if counted < 1 else MISSED
 
-    def _reason(self, k: int, active: Mask) -> str:
+    def _met(self, k: int, errors: int) -> bool:
+        """Return whether the realized share of a reward is its request, within its interval."""
+        total = np.sum(np.abs(self._influence))
+        share = self._influence[k] / total
+        apart = -share * np.sign(self._influence)
+        apart[k] += 1
+        error = sqrt(max(0.0, apart @ self._squares @ apart)) / total
+        return bool(abs(share - self._request[k]) <= _TOLERANCE + errors * error)
+
+    def _nearest(self, k: int, active: Mask) -> tuple[str, float]:
+        """Return the active reward with the largest correlation with a reward, and this."""
         scale = np.sqrt(np.diag(self._products))
         with np.errstate(all="ignore"):
             correlations = self._products[k] / scale / scale[k]
         others = [j for j in np.flatnonzero(active) if j != k]
         nearest = max(others, key=lambda j: abs(correlations[j]))
-        return (
-            f"{NOT_ATTAINABLE}: correlation {correlations[nearest]:.2f} with {self._names[nearest]}"
-        )
+        return self._names[nearest], float(correlations[nearest])
 
 
 def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:

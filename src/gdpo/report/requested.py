@@ -19,24 +19,27 @@ from gdpo.experiments.reading import Experiment, Run
 from gdpo.experiments.statistics import Interval
 from gdpo.report.text import NAME, number, short
 
-_, _BOUND, _CONSTANT, _RELEASED, _NOT_ATTAINABLE = AdvantageRule.SET_POINT_STATUSES
+_CODES = AdvantageRule.SET_POINT_STATUSES
+_, _BOUND, _CONSTANT, _RELEASED, _NOT_ATTAINABLE, _SETTLING, _MISSED = _CODES
 
 _MEANINGS = {
     _BOUND: "the weight is 20 times larger or smaller than its request",
     _CONSTANT: "the reward was constant in the last 256 groups",
     _RELEASED: "the mean is near the top of the range, and the weight is back at the request",
     _NOT_ATTAINABLE: "the reward is too correlated with another one",
+    _SETTLING: "too few groups so far to know whether the recent share is the requested one",
+    _MISSED: "the recent share is not the requested one, although the weight follows the request",
 }
 
 
-HEADINGS = ("requested", "realized (95 %)", "farthest run", "weight", "governed steps", "status")
+HEADINGS = ("requested", "realized (95 %)", "farthest run", "weight", "counted steps", "status")
 """Headings of the values of a `RequestedShare`."""
 
 _NOTE = (
     "An influence share measures how strongly the advantages follow a reward, compared with the "
-    "other rewards. A reward is governed while its weight follows the request. Realized: over the "
-    "recorded steps of all runs in which every reward was governed. Farthest run: the share of the "
-    "run that is farthest from the request. Weight and status: at the end."
+    "other rewards. Realized: over the recorded steps of all runs in which every weight followed "
+    "its request (counted steps). Farthest run: the share of the run that is farthest from the "
+    "request. Weight and status: at the end. Governed: the recent share is the requested one."
 )
 
 
@@ -49,16 +52,19 @@ class RequestedShare:
     requested: float
     """The requested influence share, from 0 to 1."""
     realized: Interval
-    """The influence share over the governed steps of all runs, with its 95 % interval. NaN: there
+    """The influence share over the counted steps of all runs, with its 95 % interval. NaN: there
     are no such steps, or no rollouts were recorded."""
     farthest: float
     """Realized share of the run that is farthest from the request."""
     weight: float
     """Weight in the last step, averaged over the runs."""
     status: str
-    """Status in the last step. If the runs differ, each status with its number of runs."""
-    governed: int
-    """Number of recorded steps in which every reward with a requested share was governed."""
+    """Status in the last step as text. If the runs differ, each status with its number of runs."""
+    statuses: frozenset[str]
+    """Statuses of the runs in the last step, as in `AdvantageRule.SET_POINT_STATUSES`."""
+    counted: int
+    """Number of recorded steps in which the weight of every requested share followed its request.
+    Whether a share was met does not matter, because that would select the steps that met it."""
     steps: int
     """Number of recorded steps."""
 
@@ -66,7 +72,7 @@ class RequestedShare:
 def requested_shares(experiment: Experiment, analysis: TrainedAnalysis) -> list[RequestedShare]:
     """Return the requested and the realized influence share of each reward, for each label.
 
-    The influence of a label is pooled over the steps in which every requested share was governed.
+    The influence of a label is pooled over the steps in which every weight followed its request.
     """
     return [
         share for label in experiment.labels for share in _of_label(label, experiment, analysis)
@@ -98,7 +104,7 @@ def note(shares: Sequence[RequestedShare]) -> str:
     found = [
         f"{status[:1].upper()}{status[1:]}: {meaning}."
         for status, meaning in _MEANINGS.items()
-        if any(status in share.status for share in shares)
+        if any(status in share.statuses for share in shares)
     ]
     return " ".join([_NOTE, *found])
 
@@ -113,7 +119,7 @@ def cells(share: RequestedShare) -> tuple[str, ...]:
         f"{number(found.value)}{interval}",
         number(share.farthest),
         short(round(share.weight, 3)) if share.weight == share.weight else "–",
-        f"{share.governed:,} of {share.steps:,}",
+        f"{share.counted:,} of {share.steps:,}",
         share.status,
     )
 
@@ -126,7 +132,7 @@ def _of_label(
         for place, run in enumerate(experiment.runs)
         if run.label == label and run.requested
     ]
-    kept = [(run, recorded, governed_steps(run, recorded)) for run, recorded in runs if recorded]
+    kept = [(run, recorded, counted_steps(run, recorded)) for run, recorded in runs if recorded]
     influences = [recorded.influence(steps) for _, recorded, steps in kept if steps]
     requests = {name: share for run, _ in runs for name, share in run.requested.items()}
     for name, requested in requests.items():
@@ -138,22 +144,24 @@ def _of_label(
             realized=_share(pooled(influences), name) if influences else Interval(nan, nan, nan),
             farthest=max(each, key=lambda share: abs(share - requested), default=nan),
             weight=float(np.mean([_last(run.weights.get(name)) for run, _ in runs])),
-            status=_counted([_status(name, run, recorded) for run, recorded in runs]),
-            governed=sum(len(steps) for *_, steps in kept),
+            status=_enumerated([_words(name, run, recorded) for run, recorded in runs]),
+            statuses=frozenset(_status(name, run) for run, _ in runs),
+            counted=sum(len(steps) for *_, steps in kept),
             steps=sum(len(recorded.steps) for _, recorded, _ in kept),
         )
 
 
-def governed_steps(run: Run, recorded: RunAnalysis) -> set[int]:
-    """Return the recorded steps in which every reward with a requested share was governed."""
+def counted_steps(run: Run, recorded: RunAnalysis) -> set[int]:
+    """Return the recorded steps in which every weight followed its request."""
     known = [curve for curve in run.statuses.values() if len(curve)]
     if not known:
         return set()
-    statuses = np.stack(known)
+    codes = [_CODES.index(status) for status in AdvantageRule.FOLLOWING]
+    following = np.isin(np.stack(known), codes)
     return {
         step
         for step in recorded.steps
-        if 1 <= step <= statuses.shape[1] and not np.any(statuses[:, step - 1])
+        if 1 <= step <= following.shape[1] and np.all(following[:, step - 1])
     }
 
 
@@ -165,12 +173,15 @@ def _share(influence: Influence, name: str) -> Interval:
     return Interval(share, share - margin, share + margin)
 
 
-def _status(name: str, run: Run, recorded: RunAnalysis | None) -> str:
-    """Return the last status in words, or – if the logs average it over several steps."""
+def _status(name: str, run: Run) -> str:
+    """Return the last status, or – if the logs average it over several steps."""
     code = _last(run.statuses.get(name))
-    if code not in range(len(AdvantageRule.SET_POINT_STATUSES)):
-        return "–"
-    status = AdvantageRule.SET_POINT_STATUSES[int(code)]
+    return _CODES[int(code)] if code in range(len(_CODES)) else "–"
+
+
+def _words(name: str, run: Run, recorded: RunAnalysis | None) -> str:
+    """Return the last status, with the cause if the share is not attainable."""
+    status = _status(name, run)
     if status != _NOT_ATTAINABLE or recorded is None:
         return status
     others = {other: recorded.correlation(name, other) for other in run.requested if other != name}
@@ -181,7 +192,7 @@ def _status(name: str, run: Run, recorded: RunAnalysis | None) -> str:
     return f"{status}: correlation {known[nearest]:.2f} with {nearest}"
 
 
-def _counted(statuses: list[str]) -> str:
+def _enumerated(statuses: list[str]) -> str:
     counts = Counter(statuses)
     if len(counts) == 1:
         return statuses[0]
