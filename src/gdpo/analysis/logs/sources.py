@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from gdpo.analysis.logs.binary import event_rows, wandb_rows
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.inference import is_metric
+from gdpo.rollouts.readers.infer import is_metric
 
 Row: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = dict[int, dict[str, float]]

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from gdpo.errors import DataError
@@ -29,8 +31,9 @@ from gdpo.rollouts.readers.formats import (
     format_of_records,
     layout_of,
 )
-from gdpo.rollouts.readers.inference import (
+from gdpo.rollouts.readers.infer import (
     LOOKED_AT,
+    NAME_LISTS,
     Kind,
     Layout,
     is_like_rollouts,
@@ -47,7 +50,7 @@ from gdpo.rollouts.readers.records import (
     one_per_rollout,
     plain,
 )
-from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.report import FileReport, ReadReport
 from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import (
     UNREADABLE,
@@ -129,7 +132,7 @@ def open_file(
         known = layout_of(form.name, asked, _fields_of(schema))
         rewards = None
         if not texts:
-            rewards = TableRewards(asked, file, known, schema, lambda _: first[:LOOKED_AT])
+            rewards = TableRewards(asked, file, known, schema, lambda _: [first[:LOOKED_AT]])
         texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
         return _of_tables(found, file, known, rewards, chain([first], blocks), texts_of)
     return _of_parquet(found, asked, file, texts=texts)
@@ -157,23 +160,47 @@ def _of_parquet(
         batches = parts(open_parquet(found.path, None), _TEXTS, names)
         return _of_tables(found, file, known, None, batches, texts_of)
 
-    def first_rows(paths: Sequence[str]) -> Any:
-        tops = (path.partition(".")[0] for path in paths)
-        names = dict.fromkeys((*(p for p in paths if p in schema.names), *tops))
-        return next(parts(open_parquet(found.path, None), LOOKED_AT, list(names)), None)
+    def first_rows(paths: Sequence[str]) -> Iterator[Any]:
+        left = LOOKED_AT
+        for path in (found.path, *(each.path for each in file.siblings)):
+            with suppress(*UNREADABLE):  # which is reported when the file is read
+                batch = _first_rows(path, paths, left)
+                if batch is not None:
+                    yield batch
+                    left -= batch.num_rows
+            if left <= 0:
+                return
 
     rewards = TableRewards(asked, file, known, schema, first_rows)
     known = rewards.known
     # Equal prompts are stored once in a dictionary, so each prompt is read once.
-    prompt = None if known.group is not None else known.prompt
+    file.turns = _has_turns(known, form)
+    prompt = known.prompt if known.group is None or form.name == "columns" else None
     others = (known.step, known.group, known.total, known.advantage, known.num_tokens)
     paths = {*rewards.paths.values(), *others, known.finish_reason, prompt, "trained", "weights"}
     has_turns = form.name == "gdpo" and "turns" in schema.names
     paths |= {"turns"} if has_turns else set()
+    paths |= {known.rollout, known.turn} if file.turns else set()
+    paths |= set(NAME_LISTS)
     columns = [p for p in paths if p is not None and {p, p.partition(".")[0]} & set(schema.names)]
     size = _CHUNK if has_turns else _BATCH
     batches = parts(open_parquet(found.path, prompt), size, columns)
     return _of_tables(found, file, known, rewards, batches)
+
+
+def _first_rows(path: Path, paths: Sequence[str], most: int) -> Any:
+    """Return the columns of some paths for the first rows of a parquet file, or None if empty."""
+    parquet = open_parquet(path, None)
+    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
+    names = [name for name in parquet.schema_arrow.names if name in wanted]
+    return next(parts(parquet, most, names), None)
+
+
+def _has_turns(known: Layout | None, form: Format) -> bool:
+    """Return whether the rows of a file may be turns, because it has ids of rollouts and turns."""
+    if known is None or form.name != "columns":
+        return False
+    return known.rollout is not None and known.turn is not None
 
 
 def _table_format(
@@ -223,6 +250,7 @@ def _of_tables(
 ) -> OpenFile:
     """Return an `OpenFile` for Arrow batches, which reads the texts if `rewards` is None."""
     known = known if rewards is None else rewards.known
+    file.turns = file.format == "columns" and None not in (known.rollout, known.turn)
 
     def read() -> Batches:
         for batch in batches:
@@ -256,7 +284,25 @@ def _of_records(
     texts: bool,
 ) -> OpenFile:
     """Return an `OpenFile` for records, which reads either texts or rewards."""
-    rewards = None if texts else RecordRewards(asked, file, form.known)
+
+    def more(rows: int) -> list[Row]:
+        """Return the first rows of the later files of the run."""
+        found = list[Row]()
+        for other in file.siblings if found_kind == "jsonl" else ():
+            if len(found) >= rows:
+                break
+            scratch = FileReport(other.path, ReadReport((other.path,)), format=form.name)
+            with suppress(*UNREADABLE):  # which is reported when the file is read
+                records = islice(json_lines(scratch), rows - len(found))
+                for _, row in one_per_rollout(_rows_of(scratch, form, records, asked), scratch):
+                    row.step = other.step if row.step is None else row.step
+                    forget_texts(row)
+                    found.append(row)
+        return found
+
+    found_kind = found.kind
+    rewards = None if texts else RecordRewards(asked, file, form.known, more)
+    file.turns = _has_turns(form.known, form)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
     def read() -> Batches:
@@ -269,7 +315,7 @@ def _of_records(
             else:
                 given = [text_of_row(row) for row in rows]
                 for row in rows:
-                    forget_texts(row)
+                    forget_texts(row, checked=file.format == "columns")
             yield batch_of_rows(rows, lines, file, found.step), given
 
     return OpenFile(rewards, read())
@@ -288,7 +334,7 @@ def _some_at_a_time(
     try:
         for line, row in rollouts:
             if rewards is not None:
-                forget_texts(row)
+                forget_texts(row, checked=file.format == "columns")
                 rewards.narrow(row, line)
             lines.append(line)
             rows.append(row)

@@ -8,7 +8,7 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import records
 from gdpo.rollouts.readers.columns import Rescore
-from gdpo.rollouts.readers.inference import (
+from gdpo.rollouts.readers.infer import (
     GDPO,
     TRL,
     Kind,
@@ -55,8 +55,8 @@ class Format:
     wordless: bool = False
     """Whether the files contain no texts, so that they cannot be rescored."""
     known: Layout | None = None
-    """Meanings of the fields, for records in an unrecognized format. None if the format defines the
-    meanings."""
+    """Meanings of the fields from which the rewards are inferred. None if the format defines the
+    rewards."""
 
 
 def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
@@ -70,6 +70,7 @@ FORMATS = (
         "parquet",
         "group_index reward metrics messages",
         rows=records.art,
+        known=Layout(total="reward"),
         numbers=("group_index", "reward", "metrics"),
         texts=("messages", "metadata"),
     ),
@@ -88,13 +89,20 @@ FORMATS = (
     _format("trl", "table", "step prompt completion advantage"),
     _format("verifiers", "jsonl", "task traces", rows=records.episodes),
     _format("verifiers", "jsonl", "task nodes rewards", rows=records.episodes),
-    _format("verifiers-results", "jsonl", "example_id reward", rows=records.results),
+    _format(
+        "verifiers-results",
+        "jsonl",
+        "example_id reward",
+        rows=records.results,
+        known=Layout(total="reward"),
+    ),
     _format(
         "tinker",
         "jsonl",
         "group_idx traj_idx total_reward steps",
         rows=records.tinker,
         wordless=True,
+        known=Layout(total="total_reward"),
     ),
     _format(
         "open-instruct",
@@ -105,8 +113,16 @@ FORMATS = (
     ),
     _format("nemo-rl", "jsonl", "content rewards idx", rows=records.nemo_rl),
     _format("skyrl", "jsonl", "input_prompt output_response score", rows=records.skyrl),
-    _format("verl", "jsonl", "input output score step", rows=records.verl),
-    _format("ms-swift", "jsonl", "prompt completion", rows=records.swift, lists=True),
+    _format(
+        "verl",
+        "jsonl",
+        "input output score step",
+        rows=records.verl,
+        known=Layout(total="score"),
+    ),
+    _format(
+        "ms-swift", "jsonl", "prompt completion", rows=records.swift, lists=True, known=Layout()
+    ),
     _format(
         "ms-swift-ray",
         "jsonl",

@@ -29,14 +29,24 @@ from gdpo.rollouts.readers.files import (
     without_twins,
 )
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
-from gdpo.rollouts.readers.report import BY_IDS, BY_PROMPT, FileReport, ReadReport
+from gdpo.rollouts.readers.infer import Inferred, Values
+from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, ReadReport
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
-from gdpo.rollouts.readers.table import RolloutTable, joined, places
-from gdpo.rollouts.readers.turns import TOO_MANY, fits, turns_of, without_single
+from gdpo.rollouts.readers.table import FOUND, RECORDED, RolloutTable, joined, places
+from gdpo.rollouts.readers.turns import (
+    TOO_MANY,
+    TURN_ROWS,
+    fits,
+    turns_of,
+    whole_rollouts,
+    without_single,
+)
 
 _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, even if the rollouts are not
 new."""
+_SIBLINGS = 64
+"""Maximum number of further files of a run whose values are used to infer its rewards."""
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
@@ -54,7 +64,11 @@ class RolloutReading(Iterator[RolloutTable]):
         files = find_files(paths, self.report.left_out)
         if asked.format is None and asked.columns is None:
             files = without_twins(files, _is_record, self.report.left_out)
-        parts = (part for file in files for part in _read_file(file, asked, self.report))
+        parts = (
+            part
+            for place, file in enumerate(files)
+            for part in _read_file(file, asked, self.report, files[place + 1 :])
+        )
         self._tables = self._finished(_whole_steps(parts, self.report))
 
     def __iter__(self) -> "RolloutReading":
@@ -68,14 +82,27 @@ class RolloutReading(Iterator[RolloutTable]):
             if self._repeated(table):
                 continue
             self.report.torn_steps[table.run, int(table.steps[0])] += 1
+            table = self._one_row_each(table)
             groups = self._groups(table)
             self._count(groups, table.grouped_by)
             yield replace(without_single(table), groups=groups)
 
+    def _one_row_each(self, table: RolloutTable) -> RolloutTable:
+        """Return the table with one row per rollout if its rows are turns. Report other rows."""
+        whole = whole_rollouts(table)
+        if len(whole) < len(table):
+            rows = np.flatnonzero(~np.isin(table.row, whole.row) | (table.file != table.file[0]))
+            for index, path in enumerate(table.files):
+                lost = int(np.sum(table.file == index)) - int(np.sum(whole.file == index))
+                if lost:
+                    row = int(table.row[rows[0]]) if len(rows) else None
+                    _file_of(self.report, path).give_back(row, TURN_ROWS, rows=lost)
+        return whole
+
     def _groups(self, table: RolloutTable) -> np.ndarray:
         """Group by the file's group ids, else into blocks of `group_size` rows, else by prompt."""
         groups, size = table.groups, self._group_size
-        if table.grouped_by == BY_IDS:
+        if table.grouped_by in (BY_IDS, BY_BOTH):
             self.report.size_unused += len(groups) if size is not None else 0
             return groups
         if size is None:
@@ -89,7 +116,7 @@ class RolloutReading(Iterator[RolloutTable]):
     def _count(self, groups: np.ndarray, how: str) -> None:
         _, sizes = np.unique(groups, return_counts=True)
         by = f"group_size={self._group_size}" if self._group_size else how
-        self.report.grouped_by[how if how == BY_IDS else by] += len(groups)
+        self.report.grouped_by[how if how in (BY_IDS, BY_BOTH) else by] += len(groups)
         self.report.groups += len(sizes)
         for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
             self.report.group_sizes[int(size)] += int(count)
@@ -159,13 +186,21 @@ def read_rollout_files(
 
 
 def _read_file(
-    found: RolloutFile, asked: ReaderOptions, report: ReadReport
+    found: RolloutFile, asked: ReaderOptions, report: ReadReport, later: Sequence[RolloutFile] = ()
 ) -> Iterator[RolloutTable]:
-    """Yield the tables of a file, and report what cannot be read."""
+    """Yield the tables of a file, and report what cannot be read.
+
+    Args:
+        found: The file.
+        asked: Options that the caller passed.
+        report: Report on all files.
+        later: Files that are read after this one.
+    """
     if found.kind not in KINDS_READ:
         report.left_out[found.path] = f"its extension is none of {', '.join(ENDINGS)}"
         return
-    file = FileReport(found.path, report)
+    alike = [each for each in later if (each.run, each.kind) == (found.run, found.kind)]
+    file = FileReport(found.path, report, run=found.run, siblings=alike[:_SIBLINGS])
     try:
         yield from _tables(found, asked, file)
     except UNREADABLE as error:
@@ -176,7 +211,7 @@ def _read_file(
 
 
 def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
-    rescore = asked.rescore
+    rescore, run, path = asked.rescore, found.run, found.path
     opened = open_file(found, asked, file, texts=rescore is not None)
     if opened is None:
         file.end_without_rows()
@@ -194,7 +229,8 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
                 paths, how = opened.rewards.of(batch, rows)
                 columns = {name: batch.reward(path, rows) for name, path in paths.items()}
                 ranges = opened.rewards.ranges
-            file.found_rewards(columns, how)
+            scalar = opened.rewards is not None and opened.rewards.scalar
+            file.found_rewards(columns, how, scalar=scalar)
             _report_groups(batch, rows, file)
             none = np.full(len(lines), np.nan)
             rewards = [
@@ -202,14 +238,20 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
                 for name, column in columns.items()
             ]
             values = np.stack(rewards, axis=-1) if rewards else np.zeros((len(lines), 0))
+            found = None if opened.rewards is None else opened.rewards.inferred
             if opened.rewards is not None:
                 weights = _weights(batch, rows, values, columns, of_batch["groups"][rows], file)
+            in_total = found is not None and weights is None and bool(found.weights)
+            if found is not None and in_total:
+                values, weights = _as_in_total(found, columns, values, of_batch["total"][rows])
+                _report_total(found, values, weights, of_batch["total"][rows], lines, file)
             table = RolloutTable(
-                run=found.run,
+                run=run,
                 format=file.format,
                 names=tuple(columns),
                 weights=weights,
-                files=(found.path,),
+                weights_from=FOUND if in_total else RECORDED,
+                files=(path,),
                 rewards=values,
                 file=np.zeros(len(lines), np.int64),
                 row=numbered + np.arange(len(batch))[rows],
@@ -277,6 +319,46 @@ def _weights(
         return None
     _report_weights(weights, groups, lines, file)
     return weights
+
+
+def _as_in_total(
+    found: Inferred,
+    names: Iterable[str],
+    values: Float[np.ndarray, "rollout reward"],
+    total: Values,
+) -> tuple[Float[np.ndarray, "rollout reward"], Float[np.ndarray, "rollout reward"]]:
+    """Return the rewards with the weights found in the total, and 0 where the total adds nothing.
+
+    A reward that no rollout had when the weights were found has weight 1.
+    """
+    zeros = np.array([name in found.zeros for name in names], np.bool_)
+    missing = np.isnan(values) & zeros & np.isfinite(total)[:, None]
+    values = np.where(missing, 0.0, values)
+    weights = np.array([found.weights.get(name, 1.0) for name in names])
+    return values, np.where(np.isnan(values), np.nan, weights)
+
+
+def _report_total(
+    found: Inferred,
+    values: Float[np.ndarray, "rollout reward"],
+    weights: Float[np.ndarray, "rollout reward"],
+    total: Values,
+    lines: Int[np.ndarray, " rollout"],
+    file: FileReport,
+) -> None:
+    """Report rollouts of which the weights found in the first rollouts do not give the total."""
+    whole = np.isfinite(total)
+    if not whole.any():
+        return
+    apart = total - np.nansum(values * weights, axis=1)
+    size = np.nansum(np.abs(values * weights), axis=1) + np.abs(total)
+    wrong = whole & (np.abs(apart - found.constant) > found.rounding + 1e-5 * size)
+    if wrong.any():
+        what = (
+            f"{found.total!r} is not the sum that the weights of the first rollouts give: give the "
+            "weights of these rollouts (--weights)"
+        )
+        file.note(int(lines[np.argmax(wrong)]), what, count=int(wrong.sum()))
 
 
 def _report_weights(
