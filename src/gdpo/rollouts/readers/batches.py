@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -284,24 +285,11 @@ def _of_records(
     texts: bool,
 ) -> OpenFile:
     """Return an `OpenFile` for records, which reads either texts or rewards."""
-
-    def more(rows: int) -> list[Row]:
-        """Return the first rows of the later files of the run."""
-        found = list[Row]()
-        for other in file.siblings if found_kind == "jsonl" else ():
-            if len(found) >= rows:
-                break
-            scratch = FileReport(other.path, ReadReport((other.path,)), format=form.name)
-            with suppress(*UNREADABLE):  # which is reported when the file is read
-                records = islice(json_lines(scratch), rows - len(found))
-                for _, row in one_per_rollout(_rows_of(scratch, form, records, asked), scratch):
-                    row.step = other.step if row.step is None else row.step
-                    forget_texts(row)
-                    found.append(row)
-        return found
-
-    found_kind = found.kind
-    rewards = None if texts else RecordRewards(asked, file, form.known, more)
+    rewards = (
+        None
+        if texts
+        else RecordRewards(asked, file, form.known, partial(_later_rows, file, asked, form))
+    )
     file.turns = _has_turns(form.known, form)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
@@ -319,6 +307,24 @@ def _of_records(
             yield batch_of_rows(rows, lines, file, found.step), given
 
     return OpenFile(rewards, read())
+
+
+def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int) -> list[Row]:
+    """Return up to this number of rows from the later files of the run, without their texts."""
+    found = list[Row]()
+    for other in file.siblings:
+        if len(found) >= rows or other.kind not in ("jsonl", "parquet"):
+            break
+        scratch = FileReport(other.path, ReadReport((other.path,)), format=form.name)
+        with suppress(*UNREADABLE):  # which is reported when the file is read
+            lines = other.kind == "jsonl"
+            source = json_lines(scratch) if lines else _records_of(other, asked, form, texts=False)
+            records = islice(source, rows - len(found))
+            for _, row in one_per_rollout(_rows_of(scratch, form, records, asked), scratch):
+                row.step = other.step if row.step is None else row.step
+                forget_texts(row)
+                found.append(row)
+    return found
 
 
 def _some_at_a_time(

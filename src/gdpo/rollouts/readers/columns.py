@@ -27,6 +27,7 @@ from gdpo.rollouts.readers.infer import (
     Values,
     grouping,
     pair,
+    restarted,
     spread,
 )
 from gdpo.rollouts.readers.records import Doubtful, Row, number, plain
@@ -448,6 +449,8 @@ def _grouped(
 ) -> dict[str, Key]:
     """Return the groups of a batch, and its turns, and report ids that the prompts contradict."""
     found = grouping(steps, ids, prompts, rollouts, turns)
+    if not found.split and np.all(steps == steps[:1]):
+        found, file.seen = restarted(found, ids, prompts, file.seen)
     file.split |= found.split
     if found.split:
         file.note(None, SPLIT, count=found.differing)

@@ -106,7 +106,16 @@ _TOKENS = (
 _TOTALS = (
     *("reward", "score", "total_reward", "total", "total_score", "reward_total", "score_total"),
     *("reward_sum", "sum_reward", "overall_reward", "final_reward", "combined_reward"),
-    *("weighted_reward", "overall_score", "final_score", "overall", "rewards", "scores"),
+    *(
+        "reward_score",
+        "score_reward",
+        "weighted_reward",
+        "overall_score",
+        "final_score",
+        "overall",
+        "rewards",
+        "scores",
+    ),
 )
 _ROLLOUTS = (
     *("rollout_id", "trajectory_id", "traj_id", "episode_id", "sample_id", "completion_id"),
@@ -204,6 +213,8 @@ _VOCABULARY = frozenset(
     | {"validity", "valid", "robustness", "security", "process", "thinking", "planning", "plan"}
 ) - {"steps"}
 """Words in the names of rewards."""
+_LISTED = 64
+"""Maximum length of a list of rewards. A longer list has one value for each token."""
 _NAME_KEYS = ("name", "key", "reward", "reward_name", "metric", "type", "fn", "func", "id", "label")
 _VALUE_KEYS = ("value", "score", "reward", "val", "result", "amount")
 NAME_LISTS = (
@@ -401,9 +412,9 @@ class Inferred:
             "asked": "as given",
             "none": "",
         }[self.kind]
-        if self.kind == "other" and self.weights:
-            where = "the numbers that add up to the total"
-        if self.total is not None and self.kind not in ("total", "asked"):
+        if self.kind == "other" and self.total is not None:
+            where = f"the numbers that add up to {self.total!r}, with weights"
+        elif self.total is not None and self.kind not in ("total", "asked"):
             where += f"; {self.total!r} is their total"
         return where + passed_over(self.left_out)
 
@@ -454,10 +465,12 @@ def infer(
             otherwise, because the format stores the rewards there. Default: to be found out.
     """
     numbers = sample.numbers
-    free = [p for p in numbers if p not in known.taken() - {known.total}]
+    taken = known.taken() - {known.total}
+    free = [p for p in numbers if p not in taken and np.isfinite(numbers[p]).any()]
+    empty = [p for p in numbers if p not in (*known.taken(), *free)]
     totals, copied = _totals(free, numbers, known)
     rest = [path for path in free if path not in totals and path not in copied]
-    kind, prefix, parts = _parts(rest, kind)
+    kind, prefix, parts = _parts([*rest, *empty] if kind == "none" else rest, kind)
     unread = [path for path in texts if is_all_rewards(path)]
     if (unread and kind == "other") or (texts and not parts and not totals):
         why = f"{listed(unread or texts)} cannot be read as numbers: write one number per reward"
@@ -475,6 +488,7 @@ def infer(
     if found.refused:
         return found
     taken = {*found.names.values(), found.total}
+    rest += [path for path in empty if path not in rest]
     unused = [p for p in totals if _varies(numbers[p])]
     left: dict[str, Reason] = {p: "name" for p in rest + unused if p not in taken}
     repeated = tuple((p, q) for p, q in copied.items() if q in taken)
@@ -509,7 +523,8 @@ def _parts(rest: Sequence[str], kind: Where) -> tuple[Where, str, list[str]]:
     named = [path for path in rest if is_named_reward(path)]
     if prefix and not (_is_measures(prefix) and any(not p.startswith(prefix) for p in named)):
         return "object", prefix, _described([p for p in rest if _name_in(p, prefix) is not None])
-    if any(map(_names_reward, named)):
+    others = [path for path in rest if path not in named and _is_likely(path)]
+    if named and (any(map(_names_reward, named)) or not any(map(_is_vocabulary, others))):
         return "named", "", named
     return "other", "", [p for p in rest if _is_likely(p) and not isinstance(p, Inner)]
 
@@ -587,8 +602,8 @@ class _Candidates:
     ) -> Inferred:
         """Return some fields as rewards, with the weights of their total."""
         names = {_name_in(path, self.prefix) or path: path for path in paths}
-        if fit is None:
-            return Inferred(self.kind, names, self.prefix)
+        if fit is None or not fit.enough:
+            return Inferred(self.kind, names, self.prefix, total)
         guessed = [path for path in paths if self.kind in _GUESSED]
         idle: dict[str, Reason] = {path: "weight 0" for path in guessed if fit.weight(path) == 0}
         names = {name: path for name, path in names.items() if path not in idle}
@@ -711,6 +726,8 @@ class Fit:
     """What the total contains besides the fields."""
     rounding: float
     """Largest difference between the total and the sum that rounding explains."""
+    enough: bool
+    """Whether there are enough rollouts to trust the weights."""
     certain: bool
     """Whether the fields take enough different values to rule out a coincidence."""
 
@@ -727,19 +744,21 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
     rows = np.flatnonzero(np.isfinite(numbers[total]))
     rows = rows[:: max(1, len(rows) // _COMPARED)]
     varying = [p for p in paths if _varies(np.nan_to_num(numbers[p][rows]))]
-    if not 0 < len(varying) <= _ADDED_UP or len(rows) < max(_ENOUGH, 3 * len(varying) + 3):
+    if not 0 < len(varying) <= min(_ADDED_UP, len(rows) - 1):
         return None
+    enough = len(rows) >= max(_ENOUGH, 3 * len(varying) + 3)
     whole = numbers[total][rows]
     columns = [numbers[path][rows] for path in varying]
     added = np.nan_to_num(np.stack(columns, axis=-1), posinf=0, neginf=0)
     size = np.abs(added).max(axis=0)
     if max(size.max(), np.abs(whole).max()) > 1e30 or not _varies(whole):
         return None
-    design = np.column_stack([added / size, np.ones(len(rows))])
+    design = np.column_stack([added / size, np.full(len(rows), float(enough))])
     weights = np.linalg.lstsq(design, whole, rcond=None)[0][:-1] / size
     error = whole - added @ weights
+    error = error - error.mean() if enough else error
     rounding = _rounding(whole) + float(np.abs(weights) @ list(map(_rounding, columns)))
-    if np.abs(error - error.mean()).max() > min(2 * rounding, 0.1 * float(np.std(whole))):
+    if np.abs(error).max() > min(2 * rounding, 0.1 * float(np.std(whole))):
         return None
     weights = _rounded(weights, added, whole)
     different = len(np.unique(added, axis=0))
@@ -748,7 +767,8 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
         frozenset(p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()),
         float(np.median(whole - added @ weights)),
         2 * rounding,
-        different > len(varying) + 1,
+        enough,
+        enough and different > len(varying) + 1,
     )
 
 
@@ -843,8 +863,8 @@ def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferr
     for total in dict.fromkeys(([known.total] if known.total is not None else []) + named):
         if total in taken or total not in sample.numbers:
             continue
-        fit = explained(list(taken & set(sample.numbers)), sample.numbers, total)
-        if fit is None or not (fit.certain or _may_be_total(total)):
+        fit = explained([p for p in paths.values() if p in sample.numbers], sample.numbers, total)
+        if fit is None or not fit.enough or not (fit.certain or _may_be_total(total)):
             continue
         if len(paths) == 1 or sum(map(bool, fit.weights.values())) > 1:
             weights = {name: fit.weight(path) for name, path in paths.items()}
@@ -1039,7 +1059,7 @@ def _is_never(path: str, *, lenient: bool = False) -> bool:
         or "_".join(words) in _NEVER_WHOLE
         or not _NEVER.isdisjoint(words)
         or any(_is_time(word) or word.startswith("iter") for word in words)
-        or (bool(words) and (words[-1] in _LENGTHS or words[0] in {"num", "n", "count"}))
+        or (bool(words) and (words[-1] in _LENGTHS or _is_count(words)))
         or (not named and bool({"has", "is", "was", "did", "flag"} & set(words[:1])))
         or (not named and not _REFERENCES.isdisjoint(words))
         or (not _REWARD.isdisjoint(words) and not _is_total(path) and name not in _TOTALS)
@@ -1063,6 +1083,10 @@ def _raw(path: str) -> int:
 def _base(path: str) -> frozenset[str]:
     """Return the words that the raw and the transformed form of one reward share."""
     return frozenset(_words(_leaf(path))) - _REWARD_ONLY - _RAW - _SHAPED
+
+
+def _is_count(words: Sequence[str]) -> bool:
+    return words[0] in {"num", "n", "count"} and words[1:2] != [] and words[1].isalpha()
 
 
 def _is_time(word: str) -> bool:
@@ -1111,8 +1135,7 @@ def grouping(steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> G
 
     If most ids have several prompts, as when ids restart in every batch, id and prompt together
     form a group. If most prompts are then alone, the prompts contain text of a single rollout, such
-    as a path, and the ids are used. In rows of a single step, an id whose prompts agree is still
-    told by its first prompt from the same id in other rows.
+    as a path, and the ids are used.
 
     Args:
         steps: Step of each row.
@@ -1134,8 +1157,6 @@ def grouping(steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> G
     apart = np.bincount(group, weights=asked != asked[first][group]) > 0
     compared, differing = int(np.sum(sizes > 1)), int(np.sum(apart))
     if 2 * differing <= compared or not compared:
-        if np.all(steps == steps[0]):  # the steps may be unknown, so that an id occurs again
-            keys[rows] = pair(ids[rows], asked[first][group])
         return Grouping(keys, differing=differing, compared=compared)
     together = pair(given, asked)
     _, place, alike = np.unique(together, return_inverse=True, return_counts=True)
@@ -1143,6 +1164,40 @@ def grouping(steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> G
     if split:
         keys[rows] = pair(ids[rows], asked)
     return Grouping(keys, split, differing, compared)
+
+
+def restarted(
+    found: Grouping, ids: Key, prompts: Key, seen: tuple[Key, Key] | None
+) -> tuple[Grouping, tuple[Key, Key]]:
+    """Return the groups of rows whose ids may have occurred in earlier rows with other prompts.
+
+    Such an id has restarted, as in a file without steps, and forms a group with its prompt.
+
+    Args:
+        found: Groups of the rows.
+        ids: Key of the group id of each row, or `NO_KEY`.
+        prompts: Key of the prompt of each row, or `NO_KEY`.
+        seen: Ids of earlier rows, sorted, and their first prompts. None: there are none.
+    """
+    rows = np.flatnonzero((ids != NO_KEY) & (prompts != NO_KEY))
+    given, first, group = np.unique(ids[rows], return_index=True, return_inverse=True)
+    asked = prompts[rows][first]
+    if seen is None:
+        return found, (given, asked)
+    place = np.minimum(np.searchsorted(seen[0], given), max(len(seen[0]) - 1, 0))
+    known = seen[0][place] == given if len(seen[0]) else np.zeros(len(given), np.bool_)
+    again = known & (seen[1][place] != asked) if len(seen[0]) else known
+    other = np.flatnonzero(again[group])
+    keys = found.keys.copy()
+    keys[rows[other]] = pair(ids[rows[other]], asked[group[other]])
+    together = np.append(seen[0], given[~known]), np.append(seen[1], asked[~known])
+    order = np.argsort(together[0])
+    several = int(np.sum(again))
+    split = 2 * several > int(np.sum(known)) and several > 0
+    return replace(found, keys=keys, split=split, differing=several), (
+        together[0][order],
+        together[1][order],
+    )
 
 
 def _of_first_turns(prompts: Key, keys: Key, rollouts: Key, turns: Key) -> Key:
@@ -1180,7 +1235,7 @@ def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
         return spread(value, names) if isinstance(value, (list, dict)) else None
     if isinstance(value, Mapping):
         return {str(name): found for name, found in cast("Mapping[Any, Any]", value).items()}
-    if not isinstance(value, (list, tuple)) or not value:
+    if not isinstance(value, (list, tuple)) or not 0 < len(cast("list[Any]", value)) <= _LISTED:
         return None
     items = cast("list[Any]", value)
     if all(isinstance(item, Mapping) for item in items):

@@ -575,7 +575,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
                 found[path] = value
         for name, value in inner.items() if depth < _DEEPEST else ():
             if type(value) in _SPREAD and is_container(str(name)):
-                value = spread(value, listed_names(record))
+                value = spread(value, listed_names(inner))
                 found.pop(f"{above}{name}", None) if value is not None else None
             path = f"{above}{name}"
             if isinstance(value, dict) and path not in but:

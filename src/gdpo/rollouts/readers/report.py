@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from gdpo.rollouts.readers.files import RolloutFile, kind_of
-from gdpo.rollouts.readers.infer import Inferred, Reason, likely, listed
+from gdpo.rollouts.readers.infer import Inferred, Key, Reason, likely, listed
 
 _NAMED = 12
 """Maximum number of fields to propose as rewards in a command."""
@@ -86,6 +86,8 @@ class FileReport:
     """Readings between which the file does not decide, each as a list of rewards."""
     split: bool = False
     """Whether group id and prompt form a group together, because the prompts contradict the ids."""
+    seen: tuple[Key, Key] | None = None
+    """Group ids of earlier rows of a file without steps, with their prompts."""
     turns: bool = False
     """Whether rows that have the same rollout id are turns of one rollout."""
     run: str = ""

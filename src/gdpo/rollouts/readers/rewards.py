@@ -143,10 +143,10 @@ class RecordRewards:
         for row in rows:
             row.total = None if self._no_total else row.total
             row.weights = row.weights or self._weights_of(row)
-            if self._known.total is None and found.total is not None:
-                row.total, row.total_name = row.rewards.get(found.total), found.total
-            elif row.total_name in found.names.values():
+            if row.total_name in found.names.values():
                 row.rewards = {row.total_name: row.total, **row.rewards}
+            if found.total is not None and found.total != self._known.total:
+                row.total, row.total_name = row.rewards.get(found.total), found.total
             named = ((self._name_of(path), value) for path, value in row.rewards.items())
             row.rewards = {name: value for name, value in named if name is not None}
 
@@ -169,9 +169,11 @@ class RecordRewards:
         lines = batch.lines[rows].tolist()
         names, how = self._names(part, lines)
         numbers = list(self._file.numbers)
-        if self._file.format != "columns":
+        if self._known is None:
             numbers = [n for n, v in part[0].rewards.items() if type(v) is not Doubtful]
             numbers += [part[0].total_name] if part[0].total is not None else []
+        elif self._file.format != "columns":
+            numbers.sort(key=lambda name: name == part[0].total_name)
         for name in names:
             found = any(name in row.rewards or name == row.total_name for row in part)
             if not found:
@@ -388,12 +390,15 @@ class TableRewards:
             if path in numeric:
                 what = f"reward {name!r} is the text of a number, and is read as that number"
                 self._file.note(None, what)
-        if self.known.total is None and found.total is not None:
+        if found.total is not None:
             self.known = replace(self.known, total=found.total)
         own = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
         own = self._floats() if self._file.format == "trl" else own
-        named = ((found.name_of(path), path) for path in (*own, *numeric))
-        return self._few({name: path for name, path in named if name is not None}), found.how
+        named = {name: path for name, path in found.names.items() if path in self._kinds}
+        known = [*named.values(), *found.left_out]
+        more = {path: found.name_of(path) for path in (*own, *numeric) if path not in known}
+        named |= {name: path for path, name in more.items() if name is not None}
+        return self._few(named), found.how
 
     def _reward_texts(self) -> list[str]:
         return [
