@@ -13,7 +13,7 @@ from gdpo.rollouts.readers.infer import (
     TRL,
     Kind,
     Layout,
-    is_metric,
+    are_metrics,
     kinds_in,
     layout,
     listed,
@@ -191,7 +191,7 @@ def format_of(
     form = recognized(kind, fields, record) if asked.columns is None else None
     if form is not None:
         return form, f"detected from the fields {', '.join(sorted(form.fields))}"
-    if asked.columns is None and any(map(is_metric, numbers := list(numbers))):
+    if asked.columns is None and are_metrics(fields, numbers := list(numbers)):
         raise DataError("the rows are metrics of whole steps, not rollouts")
     by_columns = asked.columns is not None or asked.rewards is not None
     if by_columns or looks_rewarded(fields, numbers):

@@ -35,6 +35,14 @@ _METRIC = re.compile(
 )
 
 
+_LOGGED = frozenset(
+    {"loss", "grad_norm", "learning_rate", "lr", "epoch", "train_loss", "reward_std", "kl", "entropy"}
+    | {"clip_ratio", "completion_length", "mean_length", "num_tokens", "_runtime", "_timestamp"}
+    | {"_step", "policy_loss", "frac_reward_zero_std", "step_time", "train_runtime"}
+)
+"""Numbers that a trainer logs for a whole step."""
+
+
 class Inner(str):
     """Marks a path into an object or struct, because the name of a column may contain dots too."""
 
@@ -330,6 +338,8 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
 def is_like_rollouts(fields: Collection[str]) -> bool:
     """Return whether a file without recognizable rewards may still contain rollouts."""
     spelt = _spelt(fields)
+    if are_metrics(fields, fields):
+        return False
     return any(name in spelt for name in (*_PROMPTS, *_GROUPS, *_COMPLETIONS)) or any(
         not _REWARD.isdisjoint(_words(name)) for name in fields
     )
@@ -470,7 +480,7 @@ def infer(
     empty = [p for p in numbers if p not in (*known.taken(), *free)]
     totals, copied = _totals(free, numbers, known)
     rest = [path for path in free if path not in totals and path not in copied]
-    kind, prefix, parts = _parts([*rest, *empty] if kind == "none" else rest, kind)
+    kind, prefix, parts = _parts(rest if kind == "function" else [*rest, *empty], kind)
     unread = [path for path in texts if is_all_rewards(path)]
     if (unread and kind == "other") or (texts and not parts and not totals):
         why = f"{listed(unread or texts)} cannot be read as numbers: write one number per reward"
@@ -935,6 +945,19 @@ def is_all_rewards(path: str) -> bool:
 def is_metric(path: str) -> bool:
     """Return whether the name is that of a statistic of a whole step, as trainers log them."""
     return _METRIC.fullmatch(path) is not None
+
+
+def are_metrics(fields: Collection[str], numbers: Iterable[str]) -> bool:
+    """Return whether the fields are those of a log of whole steps, not of rollouts.
+
+    A log has statistics of rewards, or no texts and no groups, but several numbers of a trainer.
+    """
+    if any(map(is_metric, numbers)):
+        return True
+    spelt = _spelt(fields)
+    if any(name in spelt for name in (*_PROMPTS, *_GROUPS, *_COMPLETIONS)):
+        return False
+    return len(_LOGGED & {_leaf(name) for name in (*spelt, *fields)}) > 1
 
 
 def is_container(name: str) -> bool:

@@ -12,6 +12,7 @@ from gdpo.rollouts.readers.infer import Inferred, Key, Reason, likely, listed
 _NAMED = 12
 """Maximum number of fields to propose as rewards in a command."""
 BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
+_USUAL_SIZES = (8, 16, 4, 6, 5, 3, 2)
 BY_BOTH = "group id and prompt"
 """Ways in which rollouts are grouped, in addition to `group_size`."""
 
@@ -367,6 +368,25 @@ def without_rewards(report: ReadReport) -> str:
         return f"{found} with --rewards"
     return f"{found}, {'for example' if len(commands) == 1 else 'with one of'}:\n" + "\n".join(
         commands
+    )
+
+
+def groups_of_one(report: ReadReport) -> str:
+    """Return an error message if every group has one rollout, so that nothing can be compared.
+
+    The message is empty if a group has several rollouts.
+    """
+    if not report.alone:
+        return ""
+    each = report.read // max(len(report.torn_steps), 1)
+    size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
+    paths = " ".join(quote(str(path)) for path in report.paths)
+    return (
+        f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
+        f"rollouts were grouped by {', '.join(report.grouped_by)}. Name the column with the group "
+        f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number of "
+        "rollouts per prompt if these follow each other, for example:\n"
+        f"gdpo analyze {paths} --group-size {size}"
     )
 
 
