@@ -185,7 +185,9 @@ def a_layout(seed):
     beside = [str(n) for n in rng.choice(beside, int(rng.integers(1, 5)), replace=False)]
     if shape != "flat" or convention == "plain":
         beside = [name for name in beside if name != "acc" or "accuracy" in names]
-    of_data = [str(n) for n in rng.choice(list(dataset(rng)), int(rng.integers(0, 3)), replace=False)]
+    of_data = [
+        str(n) for n in rng.choice(list(dataset(rng)), int(rng.integers(0, 3)), replace=False)
+    ]
     rounded = rng if rng.random() < 0.5 else None
     rows, truth, columns = [], [], {}
     for step, prompt, sample, values in a_run(rng, number):
@@ -212,13 +214,18 @@ def a_layout(seed):
             for turn in range(int(rng.integers(1, 4))):
                 place = {"rollout_id": f"{step}-{prompt}-{sample}", "turn": turn}
                 rows.append(
-                    record | {field_of["prompt"]: said, field_of["completion"]: f"a{turn}"} | place | rest
+                    record
+                    | {field_of["prompt"]: said, field_of["completion"]: f"a{turn}"}
+                    | place
+                    | rest
                 )
                 said += f" | a{turn} | {rng.random():.4f}"
         else:
             rows.append(record | {field_of["completion"]: f"answer {sample}"} | rest)
-        truth.append({"step": 0 if ids == "restart, no step" else step, "group": f"{key}"}
-                     | {f"t{k}": value for k, value in enumerate(values)})
+        truth.append(
+            {"step": 0 if ids == "restart, no step" else step, "group": f"{key}"}
+            | {f"t{k}": value for k, value in enumerate(values)}
+        )
     what = {"shape": shape, "names": convention if shape == "flat" else container, "total": how}
     what |= {"called": total if how != "none" else "", "ids": ids, "turns": turns, "file": file}
     listed = [str(k) for k in range(number)] if shape == "list" else names
@@ -258,7 +265,11 @@ def shares(found):
     """Return weight share, influence share and its margin of each reward."""
     (run,) = found["runs"]
     return {
-        each["name"]: (each["weight_share"], each["influence_share"] or 0, each["influence_margin"] or 0)
+        each["name"]: (
+            each["weight_share"],
+            each["influence_share"] or 0,
+            each["influence_margin"] or 0,
+        )
         for each in run["rewards"]
     }
 
@@ -310,7 +321,9 @@ def judged(layout, folder):
         if code != 0:
             return "wrong", f"{line} fails: {err[-200:]}"
         found = json.loads(out)
-        names = command[command.index("--rewards") + 1].split(",") if "--rewards" in command else None
+        names = (
+            command[command.index("--rewards") + 1].split(",") if "--rewards" in command else None
+        )
         if names is not None and list(shares(found)) != names:
             return "wrong", f"{line} reads {list(shares(found))}"
         good |= not wrong_in(found, layout, true)

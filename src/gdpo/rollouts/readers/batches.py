@@ -183,10 +183,20 @@ def _of_parquet(
     paths |= {"turns"} if has_turns else set()
     paths |= {known.rollout, known.turn} if file.turns else set()
     paths |= set(NAME_LISTS)
-    columns = [p for p in paths if p is not None and {p, p.partition(".")[0]} & set(schema.names)]
+    columns = [name for name in (_column_of(p, schema) for p in paths if p is not None) if name]
     size = _CHUNK if has_turns else _BATCH
     batches = parts(open_parquet(found.path, prompt), size, columns)
     return _of_tables(found, file, known, rewards, batches)
+
+
+def _column_of(path: str, schema: Any) -> str:
+    """Return the column or the field of a struct to read for a path, or "" if there is none."""
+    if path in schema.names:
+        return path
+    above = path.partition(".")[0]
+    if above not in schema.names:
+        return ""
+    return path if kind_of_type(schema.field(above).type) == "object" else above
 
 
 def _first_rows(path: Path, paths: Sequence[str], most: int) -> Any:

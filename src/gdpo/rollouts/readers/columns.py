@@ -224,9 +224,6 @@ def batch_of_rows(
         found = [row.weights.get(name) if row.weights else None for row in part]
         return None if all(each is None for each in found) else np.array(found, np.float64)
 
-    def keys(given: list[Any]) -> Key:
-        return np.array([NO_KEY if key is None else key for key in given], np.int64)
-
     def columns() -> dict[str, np.ndarray]:
         steps = np.array([_step(row.step, step) for row in rows], np.int64)
         ids, prompts = keys([row.group for row in rows]), keys([row.prompt for row in rows])
@@ -255,6 +252,11 @@ def batch_of_rows(
         weight=weight,
         rows=rows,
     )
+
+
+def keys(given: Sequence[int | None]) -> Key:
+    """Return keys as an array, with `NO_KEY` for those that are missing."""
+    return np.array([NO_KEY if key is None else key for key in given], np.int64)
 
 
 def forget_texts(row: Row, *, checked: bool = False) -> None:

@@ -36,7 +36,17 @@ _METRIC = re.compile(
 
 
 _LOGGED = frozenset(
-    {"loss", "grad_norm", "learning_rate", "lr", "epoch", "train_loss", "reward_std", "kl", "entropy"}
+    {
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "lr",
+        "epoch",
+        "train_loss",
+        "reward_std",
+        "kl",
+        "entropy",
+    }
     | {"clip_ratio", "completion_length", "mean_length", "num_tokens", "_runtime", "_timestamp"}
     | {"_step", "policy_loss", "frac_reward_zero_std", "step_time", "train_runtime"}
 )
@@ -205,7 +215,7 @@ with other meanings."""
 _NO_CHILDREN = frozenset({"info", "meta", "metadata", "extra", "extras", "debug", "details", "log"})
 """Objects inside an object of rewards that contain no rewards."""
 _VOCABULARY = frozenset(
-    {"acc", "accuracy", "accurate", "correct", "correctness", "format", "formatting", "fmt"}
+    {"acc", "accuracy", "accurate", "correct", "correctness", "format", "formatting"}
     | {"style", "tests", "test", "passed", "pass", "bugs", "bug", "tool", "judge", "judged"}
     | {"safety", "safe", "harmless", "harmlessness", "helpful", "helpfulness", "honesty", "honest"}
     | {"quality", "relevance", "relevant", "coherence", "coherent", "fluency", "brevity", "brief"}
@@ -318,8 +328,8 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     """Return whether a file may contain rollouts with rewards.
 
     The file must have a field `reward` or `score`, or reward components together with a prompt or
-    group. A prompt or group is required because training logs also contain numbers with the names
-    of rewards.
+    group, or two numbers with usual names of rewards. A prompt or group is required because
+    training logs also contain numbers with the names of rewards.
 
     Args:
         fields: Names of the top-level fields.
@@ -329,9 +339,11 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     if {"reward", "score"} & set(spelt):
         return True
     grouped = any(name in spelt for name in (*_PROMPTS, *_GROUPS))
+    numbers = list(numbers)
     return grouped and (
-        any(not _REWARD.isdisjoint(_words(name)) for name in fields)
+        any(not _REWARD.isdisjoint(_words(name)) or name.endswith("components") for name in fields)
         or any(unlikelihood(path) == 0 for path in numbers)
+        or sum(_is_likely(path) and _is_vocabulary(path) for path in numbers) > 1
     )
 
 
@@ -489,9 +501,11 @@ def infer(
     sure = kind == "named" or (kind == "object" and not _is_measures(prefix))
     others = [p for p in rest if p not in parts and _is_likely(p) and not isinstance(p, Inner)]
     for paths in (parts, others):
-        doubtful = [p for p in paths if not (sure and p in parts) and not is_named_reward(p)]
+        named = sure and paths is parts
+        doubtful = [] if named else [path for path in paths if not is_named_reward(path)]
         out |= {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
-        out |= _copies([p for p in paths if p not in out], numbers, totals, sure=sure)
+        kept = [*totals, *(p for p in parts if p not in out and p not in paths)]
+        out |= _copies([p for p in paths if p not in out], numbers, kept, sure=named)
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
     found = _settled(_Candidates(kind, prefix, parts, others, totals, numbers, out))
@@ -559,20 +573,20 @@ def _ruled_out(path: str, sample: Sample) -> Reason | None:
 
 
 def _copies(
-    paths: Sequence[str], numbers: Mapping[str, Values], totals: Sequence[str], *, sure: bool
+    paths: Sequence[str], numbers: Mapping[str, Values], before: Sequence[str], *, sure: bool
 ) -> dict[str, Reason]:
     """Return the fields that repeat another field in the same or in another unit.
 
     Among fields that are named as rewards, only a raw or transformed form of the same name counts.
     """
     out: dict[str, Reason] = {}
-    order = sorted(paths, key=lambda path: _order(path, totalled=bool(totals)))
+    order = sorted(paths, key=lambda path: _order(path, totalled=bool(before)))
     for place, path in enumerate(order):
-        for kept in (*totals, *order[:place]):
+        for kept in (*before, *order[:place]):
             if kept in out:
                 continue
             alike = _base(path) == _base(kept) and _raw(path) != _raw(kept)
-            marked = kept in totals and _raw(path) != 1
+            marked = kept in before and _raw(path) != 1
             guessed = not (sure or is_named_reward(path))
             if (alike and _is_monotone(numbers[path], numbers[kept])) or (
                 (marked or guessed) and _is_copy(numbers[path], numbers[kept])
@@ -768,7 +782,7 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
     error = whole - added @ weights
     error = error - error.mean() if enough else error
     rounding = _rounding(whole) + float(np.abs(weights) @ list(map(_rounding, columns)))
-    if np.abs(error).max() > min(2 * rounding, 0.1 * float(np.std(whole))):
+    if np.abs(error).max() > min(1.25 * rounding, 0.1 * float(np.std(whole))):
         return None
     weights = _rounded(weights, added, whole)
     different = len(np.unique(added, axis=0))
@@ -776,7 +790,7 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
         {path: float(w) for path, w in zip(varying, weights, strict=False)},
         frozenset(p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()),
         float(np.median(whole - added @ weights)),
-        2 * rounding,
+        1.25 * rounding,
         enough,
         enough and different > len(varying) + 1,
     )
@@ -1285,6 +1299,18 @@ def _named_values(items: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         weight = item.get("weight")
         found[name] = value if weight is None else {"value": value, "weight": weight}
     return found
+
+
+def is_per_completion(value: Any, record: Mapping[str, Any]) -> bool:
+    """Return whether a list has a value for each of several completions in a record."""
+    if not isinstance(value, list):
+        return False
+    size = len(cast("list[Any]", value))
+    return any(
+        isinstance(each := record.get(name), list) and len(cast("list[Any]", each)) == size
+        for name in _COMPLETIONS
+        if name.endswith("s")
+    )
 
 
 def listed_names(record: Mapping[str, Any]) -> Any:

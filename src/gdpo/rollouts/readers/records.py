@@ -13,7 +13,14 @@ from math import isnan, nan
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.infer import Inner, Layout, is_container, listed_names, spread
+from gdpo.rollouts.readers.infer import (
+    Inner,
+    Layout,
+    is_container,
+    is_per_completion,
+    listed_names,
+    spread,
+)
 from gdpo.rollouts.readers.report import FileReport
 
 Record: TypeAlias = Mapping[str, Any]
@@ -575,8 +582,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
                 found[path] = value
         for name, value in inner.items() if depth < _DEEPEST else ():
             if type(value) in _SPREAD and is_container(str(name)):
-                value = spread(value, listed_names(inner))
-                found.pop(f"{above}{name}", None) if value is not None else None
+                value = _opened(value, f"{above}{name}", inner, found)
             path = f"{above}{name}"
             if isinstance(value, dict) and path not in but:
                 inside = rewarded or is_container(str(name))
@@ -584,6 +590,17 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
 
     enter(record, "", rewarded=False, depth=0)
     return found
+
+
+def _opened(value: Any, path: str, record: Record, found: dict[str, Any]) -> Any:
+    """Return the rewards in a list or a JSON text as an object, or None. Update what was found."""
+    each = is_per_completion(value, record)
+    inner = None if each else spread(value, listed_names(record))
+    if inner is not None:
+        found.pop(path, None)
+    elif isinstance(value, list):
+        found[path] = TOO_LONG
+    return inner
 
 
 def at(record: Any, path: str | None) -> Any:

@@ -384,8 +384,8 @@ def groups_of_one(report: ReadReport) -> str:
     return (
         f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
         f"rollouts were grouped by {', '.join(report.grouped_by)}. Name the column with the group "
-        f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number of "
-        "rollouts per prompt if these follow each other, for example:\n"
+        f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number "
+        "of rollouts per prompt if these follow each other, for example:\n"
         f"gdpo analyze {paths} --group-size {size}"
     )
 

@@ -26,6 +26,7 @@ from gdpo.rollouts.readers.columns import (
     column_of,
     entered,
     holds_numbers,
+    keys,
     names_in,
     paths_in,
     spread_column,
@@ -45,6 +46,7 @@ from gdpo.rollouts.readers.infer import (
     Sample,
     Values,
     Where,
+    grouping,
     infer,
     is_all_rewards,
     is_container,
@@ -209,10 +211,10 @@ class RecordRewards:
         rows = [*rows, *self._more(LOOKED_AT - len(rows))]
         numbers = _numbers_of(rows, known)
         self._file.numbers = tuple(islice(numbers, MOST))
-        keys = [row.prompt if row.group is None else row.group for row in rows]
-        groups = np.array([NO_KEY if key is None else key for key in keys], np.int64)
-        steps = column_of([row.step for row in rows]).values
-        sample = Sample(numbers, pair(np.nan_to_num(steps).view(np.int64), groups))
+        ids, prompts = keys([row.group for row in rows]), keys([row.prompt for row in rows])
+        steps = np.nan_to_num(column_of([row.step for row in rows]).values).view(np.int64)
+        none = np.full(len(rows), NO_KEY)
+        sample = Sample(numbers, pair(steps, grouping(steps, ids, prompts, none, none).keys))
         if self._asked is not None:
             return named_by_user(sample, known, self._asked)
         texts = _texts_of(rows, numbers, known)
@@ -360,7 +362,7 @@ class TableRewards:
         some += [total] if total is not None and total not in some else []
         likeliest = set(sorted([*some, *texts], key=unlikelihood)[:_MOST_LOOKED_AT])
         kept = [path for path in (*some, *texts) if path in likeliest]
-        others = (self.known.group or self.known.prompt, self.known.step)
+        others = (self.known.group, self.known.prompt, self.known.step)
         batches = list(self._first([*kept, *(path for path in others if path is not None)]))
         numbers = {p: _joined([_values_in(batch, p) for batch in batches]) for p in kept}
         return Sample(
@@ -464,11 +466,12 @@ def _values_in(batch: Any, path: str) -> Values:
 
 def _groups_in(batch: Any, known: Layout, file: int) -> Key:
     """Return the keys of the groups of some rows of one of the files of a run."""
-    ids, prompts = table_keys(batch, known, None, checked=False)
+    ids, prompts = table_keys(batch, known, None, checked=True)
     steps = np.full(batch.num_rows, float(file))
     if known.step is not None:
         steps = np.nan_to_num(_values_in(batch, known.step))
-    return pair(steps.view(np.int64), np.where(ids == NO_KEY, prompts, ids))
+    steps, none = steps.view(np.int64), np.full(batch.num_rows, NO_KEY)
+    return pair(steps, grouping(steps, ids, prompts, none, none).keys)
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Any:
