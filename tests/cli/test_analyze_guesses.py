@@ -57,7 +57,8 @@ def test_weights_in_the_total_are_used(gdpo_says, tmp_path, kind):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_rollouts_whose_total_has_other_weights_are_reported(gdpo_says, tmp_path, kind):
     rows = [
-        {"step": s} | text(s, p, g)
+        {"step": s}
+        | text(s, p, g)
         | {"a_reward": a, "b_reward": b, "reward": a + (0.1 if s < 150 else 0.5) * b}
         for s, p, g, a, b in rollouts(steps=160)
     ]
@@ -70,7 +71,8 @@ def test_rollouts_whose_total_has_other_weights_are_reported(gdpo_says, tmp_path
 def test_a_file_per_step_is_judged_on_the_first_files_together(gdpo_says, tmp_path, kind):
     for s in range(20):
         rows = [
-            {"step": s} | text(s, p, g)
+            {"step": s}
+            | text(s, p, g)
             | {"accuracy": a, "clarity": b, "reward": a + 0.1 * b, "rating": p + s / 7}
             for _, p, g, a, b in rollouts(steps=1, prompts=2)
         ]
@@ -86,7 +88,8 @@ def test_a_file_per_step_is_judged_on_the_first_files_together(gdpo_says, tmp_pa
 def test_ids_that_the_prompts_contradict_are_taken_with_the_prompt(gdpo_says, tmp_path, kind, ids):
     rows = [
         ({"group_id": p} if ids == "restart" else {"step": s, "rank": p % 2, "group_id": p // 2})
-        | text(s, p, g) | {"reward_a": a, "reward_b": b}
+        | text(s, p, g)
+        | {"reward_a": a, "reward_b": b}
         for s, p, g, a, b in rollouts()
     ]
     found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
@@ -132,7 +135,8 @@ def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(gdpo_says,
 
     rows = [
         {"step": s, "rollout_id": f"{p}-{g}", "turn": turn}
-        | text(s, p, g) | {"reward_a": a * (turn == 1), "reward_b": b}
+        | text(s, p, g)
+        | {"reward_a": a * (turn == 1), "reward_b": b}
         for s, p, g, a, b in rollouts()
         for turn in range(2)
     ]
@@ -197,7 +201,7 @@ def test_a_field_called_rewards_is_read(gdpo_says, tmp_path, kind, form):
 
 UNREAD = {
     "text": lambda a, b: {"rewards": f"a is {a}"},
-    "list of texts": lambda a, b: {"rewards": ["good", "bad"]},
+    "list of texts": lambda a, b: {"rewards": ["a is good", "b is bad"]},
     "lists": lambda a, b: {"rewards": [[a], [b, b]]},
     "one per completion": lambda a, b: {"rewards": [a, b], "completions": ["x", "y"]},
 }
@@ -218,7 +222,8 @@ def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, t
 @pytest.mark.parametrize("total", ["product", "independent"])
 def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, tmp_path, total):
     rows = [
-        {"step": s} | text(s, p, g)
+        {"step": s}
+        | text(s, p, g)
         | {"a_reward": a, "b_reward": b, "reward": a * b if total == "product" else float(g % 2)}
         for s, p, g, a, b in rollouts()
     ]
@@ -250,7 +255,9 @@ def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_sa
     folder.mkdir()
     for s in range(10):
         rows = [
-            {"step": s} | text(s, p, g) | {"correct": a, "short": b, "rating": s + p / 9}
+            {"step": s}
+            | text(s, p, g)
+            | {"correct": a, "short": b, "rating": s + p / 9}
             | {"difficulty": p / 7, "advantage": 0.1 * g}
             for _, p, g, a, b in rollouts(steps=1, prompts=4)
         ]

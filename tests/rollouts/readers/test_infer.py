@@ -58,7 +58,9 @@ def test_a_total_that_is_off_by_more_than_its_rounding_is_none(off):
 
 
 @pytest.mark.parametrize(
-    "total", [A * B, np.where(B > 0, A, -1.0), A + B + C], ids=["product", "only if", "part missing"]
+    "total",
+    [A * B, np.where(B > 0, A, -1.0), A + B + C],
+    ids=["product", "only if", "part missing"],
 )
 def test_a_number_that_depends_on_the_rewards_in_another_way_is_refused_with_both(total):
     found = inferred({"reward": total, "a_reward": A, "b_reward": B}, "reward")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -134,6 +134,7 @@ def open_file(
         rewards = None
         if not texts:
             rewards = TableRewards(asked, file, known, schema, lambda _: [first[:LOOKED_AT]])
+            known = rewards.known
         texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
         return _of_tables(found, file, known, rewards, chain([first], blocks), texts_of)
     return _of_parquet(found, asked, file, texts=texts)
@@ -165,7 +166,7 @@ def _of_parquet(
         left = LOOKED_AT
         for path in (found.path, *(each.path for each in file.siblings)):
             with suppress(*UNREADABLE):  # which is reported when the file is read
-                batch = _first_rows(path, paths, left)
+                batch = _first_rows(path, paths, known.prompt, left)
                 if batch is not None:
                     yield batch
                     left -= batch.num_rows
@@ -173,7 +174,7 @@ def _of_parquet(
                 return
 
     rewards = TableRewards(asked, file, known, schema, first_rows)
-    known = rewards.known
+    known = _needed(rewards)
     # Equal prompts are stored once in a dictionary, so each prompt is read once.
     file.turns = _has_turns(known, form)
     prompt = known.prompt if known.group is None or form.name == "columns" else None
@@ -189,6 +190,13 @@ def _of_parquet(
     return _of_tables(found, file, known, rewards, batches)
 
 
+def _needed(rewards: TableRewards) -> Layout:
+    """Return the meanings of the columns, without the prompt if the group ids do not need it."""
+    known = rewards.known
+    restarts = known.step is None or rewards.split
+    return known if known.group is None or restarts else replace(known, prompt=None)
+
+
 def _column_of(path: str, schema: Any) -> str:
     """Return the column or the field of a struct to read for a path, or "" if there is none."""
     if path in schema.names:
@@ -199,9 +207,9 @@ def _column_of(path: str, schema: Any) -> str:
     return path if kind_of_type(schema.field(above).type) == "object" else above
 
 
-def _first_rows(path: Path, paths: Sequence[str], most: int) -> Any:
+def _first_rows(path: Path, paths: Sequence[str], prompt: str | None, most: int) -> Any:
     """Return the columns of some paths for the first rows of a parquet file, or None if empty."""
-    parquet = open_parquet(path, None)
+    parquet = open_parquet(path, prompt)
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
     names = [name for name in parquet.schema_arrow.names if name in wanted]
     return next(parts(parquet, most, names), None)
@@ -260,7 +268,6 @@ def _of_tables(
     texts_of: Callable[[Any, Layout], Sequence[RolloutText]] = texts_of_table,
 ) -> OpenFile:
     """Return an `OpenFile` for Arrow batches, which reads the texts if `rewards` is None."""
-    known = known if rewards is None else rewards.known
     file.turns = file.format == "columns" and None not in (known.rollout, known.turn)
 
     def read() -> Batches:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -516,14 +517,16 @@ def infer(
     unused = [p for p in totals if _varies(numbers[p])]
     left: dict[str, Reason] = {p: "name" for p in rest + unused if p not in taken}
     repeated = tuple((p, q) for p, q in copied.items() if q in taken)
-    return replace(found, left_out=left | out | found.left_out, prefix=prefix, copied=repeated)
+    return replace(
+        found, left_out={**left, **out, **found.left_out}, prefix=prefix, copied=repeated
+    )
 
 
 def _totals(
     free: Sequence[str], numbers: Mapping[str, Values], known: Layout
 ) -> tuple[list[str], dict[str, str]]:
     """Return the fields that may be totals by name, and those of them that repeat another one."""
-    named = [known.total] if known.total in numbers else []
+    named = [known.total] if known.total is not None and known.total in numbers else []
     named += [p for p in free if p != known.total and _may_be_total(p)]
     varying = [path for path in named if _varies(numbers[path])]
     if not varying:  # a constant scalar is a reward only if there is no other
@@ -875,7 +878,8 @@ def _is_monotone(one: Values, other: Values) -> bool:
     steps, steps_of = np.diff(one[order]), np.diff(other[order])
     level = steps[steps_of == 0]
     rising = bool(np.all(steps >= 0)) or bool(np.all(steps[steps_of > 0] <= 0))
-    return rising and (np.all(level == 0) or len(np.unique(one)) < len(np.unique(other)))
+    coarser = len(np.unique(one)) < len(np.unique(other))
+    return rising and (coarser or bool(np.all(level == 0)))
 
 
 def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferred:
@@ -1279,11 +1283,21 @@ def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
         return _named_values(items)
     if all(isinstance(i, (list, tuple)) and len(i) == 2 and isinstance(i[0], str) for i in items):
         return {str(name): found for name, found in items}
-    if not all(item is None or isinstance(item, (int, float, str)) for item in items):
+    if not all(
+        item is None or isinstance(item, (int, float)) or _is_digits(item) for item in items
+    ):
         return None
     named = isinstance(names, (list, tuple)) and len(cast("list[Any]", names)) == len(items)
     keys = cast("list[Any]", names) if named else range(len(items))
     return {str(key): item for key, item in zip(keys, items, strict=True)}
+
+
+def _is_digits(value: Any) -> bool:
+    """Return whether a value is the text of a number."""
+    try:
+        return isinstance(value, str) and isfinite(float(value))
+    except ValueError:
+        return False
 
 
 def _named_values(items: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -157,8 +157,8 @@ def read_rollout_files(
         rewards: Names of the columns that are rewards. Use a dot for a field inside an object.
             Default: the rewards that the format defines, or else rewards that are inferred.
         columns: Column for each meaning, for files in an unrecognized format: `step`, `group`,
-            `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason` or `total`. Default:
-            inferred.
+            `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason`, `total`, `rollout`
+            or `turn`. Default: inferred.
         group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
             the rollouts of a prompt are consecutive. Default: rollouts with identical prompts form
             a group.
@@ -211,7 +211,7 @@ def _read_file(
 
 
 def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
-    rescore, run, path = asked.rescore, found.run, found.path
+    rescore = asked.rescore
     opened = open_file(found, asked, file, texts=rescore is not None)
     if opened is None:
         file.end_without_rows()
@@ -238,20 +238,20 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
                 for name, column in columns.items()
             ]
             values = np.stack(rewards, axis=-1) if rewards else np.zeros((len(lines), 0))
-            found = None if opened.rewards is None else opened.rewards.inferred
+            guess = None if opened.rewards is None else opened.rewards.inferred
             if opened.rewards is not None:
                 weights = _weights(batch, rows, values, columns, of_batch["groups"][rows], file)
-            in_total = found is not None and weights is None and bool(found.weights)
-            if found is not None and in_total:
-                values, weights = _as_in_total(found, columns, values, of_batch["total"][rows])
-                _report_total(found, values, weights, of_batch["total"][rows], lines, file)
+            in_total = guess is not None and weights is None and bool(guess.weights)
+            if guess is not None and in_total:
+                values, weights = _as_in_total(guess, columns, values, of_batch["total"][rows])
+                _report_total(guess, values, weights, of_batch["total"][rows], lines, file)
             table = RolloutTable(
-                run=run,
+                run=found.run,
                 format=file.format,
                 names=tuple(columns),
                 weights=weights,
                 weights_from=FOUND if in_total else RECORDED,
-                files=(path,),
+                files=(found.path,),
                 rewards=values,
                 file=np.zeros(len(lines), np.int64),
                 row=numbered + np.arange(len(batch))[rows],
@@ -331,10 +331,10 @@ def _as_in_total(
 
     A reward that no rollout had when the weights were found has weight 1.
     """
-    zeros = np.array([name in found.zeros for name in names], np.bool_)
-    missing = np.isnan(values) & zeros & np.isfinite(total)[:, None]
-    values = np.where(missing, 0.0, values)
     weights = np.array([found.weights.get(name, 1.0) for name in names])
+    if found.zeros:
+        zeros = np.array([name in found.zeros for name in names], np.bool_)
+        values = np.where(np.isnan(values) & zeros & np.isfinite(total)[:, None], 0.0, values)
     return values, np.where(np.isnan(values), np.nan, weights)
 
 
@@ -347,12 +347,10 @@ def _report_total(
     file: FileReport,
 ) -> None:
     """Report rollouts of which the weights found in the first rollouts do not give the total."""
-    whole = np.isfinite(total)
-    if not whole.any():
-        return
-    apart = total - np.nansum(values * weights, axis=1)
-    size = np.nansum(np.abs(values * weights), axis=1) + np.abs(total)
-    wrong = whole & (np.abs(apart - found.constant) > found.rounding + 1e-5 * size)
+    parts = np.nan_to_num(values * weights)
+    size = np.abs(parts).sum(axis=1) + np.abs(total)
+    apart = np.abs(total - parts.sum(axis=1) - found.constant)
+    wrong = apart > found.rounding + 1e-5 * size  # not where the total is NaN
     if wrong.any():
         what = (
             f"{found.total!r} is not the sum that the weights of the first rollouts give: give the "

@@ -308,6 +308,8 @@ class TableRewards:
         self.known = known if known.total in self._kinds else replace(known, total=None)
         numbers = [path for path, kind in self._kinds.items() if kind == "number"]
         self.inferred: Inferred | None = None
+        self.split = True
+        """Whether the prompts of the first rows contradict the group ids, or are not known yet."""
         if asked.rewards is not None:
             paths = resolved(asked.rewards, [*numbers, *self._reward_texts()])
             self.paths, self.how = paths, "as given"
@@ -365,9 +367,18 @@ class TableRewards:
         others = (self.known.group, self.known.prompt, self.known.step)
         batches = list(self._first([*kept, *(path for path in others if path is not None)]))
         numbers = {p: _joined([_values_in(batch, p) for batch in batches]) for p in kept}
-        return Sample(
-            numbers, _joined([_groups_in(b, self.known, i) for i, b in enumerate(batches)])
-        )
+        groups = [self._groups_in(batch, file) for file, batch in enumerate(batches)]
+        return Sample(numbers, _joined(groups))
+
+    def _groups_in(self, batch: Any, file: int) -> Key:
+        """Return the keys of the groups of some rows of one of the files of a run."""
+        steps = np.full(batch.num_rows, float(file))
+        if self.known.step is not None:
+            steps = np.nan_to_num(_values_in(batch, self.known.step))
+        steps, none = steps.view(np.int64), np.full(batch.num_rows, NO_KEY)
+        found = grouping(steps, *table_keys(batch, self.known, None, checked=True), none, none)
+        self.split = found.split or (file > 0 and self.split)
+        return pair(steps, found.keys)
 
     def _infer(self) -> tuple[dict[str, str], str]:
         """Infer the rewards from names and values. Return them and a phrase about the method."""
@@ -462,16 +473,6 @@ class TableRewards:
 def _values_in(batch: Any, path: str) -> Values:
     column = entered(batch, path)
     return np.full(batch.num_rows, nan) if column is None else column_in(column).values
-
-
-def _groups_in(batch: Any, known: Layout, file: int) -> Key:
-    """Return the keys of the groups of some rows of one of the files of a run."""
-    ids, prompts = table_keys(batch, known, None, checked=True)
-    steps = np.full(batch.num_rows, float(file))
-    if known.step is not None:
-        steps = np.nan_to_num(_values_in(batch, known.step))
-    steps, none = steps.view(np.int64), np.full(batch.num_rows, NO_KEY)
-    return pair(steps, grouping(steps, ids, prompts, none, none).keys)
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Any:
