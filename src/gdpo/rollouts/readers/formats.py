@@ -14,6 +14,7 @@ from gdpo.rollouts.readers.infer import (
     Kind,
     Layout,
     are_metrics,
+    is_container,
     kinds_in,
     layout,
     listed,
@@ -146,7 +147,12 @@ def recognized(kind: str, fields: Collection[str], record: Record | None) -> For
     # Chat messages are a list too, but in that case the step is not a list.
     steps = (record or {}).get("step", (record or {}).get("gen_step"))
     lists = lists and isinstance(steps, list)
+    # verl's fields are flat, so that a line with an object of rewards is not by verl.
+    kinds = kinds_in(record or {})
+    nested = any(kinds[name] == "object" and is_container(name) for name in kinds)
     for known in FORMATS:
+        if known.name == "verl" and nested:
+            continue
         if known.kind == kind and known.fields <= set(fields) and known.lists in (None, lists):
             return known
     return None

@@ -250,8 +250,8 @@ _CONTAINERS = (
     re.compile(r"scores?([_\-].*)?|.*[_\-]scores"),
 )
 """Patterns for names of objects whose numbers are rewards, most certain first."""
-_STRICT = (0, 1)
-"""Patterns of objects that contain rewards only, whatever their names."""
+_MIXED = frozenset({"extra", "info", "details", "stats", "log", "logs", "meta"})
+"""Words in the names of objects that contain other numbers in addition to rewards."""
 _MEASURES = re.compile(r"metrics|.*[_\-]metrics")
 """Pattern for names of objects that contain other numbers in addition to rewards. Such objects are
 used only if no other field contains rewards."""
@@ -342,7 +342,7 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     grouped = any(name in spelt for name in (*_PROMPTS, *_GROUPS))
     numbers = list(numbers)
     return grouped and (
-        any(not _REWARD.isdisjoint(_words(name)) or name.endswith("components") for name in fields)
+        any(_names_reward(n) or is_named_reward(n) or n.endswith("components") for n in fields)
         or any(unlikelihood(path) == 0 for path in numbers)
         or sum(_is_likely(path) and _is_vocabulary(path) for path in numbers) > 1
     )
@@ -472,6 +472,7 @@ def infer(
     *,
     texts: Sequence[str] = (),
     kind: Where = "none",
+    described: bool = False,
 ) -> Inferred:
     """Return the rewards among the numeric fields of a file, each guess checked on the values.
 
@@ -486,6 +487,7 @@ def infer(
         texts: Fields whose names suggest a reward or all rewards, but whose values are no numbers.
         kind: `every` or `function` if all numbers are rewards unless their names or values say
             otherwise, because the format stores the rewards there. Default: to be found out.
+        described: Whether the user has named the columns that are not rewards.
     """
     numbers = sample.numbers
     taken = known.taken() - {known.total}
@@ -506,10 +508,11 @@ def infer(
         doubtful = [] if named else [path for path in paths if not is_named_reward(path)]
         out |= {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
         kept = [*totals, *(p for p in parts if p not in out and p not in paths)]
-        out |= _copies([p for p in paths if p not in out], numbers, kept, sure=named)
+        left = [path for path in paths if path not in out]
+        out |= _copies(left, numbers, kept, sure=named, parts=paths is parts)
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
-    found = _settled(_Candidates(kind, prefix, parts, others, totals, numbers, out))
+    found = _settled(_Candidates(kind, prefix, parts, others, totals, numbers, out, described))
     if found.refused:
         return found
     taken = {*found.names.values(), found.total}
@@ -576,7 +579,12 @@ def _ruled_out(path: str, sample: Sample) -> Reason | None:
 
 
 def _copies(
-    paths: Sequence[str], numbers: Mapping[str, Values], before: Sequence[str], *, sure: bool
+    paths: Sequence[str],
+    numbers: Mapping[str, Values],
+    before: Sequence[str],
+    *,
+    sure: bool,
+    parts: bool,
 ) -> dict[str, Reason]:
     """Return the fields that repeat another field in the same or in another unit.
 
@@ -590,7 +598,8 @@ def _copies(
                 continue
             alike = _base(path) == _base(kept) and _raw(path) != _raw(kept)
             marked = kept in before and _raw(path) != 1
-            guessed = not (sure or is_named_reward(path))
+            # A part that repeats the total may be the only part of it.
+            guessed = not (sure or is_named_reward(path) or (parts and kept in before))
             if (alike and _is_monotone(numbers[path], numbers[kept])) or (
                 (marked or guessed) and _is_copy(numbers[path], numbers[kept])
             ):
@@ -623,6 +632,7 @@ class _Candidates:
     totals: list[str]
     numbers: Mapping[str, Values]
     left_out: Mapping[str, Reason]
+    described: bool
 
     def found(
         self, paths: Sequence[str], fit: "Fit | None" = None, total: str | None = None
@@ -731,7 +741,7 @@ def _without_total(found: _Candidates) -> Inferred:
             return found.found(rest, fit, total)
     known = [path for path in parts if _is_vocabulary(path)]
     more = [path for path in found.others if _is_vocabulary(path)]
-    if found.kind == "other" and len(known) < len(parts):
+    if found.kind == "other" and len(known) < len(parts) and not found.described:
         unknown = [path for path in parts if path not in known]
         why = f"the names of {listed(unknown)} do not show whether they are rewards"
         return found.refused(why, known, parts)
@@ -931,6 +941,8 @@ def is_named_reward(path: str) -> bool:
     if len(ordered) > 1 and ordered[-1] in _FUNCTION and not words & {"tp", "fp", "tn"}:
         words = {*ordered[:-1], "reward"}
     rest = words - _REWARD
+    if words & (_REWARD - _REWARD_ONLY) and ordered[-1] not in _STATISTICS:
+        return not rest & _WEIGHTS and not any(map(_is_time, rest))
     return (
         rest != words
         and not rest <= _STATISTICS | _TOTAL
@@ -1030,7 +1042,7 @@ def _name_in(path: str, prefix: str) -> str | None:
         return None if inner or _is_never(first) else name
     if inner and (not _NO_CHILDREN.isdisjoint((first, *inner)) or _is_monitor(inner[-1])):
         return None
-    mixed = _certainty(_leaf(prefix[:-1])) not in _STRICT
+    mixed = not _MIXED.isdisjoint(_words(_leaf(prefix[:-1])))
     return None if _is_id(first) or (mixed and not inner and _is_monitor(first)) else name
 
 

@@ -95,6 +95,7 @@ class RecordRewards:
         more: Callable[[int], Sequence[Row]] = lambda _: (),
     ) -> None:
         self._asked, self._file, self._known, self._more = asked.rewards, file, known, more
+        self._described = asked.columns is not None
         self.ranges: dict[str, Range] = {}
         self.inferred: Inferred | None = None
         self.scalar = False
@@ -218,8 +219,9 @@ class RecordRewards:
         if self._asked is not None:
             return named_by_user(sample, known, self._asked)
         texts = _texts_of(rows, numbers, known)
+        kind: Where = "none" if self._file.format == "columns" else "every"
         found, self._known = _inferred(
-            self._file, sample, texts, known, "none" if self._file.format == "columns" else "every"
+            self._file, sample, texts, known, kind, described=self._described
         )
         self._no_total = known.total is not None and self._known.total is None
         return found
@@ -387,7 +389,12 @@ class TableRewards:
         if found is None:
             kind: Where = "function" if self._file.format == "trl" else "none"
             found, self.known = _inferred(
-                self._file, self._sample(numeric), [*texts, *self._unread], self.known, kind
+                self._file,
+                self._sample(numeric),
+                [*texts, *self._unread],
+                self.known,
+                kind,
+                described=self._asked.columns is not None,
             )
             if kind == "function":
                 others = [p for p in self._kinds if p not in self.known.taken()]
@@ -480,14 +487,20 @@ def _joined(arrays: Sequence[np.ndarray]) -> Any:
 
 
 def _inferred(
-    file: FileReport, sample: Sample, texts: Sequence[str], known: Layout, kind: Where
+    file: FileReport,
+    sample: Sample,
+    texts: Sequence[str],
+    known: Layout,
+    kind: Where,
+    *,
+    described: bool,
 ) -> tuple[Inferred, Layout]:
     """Return the rewards that are inferred from the first rollouts, and the other meanings."""
     for path in texts:
         file.note(None, f"{path!r} contains text, not numbers, and is not read as a reward")
     if known.total in texts:
         known = replace(known, total=None)
-    found = infer(sample, known, texts=texts, kind=kind)
+    found = infer(sample, known, texts=texts, kind=kind, described=described)
     file.guessed, file.refused, file.choices = True, found.refused, found.choices
     file.left_out = found.left_out
     if found.refused:
