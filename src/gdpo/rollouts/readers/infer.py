@@ -646,7 +646,8 @@ class _Candidates:
         names = {name: path for name, path in names.items() if path not in idle}
         zeros = frozenset(name for name, path in names.items() if path in fit.zeros)
         weights = {name: fit.weight(path) for name, path in names.items()}
-        numbers = (fit.constant, fit.rounding)
+        assert total is not None, "weights are those of a total"
+        numbers = (_besides(total, names, weights, self.numbers), fit.rounding)
         return Inferred(self.kind, names, self.prefix, total, weights, zeros, *numbers, idle)
 
     def scalar(self) -> Inferred:
@@ -759,8 +760,6 @@ class Fit:
     """Weight of each field that varies, by path."""
     zeros: frozenset[str]
     """Fields that are missing in some rollouts, where they add nothing to the total."""
-    constant: float
-    """What the total contains besides the fields."""
     rounding: float
     """Largest difference between the total and the sum that rounding explains."""
     enough: bool
@@ -802,11 +801,23 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
     return Fit(
         {path: float(w) for path, w in zip(varying, weights, strict=False)},
         frozenset(p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()),
-        float(np.median(whole - added @ weights)),
         1.25 * rounding,
         enough,
         enough and different > len(varying) + 1,
     )
+
+
+def _besides(
+    total: str,
+    paths: Mapping[str, str],
+    weights: Mapping[str, float],
+    numbers: Mapping[str, Values],
+) -> float:
+    """Return what a total contains besides its weighted rewards, which are given by name."""
+    rows = np.isfinite(numbers[total])
+    known = [(weights[name], numbers[path]) for name, path in paths.items() if path in numbers]
+    added = sum((w * np.nan_to_num(values[rows]) for w, values in known), np.zeros(int(rows.sum())))
+    return float(np.median(numbers[total][rows] - added))
 
 
 def _rounding(values: Values) -> float:
@@ -908,7 +919,8 @@ def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferr
             weights = {name: fit.weight(path) for name, path in paths.items()}
             zeros = frozenset(name for name, path in paths.items() if path in fit.zeros)
             found = Inferred("asked", paths, total=total, weights=weights, zeros=zeros)
-            return replace(found, constant=fit.constant, rounding=fit.rounding)
+            constant = _besides(total, paths, weights, sample.numbers)
+            return replace(found, constant=constant, rounding=fit.rounding)
     return Inferred("asked", paths)
 
 
