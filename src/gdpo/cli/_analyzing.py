@@ -51,6 +51,8 @@ def run_analysis(options: AnalyzeOptions) -> int:
     if not analysis.report.files and (logs := read_logs(options.paths)):
         return analyze_logs(logs, options, console, _width(console))
     if message := groups_of_one(analysis.report):
+        if not options.json:
+            _print_line("! every group has one rollout", console)
         raise DataError(message)
     failed = bool(_failing(analysis, options.fail_on))
     if analysis.runs:

@@ -508,8 +508,8 @@ def infer(
         doubtful = [] if named else [path for path in paths if not is_named_reward(path)]
         out |= {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
         kept = [*totals, *(p for p in parts if p not in out and p not in paths)]
-        left = [path for path in paths if path not in out]
-        out |= _copies(left, numbers, kept, sure=named, parts=paths is parts)
+        free = [path for path in paths if path not in out]
+        out |= _copies(free, numbers, kept, sure=named, parts=paths is parts)
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
     found = _settled(_Candidates(kind, prefix, parts, others, totals, numbers, out, described))
