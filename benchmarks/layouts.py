@@ -159,18 +159,30 @@ def stored(shape, container, names, values):
     return {container: forms[shape], **more}
 
 
-def a_layout(seed):
-    """Return a layout that a seed determines."""
-    rng = np.random.default_rng([58, seed])
-    number = int(rng.integers(2, 4))
-    plain = [str(n) for n in rng.choice(NAMES, number, replace=False)]
+def turns_of(rng, record, prompt, completion):
+    """Return the rows of one rollout, each of which is a turn whose prompt is the talk so far."""
+    said = record[prompt]
+    for turn in range(int(rng.integers(1, 4))):
+        yield record | {prompt: said, completion: f"a{turn}", "turn": turn}
+        said += f" | a{turn} | {rng.random():.4f}"
+
+
+def forms_of(rng):
+    """Return how rewards are stored, and the kind of file, which must be able to store that."""
     shapes = ["flat", "flat", "flat", "nested", "nested", "list", "named list", "objects", "pairs"]
     shape = str(rng.choice([*shapes, "json", "texts"]))
     file = str(rng.choice(["jsonl", "jsonl", "csv", "parquet"]))
     if file == "csv" and shape not in ("flat", "json"):
         file = "jsonl"
-    if file == "parquet" and shape == "pairs":
-        file = "jsonl"
+    return shape, "jsonl" if file == "parquet" and shape == "pairs" else file
+
+
+def a_layout(seed):
+    """Return a layout that a seed determines."""
+    rng = np.random.default_rng([58, seed])
+    number = int(rng.integers(2, 4))
+    plain = [str(n) for n in rng.choice(NAMES, number, replace=False)]
+    shape, file = forms_of(rng)
     convention = str(rng.choice(list(CONVENTIONS)))
     names = [CONVENTIONS[convention](name) for name in plain] if shape == "flat" else plain
     how = str(rng.choice(["sum", "weighted", "weighted", "product", "none", "none"]))
@@ -209,19 +221,12 @@ def a_layout(seed):
         rest |= stored(shape, container, names, values)
         if how != "none":
             rest[total] = total_of(rounded, how, values, weights)
+        completion = field_of["completion"]
         if turns:
-            said = text
-            for turn in range(int(rng.integers(1, 4))):
-                place = {"rollout_id": f"{step}-{prompt}-{sample}", "turn": turn}
-                rows.append(
-                    record
-                    | {field_of["prompt"]: said, field_of["completion"]: f"a{turn}"}
-                    | place
-                    | rest
-                )
-                said += f" | a{turn} | {rng.random():.4f}"
+            place = {"rollout_id": f"{step}-{prompt}-{sample}"}
+            rows += turns_of(rng, record | place | rest, field_of["prompt"], completion)
         else:
-            rows.append(record | {field_of["completion"]: f"answer {sample}"} | rest)
+            rows.append(record | {completion: f"answer {sample}"} | rest)
         truth.append(
             {"step": 0 if ids == "restart, no step" else step, "group": f"{key}"}
             | {f"t{k}": value for k, value in enumerate(values)}
