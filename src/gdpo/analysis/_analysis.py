@@ -19,7 +19,7 @@ from gdpo.analysis.steps import (
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
-from gdpo.rollouts.readers.inference import listed
+from gdpo.rollouts.readers.infer import listed
 
 _VIEWED = ("grpo", "gdpo")
 """Estimators whose advantages are shown alongside the recorded advantages by default. These

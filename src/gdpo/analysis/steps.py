@@ -34,8 +34,9 @@ class StepAnalysis:
     recorded: bool
     """Whether the advantages are recorded. False if an estimator computed the advantages."""
     weights_from: str
-    """Source of the weights: `as given`, `recorded` or `UNKNOWN_WEIGHTS`, followed by `others ...`
-    if only some weights were given, and by `different between prompts` if they are."""
+    """Source of the weights: `as given`, `recorded`, `found in the total` or `UNKNOWN_WEIGHTS`,
+    followed by `others ...` if only some weights were given, and by `different between prompts` if
+    they are."""
     left_out: int
     """Number of rollouts that were scored but not trained on."""
     cut: float
@@ -92,11 +93,14 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         return None
     used = table.take(trained) if len(trained) < len(table) else table
     arrays = used.grouped()
-    given, weights_from = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "recorded"
+    given, weights_from = (
+        arrays.weights,
+        UNKNOWN_WEIGHTS if table.weights is None else table.weights_from,
+    )
     if weights is not None:
         others = ""
         if set(table.names) - set(weights):
-            others = ", others 1" if table.weights is None else ", others recorded"
+            others = f", others {'1' if table.weights is None else table.weights_from}"
         named = [weights.get(name, nan) for name in table.names]
         given = np.where(np.isnan(named), given, named)
         weights_from = f"as given{others}"

@@ -28,7 +28,7 @@ from gdpo.report import write_rollouts_report
 from gdpo.report.rollouts_summary import LINES, estimators_summary, rollouts_summary
 from gdpo.rollouts.readers import ReadReport, RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files
-from gdpo.rollouts.readers.report import without_rewards
+from gdpo.rollouts.readers.report import groups_of_one, without_rewards
 
 _PAUSE_S = 3.0
 _WIDTH = 100
@@ -54,6 +54,10 @@ def run_analysis(options: AnalyzeOptions) -> int:
     analysis = _analyzed(options)
     if not analysis.report.files and (logs := read_logs(options.paths)):
         return analyze_logs(logs, options, console, _width(console))
+    if message := groups_of_one(analysis.report):
+        if not options.json:
+            _print_line("! every group has one rollout", console)
+        raise DataError(message)
     failed = bool(_failing(analysis, options.fail_on))
     if analysis.runs:
         _refuse_absent(analysis, options)
@@ -102,6 +106,8 @@ def follow_runs(options: AnalyzeOptions) -> int:
 def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
     """Analyze the files once, print the result, and return the findings that stop `--follow`."""
     analysis = _analyzed(options)
+    if message := groups_of_one(analysis.report):
+        raise DataError(message)
     if analysis.runs:
         _refuse_absent(analysis, options)
     if not options.json:

@@ -48,7 +48,8 @@ def analyze(
             scores.style. Default: the reward columns of the detected format, or columns inferred
             from their names and values.
         columns: Comma-separated MEANING=COLUMN pairs for files in an unrecognized format. MEANING
-            is step, group, prompt, completion, advantage, num_tokens, finish_reason or total.
+            is step, group, prompt, completion, advantage, num_tokens, finish_reason, total,
+            rollout or turn.
             Default: inferred from the column names.
         group_size: Number of rollouts per prompt, for files that have no group ids and that list
             the rollouts of a prompt consecutively. Default: rollouts of a step with the same

@@ -29,7 +29,6 @@ from gdpo.report._terminal import (
 )
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.formats import WORDLESS
-from gdpo.rollouts.readers.inference import NOT_REWARDS, SCALAR_ONLY
 from gdpo.rollouts.readers.report import ready_command
 
 LINES = 20
@@ -127,11 +126,9 @@ def _read(report: ReadReport) -> Iterator[str]:
     more = f"; {left} not read" if left else ""
     yield f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped{more}"
     sources = [
-        file.rewards_from
-        for file in report.files
-        if file.rewards and (file.guessed or file.rewards_from.startswith(SCALAR_ONLY))
+        file.rewards_from for file in report.files if file.rewards and (file.guessed or file.scalar)
     ]
-    sources += [f.rewards_from for f in report.files if NOT_REWARDS in f.rewards_from]
+    sources += [f.rewards_from for f in report.files if f.rewards and f.left_out]
     remedy = ""
     if report.scalar_only:
         remedy = "; --rescore recomputes the components from the texts"

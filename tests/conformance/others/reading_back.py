@@ -18,6 +18,7 @@ class WriterFields:
     rewards: tuple[str, ...] = tuple(WEIGHTS)
     """Names of the rewards. A name that is not a reward is their total."""
     weights: bool = False
+    """Whether the file shows the weights: it stores them, or a total that has them."""
     total: bool = True
     advantage: bool = False
     tokens: bool = False
@@ -26,9 +27,9 @@ class WriterFields:
 
 
 TOLD = {
-    "verl": WriterFields("verl"),
-    "tinker": WriterFields("tinker", tokens=True, cut=True, texts=False),
-    "art": WriterFields("art"),
+    "verl": WriterFields("verl", weights=True),
+    "tinker": WriterFields("tinker", weights=True, tokens=True, cut=True, texts=False),
+    "art": WriterFields("art", weights=True),
     "slime": WriterFields("slime", total=False, tokens=True, cut=True),
     "open-instruct": WriterFields(
         "open-instruct", ("reward",), advantage=True, tokens=True, cut=True, texts=False

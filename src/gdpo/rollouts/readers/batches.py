@@ -2,8 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from gdpo.errors import DataError
@@ -30,8 +33,9 @@ from gdpo.rollouts.readers.formats import (
     layout_of,
     recognized,
 )
-from gdpo.rollouts.readers.inference import (
+from gdpo.rollouts.readers.infer import (
     LOOKED_AT,
+    NAME_LISTS,
     Kind,
     Layout,
     is_like_rollouts,
@@ -49,7 +53,7 @@ from gdpo.rollouts.readers.records import (
     one_per_rollout,
     plain,
 )
-from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.report import FileReport, ReadReport
 from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import (
     UNREADABLE,
@@ -134,7 +138,8 @@ def open_file(
         known = layout_of(form.name, asked, _fields_of(schema))
         rewards = None
         if not texts:
-            rewards = TableRewards(asked, file, known, schema, lambda _: first[:LOOKED_AT])
+            rewards = TableRewards(asked, file, known, schema, lambda _: [first[:LOOKED_AT]])
+            known = rewards.known
         texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
         return _of_tables(found, file, known, rewards, chain([first], blocks), texts_of)
     return _of_parquet(found, asked, file, texts=texts)
@@ -154,31 +159,86 @@ def _of_parquet(
     file.count(size)
     known = layout_of(form.name, asked, _fields_of(schema))
     if texts:
-        names, texts_of = schema.names, texts_of_table
-        if asked.rescore is None:
-            texts_at = (known.prompt, known.completion)
-            names = sorted({path.partition(".")[0] for path in texts_at if path is not None})
-            texts_of = few_texts_of_table
-        batches = parts(open_parquet(found.path, None), _TEXTS, names)
-        return _of_tables(found, file, known, None, batches, texts_of)
+        return _texts_of_parquet(found, asked, file, known, schema)
 
-    def first_rows(paths: Sequence[str]) -> Any:
-        tops = (path.partition(".")[0] for path in paths)
-        names = dict.fromkeys((*(p for p in paths if p in schema.names), *tops))
-        return next(parts(open_parquet(found.path, None), LOOKED_AT, list(names)), None)
+    def first_rows(paths: Sequence[str]) -> Iterator[Any]:
+        left = LOOKED_AT
+        for path in (found.path, *(each.path for each in file.siblings)):
+            with suppress(*UNREADABLE):  # which is reported when the file is read
+                batch = _first_rows(path, paths, known.prompt, left)
+                if batch is not None:
+                    yield batch
+                    left -= batch.num_rows
+            if left <= 0:
+                return
 
     rewards = TableRewards(asked, file, known, schema, first_rows)
-    known = rewards.known
+    known = _needed(rewards)
+    file.turns = _has_turns(known, form)
     # Equal prompts are stored once in a dictionary, so each prompt is read once.
-    prompt = None if known.group is not None else known.prompt
-    others = (known.step, known.group, known.total, known.advantage, known.num_tokens)
-    paths = {*rewards.paths.values(), *others, known.finish_reason, prompt, "trained", "weights"}
+    prompt = known.prompt if known.group is None or form.name == "columns" else None
     has_turns = form.name == "gdpo" and "turns" in schema.names
-    paths |= {"turns"} if has_turns else set()
-    columns = [p for p in paths if p is not None and {p, p.partition(".")[0]} & set(schema.names)]
+    paths = {*rewards.paths.values(), prompt, *NAME_LISTS, *({"turns"} if has_turns else ())}
+    names = _columns_to_read(known, paths, schema, turns=file.turns)
     size = _CHUNK if has_turns else _BATCH
-    batches = parts(open_parquet(found.path, prompt), size, columns)
-    return _of_tables(found, file, known, rewards, batches)
+    return _of_tables(
+        found, file, known, rewards, parts(open_parquet(found.path, prompt), size, names)
+    )
+
+
+def _texts_of_parquet(
+    found: RolloutFile, asked: ReaderOptions, file: FileReport, known: Layout, schema: Any
+) -> OpenFile:
+    """Open a parquet file for its texts alone."""
+    names, texts_of = schema.names, texts_of_table
+    if asked.rescore is None:
+        texts_at = (known.prompt, known.completion)
+        names = sorted({path.partition(".")[0] for path in texts_at if path is not None})
+        texts_of = few_texts_of_table
+    batches = parts(open_parquet(found.path, None), _TEXTS, names)
+    return _of_tables(found, file, known, None, batches, texts_of)
+
+
+def _columns_to_read(
+    known: Layout, more: set[str | None], schema: Any, *, turns: bool
+) -> list[str]:
+    """Return the columns of a table that are needed besides the texts."""
+    paths = {*more, known.step, known.group, known.total, known.advantage, known.num_tokens}
+    paths |= {known.finish_reason, "trained", "weights"}
+    paths |= {known.rollout, known.turn} if turns else set()
+    return [name for path in paths if path is not None and (name := _column_of(path, schema))]
+
+
+def _needed(rewards: TableRewards) -> Layout:
+    """Return the meanings of the columns, without the prompt if the group ids do not need it."""
+    known = rewards.known
+    restarts = known.step is None or rewards.split
+    return known if known.group is None or restarts else replace(known, prompt=None)
+
+
+def _column_of(path: str, schema: Any) -> str:
+    """Return the column or the field of a struct to read for a path, or "" if there is none."""
+    if path in schema.names:
+        return path
+    above = path.partition(".")[0]
+    if above not in schema.names:
+        return ""
+    return path if kind_of_type(schema.field(above).type) == "object" else above
+
+
+def _first_rows(path: Path, paths: Sequence[str], prompt: str | None, most: int) -> Any:
+    """Return the columns of some paths for the first rows of a parquet file, or None if empty."""
+    parquet = open_parquet(path, prompt)
+    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
+    names = [name for name in parquet.schema_arrow.names if name in wanted]
+    return next(parts(parquet, most, names), None)
+
+
+def _has_turns(known: Layout | None, form: Format) -> bool:
+    """Return whether the rows of a file may be turns, because it has ids of rollouts and turns."""
+    if known is None or form.name != "columns":
+        return False
+    return known.rollout is not None and known.turn is not None
 
 
 def _table_format(
@@ -235,7 +295,7 @@ def _of_tables(
     texts_of: Callable[[Any, Layout], Sequence[RolloutText]] = texts_of_table,
 ) -> OpenFile:
     """Return an `OpenFile` for Arrow batches, which reads the texts if `rewards` is None."""
-    known = known if rewards is None else rewards.known
+    file.turns = file.format == "columns" and None not in (known.rollout, known.turn)
 
     def read() -> Batches:
         for batch in batches:
@@ -269,7 +329,12 @@ def _of_records(
     texts: bool,
 ) -> OpenFile:
     """Return an `OpenFile` for records, which reads either texts or rewards."""
-    rewards = None if texts else RecordRewards(asked, file, form.known)
+    rewards = (
+        None
+        if texts
+        else RecordRewards(asked, file, form.known, partial(_later_rows, file, asked, form))
+    )
+    file.turns = _has_turns(form.known, form)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
     def read() -> Batches:
@@ -282,10 +347,28 @@ def _of_records(
             else:
                 given = [text_of_row(row) for row in rows]
                 for row in rows:
-                    forget_texts(row)
+                    forget_texts(row, checked=file.format == "columns")
             yield batch_of_rows(rows, lines, file, found.step), given
 
     return OpenFile(rewards, read())
+
+
+def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int) -> list[Row]:
+    """Return up to this number of rows from the later files of the run, without their texts."""
+    found = list[Row]()
+    for other in file.siblings:
+        if len(found) >= rows or other.kind not in ("jsonl", "parquet"):
+            break
+        scratch = FileReport(other.path, ReadReport((other.path,)), format=form.name)
+        with suppress(*UNREADABLE):  # which is reported when the file is read
+            lines = other.kind == "jsonl"
+            source = json_lines(scratch) if lines else _records_of(other, asked, form, texts=False)
+            records = islice(source, rows - len(found))
+            for _, row in one_per_rollout(_rows_of(scratch, form, records, asked), scratch):
+                row.step = other.step if row.step is None else row.step
+                forget_texts(row)
+                found.append(row)
+    return found
 
 
 def _some_at_a_time(
@@ -301,7 +384,7 @@ def _some_at_a_time(
     try:
         for line, row in rollouts:
             if rewards is not None:
-                forget_texts(row)
+                forget_texts(row, checked=file.format == "columns")
                 rewards.narrow(row, line)
             lines.append(line)
             rows.append(row)

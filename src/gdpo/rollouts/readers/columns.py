@@ -16,9 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int, Int64, UInt64
 
-from gdpo.rollouts.readers.inference import GDPO, Inner, Kind, Layout, Values
+from gdpo.rollouts.readers.infer import (
+    GDPO,
+    NAME_LISTS,
+    NO_KEY,
+    Inner,
+    Key,
+    Kind,
+    Layout,
+    Values,
+    grouping,
+    pair,
+    restarted,
+    spread,
+)
 from gdpo.rollouts.readers.records import Doubtful, Row, number, plain
-from gdpo.rollouts.readers.report import BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
+from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
 from gdpo.rollouts.record import opened
 
 LARGEST = 1e60
@@ -38,9 +51,11 @@ _CUT = frozenset(
 _ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "end_turn"})
 Rows: TypeAlias = Int[np.ndarray, " some"] | slice
 Keys = UInt64[np.ndarray, " row"]
+SPLIT = (
+    "the prompts of most group ids differ, as when ids restart in every batch: id and prompt "
+    "together form a group"
+)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-NO_KEY = -(2**63)
-"""Key for rollouts with neither a group nor a prompt. No other value has this key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +172,8 @@ class Batch:
     invalid step is stored as -1."""
     has_group: Bool[np.ndarray, " rollout"]
     has_prompt: Bool[np.ndarray, " rollout"]
+    file: FileReport
+    """Report on the file."""
     reward: Callable[[str, Rows], Column | None]
     """Function that returns the numeric values at a path for some rollouts, or None if the path
     does not exist."""
@@ -174,7 +191,7 @@ class Batch:
     def grouped_by(self, rows: Rows) -> str:
         """Return how some rollouts are grouped. A few of the rollouts may lack the group field."""
         if self.has_group[rows].any():
-            return BY_IDS
+            return BY_BOTH if self.file.split else BY_IDS
         return BY_PROMPT if self.has_prompt[rows].any() else BY_NOTHING
 
 
@@ -208,10 +225,16 @@ def batch_of_rows(
         return None if all(each is None for each in found) else np.array(found, np.float64)
 
     def columns() -> dict[str, np.ndarray]:
-        keys = [row.prompt if row.group is None else row.group for row in rows]
+        steps = np.array([_step(row.step, step) for row in rows], np.int64)
+        ids, prompts = keys([row.group for row in rows]), keys([row.prompt for row in rows])
+        rollouts = np.full(len(rows), NO_KEY)
+        turns = np.zeros(len(rows), np.int64)
+        if file.turns:
+            rollouts = keys([row.rollout for row in rows])
+            turns = _whole(column_of([row.turn for row in rows]).values)
         return {
-            "steps": np.array([_step(row.step, step) for row in rows], np.int64),
-            "groups": np.array([NO_KEY if key is None else key for key in keys], np.int64),
+            "steps": steps,
+            **_grouped(steps, ids, prompts, rollouts, turns, file),
             "total": numbers([row.total for row in rows], "total"),
             "advantages": numbers([row.advantage for row in rows], "advantage"),
             "num_tokens": numbers([row.num_tokens for row in rows], "num_tokens"),
@@ -224,17 +247,28 @@ def batch_of_rows(
         columns=columns,
         has_group=np.array([row.group is not None for row in rows], np.bool_),
         has_prompt=np.array([row.prompt is not None for row in rows], np.bool_),
+        file=file,
         reward=reward,
         weight=weight,
         rows=rows,
     )
 
 
-def forget_texts(row: Row) -> None:
-    """Replace the texts of a row with a key for its group, and other values with numbers."""
+def keys(given: Sequence[int | None]) -> Key:
+    """Return keys as an array, with `NO_KEY` for those that are missing."""
+    return np.array([NO_KEY if key is None else key for key in given], np.int64)
+
+
+def forget_texts(row: Row, *, checked: bool = False) -> None:
+    """Replace the texts of a row with a key for its group, and other values with numbers.
+
+    With `checked`, the key of the prompt is kept next to that of the group.
+    """
     row.completion, row.truth, row.extras = None, None, {}
     row.group = None if row.group is None or row.group != row.group else key_of(row.group)
-    row.prompt = None if row.prompt is None or row.group is not None else key_of(row.prompt)
+    forgotten = row.prompt is None or (row.group is not None and not checked)
+    row.prompt = None if forgotten else key_of(row.prompt)
+    row.rollout = None if row.rollout is None else key_of(row.rollout)
     row.step, row.total, row.advantage = plain(row.step), plain(row.total), plain(row.advantage)
     row.num_tokens, row.finish_reason = plain(row.num_tokens), plain(row.finish_reason)
 
@@ -275,9 +309,17 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
         return column_in(found).values[rows] if is_weight else None
 
     def columns() -> dict[str, np.ndarray]:
+        steps = _steps(batch, known.step, numbers(known.step, "step"), step)
+        ids, prompts = table_keys(batch, known, file, checked=file.format == "columns")
+        rollouts = np.full(size, NO_KEY)
+        turns = np.zeros(size, np.int64)
+        if file.turns and known.rollout is not None:
+            found = entered(batch, known.rollout)
+            rollouts = rollouts if found is None else group_keys(found)
+            turns = _whole(numbers(known.turn, "turn"))
         return {
-            "steps": _steps(batch, known.step, numbers(known.step, "step"), step),
-            "groups": _groups(batch, known, file),
+            "steps": steps,
+            **_grouped(steps, ids, prompts, rollouts, turns, file),
             "total": numbers(known.total, "total"),
             "advantages": numbers(known.advantage, "advantage"),
             "num_tokens": numbers(known.num_tokens, "num_tokens"),
@@ -291,6 +333,7 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
         columns=columns,
         has_group=np.full(size, groups is not None),
         has_prompt=np.full(size, known.prompt is not None),
+        file=file,
         reward=reward,
         weight=weight,
         turns=entered(batch, "turns") if file.format == "gdpo" else None,
@@ -399,14 +442,49 @@ def _steps(batch: Any, path: str | None, steps: Values, of_file: int | None) -> 
     return np.where(whole, steps, -1).astype(np.int64)
 
 
-def _groups(batch: Any, known: Layout, file: FileReport) -> Int64[np.ndarray, " row"]:
-    path = known.group if known.group is not None else known.prompt
-    column = None if path is None else entered(batch, path)
+def _whole(values: Values) -> Key:
+    return np.nan_to_num(np.clip(values, -1, 2**53), nan=-1).astype(np.int64)
+
+
+def _grouped(
+    steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key, file: FileReport
+) -> dict[str, Key]:
+    """Return the groups of a batch, and its turns, and report ids that the prompts contradict."""
+    found = grouping(steps, ids, prompts, rollouts, turns)
+    if not found.split and np.all(steps == steps[:1]):
+        found, file.seen = restarted(found, ids, prompts, file.seen)
+    file.split |= found.split
+    if found.split:
+        file.note(None, SPLIT, count=found.differing)
+    if not file.turns:
+        return {"groups": found.keys}
+    of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))
+    return {"groups": found.keys, "parts": np.stack([of, turns], axis=-1)}
+
+
+def table_keys(
+    batch: Any, known: Layout, file: FileReport | None, *, checked: bool
+) -> tuple[Key, Key]:
+    """Return the keys of the group ids and of the prompts of a table.
+
+    The prompts are left out if there are ids, unless they are needed because the ids are checked.
+    """
+    none = np.full(batch.num_rows, NO_KEY)
+    if known.group is None and known.prompt is None:
+        return np.zeros(batch.num_rows, np.int64), none
+    prompts = none
+    if known.prompt is not None and (known.group is None or checked):
+        prompts = _table_key(batch, known.prompt, file)
+    return none if known.group is None else _table_key(batch, known.group, file), prompts
+
+
+def _table_key(batch: Any, path: str, file: FileReport | None) -> Key:
+    column = entered(batch, path)
     if column is None:
-        return np.zeros(batch.num_rows, np.int64)
+        return np.full(batch.num_rows, NO_KEY)
     if pa.types.is_floating(column.type):
         column = _as_whole(column)
-    if column.null_count:
+    if column.null_count and file is not None:
         row = file.numbered + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         what = f"no {path}, although other rollouts have one: put into one group"
         file.note(row, what, count=column.null_count)
@@ -447,11 +525,47 @@ def entered(batch: Any, path: str) -> Any:
     name, dot, rest = path.partition(".")
     if not dot or name not in batch.schema.names:
         return None
-    return inside(batch.column(name), rest)
+    return inside(batch.column(name), rest, names_in(batch))
 
 
-def inside(column: Any, path: str) -> Any:
-    """Return the field of a struct at this name or dotted path, or None if there is none."""
+def names_in(batch: Any) -> Any:
+    """Return the column with the lists of the names of rewards, or None."""
+    found = next((name for name in NAME_LISTS if name in batch.schema.names), None)
+    return None if found is None else batch.column(found)
+
+
+def spread_column(column: Any, names: Any = None) -> dict[str, list[Any]]:
+    """Return the rewards in lists, pairs or JSON texts, keyed by name, or {} if there are none."""
+    kind = column.type
+    if pa.types.is_struct(kind) or is_numeric(kind):
+        return {}
+    given = [None] * len(column) if names is None else names.to_pylist()
+    rows = [
+        None if value is None else spread(value, name)
+        for value, name in zip(column.to_pylist(), given, strict=True)
+    ]
+    keys = dict.fromkeys(key for row in rows if row is not None for key in row)
+    values = {
+        key: [None if row is None else _value_of(row.get(key)) for row in rows] for key in keys
+    }
+    return {key: found for key, found in values.items() if any(map(isfinite, map(number, found)))}
+
+
+def _value_of(value: Any) -> Any:
+    return cast("Mapping[str, Any]", value).get("value") if isinstance(value, Mapping) else value
+
+
+def inside(column: Any, path: str, names: Any = None) -> Any:
+    """Return the field of a struct at this name or dotted path, or None if there is none.
+
+    Args:
+        column: A struct, or a column that contains rewards in another form (see `spread_column`).
+        path: Name or dotted path.
+        names: Column with the names of the rewards in a list.
+    """
+    if not pa.types.is_struct(column.type):
+        values = spread_column(column, names).get(path)
+        return None if values is None else pa.array([number(v) for v in values], from_pandas=True)
     rest, dot = path, "."
     while dot:
         names = [f.name for f in column.type] if pa.types.is_struct(column.type) else []

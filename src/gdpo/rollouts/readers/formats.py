@@ -8,12 +8,13 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import records
 from gdpo.rollouts.readers.columns import Rescore
-from gdpo.rollouts.readers.inference import (
+from gdpo.rollouts.readers.infer import (
     GDPO,
     TRL,
     Kind,
     Layout,
-    is_metric,
+    are_metrics,
+    is_container,
     kinds_in,
     layout,
     listed,
@@ -55,8 +56,8 @@ class Format:
     wordless: bool = False
     """Whether the files contain no texts, so that they cannot be rescored."""
     known: Layout | None = None
-    """Meanings of the fields, for records in an unrecognized format. None if the format defines the
-    meanings."""
+    """Meanings of the fields from which the rewards are inferred. None if the format defines the
+    rewards."""
 
 
 def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
@@ -70,6 +71,7 @@ FORMATS = (
         "parquet",
         "group_index reward metrics messages",
         rows=records.art,
+        known=Layout(total="reward"),
         numbers=("group_index", "reward", "metrics"),
         texts=("messages", "metadata"),
     ),
@@ -88,13 +90,20 @@ FORMATS = (
     _format("trl", "table", "step prompt completion advantage"),
     _format("verifiers", "jsonl", "task traces", rows=records.episodes),
     _format("verifiers", "jsonl", "task nodes rewards", rows=records.episodes),
-    _format("verifiers-results", "jsonl", "example_id reward", rows=records.results),
+    _format(
+        "verifiers-results",
+        "jsonl",
+        "example_id reward",
+        rows=records.results,
+        known=Layout(total="reward"),
+    ),
     _format(
         "tinker",
         "jsonl",
         "group_idx traj_idx total_reward steps",
         rows=records.tinker,
         wordless=True,
+        known=Layout(total="total_reward"),
     ),
     _format(
         "open-instruct",
@@ -105,8 +114,16 @@ FORMATS = (
     ),
     _format("nemo-rl", "jsonl", "content rewards idx", rows=records.nemo_rl),
     _format("skyrl", "jsonl", "input_prompt output_response score", rows=records.skyrl),
-    _format("verl", "jsonl", "input output score step", rows=records.verl),
-    _format("ms-swift", "jsonl", "prompt completion", rows=records.swift, lists=True),
+    _format(
+        "verl",
+        "jsonl",
+        "input output score step",
+        rows=records.verl,
+        known=Layout(total="score"),
+    ),
+    _format(
+        "ms-swift", "jsonl", "prompt completion", rows=records.swift, lists=True, known=Layout()
+    ),
     _format(
         "ms-swift-ray",
         "jsonl",
@@ -130,7 +147,12 @@ def recognized(kind: str, fields: Collection[str], record: Record | None) -> For
     # Chat messages are a list too, but in that case the step is not a list.
     steps = (record or {}).get("step", (record or {}).get("gen_step"))
     lists = lists and isinstance(steps, list)
+    # verl's fields are flat, so that a line with an object of rewards is not by verl.
+    kinds = kinds_in(record or {})
+    nested = any(kinds[name] == "object" and is_container(name) for name in kinds)
     for known in FORMATS:
+        if known.name == "verl" and nested:
+            continue
         if known.kind == kind and known.fields <= set(fields) and known.lists in (None, lists):
             return known
     return None
@@ -175,7 +197,7 @@ def format_of(
     form = recognized(kind, fields, record) if asked.columns is None else None
     if form is not None:
         return form, f"detected from the fields {', '.join(sorted(form.fields))}"
-    if asked.columns is None and any(map(is_metric, numbers := list(numbers))):
+    if asked.columns is None and are_metrics(fields, numbers := list(numbers)):
         raise DataError("the rows are metrics of whole steps, not rollouts")
     by_columns = asked.columns is not None or asked.rewards is not None
     if by_columns or looks_rewarded(fields, numbers):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from gdpo.rollouts.readers.inference import (
+from gdpo.rollouts.readers.infer import (
     Kind,
     is_metric,
     is_named_reward,

@@ -29,14 +29,25 @@ from gdpo.rollouts.readers.files import (
     without_twins,
 )
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
-from gdpo.rollouts.readers.report import BY_IDS, BY_PROMPT, FileReport, ReadReport
+from gdpo.rollouts.readers.infer import Inferred, Values
+from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, ReadReport
+from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
-from gdpo.rollouts.readers.table import RolloutTable, joined, places
-from gdpo.rollouts.readers.turns import TOO_MANY, fits, turns_of, without_single
+from gdpo.rollouts.readers.table import FOUND, RECORDED, RolloutTable, joined, places
+from gdpo.rollouts.readers.turns import (
+    TOO_MANY,
+    TURN_ROWS,
+    fits,
+    turns_of,
+    whole_rollouts,
+    without_single,
+)
 
 _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, even if the rollouts are not
 new."""
+_SIBLINGS = 64
+"""Maximum number of further files of a run whose values are used to infer its rewards."""
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
@@ -54,7 +65,11 @@ class RolloutReading(Iterator[RolloutTable]):
         files = find_files(paths, self.report.left_out)
         if asked.format is None and asked.columns is None:
             files = without_twins(files, _is_record, self.report.left_out)
-        parts = (part for file in files for part in _read_file(file, asked, self.report))
+        parts = (
+            part
+            for place, file in enumerate(files)
+            for part in _read_file(file, asked, self.report, files[place + 1 :])
+        )
         self._tables = self._finished(_whole_steps(parts, self.report))
 
     def __iter__(self) -> "RolloutReading":
@@ -68,14 +83,27 @@ class RolloutReading(Iterator[RolloutTable]):
             if self._repeated(table):
                 continue
             self.report.torn_steps[table.run, int(table.steps[0])] += 1
+            table = self._one_row_each(table)
             groups = self._groups(table)
             self._count(groups, table.grouped_by)
             yield replace(without_single(table), groups=groups)
 
+    def _one_row_each(self, table: RolloutTable) -> RolloutTable:
+        """Return the table with one row per rollout if its rows are turns. Report other rows."""
+        whole = whole_rollouts(table)
+        if len(whole) < len(table):
+            rows = np.flatnonzero(~np.isin(table.row, whole.row) | (table.file != table.file[0]))
+            for index, path in enumerate(table.files):
+                lost = int(np.sum(table.file == index)) - int(np.sum(whole.file == index))
+                if lost:
+                    row = int(table.row[rows[0]]) if len(rows) else None
+                    _file_of(self.report, path).give_back(row, TURN_ROWS, rows=lost)
+        return whole
+
     def _groups(self, table: RolloutTable) -> np.ndarray:
         """Group by the file's group ids, else into blocks of `group_size` rows, else by prompt."""
         groups, size = table.groups, self._group_size
-        if table.grouped_by == BY_IDS:
+        if table.grouped_by in (BY_IDS, BY_BOTH):
             self.report.size_unused += len(groups) if size is not None else 0
             return groups
         if size is None:
@@ -89,7 +117,7 @@ class RolloutReading(Iterator[RolloutTable]):
     def _count(self, groups: np.ndarray, how: str) -> None:
         _, sizes = np.unique(groups, return_counts=True)
         by = f"group_size={self._group_size}" if self._group_size else how
-        self.report.grouped_by[how if how == BY_IDS else by] += len(groups)
+        self.report.grouped_by[how if how in (BY_IDS, BY_BOTH) else by] += len(groups)
         self.report.groups += len(sizes)
         for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
             self.report.group_sizes[int(size)] += int(count)
@@ -130,8 +158,8 @@ def read_rollout_files(
         rewards: Names of the columns that are rewards. Use a dot for a field inside an object.
             Default: the rewards that the format defines, or else rewards that are inferred.
         columns: Column for each meaning, for files in an unrecognized format: `step`, `group`,
-            `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason` or `total`. Default:
-            inferred.
+            `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason`, `total`, `rollout`
+            or `turn`. Default: inferred.
         group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
             the rollouts of a prompt are consecutive. Default: rollouts with identical prompts form
             a group.
@@ -159,13 +187,21 @@ def read_rollout_files(
 
 
 def _read_file(
-    found: RolloutFile, asked: ReaderOptions, report: ReadReport
+    found: RolloutFile, asked: ReaderOptions, report: ReadReport, later: Sequence[RolloutFile] = ()
 ) -> Iterator[RolloutTable]:
-    """Yield the tables of a file, and report what cannot be read."""
+    """Yield the tables of a file, and report what cannot be read.
+
+    Args:
+        found: The file.
+        asked: Options that the caller passed.
+        report: Report on all files.
+        later: Files that are read after this one.
+    """
     if found.kind not in KINDS_READ:
         report.left_out[found.path] = f"its extension is none of {', '.join(ENDINGS)}"
         return
-    file = FileReport(found.path, report)
+    alike = [each for each in later if (each.run, each.kind) == (found.run, found.kind)]
+    file = FileReport(found.path, report, run=found.run, siblings=alike[:_SIBLINGS])
     try:
         yield from _tables(found, asked, file)
     except UNREADABLE as error:
@@ -182,53 +218,77 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
         file.end_without_rows()
         return
     for batch, texts in opened.batches:
-        numbered = file.numbered
         scored = None if rescore is None else _rescored(rescore, batch, texts, file)
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
-            lines, weights, ranges, paths = batch.lines[rows], None, {}, {}
-            if opened.rewards is None:
-                columns = {name: column.take(rows) for name, column in (scored or {}).items()}
-                how = RESCORED
-            else:
-                paths, how = opened.rewards.of(batch, rows)
-                columns = {name: batch.reward(path, rows) for name, path in paths.items()}
-                ranges = opened.rewards.ranges
-            file.found_rewards(columns, how)
-            _report_groups(batch, rows, file)
-            none = np.full(len(lines), np.nan)
-            rewards = [
-                none if column is None else column.usable(f"reward {name!r}", lines, file)
-                for name, column in columns.items()
-            ]
-            values = np.stack(rewards, axis=-1) if rewards else np.zeros((len(lines), 0))
-            if opened.rewards is not None:
-                weights = _weights(batch, rows, values, columns, of_batch["groups"][rows], file)
-            table = RolloutTable(
-                run=found.run,
-                format=file.format,
-                names=tuple(columns),
-                weights=weights,
-                files=(found.path,),
-                rewards=values,
-                file=np.zeros(len(lines), np.int64),
-                row=numbered + np.arange(len(batch))[rows],
-                ranges=ranges,
-                grouped_by=batch.grouped_by(rows),
-                turns=None
-                if opened.rewards is None
-                else turns_of(
-                    batch, paths, rows=rows, whole=(values, of_batch["num_tokens"][rows]), file=file
-                ),
-                **{name: values[rows] for name, values in of_batch.items()},
-            )
+            of_step = {name: column[rows] for name, column in of_batch.items()}
+            table = _table_of(found, opened.rewards, scored or {}, batch, rows, of_step, file)
             if table.steps[0] < 0:
                 what = "the step is not a whole number of at least 0"
-                file.lose(int(lines[0]), what, rows=len(table))
+                file.lose(int(batch.lines[rows][0]), what, rows=len(table))
             else:
                 file.take(len(table))
                 yield table
-        file.numbered = numbered + len(batch)
+        file.numbered += len(batch)
+
+
+def _table_of(
+    found: RolloutFile,
+    rewards: RecordRewards | TableRewards | None,
+    scored: Mapping[str, Column],
+    batch: Batch,
+    rows: Rows,
+    of_step: Mapping[str, np.ndarray],
+    file: FileReport,
+) -> RolloutTable:
+    """Return the rollouts of a step as a table. Without `rewards`, they were scored again."""
+    lines = batch.lines[rows]
+    weights, ranges, paths, how = None, {}, {}, RESCORED
+    columns = {name: column.take(rows) for name, column in scored.items()}
+    if rewards is not None:
+        paths, how = rewards.of(batch, rows)
+        columns = {name: batch.reward(path, rows) for name, path in paths.items()}
+        ranges = rewards.ranges
+    file.found_rewards(columns, how, scalar=rewards is not None and rewards.scalar)
+    _report_groups(batch, rows, file)
+    values = _values(columns, lines, file)
+    guess, turns = None if rewards is None else rewards.inferred, None
+    if rewards is not None:
+        weights = _weights(batch, rows, values, columns, of_step["groups"], file)
+    in_total = guess is not None and weights is None and bool(guess.weights)
+    if guess is not None and in_total:
+        values, weights = _as_in_total(guess, columns, values, of_step["total"])
+        _report_total(guess, values, weights, of_step["total"], lines, file)
+    if rewards is not None:
+        whole = (values, of_step["num_tokens"])
+        turns = turns_of(batch, paths, rows=rows, whole=whole, file=file)
+    return RolloutTable(
+        run=found.run,
+        format=file.format,
+        names=tuple(columns),
+        weights=weights,
+        weights_from=FOUND if in_total else RECORDED,
+        files=(found.path,),
+        rewards=values,
+        file=np.zeros(len(lines), np.int64),
+        row=file.numbered + np.arange(len(batch))[rows],
+        ranges=ranges,
+        grouped_by=batch.grouped_by(rows),
+        turns=turns,
+        **of_step,
+    )
+
+
+def _values(
+    columns: Mapping[str, Column | None], lines: Int[np.ndarray, " rollout"], file: FileReport
+) -> Float[np.ndarray, "rollout reward"]:
+    """Return the numbers of the rewards, with NaN where there is none."""
+    none = np.full(len(lines), np.nan)
+    values = [
+        none if column is None else column.usable(f"reward {name!r}", lines, file)
+        for name, column in columns.items()
+    ]
+    return np.stack(values, axis=-1) if values else np.zeros((len(lines), 0))
 
 
 def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
@@ -277,6 +337,44 @@ def _weights(
         return None
     _report_weights(weights, groups, lines, file)
     return weights
+
+
+def _as_in_total(
+    found: Inferred,
+    names: Iterable[str],
+    values: Float[np.ndarray, "rollout reward"],
+    total: Values,
+) -> tuple[Float[np.ndarray, "rollout reward"], Float[np.ndarray, "rollout reward"]]:
+    """Return the rewards with the weights found in the total, and 0 where the total adds nothing.
+
+    A reward that no rollout had when the weights were found has weight 1.
+    """
+    weights = np.array([found.weights.get(name, 1.0) for name in names])
+    if found.zeros:
+        zeros = np.array([name in found.zeros for name in names], np.bool_)
+        values = np.where(np.isnan(values) & zeros & np.isfinite(total)[:, None], 0.0, values)
+    return values, np.where(np.isnan(values), np.nan, weights)
+
+
+def _report_total(
+    found: Inferred,
+    values: Float[np.ndarray, "rollout reward"],
+    weights: Float[np.ndarray, "rollout reward"],
+    total: Values,
+    lines: Int[np.ndarray, " rollout"],
+    file: FileReport,
+) -> None:
+    """Report rollouts of which the weights found in the first rollouts do not give the total."""
+    parts = np.nan_to_num(values * weights)
+    size = np.abs(parts).sum(axis=1) + np.abs(total)
+    apart = np.abs(total - parts.sum(axis=1) - found.constant)
+    wrong = apart > found.rounding + 1e-5 * size  # not where the total is NaN
+    if wrong.any():
+        what = (
+            f"{found.total!r} is not the sum that the weights of the first rollouts give: give the "
+            "weights of these rollouts (--weights)"
+        )
+        file.note(int(lines[np.argmax(wrong)]), what, count=int(wrong.sum()))
 
 
 def _report_weights(

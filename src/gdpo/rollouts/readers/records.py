@@ -13,7 +13,14 @@ from math import isnan, nan
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.inference import Inner, Layout, is_container
+from gdpo.rollouts.readers.infer import (
+    Inner,
+    Layout,
+    is_container,
+    is_per_completion,
+    listed_names,
+    spread,
+)
 from gdpo.rollouts.readers.report import FileReport
 
 Record: TypeAlias = Mapping[str, Any]
@@ -47,6 +54,8 @@ _SWIFT = frozenset(
 )
 _LIMITS = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
 _METRICS = frozenset({"num_turns", "reward"})
+_SPREAD = frozenset({list, str})
+"""Types of values that may contain all rewards in a form other than an object."""
 _DEEPEST = 8
 """Maximum depth of nested objects that are searched."""
 OTHER = "an earlier output of a rollout: only the last output is read, as in verl's GRPO"
@@ -89,6 +98,9 @@ class Row:
     """Stores what is known about one rollout. A default value means that a field is unknown."""
 
     step: Any = None
+    rollout: Any = None
+    """Id of the rollout, if the record is a turn."""
+    turn: Any = None
     group: Any = None
     """Group id. None if unknown, in which case rollouts with identical prompts form a group."""
     output: tuple[str, int] | None = None
@@ -549,6 +561,8 @@ def rows_by(known: Layout) -> Callable[[Record], Iterator[Row]]:
             num_tokens=at(record, known.num_tokens),
             finish_reason=at(record, known.finish_reason),
             extras={k: v for k, v in record.items() if k not in taken},
+            rollout=at(record, known.rollout) if known.turn is not None else None,
+            turn=at(record, known.turn),
         )
 
     return rows
@@ -567,6 +581,8 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
             if path not in but and (rewarded or isinstance(value, (int, float))):
                 found[path] = value
         for name, value in inner.items() if depth < _DEEPEST else ():
+            if type(value) in _SPREAD and is_container(str(name)):
+                value = _opened(value, f"{above}{name}", inner, found)
             path = f"{above}{name}"
             if isinstance(value, dict) and path not in but:
                 inside = rewarded or is_container(str(name))
@@ -574,6 +590,17 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
 
     enter(record, "", rewarded=False, depth=0)
     return found
+
+
+def _opened(value: Any, path: str, record: Record, found: dict[str, Any]) -> Any:
+    """Return the rewards in a list or a JSON text as an object, or None. Update what was found."""
+    each = is_per_completion(value, record)
+    inner = None if each else spread(value, listed_names(record))
+    if inner is not None:
+        found.pop(path, None)
+    elif isinstance(value, list):
+        found[path] = TOO_LONG
+    return inner
 
 
 def at(record: Any, path: str | None) -> Any:

@@ -1,17 +1,19 @@
 """Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from gdpo.rollouts.readers.files import kind_of
-from gdpo.rollouts.readers.inference import SCALAR_ONLY, likely, listed
+from gdpo.rollouts.readers.files import RolloutFile, kind_of
+from gdpo.rollouts.readers.infer import Inferred, Key, Reason, likely, listed
 
 _NAMED = 12
 """Maximum number of fields to propose as rewards in a command."""
 BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
+_USUAL_SIZES = (8, 16, 4, 6, 5, 3, 2)
+BY_BOTH = "group id and prompt"
 """Ways in which rollouts are grouped, in addition to `group_size`."""
 
 
@@ -75,8 +77,23 @@ class FileReport:
     """Name of the step field, if it was inferred."""
     guessed: bool = False
     """Whether the rewards were inferred from names and values, not known from the format."""
+    scalar: bool = False
+    """Whether the only reward is a scalar reward."""
+    left_out: Mapping[str, Reason] = field(default_factory=dict[str, Reason])
+    """Numeric fields that are not read as rewards, with the reason."""
     refused: str = ""
     """Reason why no rewards could be inferred."""
+    choices: tuple[tuple[str, ...], ...] = ()
+    """Readings between which the file does not decide, each as a list of rewards."""
+    split: bool = False
+    """Whether group id and prompt form a group together, because the prompts contradict the ids."""
+    seen: tuple[Key, Key] | None = None
+    """Group ids of earlier rows of a file without steps, with their prompts."""
+    turns: bool = False
+    """Whether rows that have the same rollout id are turns of one rollout."""
+    run: str = ""
+    siblings: Sequence[RolloutFile] = ()
+    """Later files of the run."""
 
     def note(self, line: int | None, what: str, *, count: int = 1) -> Notice:
         """Add a notice without skipping a row, and return the notice."""
@@ -130,10 +147,17 @@ class FileReport:
         else:
             self.report.left_out[self.path] = "the file is empty"
 
-    def found_rewards(self, names: Iterable[str], how: str) -> None:
+    def known_rewards(self) -> Inferred | None:
+        """Return the rewards that were inferred from earlier files of the run, or None."""
+        found = self.report.inferred.get((self.run, self.format))
+        if found is not None:
+            self.guessed, self.left_out = True, found.left_out
+        return found
+
+    def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool = False) -> None:
         """Add the rewards of some rollouts, and record how the rewards were determined."""
         self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
-        self.rewards_from = how
+        self.rewards_from, self.scalar = how, scalar
 
 
 @dataclass(slots=True)
@@ -151,6 +175,10 @@ class ReadReport:
     """Numeric fields in the files that lack a requested reward."""
     fields: dict[str, None] = field(default_factory=dict[str, None])
     """Names of fields in the files, up to the number that a message lists."""
+    inferred: dict[tuple[str, str], Inferred] = field(
+        default_factory=dict[tuple[str, str], Inferred]
+    )
+    """Rewards that were inferred for each run and format."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
@@ -183,8 +211,8 @@ class ReadReport:
     @property
     def scalar_only(self) -> bool:
         """Whether every file with rewards contains only a scalar reward."""
-        sources = [file.rewards_from for file in self.files if file.rewards]
-        return bool(sources) and all(text.startswith(SCALAR_ONLY) for text in sources)
+        scalars = [file.scalar for file in self.files if file.rewards]
+        return bool(scalars) and all(scalars)
 
     @property
     def formats(self) -> dict[str, int]:
@@ -207,6 +235,11 @@ class ReadReport:
         """Files in which no numeric field could be inferred to be a reward."""
         return [file for file in self.files if file.refused] + self.unrecognized
 
+    @property
+    def alone(self) -> bool:
+        """Whether every group has only one rollout, so that rewards cannot be compared."""
+        return self.groups > 0 and self.group_sizes[1] >= self.groups
+
     def group_findings(self) -> list[str]:
         """Return a sentence for each problem with the groups."""
         if not self.groups:
@@ -217,7 +250,7 @@ class ReadReport:
         found = {
             "every group has only one rollout, so nothing can be compared: give the number of "
             "samples per prompt (group_size), or the column with the group ids (columns)": (
-                self.group_sizes[1] >= self.groups
+                self.alone
             ),
             unequal: unequal != "",
             f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: check the "
@@ -329,8 +362,32 @@ def without_rewards(report: ReadReport) -> str:
         f"no reward can be inferred in {_shortened(first.path)}{more}: {why}. The numeric fields "
         f"are {listed(first.numbers)}. Name the rewards"
     )
-    command = _command(report, _proposed(files), files)
-    return f"{found}, for example:\n{command}" if command else f"{found} with --rewards"
+    choices = [c for c in first.choices if all(map(_can_be_named, c))] or [_proposed(files)]
+    commands = [command for names in choices if (command := _command(report, names, files))]
+    if not commands:
+        return f"{found} with --rewards"
+    return f"{found}, {'for example' if len(commands) == 1 else 'with one of'}:\n" + "\n".join(
+        commands
+    )
+
+
+def groups_of_one(report: ReadReport) -> str:
+    """Return an error message if every group has one rollout, so that nothing can be compared.
+
+    The message is empty if a group has several rollouts.
+    """
+    if not report.alone:
+        return ""
+    each = report.read // max(len(report.torn_steps), 1)
+    size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
+    paths = " ".join(quote(str(path)) for path in report.paths)
+    return (
+        f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
+        f"rollouts were grouped by {', '.join(report.grouped_by)}. Name the column with the group "
+        f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number "
+        "of rollouts per prompt if these follow each other, for example:\n"
+        f"gdpo analyze {paths} --group-size {size}"
+    )
 
 
 def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:

@@ -2,12 +2,12 @@
 
 Rewards are requested by the user, known from the format, or inferred. A format of records defines
 which fields may be rewards. Among these fields, those that contain numbers are rewards. For files
-in an unrecognized format, the rewards are inferred from the first rollouts (see `inference`).
+in an unrecognized format, the rewards are inferred from the first rollouts (see `infer`).
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
@@ -23,23 +23,37 @@ from gdpo.rollouts.readers.columns import (
     Batch,
     Rows,
     column_in,
+    column_of,
     entered,
     holds_numbers,
-    is_numeric,
+    keys,
+    names_in,
     paths_in,
+    spread_column,
+    table_keys,
 )
 from gdpo.rollouts.readers.formats import ReaderOptions
-from gdpo.rollouts.readers.inference import (
+from gdpo.rollouts.readers.infer import (
     LOOKED_AT,
     NEVER,
-    SCALAR_ONLY,
+    NO_KEY,
     Inferred,
+    Inner,
+    Key,
+    Kind,
     Layout,
+    Reason,
+    Sample,
     Values,
+    Where,
+    grouping,
     infer,
     is_all_rewards,
+    is_container,
     is_named_as_reward,
     listed,
+    named_by_user,
+    pair,
     passed_over,
     resolved,
     unlikelihood,
@@ -56,11 +70,6 @@ _TEXTS = 1024
 """Maximum number of text fields to track because they may turn out to be rewards."""
 _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
-_IDS = frozenset(
-    {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
-    | {"time", "timestamp", "created_at"}
-)
-"""Columns that TRL users log in addition to the rewards."""
 _TRL_LOG = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
 _LARGEST_LOG = 32 * 2**20
@@ -74,17 +83,25 @@ class RecordRewards:
     Args:
         asked: Options that the caller passed.
         file: Report on the file, which receives notices.
-        known: Meanings of the fields, for records in an unrecognized format. None: the format is
-            known.
+        known: Meanings of the fields, if the rewards are inferred. None: the format defines them.
+        more: Function that returns the rows of the later files of the run, if they are needed.
     """
 
-    def __init__(self, asked: ReaderOptions, file: FileReport, known: Layout | None) -> None:
-        self._asked, self._file, self._known = asked.rewards, file, known
+    def __init__(
+        self,
+        asked: ReaderOptions,
+        file: FileReport,
+        known: Layout | None,
+        more: Callable[[int], Sequence[Row]] = lambda _: (),
+    ) -> None:
+        self._asked, self._file, self._known, self._more = asked.rewards, file, known, more
+        self._described = asked.columns is not None
         self.ranges: dict[str, Range] = {}
-        self._learned = False
+        self.inferred: Inferred | None = None
+        self.scalar = False
         self._no_total = False
-        self._inferred: Inferred | None = None
-        self._paths: dict[str, str] = {}
+        self._paths: dict[str, str | None] = {}
+        """Name of the reward at each path that has occurred so far. None: it is no reward."""
         self._found: dict[str, None] = {}
         """Fields in which a number has occurred so far."""
         self._texts: dict[str, tuple[int, int]] = {}
@@ -94,7 +111,7 @@ class RecordRewards:
     @property
     def needed(self) -> int:
         """Number of rollouts at the start of the file that are needed to determine the rewards."""
-        return LOOKED_AT if self._known is not None and not self._learned else 0
+        return LOOKED_AT if self._known is not None and self.inferred is None else 0
 
     def narrow(self, row: Row, line: int) -> None:
         """Drop fields of a rollout that has more fields than the maximum number of rewards."""
@@ -117,31 +134,33 @@ class RecordRewards:
             row.turns = row.turns.only({*kept, row.total_name})
 
     def settle(self, rows: Sequence[Row]) -> None:
-        """Replace the records' fields with their rewards by name, if the format is unrecognized.
+        """Replace the records' fields with their rewards by name, if these are inferred.
 
         The first call infers the rewards, so it must pass the first rollouts of the file.
         """
         if self._known is None:
             return
-        if not self._learned:
-            self._learned = True
-            self._learn(rows[:LOOKED_AT], self._known)
+        if self.inferred is None:
+            self.inferred = self._learn(rows[:LOOKED_AT], self._known)
+        found = self.inferred
         for row in rows:
             row.total = None if self._no_total else row.total
             row.weights = row.weights or self._weights_of(row)
-            if self._inferred is None:
-                found = {name: row.rewards.get(path) for name, path in self._paths.items()}
-                row.rewards = {
-                    name: row.rewards.get(name) if value is None else value
-                    for name, value in found.items()
-                    if value is not None or name in row.rewards
-                }
-                continue
-            if self._known.total is None and self._inferred.total is not None:
-                row.total = row.rewards.get(self._inferred.total)
-                row.total_name = self._inferred.total
-            named = ((self._inferred.name_of(path), v) for path, v in row.rewards.items())
+            if row.total_name in found.names.values():
+                row.rewards = {row.total_name: row.total, **row.rewards}
+            if found.total is not None and found.total != self._known.total:
+                row.total, row.total_name = row.rewards.get(found.total), found.total
+            named = ((self._name_of(path), value) for path, value in row.rewards.items())
             row.rewards = {name: value for name, value in named if name is not None}
+
+    def _name_of(self, path: str) -> str | None:
+        if path not in self._paths:
+            assert self.inferred is not None
+            found = self.inferred.name_of(path)
+            if found is None and self._asked is not None and path in self._asked:
+                found = path
+            self._paths[path] = found
+        return self._paths[path]
 
     def of(self, batch: Batch, rows: Rows) -> tuple[dict[str, str], str]:
         """Return the rewards of some rollouts, and a phrase about how they were determined.
@@ -153,9 +172,11 @@ class RecordRewards:
         lines = batch.lines[rows].tolist()
         names, how = self._names(part, lines)
         numbers = list(self._file.numbers)
-        if self._file.format != "columns":
+        if self._known is None:
             numbers = [n for n, v in part[0].rewards.items() if type(v) is not Doubtful]
             numbers += [part[0].total_name] if part[0].total is not None else []
+        elif self._file.format != "columns":
+            numbers.sort(key=lambda name: name == part[0].total_name)
         for name in names:
             found = any(name in row.rewards or name == row.total_name for row in part)
             if not found:
@@ -168,35 +189,47 @@ class RecordRewards:
     def _names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[Sequence[str], str]:
         if self._asked is not None:
             return self._asked, "as given"
-        inferred = self._inferred
-        if inferred is not None and inferred.why:
+        inferred = self.inferred
+        if inferred is not None and inferred.refused:
             return (), ""
         self._look(rows, lines)
+        if inferred is not None and inferred.kind == "total":
+            self.scalar = True
+            return tuple(inferred.names), inferred.how
+        self.scalar = not self._found
         if self._found:
             weighted = any(row.weights for row in rows)
             self._file.guessed |= not weighted
             how = "as the files name them, with weights" if weighted else "all numeric components"
             return tuple(self._found), how if inferred is None else inferred.how
         totals = tuple(dict.fromkeys(row.total_name for row in rows if row.total is not None))
-        if inferred is not None and inferred.group == "total":
-            return totals, inferred.how
-        return totals, f"{SCALAR_ONLY}: the files contain no reward components"
+        return totals, "scalar reward only: the files contain no reward components"
 
-    def _learn(self, rows: Sequence[Row], known: Layout) -> None:
+    def _learn(self, rows: Sequence[Row], known: Layout) -> Inferred:
+        """Return the rewards of the run, inferred from its first rollouts."""
+        if self._asked is None and (found := self._file.known_rewards()) is not None:
+            return found
+        rows = [*rows, *self._more(LOOKED_AT - len(rows))]
         numbers = _numbers_of(rows, known)
         self._file.numbers = tuple(islice(numbers, MOST))
+        ids, prompts = keys([row.group for row in rows]), keys([row.prompt for row in rows])
+        steps = np.nan_to_num(column_of([row.step for row in rows]).values).view(np.int64)
+        none = np.full(len(rows), NO_KEY)
+        sample = Sample(numbers, pair(steps, grouping(steps, ids, prompts, none, none).keys))
         if self._asked is not None:
-            self._paths = resolved(self._asked, list(numbers))
-            return
+            return named_by_user(sample, known, self._asked)
         texts = _texts_of(rows, numbers, known)
-        self._inferred, self._known = _inferred(self._file, numbers, texts, known)
+        kind: Where = "none" if self._file.format == "columns" else "every"
+        found, self._known = _inferred(
+            self._file, sample, texts, known, kind, described=self._described
+        )
         self._no_total = known.total is not None and self._known.total is None
+        return found
 
     def _weights_of(self, row: Row) -> dict[str, float] | None:
         """Return the weights in an object `weights`, or next to each value, or None."""
-        paths = self._paths if self._inferred is None else self._inferred.names
         weights: dict[str, float] = {}
-        for name, path in paths.items():
+        for name, path in self.inferred.names.items() if self.inferred is not None else ():
             places = (f"weights.{name}", f"{path.rpartition('.')[0]}.weight")
             value = next((row.rewards[place] for place in places if place in row.rewards), None)
             if is_number(value):
@@ -205,7 +238,7 @@ class RecordRewards:
 
     def _look(self, rows: Sequence[Row], lines: Sequence[int]) -> None:
         """Add the fields with numbers to the rewards, and track the fields with only texts."""
-        inferred = {} if self._inferred is None else self._inferred.names
+        inferred = {} if self.inferred is None else self.inferred.names
         texts: dict[str, tuple[int, int]] = {}
         numbers: dict[str, None] = {}
         given = (
@@ -260,8 +293,8 @@ class TableRewards:
         file: Report on the file, which receives notices.
         known: Meanings of the columns.
         schema: Arrow schema of the table.
-        first: Function that returns the columns of some paths for the first rows, or None if the
-            table is empty.
+        first: Function that yields the first rows of the table, and of the later files of the run,
+            each with the columns of some paths.
     """
 
     def __init__(
@@ -270,55 +303,122 @@ class TableRewards:
         file: FileReport,
         known: Layout,
         schema: Any,
-        first: Callable[[Sequence[str]], Any],
+        first: Callable[[Sequence[str]], Iterable[Any]],
     ) -> None:
-        self.known = known
-        self._file, self._schema, self._first = file, schema, first
-        self._kinds = paths_in(schema)
+        self._file, self._schema, self._first, self._asked = file, schema, first, asked
+        self._kinds, self._unread = self._opened(paths_in(schema))
+        self.known = known if known.total in self._kinds else replace(known, total=None)
         numbers = [path for path, kind in self._kinds.items() if kind == "number"]
+        self.inferred: Inferred | None = None
+        self.split = True
+        """Whether the prompts of the first rows contradict the group ids, or are not known yet."""
         if asked.rewards is not None:
-            self.paths = resolved(asked.rewards, [*numbers, *self._reward_texts()])
-            self.how = "as given"
+            paths = resolved(asked.rewards, [*numbers, *self._reward_texts()])
+            self.paths, self.how = paths, "as given"
+            if file.format in ("columns", "trl"):
+                self.inferred = named_by_user(self._sample(), self.known, asked.rewards)
         elif file.format == "gdpo":
             record = schema.field("rewards").type
             names = [field.name for field in record] if pa.types.is_struct(record) else []
             self.paths = {name: f"rewards.{name}" for name in names}
             self.how = "as recorded by gdpo"
-        elif file.format == "trl":
-            self.paths, self.how = self._of_trl()
+        elif file.format == "trl" and (logged := self._logged()):
+            self.paths, self.how = logged, "as TRL's log names them (trainer_state.json)"
+            file.left_out = {path: "name" for path in self._floats() if path not in logged}
+            self.how += passed_over(file.left_out)
         else:
             self.paths, self.how = self._infer()
         declared = described_ranges(read_declared(schema))
         ranges = {name: declared.get(p.removeprefix("rewards.")) for name, p in self.paths.items()}
         self.ranges = {name: found for name, found in ranges.items() if found is not None}
-        file.found_rewards(self.paths, self.how)
+        self.scalar = self.inferred is not None and self.inferred.kind == "total"
+        file.found_rewards(self.paths, self.how, scalar=self.scalar)
         self._report_missing(asked, numbers)
 
     def of(self, _batch: Batch, _rows: Rows) -> tuple[dict[str, str], str]:
         """Return the paths of the rewards, keyed by name, and how the rewards were determined."""
         return self.paths, self.how
 
-    def _infer(self) -> tuple[dict[str, str], str]:
-        """Infer the rewards from names and values. Return them and a phrase about the method."""
+    def _opened(self, kinds: dict[str, Kind]) -> tuple[dict[str, Kind], list[str]]:
+        """Return the columns, with those inside lists and JSON text, and columns with neither."""
+        found, unread = dict(kinds), list[str]()
+        if self._file.format != "columns":
+            return found, unread
+        for path in [p for p, kind in kinds.items() if kind in ("other", "text")]:
+            if not is_container(path) or isinstance(path, Inner):
+                continue
+            batch = next(iter(self._first([path])), None)
+            column = None if batch is None else entered(batch, path)
+            inner = {} if column is None else spread_column(column, names_in(batch))
+            if inner:
+                del found[path]
+                found |= {Inner(f"{path}.{name}"): "number" for name in inner}
+            elif kinds[path] == "other" and is_all_rewards(path):
+                unread.append(path)
+        return found, unread
+
+    def _sample(self, texts: Sequence[str] = ()) -> Sample:
+        """Return the numbers of the first rows, by path, and the keys of their groups."""
         some = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
+        if self._file.format == "trl" and self._asked.rewards is None:
+            some = [path for path in some if path in self._floats()]
         total = self.known.total
         some += [total] if total is not None and total not in some else []
+        likeliest = set(sorted([*some, *texts], key=unlikelihood)[:_MOST_LOOKED_AT])
+        kept = [path for path in (*some, *texts) if path in likeliest]
+        others = (self.known.group, self.known.prompt, self.known.step)
+        batches = list(self._first([*kept, *(path for path in others if path is not None)]))
+        numbers = {p: _joined([_values_in(batch, p) for batch in batches]) for p in kept}
+        groups = [self._groups_in(batch, file) for file, batch in enumerate(batches)]
+        return Sample(numbers, _joined(groups))
+
+    def _groups_in(self, batch: Any, file: int) -> Key:
+        """Return the keys of the groups of some rows of one of the files of a run."""
+        steps = np.full(batch.num_rows, float(file))
+        if self.known.step is not None:
+            steps = np.nan_to_num(_values_in(batch, self.known.step))
+        steps, none = steps.view(np.int64), np.full(batch.num_rows, NO_KEY)
+        found = grouping(steps, *table_keys(batch, self.known, None, checked=True), none, none)
+        self.split = found.split or (file > 0 and self.split)
+        return pair(steps, found.keys)
+
+    def _infer(self) -> tuple[dict[str, str], str]:
+        """Infer the rewards from names and values. Return them and a phrase about the method."""
         numeric, texts = self._named_texts()
-        likeliest = set(sorted([*some, *numeric], key=unlikelihood)[:_MOST_LOOKED_AT])
-        kept = [path for path in (*some, *numeric) if path in likeliest]
-        rows = self._first(kept)
-        columns = {} if rows is None else {path: entered(rows, path) for path in kept}
-        numbers = {
-            p: column_in(column).values for p, column in columns.items() if column is not None
-        }
-        found, self.known = _inferred(self._file, numbers, texts, self.known)
+        found = self._file.known_rewards()
+        if found is None:
+            kind: Where = "function" if self._file.format == "trl" else "none"
+            found, self.known = _inferred(
+                self._file,
+                self._sample(numeric),
+                [*texts, *self._unread],
+                self.known,
+                kind,
+                described=self._asked.columns is not None,
+            )
+            if kind == "function":
+                others = [p for p in self._kinds if p not in self.known.taken()]
+                names: dict[str, Reason] = {
+                    p: "name"
+                    for p in others
+                    if self._kinds[p] in ("number", "empty") and p not in self._floats()
+                }
+                found = replace(found, left_out=names | dict(found.left_out))
+                self._file.left_out = found.left_out
+        self.inferred = found
         for name, path in found.names.items():
             if path in numeric:
                 what = f"reward {name!r} is the text of a number, and is read as that number"
                 self._file.note(None, what)
-        if self.known.total is None and found.total is not None:
+        if found.total is not None:
             self.known = replace(self.known, total=found.total)
-        return self._few(found.names), found.how
+        own = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
+        own = self._floats() if self._file.format == "trl" else own
+        named = {name: path for name, path in found.names.items() if path in self._kinds}
+        known = [*named.values(), *found.left_out]
+        more = {path: found.name_of(path) for path in (*own, *numeric) if path not in known}
+        named |= {name: path for path, name in more.items() if name is not None}
+        return self._few(named), found.how
 
     def _reward_texts(self) -> list[str]:
         return [
@@ -334,7 +434,7 @@ class TableRewards:
         number in at least one row does not count as a text column.
         """
         paths = self._reward_texts()[:_MOST_LOOKED_AT]
-        rows = self._first(paths) if paths else None
+        rows = next(iter(self._first(paths)), None) if paths else None
         arrays = {} if rows is None else {path: entered(rows, path) for path in paths}
         numeric, texts = list[str](), list[str]()
         for path, array in arrays.items():
@@ -349,26 +449,16 @@ class TableRewards:
                 texts.append(path)
         return numeric, texts
 
-    def _of_trl(self) -> tuple[dict[str, str], str]:
-        """Return the columns listed in TRL's log, or all possible rewards if there is no log."""
+    def _logged(self) -> dict[str, str]:
+        """Return the columns that TRL's log names as rewards."""
         taken = self.known.taken()
-        logged = [
-            name
-            for name in logged_rewards(self._file.path)
-            if name in self._schema.names and name not in taken
-        ]
-        free = [f for f in self._schema if f.name not in taken | _IDS]
-        floats = [f.name for f in free if pa.types.is_floating(f.type)]
-        if logged:
-            rest = passed_over([name for name in floats if name not in logged])
-            return {n: n for n in logged}, f"as TRL's log names them (trainer_state.json){rest}"
-        self._file.guessed = True
-        others = [f.name for f in free if is_numeric(f.type) or pa.types.is_null(f.type)]
-        rest = passed_over([name for name in others if name not in floats])
-        return self._few({name: name for name in floats}), (
-            "all other floating-point columns; if some are not rewards, name the rewards "
-            f"(--rewards){rest}"
-        )
+        names = logged_rewards(self._file.path)
+        return {n: n for n in names if n in self._schema.names and n not in taken}
+
+    def _floats(self) -> list[str]:
+        """Return the columns of a TRL file that may be rewards, which TRL writes as floats."""
+        free = [field for field in self._schema if field.name not in self.known.taken()]
+        return [field.name for field in free if pa.types.is_floating(field.type)]
 
     def _few(self, rewards: Mapping[str, str]) -> dict[str, str]:
         if len(rewards) > MOST:
@@ -379,7 +469,7 @@ class TableRewards:
         schema = self._schema
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in schema.types], schema=schema)
         for name, path in self.paths.items():
-            found = entered(empty, path) is not None
+            found = path in self._kinds or entered(empty, path) is not None
             if not found:
                 has = listed(schema.names)
                 self._file.note(None, f"no column {path!r}; the columns are {has}")
@@ -387,19 +477,42 @@ class TableRewards:
                 self._file.report.seek(name, numbers, found=found)
 
 
+def _values_in(batch: Any, path: str) -> Values:
+    column = entered(batch, path)
+    return np.full(batch.num_rows, nan) if column is None else column_in(column).values
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> Any:
+    return np.concatenate(arrays) if arrays else np.zeros(0)
+
+
 def _inferred(
-    file: FileReport, numbers: Mapping[str, Values], texts: Sequence[str], known: Layout
+    file: FileReport,
+    sample: Sample,
+    texts: Sequence[str],
+    known: Layout,
+    kind: Where,
+    *,
+    described: bool,
 ) -> tuple[Inferred, Layout]:
     """Return the rewards that are inferred from the first rollouts, and the other meanings."""
     for path in texts:
         file.note(None, f"{path!r} contains text, not numbers, and is not read as a reward")
     if known.total in texts:
         known = replace(known, total=None)
-    found = infer(numbers, known, texts)
-    file.guessed, file.refused = True, found.why
-    if found.why:
-        what = f"no reward can be inferred: {found.why}; name the rewards (--rewards)"
+    found = infer(sample, known, texts=texts, kind=kind, described=described)
+    file.guessed, file.refused, file.choices = True, found.refused, found.choices
+    file.left_out = found.left_out
+    if found.refused:
+        what = f"no reward can be inferred: {found.refused}; name the rewards (--rewards)"
         file.note(None, what)
+    else:
+        file.report.inferred[file.run, file.format] = found
+    for path, twin in found.copied:
+        what = f"{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
+        file.note(None, what)
+    for name in sorted(found.zeros):
+        file.note(None, f"reward {name!r} counts as 0 where it is missing, as in {found.total!r}")
     return found, known
 
 

@@ -13,6 +13,9 @@ from gdpo.rewards.gates import Range
 from gdpo.rollouts.readers.report import BY_IDS
 from gdpo.rollouts.record import RewardArrays, common_weights
 
+RECORDED, FOUND = "recorded", "found in the total"
+"""Ways in which the weights of the rewards are known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turns:
@@ -88,6 +91,11 @@ class RolloutTable:
     """Declared ranges by reward name, for rewards whose range is declared in a file."""
     grouped_by: str = BY_IDS
     """How the rollouts are grouped: by `group id`, by `equal prompts`, or by `nothing`."""
+    parts: Int[np.ndarray, "rollout 2"] | None = None
+    """Key of the rollout and number of the turn of each row, if the rows may be turns. The key is
+    `NO_KEY` if a row is a rollout."""
+    weights_from: str = RECORDED
+    """Where the weights are from: recorded, or found in the total."""
     turns: Turns | None = None
     """The turns, or None if the files contain no rewards for each turn. If there are turns,
     `rewards` contains their totals as the files define them: sums in gdpo's record, means of the
@@ -101,7 +109,8 @@ class RolloutTable:
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
         weights = None if self.weights is None else self.weights[rows]
         turns = None if self.turns is None else self.turns.take(rows)
-        return replace(self, weights=weights, turns=turns, **columns)
+        parts = None if self.parts is None else self.parts[rows]
+        return replace(self, weights=weights, turns=turns, parts=parts, **columns)
 
     def grouped(self) -> RewardArrays:
         """Return rewards and advantages by group. Smaller groups are padded with NaN.
@@ -191,6 +200,7 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
     columns["file"] = np.concatenate(
         [np.array([files.index(path) for path in t.files])[t.file] for t in tables]
     )
+    parts = [table.parts for table in tables if table.parts is not None]
     weights = [_in_order(t.weights, t.names, names) for t in tables if t.weights is not None]
     return RolloutTable(
         *(first.run, first.format, names),
@@ -199,6 +209,8 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
         **columns,
         ranges=_ranges_of(tables),
         grouped_by=first.grouped_by,
+        parts=np.concatenate(parts) if len(parts) == len(tables) else None,
+        weights_from=first.weights_from,
         turns=_joined_turns(tables, names),
     )
 

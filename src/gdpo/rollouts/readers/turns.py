@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Int
 
 from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, inside
-from gdpo.rollouts.readers.inference import Values
+from gdpo.rollouts.readers.infer import NO_KEY, Values
 from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns
 from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.readers.table import RolloutTable, Turns
 
 MOST = 2**26
 """Maximum number of values in the arrays for the turns of a step. Each value takes 8 bytes."""
+TURN_ROWS = "an earlier turn of a rollout: the rows with one rollout id are read as its turns"
 TOO_MANY = "the turns of the step would take too much memory, and are not read"
 _NO_TURNS = RowTurns(0, {}, ())
 _Lines = Int[np.ndarray, " rollout"]
@@ -53,6 +54,40 @@ def turns_of(
         ones, unknown = np.ones(len(part), np.int64), np.full((len(part), 1), np.nan)
         return Turns(ones, whole[0][:, None], unknown, whole[1][:, None])
     return _of_rows(part, tuple(rewards), lines, whole, file)
+
+
+def whole_rollouts(table: RolloutTable) -> RolloutTable:
+    """Return a table with one row per rollout, if several rows with one rollout id are its turns.
+
+    The row of the last turn is kept. A reward that all turns of each rollout repeat belongs to the
+    rollout; the values of any other reward are added, and kept for each turn.
+    """
+    if table.parts is None:
+        return table
+    order = np.lexsort(table.parts.T[::-1])
+    keys, turn = table.parts[order].T
+    starts = (keys != np.append(keys[:1] + 1, keys[:-1])) | (keys == NO_KEY)
+    if starts.all() or np.any(~starts & (turn == np.append(turn[:1], turn[:-1]))):
+        return table
+    counts = np.diff(np.append(np.flatnonzero(starts), len(order)))
+    first, last = np.flatnonzero(starts), np.cumsum(counts) - 1
+    kept = np.sort(order[last])
+    back = np.argsort(order[last])
+    rewards = table.rewards[order]
+    low, high = (f.reduceat(rewards, first) for f in (np.fmin, np.fmax))
+    repeated = np.all((low == high) | np.isnan(low), axis=0)
+    sums = np.add.reduceat(np.nan_to_num(rewards), first)
+    whole = np.where(repeated, rewards[last], np.where(np.isnan(low), np.nan, sums))
+    tokens = np.add.reduceat(table.num_tokens[order], first)
+    turns = None
+    if not repeated.all() and fits(len(first), int(counts.max()), len(table.names)):
+        by_turn = np.where(repeated, 0.0, rewards)
+        by_turn[last] = rewards[last]
+        columns = [by_turn[:, k] for k in range(len(table.names))]
+        given = (table.advantages[order], table.num_tokens[order])
+        turns = _padded(counts, columns, *given).take(back)
+    found = replace(table.take(kept), parts=None, rewards=whole[back], num_tokens=tokens[back])
+    return replace(found, groups=table.groups[order[first]][back], turns=turns)
 
 
 def fits(rollouts: int, turns: int, rewards: int) -> bool:

@@ -1,0 +1,266 @@
+"""Where `gdpo analyze` guesses, the file decides, or the command is refused with a way out."""
+
+import json
+
+import numpy as np
+import pytest
+from benchmarks.layouts import judge
+from tests.cli.test_analyze_layouts import run_commands, written
+
+RNG = np.random.default_rng(1)
+
+
+def rollouts(steps=8, prompts=8, size=4):
+    """Known rewards of every rollout of a run: `a` depends on the prompt."""
+    for step in range(steps):
+        for prompt in range(prompts):
+            for sample in range(size):
+                a = float(RNG.random() < (0.2 if prompt % 2 else 0.8))
+                yield step, prompt, sample, a, round(float(RNG.random()), 4)
+
+
+def text(step, prompt, sample):
+    return {"prompt": f"question {step}-{prompt}", "completion": f"answer {sample}"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def analyzed(gdpo_says, path, *options):
+    code, out, err = gdpo_says("analyze", path, "--json", *options)
+    assert code == 0, err
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_layout_is_read_right_or_refused_with_commands_that_work(seed):
+    verdict, why, layout = judge(seed)
+    assert verdict != "wrong", (why, layout.what)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_weights_in_the_total_are_used(gdpo_says, tmp_path, kind):
+    rows = [
+        {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a + 0.1 * b}
+        for s, p, g, a, b in rollouts()
+    ]
+    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    (run,) = found["runs"]
+    assert run["weights_from"] == "found in the total"
+    shares = [reward["weight_share"] for reward in run["rewards"]]
+    assert shares == pytest.approx([1 / 1.1, 0.1 / 1.1])
+    assert found["notices"] == []
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_rollouts_whose_total_has_other_weights_are_reported(gdpo_says, tmp_path, kind):
+    rows = [
+        {"step": s}
+        | text(s, p, g)
+        | {"a_reward": a, "b_reward": b, "reward": a + (0.1 if s < 150 else 0.5) * b}
+        for s, p, g, a, b in rollouts(steps=160)
+    ]
+    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    (notice,) = found["notices"]
+    assert "'reward' is not the sum" in str(notice)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_file_per_step_is_judged_on_the_first_files_together(gdpo_says, tmp_path, kind):
+    for s in range(20):
+        rows = [
+            {"step": s}
+            | text(s, p, g)
+            | {"accuracy": a, "clarity": b, "reward": a + 0.1 * b, "rating": p + s / 7}
+            for _, p, g, a, b in rollouts(steps=1, prompts=2)
+        ]
+        (tmp_path / "run").mkdir(exist_ok=True)
+        written(tmp_path / "run" / f"step_{s}", kind, rows)
+    (run,) = analyzed(gdpo_says, tmp_path / "run")["runs"]
+    assert [reward["name"] for reward in run["rewards"]] == ["accuracy", "clarity"]
+    assert run["weights_from"] == "found in the total"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("ids", ["restart", "worker"])
+def test_ids_that_the_prompts_contradict_are_taken_with_the_prompt(gdpo_says, tmp_path, kind, ids):
+    rows = [
+        ({"group_id": p} if ids == "restart" else {"step": s, "rank": p % 2, "group_id": p // 2})
+        | text(s, p, g)
+        | {"reward_a": a, "reward_b": b}
+        for s, p, g, a, b in rollouts()
+    ]
+    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    assert found["groups"]["sizes"] == {"4": 64}
+    assert list(found["groups"]["by"]) == ["group id and prompt"]
+    assert len(found["notices"]) == 1
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_ids_that_restart_between_parts_of_a_file_are_told_apart(
+    gdpo_says, tmp_path, kind, monkeypatch
+):
+    from gdpo.rollouts.readers import batches, rewards
+
+    for name in ("_CHUNK", "_BATCH"):
+        monkeypatch.setattr(batches, name, 32)
+    monkeypatch.setattr(rewards, "LOOKED_AT", 32)
+    rows = [
+        {"group_id": p} | text(s, p, g) | {"reward_a": a, "reward_b": b}
+        for s, p, g, a, b in rollouts()
+    ]
+    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    assert found["groups"]["sizes"] == {"4": 64}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_rows_of_one_rollout_are_its_turns(gdpo_says, tmp_path, kind):
+    rows = []
+    for s, p, g, a, b in rollouts():
+        said = f"question {s}-{p}"
+        for turn in range(1 + g % 3):
+            place = {"uid": f"{s}-{p}", "rollout_id": g, "turn": turn, "prompt": said}
+            rows.append({"step": s, "response": "x"} | place | {"reward_a": a, "reward_b": b})
+            said += f" then {s}{p}{g}{turn}"
+    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    assert found["groups"]["sizes"] == {"4": 64}
+    assert found["runs"][0]["rollouts"] == 256
+    assert any("turn" in str(notice) for notice in found["notices"])
+
+
+def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(gdpo_says, tmp_path):
+    from gdpo.rollouts.readers import read_rollout_files
+
+    rows = [
+        {"step": s, "rollout_id": f"{p}-{g}", "turn": turn}
+        | text(s, p, g)
+        | {"reward_a": a * (turn == 1), "reward_b": b}
+        for s, p, g, a, b in rollouts()
+        for turn in range(2)
+    ]
+    path = written(tmp_path / "run", "jsonl", rows)
+    table = next(read_rollout_files(path))
+    assert len(table) == 32
+    assert table.turns is not None
+    assert table.turns.counts.tolist() == [2] * 32
+    np.testing.assert_array_equal(table.turns.rewards.sum(axis=1), table.rewards)
+    last = [row for row in rows if row["turn"] == 1 and row["step"] == 0]
+    wanted = [(row["reward_a"], row["reward_b"]) for row in last]
+    assert [tuple(each) for each in table.rewards] == wanted  # `b` is that of the rollout
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_groups_of_one_are_refused_and_the_command_compares(gdpo_says, tmp_path, options):
+    rows = [
+        {"step": s, "prompt": f"in /tmp/{RNG.random()} do {p}", "reward_a": a, "reward_b": b}
+        for s, p, g, a, b in rollouts()
+    ]
+    path = written(tmp_path / "run", "jsonl", rows)
+    code, out, err = gdpo_says("analyze", path, *options)
+    assert code == 2
+    assert "%" not in out
+    assert "--columns group=" in err
+    run_commands(gdpo_says, err)
+
+
+LOG = {"loss": 0.1, "grad_norm": 0.3, "learning_rate": 1e-6, "epoch": 0.1, "reward": 0.4}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("rewards", ["rewards/accuracy_reward", "reward_accuracy"])
+def test_lines_of_a_log_are_no_rollouts(gdpo_says, tmp_path, kind, rewards):
+    rows = [LOG | {"step": s, rewards: s / 30} for s in range(30)]
+    path = written(tmp_path / "history", kind, rows)
+    code, out, err = gdpo_says("analyze", path, "--no-report")
+    assert "rollouts;" not in out
+    assert "--rewards" not in err
+    assert code == 2 or "metrics" in out
+
+
+READ = {
+    "list": lambda a, b: {"rewards": [a, b], "reward_names": ["a", "b"]},
+    "objects": lambda a, b: {"rewards": [{"name": "a", "value": a}, {"name": "b", "value": b}]},
+    "JSON": lambda a, b: {"rewards": json.dumps({"a": a, "b": b})},
+    "texts": lambda a, b: {"rewards": {"a": str(a), "b": str(b)}},
+    "truths": lambda a, b: {"rewards": {"a": a > 0, "b": b}},
+}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("form", READ)
+def test_a_field_called_rewards_is_read(gdpo_says, tmp_path, kind, form):
+    rows = [
+        {"step": s, "score": None, "gen_case": g} | text(s, p, g) | READ[form](a, b)
+        for s, p, g, a, b in rollouts()
+    ]
+    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    assert [reward["name"] for reward in found["runs"][0]["rewards"]] == ["a", "b"]
+
+
+UNREAD = {
+    "text": lambda a, b: {"rewards": f"a is {a}"},
+    "list of texts": lambda a, b: {"rewards": ["a is good", "b is bad"]},
+    "lists": lambda a, b: {"rewards": [[a], [b, b]]},
+    "one per completion": lambda a, b: {"rewards": [a, b], "completions": ["x", "y"]},
+}
+
+
+@pytest.mark.parametrize("form", UNREAD)
+def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, tmp_path, form):
+    rows = [
+        {"step": s, "accuracy": a, "format": g % 2} | text(s, p, g) | UNREAD[form](a, b)
+        for s, p, g, a, b in rollouts()
+    ]
+    code, _, err = gdpo_says("analyze", written(tmp_path / "run", "jsonl", rows), "--no-report")
+    assert code == 2
+    assert "'rewards'" in err
+    run_commands(gdpo_says, err)
+
+
+@pytest.mark.parametrize("total", ["product", "independent"])
+def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, tmp_path, total):
+    rows = [
+        {"step": s}
+        | text(s, p, g)
+        | {"a_reward": a, "b_reward": b, "reward": a * b if total == "product" else float(g % 2)}
+        for s, p, g, a, b in rollouts()
+    ]
+    path = written(tmp_path / "run", "jsonl", rows)
+    code, out, err = gdpo_says("analyze", path, "--no-report")
+    if total == "independent":
+        assert (code, "reward," in out) == (0, True)
+        return
+    assert code == 2
+    assert "! " in out
+    both = [["a_reward", "b_reward"], ["reward", "a_reward", "b_reward"]]
+    assert run_commands(gdpo_says, err) == both
+
+
+@pytest.mark.parametrize("name", ["response_length", "tool_time", "truncated", "pred"])
+def test_what_verl_logs_beside_rewards_is_none(gdpo_says, tmp_path, name):
+    rows = [
+        {"input": f"q{s}-{p}", "output": "x", "gts": "1", "score": a + 0.1 * b, "step": s}
+        | {"acc": a, "format": b, name: g}
+        for s, p, g, a, b in rollouts()
+    ]
+    (run,) = analyzed(gdpo_says, written(tmp_path / "1", "jsonl", rows))["runs"]
+    assert [reward["name"] for reward in run["rewards"]] == ["acc", "format"]
+    assert run["weights_from"] == "found in the total"
+
+
+def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_says, tmp_path):
+    folder = tmp_path / "completions"
+    folder.mkdir()
+    for s in range(10):
+        rows = [
+            {"step": s}
+            | text(s, p, g)
+            | {"correct": a, "short": b, "rating": s + p / 9}
+            | {"difficulty": p / 7, "advantage": 0.1 * g}
+            for _, p, g, a, b in rollouts(steps=1, prompts=4)
+        ]
+        written(folder / f"completions_{s:05d}", "parquet", rows)
+    (run,) = analyzed(gdpo_says, tmp_path)["runs"]
+    assert [reward["name"] for reward in run["rewards"]] == ["correct", "short"]
