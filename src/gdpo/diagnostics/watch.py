@@ -25,6 +25,7 @@ from gdpo.diagnostics._effect import (
     described,
     findings_at_once,
     holds,
+    learned_rewards,
     noticed,
 )
 from gdpo.diagnostics._findings import in_order
@@ -139,6 +140,8 @@ class _Measuring:
     noticed: Noticed
     first: int
     """First step of the block in which it was noticed."""
+    since: int | None = None
+    """Number of the step after that block, if the steps have numbers."""
     influence: Influence | None = None
     """Sums of the groups since then."""
     scored: list[Scored] = field(default_factory=list[Scored])
@@ -191,7 +194,7 @@ class FindingHistory:
         of_batch = [finding for finding in step.findings if finding.kind not in OVER_STEPS]
         for finding in of_batch:
             self._hold(finding, self.steps)
-        self._measure(influence, step.scored)
+        self._measure(influence, step.scored, number)
         self._notice(influence)
         in_force = list(self._in_force(window))
         self._course.add(influence, self.steps if number is None else number)
@@ -238,6 +241,12 @@ class FindingHistory:
             key=lambda held: (held.finding.rank[0], -held.steps, held.finding.rank[1]),
         )
 
+    def learned(self) -> tuple[str, ...]:
+        """Return the rewards that are learned: on average over all steps, at their good end."""
+        if self._all is None:
+            return ()
+        return learned_rewards(self._all, self._ranges, self._thresholds)
+
     def state(self) -> dict[str, Any]:
         """Return the state as dicts, lists, numbers and strings, to be saved in a checkpoint."""
         return {
@@ -270,6 +279,7 @@ class FindingHistory:
                 {
                     "noticed": list(each.noticed),
                     "first": each.first,
+                    "since": each.since,
                     "influence": _plain(each.influence),
                     "scored": [_plain_scored(scored) for scored in each.scored],
                 }
@@ -307,6 +317,7 @@ class FindingHistory:
             self._measuring[reward] = _Measuring(
                 Noticed(Kind(kind), reward),
                 each["first"],
+                each["since"],
                 _known(each["influence"]),
                 [_scored(scored) for scored in each["scored"]],
             )
@@ -333,13 +344,15 @@ class FindingHistory:
                     continue
                 self._measuring[found.reward] = _Measuring(found, self.steps - steps + 1)
 
-    def _measure(self, step: Influence, scored: Scored | None) -> None:
+    def _measure(self, step: Influence, scored: Scored | None, number: int | None) -> None:
         """Measure what was noticed on this step too, and hold the findings with enough groups.
 
         Groups in which something was noticed are a selection: their share is too small. The groups
         that follow are not.
         """
         for reward, measuring in list(self._measuring.items()):
+            if measuring.influence is None:
+                measuring.since = number
             if not measuring.add(step, scored):
                 continue
             del self._measuring[reward]
@@ -352,7 +365,11 @@ class FindingHistory:
                 self._ranges,
                 self._thresholds,
                 partial(remedies, measuring.scored),
+                since=measuring.since,
             )
+            if measuring.since is not None:
+                start = {"from_step": float(measuring.since)}
+                found = replace(found, evidence={**found.evidence, **start})
             lost = self._held.get((Kind.BELOW_RESOLUTION, found.rewards))
             if found.kind in CONSTANT and lost is not None:
                 lost.finding = replace(lost.finding, severity=Severity.WARNING)
