@@ -259,7 +259,7 @@ def described(
     replay: Replay | None = None,
     *,
     severity: Severity = Severity.WARNING,
-    since: int | None = None,
+    start: str = "",
 ) -> Finding:
     """Return the finding, with the numbers of these sums.
 
@@ -270,9 +270,8 @@ def described(
         thresholds: Thresholds of the findings.
         replay: Function that replays the remedies. None: none are printed.
         severity: Severity, if the finding is not a note in any case.
-        since: Number of the first of these steps, to be named. None: it is not named.
+        start: What follows the number of groups, to name them: " from step 40".
     """
-    start = "" if since is None else f" from step {since:,}"
     if of.reward is None:
         return _no_signal(influence, severity, start)
     rewards = {reward.name: reward for reward in _rewards(influence)}

@@ -19,6 +19,7 @@ import numpy as np
 from gdpo.diagnostics._batch import Scored
 from gdpo.diagnostics._effect import (
     CONSTANT,
+    EFFECT,
     OF_SUMS,
     Noticed,
     Replay,
@@ -216,14 +217,20 @@ class FindingHistory:
         """Return `held` for a finished run, with one more look at all its groups.
 
         If all groups show something about a reward, it replaces what a part of the run showed, and
-        its numbers are those of the whole run.
+        its numbers are those of the whole run. A reward that is learned at the end had little
+        effect because it was learned.
 
         Args:
             replay: Function that replays the remedies on the groups of the run.
         """
         if self._all is None:
             return []
-        at_once = findings_at_once(self._all, self._ranges, self._thresholds, replay)
+        learned = self._learned(self._recent()[0])
+        at_once = [
+            finding
+            for finding in findings_at_once(self._all, self._ranges, self._thresholds, replay)
+            if not (finding.kind in EFFECT and finding.rewards[0] in learned)
+        ]
         lost = {f.rewards for kind, f in self._findings() if kind is Kind.BELOW_RESOLUTION}
         whole = {f.rewards: f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)}
         parts = [
@@ -236,16 +243,19 @@ class FindingHistory:
             HeldFinding(f, ((1, self.steps),), self.steps, at_once=_key(f) not in known)
             for f in whole.values()
         ]
+        constant = {h.finding.rewards for h in (*found, *parts) if h.finding.kind in CONSTANT}
+        late = [each for each in self._learned_late() if each.finding.rewards not in constant]
         return sorted(
-            [*found, *parts],
+            [*found, *parts, *late],
             key=lambda held: (held.finding.rank[0], -held.steps, held.finding.rank[1]),
         )
 
     def learned(self) -> tuple[str, ...]:
-        """Return the rewards that are learned: on average over all steps, at their good end."""
+        """Return the rewards at their good end, over all groups or over the last 64 groups."""
         if self._all is None:
             return ()
-        return learned_rewards(self._all, self._ranges, self._thresholds)
+        found = (*self._learned(self._all), *self._learned(self._recent()[0]))
+        return tuple(dict.fromkeys(found))
 
     def state(self) -> dict[str, Any]:
         """Return the state as dicts, lists, numbers and strings, to be saved in a checkpoint."""
@@ -323,6 +333,23 @@ class FindingHistory:
             )
         self._ranges = {name: Range(*known) for name, known in state["ranges"].items()}
 
+    def _learned(self, influence: Influence) -> tuple[str, ...]:
+        return learned_rewards(influence, self._ranges, self._thresholds)
+
+    def _recent(self) -> tuple[Influence, int]:
+        """Return the sums over the last steps that contain 64 groups, and their number."""
+        last = Window(LEAST_GROUPS)
+        return [last.add(step) for step in self._window][-1], len(last)
+
+    def _learned_late(self) -> Iterator[HeldFinding]:
+        """Yield a note for each reward that is constant at its good end in the last groups."""
+        last, steps = self._recent()
+        for name in self._learned(last):
+            of = Noticed(Kind.CONSTANT, name)
+            found = described(of, last, self._ranges, self._thresholds, start=" at the end")
+            if found.evidence["zero_variance_groups"] >= self._thresholds.zero_variance:
+                yield HeldFinding(found, ((self.steps - steps + 1, self.steps),), self.steps)
+
     def _widen(self, step: Step) -> None:
         """Take over the declared ranges, and widen the observed ones."""
         for name, (low, high) in step.observed.items():
@@ -336,6 +363,9 @@ class FindingHistory:
         """Look at the blocks that the step fills, and begin to measure what they show."""
         for block, look, steps in self._looks.add(step):
             for found in noticed(block, look, self._ranges, self._thresholds):
+                # A reward that was learned within a long block has a small share in it.
+                if found.kind in EFFECT and found.reward in self._learned(self._recent()[0]):
+                    continue
                 # What was reported is not measured again, unless it has become worse.
                 known = [OF_SUMS.index(finding.kind) for finding in self._of(found.reward)]
                 worse = not known or OF_SUMS.index(found.kind) < min(known)
@@ -357,7 +387,10 @@ class FindingHistory:
                 continue
             del self._measuring[reward]
             assert measuring.influence is not None, "a step was added"
+            kind, since = measuring.noticed.kind, measuring.since
             if reward is not None and reward not in measuring.influence.names:
+                continue
+            if kind in EFFECT and reward in self._learned(measuring.influence):
                 continue
             found = described(
                 measuring.noticed,
@@ -365,11 +398,10 @@ class FindingHistory:
                 self._ranges,
                 self._thresholds,
                 partial(remedies, measuring.scored),
-                since=measuring.since,
+                start="" if since is None else f" from step {since:,}",
             )
-            if measuring.since is not None:
-                start = {"from_step": float(measuring.since)}
-                found = replace(found, evidence={**found.evidence, **start})
+            if since is not None:
+                found = replace(found, evidence={**found.evidence, "from_step": float(since)})
             lost = self._held.get((Kind.BELOW_RESOLUTION, found.rewards))
             if found.kind in CONSTANT and lost is not None:
                 lost.finding = replace(lost.finding, severity=Severity.WARNING)
