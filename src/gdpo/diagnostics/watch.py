@@ -411,8 +411,11 @@ class FindingHistory:
 
     def _in_force(self, window: Influence) -> Iterator[Finding]:
         """Yield the findings about sums that the last groups do not contradict."""
+        learned = self._learned(self._recent()[0])
         for held in self._held.values():
             finding = held.finding
+            if finding.kind is not Kind.SATURATED and set(finding.rewards) & set(learned):
+                continue
             if finding.kind in OF_SUMS and holds(finding, window, self._ranges, self._thresholds):
                 held.extend(self.steps, self.steps)
                 yield finding
