@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import nan
 
 from gdpo.analysis.run import RunAnalysis
+from gdpo.diagnostics import Finding
 from gdpo.diagnostics.diagnosis import Kind
 from gdpo.diagnostics.watch import LEAST_GROUPS
 from gdpo.rollouts.readers import ReadReport
@@ -45,19 +47,27 @@ def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
         )
     elif len(rewards) > 1 and groups < LEAST_GROUPS:
         how = _logging_steps(run, report)
-        yield Unchecked("effect of each reward", f"{groups} groups", f"{LEAST_GROUPS} groups{how}")
+        few = f"only {groups} groups"
+        yield Unchecked("effect of each reward", few, f"{LEAST_GROUPS} groups{how}")
+    turns = run.turns()
+    total = ", of its sum over the turns" if turns else ""
     for held in run.findings():
-        finding = held.finding
-        if finding.kind is Kind.CONSTANT and "saturation" not in finding.evidence:
-            (name,) = finding.rewards
+        if at_unknown_place(held.finding):
+            (name,) = held.finding.rewards
             yield Unchecked(
                 f"whether `{name}` is learned or out of reach",
                 "its range is unknown",
-                f"--low {name}=LOWEST --high {name}=HIGHEST",
+                f"--low {name}=LOWEST --high {name}=HIGHEST{total}",
             )
-    turns = run.turns()
     if len(turns) > 1 and turns[0].groups < _TURN_GROUPS:
-        yield Unchecked("findings about turns", f"{turns[0].groups} groups", f"{_TURN_GROUPS}")
+        few = f"only {turns[0].groups} groups"
+        yield Unchecked("findings about turns", few, f"{_TURN_GROUPS} groups")
+
+
+def at_unknown_place(finding: Finding) -> bool:
+    """Return whether a reward is constant at a place that its range, if any, does not contain."""
+    place = finding.evidence.get("saturation", nan)
+    return finding.kind is Kind.CONSTANT and not 0 <= place <= 1
 
 
 def _logging_steps(run: RunAnalysis, report: ReadReport) -> str:

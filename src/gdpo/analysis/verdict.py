@@ -7,7 +7,7 @@ from math import nan
 from typing import Any
 
 from gdpo.analysis.run import RewardOverall, RunAnalysis
-from gdpo.analysis.unchecked import Unchecked
+from gdpo.analysis.unchecked import Unchecked, at_unknown_place
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
 from gdpo.diagnostics.replay import best_remedy
@@ -121,7 +121,7 @@ class Verdict:
                 f"contains half of its weight share. Record more than {self.groups:,} groups"
             )
         first = self.unchecked[0]
-        return f"cannot be told from {self.groups:,} groups: {first.check} needs {first.needs}"
+        return f"cannot be told ({first.reason}): {first.check} needs {first.needs}"
 
     def _nothing(self) -> str:
         if self.trained < 2:
@@ -187,7 +187,7 @@ def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
         if held.lasting and held.finding.severity is Severity.WARNING
     ]
     # Of a reward that is constant at an unknown place, nothing is known.
-    known = [f for f in warnings if f.kind is not Kind.CONSTANT or "saturation" in f.evidence]
+    known = [finding for finding in warnings if not at_unknown_place(finding)]
     if known:
         return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
     if unchecked:
