@@ -33,7 +33,7 @@ def analyzed(gdpo_says, tmp_path, monkeypatch):
             run["rollouts"] + run["left_out"] for run in found["runs"]
         )
         assert f"{rows['all']:,} rows: {rows['read']:,} read, {rows['skipped']:,} skipped" in out
-        assert len(out.split("advantages with other estimators")[0].splitlines()) <= 20
+        assert len(out.split("advantages with other estimators")[0].splitlines()) <= 24
         assert all(c.isprintable() or c == "\n" for c in out)
         return found, out
 

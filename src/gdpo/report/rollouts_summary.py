@@ -1,4 +1,4 @@
-"""Summarizes an analysis in about 20 lines for a terminal, for `gdpo analyze`.
+"""Summarizes an analysis in about 24 lines for a terminal, for `gdpo analyze`.
 
 The last lines are what could not be checked, and the verdict.
 
@@ -34,7 +34,7 @@ from gdpo.rollouts.readers.formats import WORDLESS
 from gdpo.rollouts.readers.inference import NOT_REWARDS, SCALAR_ONLY
 from gdpo.rollouts.readers.report import ready_command
 
-LINES = 20
+LINES = 24
 """Number of lines that fit on a screen. The worst finding and three rewards are always printed."""
 
 INTERVALS = "±: half of the 95 % confidence interval, over the groups of the whole run"
@@ -64,7 +64,7 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
         width: Width of the terminal in cells. Longer lines are wrapped.
-        room: Maximum number of lines. Default: 20.
+        room: Maximum number of lines. Default: 24.
     """
     lines = [*wrapped(_read(analysis.report), width)]
     if command := ready_command(analysis.report):  # on one line, so that it can be copied
@@ -328,10 +328,12 @@ def _end(analysis: Analysis, width: int) -> Iterator[Text]:
     """Return what could not be checked in any run, and the verdict for the worst run."""
     missing = dict.fromkeys(str(each) for run in analysis.runs for each in analysis.unchecked(run))
     if missing:
-        yield from wrapped([f"not checked: {one_line('; '.join(missing))}"], width)
+        text = f"not checked: {one_line('; '.join(missing))}"
+        yield from wrapped([_cut(text, 2 * width - 4, " … (--json prints all)")], width)
     if verdict := analysis.worst_verdict():
         where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
-        for line in wrapped([f"verdict: {where}{one_line(verdict.sentence)}"], width):
+        text = f"verdict: {where}{one_line(verdict.sentence)}"
+        for line in wrapped([_cut(text, 3 * width - 8)], width):
             line.stylize("bold")
             yield line
 
@@ -388,5 +390,5 @@ def _gain(analysis: Analysis) -> Iterator[str]:
         )
 
 
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+def _cut(text: str, limit: int, end: str = "…") -> str:
+    return text if len(text) <= limit else f"{text[: limit - len(end)]}{end}"
