@@ -477,9 +477,9 @@ def _constant(
         return replace(
             finding,
             message=f"{what}, so it gives no signal",
-            remedy="declare the range of the reward (low, high) to get a more exact finding. If "
-            f"{reward.mean:.3g} is its best value, it is learned: keep it. If it is its worst, "
-            f"the policy never earns it: {_WARM_START}. Otherwise {_CHANGE}",
+            remedy=f"declare the range of the reward (low, high). At its best value, "
+            f"{reward.mean:.3g} is learned: keep the reward. At its worst, the policy never earns "
+            "it: warm-start the policy, or give partial credit. Otherwise change or remove it",
         )
     end = "top" if reward.weight > 0 else "bottom"
     other = "bottom" if reward.weight > 0 else "top"

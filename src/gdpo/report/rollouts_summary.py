@@ -74,9 +74,10 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
     end = list(_end(analysis, width))
+    turns = list(_turns(analysis, width))
     room -= len(end)
-    lines += _rewards(analysis, width, room - len(lines) - _FINDING)
-    lines += _turns(analysis, width)
+    lines += _rewards(analysis, width, room - len(lines) - len(turns) - _FINDING)
+    lines += turns
     return [*lines, *_findings(analysis, width, room - len(lines)), *end]
 
 
