@@ -199,14 +199,14 @@ class Reported(logging.Handler):
         self.steps = []
 
     def emit(self, record):
-        if "`small` is ignored" in record.getMessage():
+        if "`small`" in record.getMessage():
             self.steps.append(self._trainer.state.global_step + 1)
 
 
 def found(options, folder):
     """Print in how many seeds an ignored reward is reported, and in which step."""
     policy = make_policy(TINY, lambda _: None)
-    for groups, samples, steps in ((8, 8, 20), (8, 16, 20), (2, 8, 60)):
+    for groups, samples, steps in ((8, 8, 20), (8, 16, 20), (2, 8, 70)):
         firsts = []
         for seed in range(options.seeds):
             trainer = make(
@@ -219,10 +219,9 @@ def found(options, folder):
             trainer.train()
             logging.getLogger(watch.__module__).removeHandler(reported)
             firsts += reported.steps[:1]
-        by_ten = sum(first <= 10 for first in firsts)
         print(
             f"{groups} groups of {samples}: reported in {len(firsts)} of {options.seeds} seeds "
-            f"within {steps} steps, in {by_ten} by step 10; steps {sorted(firsts)}",
+            f"within {steps} steps; steps {sorted(firsts)}",
             flush=True,
         )
 
@@ -250,7 +249,7 @@ def shown(_options, folder):
     logging.basicConfig(format="%(message)s")
     policy = make_policy(TINY, lambda _: None)
     trainer = make(
-        policy, folder, groups=8, samples=8, steps=10,
+        policy, folder, groups=8, samples=8, steps=17,
         rollout_func=MadeUp(0), max_completion_length=8,
     )  # fmt: skip
     watch(trainer)

@@ -29,7 +29,8 @@
 # larger standard deviation within a group dominates.
 #
 # Then read the findings. Each finding names the reward and the evidence. The text after the arrow
-# is the remedy.
+# is the remedy, with the influence share that it would give on the same groups. The last line is the
+# verdict: what to do next.
 #
 # The HTML page `rewards.html` adds curves over the steps, and rollouts with their advantages. The
 # page starts like this:

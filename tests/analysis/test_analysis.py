@@ -77,20 +77,44 @@ def test_a_reward_that_stays_at_the_top_of_its_recorded_range_is_learned(tmp_pat
 
 
 def test_what_is_said_of_a_range_goes_before_what_is_recorded(tmp_path):
-    run = run_of(tmp_path, LEARNED, declared={"format": {"low": 0, "high": 1}})
+    run = run_of(tmp_path, [1.0] * 10, declared={"format": {"low": 0, "high": 1}})
+    assert about_format(run).kind is Kind.SATURATED
     assert about_format(run, high={"format": 2.0}).kind is Kind.CONSTANT
     assert about_format(run, low={"format": 0.0}, high={"format": 30.0}).kind is Kind.OUT_OF_REACH
 
 
-def test_a_reward_of_unknown_range_that_was_never_higher_is_a_note(tmp_path):
-    learned = about_format(run_of(tmp_path / "learned", LEARNED))
-    assert (learned.kind, learned.severity) == (Kind.CONSTANT, Severity.NOTE)
-    assert "never higher in this run" in learned.message
-    assert "(low, high)" in learned.remedy
-    for name, rates in (("stuck", STUCK), ("lost", [1 - rate for rate in LEARNED])):
-        finding = about_format(run_of(tmp_path / name, rates))
-        assert (finding.kind, finding.severity) == (Kind.CONSTANT, Severity.WARNING)
-        assert "probably" not in finding.message
+@pytest.mark.parametrize(
+    ("rates", "kind", "severity"),
+    [
+        (LEARNED, Kind.SATURATED, Severity.NOTE),
+        ([0.3 + 0.05 * step for step in range(14)] + [0.995] * 20, Kind.SATURATED, Severity.NOTE),
+        (STUCK, Kind.CONSTANT, Severity.WARNING),
+        ([1 - rate for rate in LEARNED], Kind.UNDER_WEIGHTED, Severity.WARNING),
+    ],
+)
+def test_of_an_unknown_range_the_highest_value_of_the_run_is_the_top(
+    rates, kind, severity, tmp_path
+):
+    """A reward that never varied may be anywhere. One that is learned had little effect since."""
+    finding = about_format(run_of(tmp_path, rates))
+    assert (finding.kind, finding.severity) == (kind, severity)
+    assert ("saturation" in finding.evidence) == (kind is Kind.SATURATED)
+
+
+def test_what_was_ignored_before_it_was_learned_is_still_told(tmp_path):
+    """It varies in 1 of 25 groups for 20 steps, and is learned then."""
+    (run,) = analyze(read_rollout_files(run_of(tmp_path, [0.01] * 20 + [1.0] * 8))).runs
+    found = {h.finding.kind: h for h in run.findings() if h.finding.rewards == ("format",)}
+    assert set(found) == {Kind.IGNORED, Kind.SATURATED} or set(found) == {
+        Kind.OUT_OF_REACH,
+        Kind.SATURATED,
+    }
+    early = found.get(Kind.IGNORED) or found[Kind.OUT_OF_REACH]
+    assert early.certain
+    assert early.spans[-1][1] < 28
+    assert early.finding.evidence["from_step"] == 5
+    assert found[Kind.SATURATED].spans == ((25, 28),)
+    assert run.learned() == ("format",)
 
 
 def test_a_bound_of_no_reward_is_told(tmp_path):
@@ -209,12 +233,12 @@ def test_a_reward_that_comes_late_is_missing_before(tmp_path):
 
 
 def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):
-    """As where each rank writes a file: the mean rises from 0 to 5, and one reward never varies."""
+    """As where each rank writes a file: the mean rises from 0 to 5, two rewards become alike."""
     for rank in range(2):
         records = [
-            {"step": s, "prompt": str(p), "a": s + i % 2, "b": 1.0 if s > 3 else i % 3}
+            {"step": s, "prompt": str(p), "a": s + i % 2, "b": i % 2 if s > 3 else i % 3}
             for s in range(6)
-            for p in range(2)
+            for p in range(4)
             for i in range(4)
         ]
         lines = "".join(json.dumps(record) + "\n" for record in records)
@@ -226,8 +250,8 @@ def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):
     assert run.over_time("a", "mean").tolist() == [step + 0.5 for step in run.steps]
     (a, _) = run.rewards()
     assert (a.first, a.last) == (0.5, 5.5)
-    (constant,) = [h for h in run.findings() if h.finding.kind is Kind.CONSTANT]
-    assert (constant.in_a_row, constant.spans) == (4, ((9, 12),))
+    (redundant,) = [h for h in run.findings() if h.finding.kind is Kind.REDUNDANT]
+    assert (redundant.in_a_row, redundant.spans) == (4, ((9, 12),))
 
 
 def test_advantages_of_the_dump_are_those_that_count(tmp_path):
@@ -249,7 +273,7 @@ def test_findings_are_told_with_how_long_they_held(dump):
                 "step": step,
                 "prompt": p,
                 "wide": float(w),
-                "narrow": 0.0 if step != 5 else w / 10,
+                "narrow": 0.0 if step == 5 else w / 10,
                 "length": 10,
             }
             for p in "abcd"
@@ -259,8 +283,8 @@ def test_findings_are_told_with_how_long_they_held(dump):
         (dump / f"step_{step}.jsonl").write_text(lines)
     (run,) = analyze_runs(analyze_steps(read(dump)))
     held = {(h.finding.kind, h.finding.rewards): h for h in run.findings()}
-    constant = held[Kind.CONSTANT, ("narrow",)]
-    assert (constant.spans, constant.steps, constant.in_a_row) == (((3, 3), (5, 5)), 2, 1)
+    redundant = held[Kind.REDUNDANT, ("wide", "narrow")]
+    assert (redundant.spans, redundant.steps, redundant.in_a_row) == (((3, 3), (5, 5)), 2, 1)
     severities = [h.finding.severity.value for h in run.findings()]
     assert severities == sorted(severities, reverse=True)  # warning before note
 

@@ -444,6 +444,7 @@ def test_a_lasting_warning_is_logged_once(tiny_policy, tmp_path, caplog):
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == len(set(messages))
     assert any("bytes_written" in text and "fewer_bytes" in text for text in messages)
+    assert messages[0].startswith("gdpo, step 5: ")
 
 
 def on_top_of(constant):

@@ -99,6 +99,10 @@ def test_what_would_change_under_another_estimator_is_logged_on_demand(tiny_poli
         assert (own == pytest.approx(shares, abs=0.02)) == (name == "gdpo")
 
 
+MANY_GROUPS = {"per_device_train_batch_size": 132, "gradient_accumulation_steps": 1}
+"""Batches of 33 groups of 4."""
+
+
 class Steps(TrainerCallback):
     """Stores how often a constant reward had been reported at the end of each step."""
 
@@ -117,9 +121,8 @@ def test_a_constant_reward_is_told_once(tiny_policy, tmp_path, caplog):
         tiny_policy,
         tmp_path,
         rewards=[bytes_written, constant],
-        per_device_train_batch_size=12,
-        gradient_accumulation_steps=1,
-        max_steps=9,
+        max_steps=6,
+        **MANY_GROUPS,
     )
     steps = Steps(caplog)
     trainer.add_callback(steps)
@@ -127,22 +130,22 @@ def test_a_constant_reward_is_told_once(tiny_policy, tmp_path, caplog):
     trainer.train()
     (message,) = [m for m in caplog.messages if "`constant` is constant" in m]
     assert "remove it" in message
-    assert steps.messages == [0] * 6 + [1] * 3  # with 3 groups in a batch, in step 7
+    assert message.startswith("gdpo, step 4: ")
+    assert steps.messages == [0] * 3 + [1] * 3  # 66 groups show it, and the 66 after them
 
 
 @pytest.mark.slow
 def test_the_findings_go_on_where_the_checkpoint_ended(tiny_policy, tmp_path, caplog):
     options = {
         "rewards": [bytes_written, constant],
-        "per_device_train_batch_size": 12,
-        "gradient_accumulation_steps": 1,
+        **MANY_GROUPS,
     }
-    for steps, resumed in ((4, None), (7, True), (9, True)):
+    for steps, resumed in ((1, None), (3, True), (4, True), (5, True)):
         saved = {"save_strategy": "steps", "save_steps": steps, "max_steps": steps}
         trainer, _ = make("grpo", tiny_policy, tmp_path, **options, **saved)
         watch(trainer)
         trainer.train(resume_from_checkpoint=resumed)
-        assert sum("is constant" in m for m in caplog.messages) == (steps >= 7)
+        assert sum("is constant" in m for m in caplog.messages) == (steps >= 4)
 
 
 def breaks(rewards, weights):
@@ -185,9 +188,8 @@ def test_a_name_with_control_characters_is_shown_in_codes(tiny_policy, tmp_path,
         return [None] * len(completions)
 
     blank.__name__ = "red\x1b[31m\nline"
-    three_groups = {"per_device_train_batch_size": 12, "gradient_accumulation_steps": 1}
     rewards = [bytes_written, blank]
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=7, rewards=rewards, **three_groups)
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=4, rewards=rewards, **MANY_GROUPS)
     watch(trainer)
     trainer.train()
     (message,) = [m for m in caplog.messages if "is missing from every rollout" in m]

@@ -155,15 +155,16 @@ def test_it_says_how_many_of_how_many_rollouts_are_shown(usual):
 
 
 def test_findings_have_the_steps_at_which_they_held(tmp_path):
-    run = trained(tmp_path, "gdpo", 1, steps=20)
-    for step in range(4, 13):
-        rewards = np.random.default_rng(step).random((8, 4, 2))
+    """64 groups show that the reward is out of reach, and the 64 after them too."""
+    run = trained(tmp_path, "gdpo", 1, steps=32, groups=16)
+    for step in range(5, 13):
+        rewards = np.random.default_rng(step).random((16, 4, 2))
         rewards[..., 0] = 0.0
         record(run.path, "gdpo", step, rewards)
     _, parsed, _ = made(tmp_path, analyse(experiment_of(tmp_path, [run])))
     text = " ".join("".join(parsed.text).split())
     assert "out of reach" in text
-    assert re.search(r"seed 1: steps 4 to 12\b", text)
+    assert re.search(r"seed 1: steps 5 to 12\b", text)
 
 
 def test_a_finding_of_few_steps_is_left_out(tmp_path):

@@ -16,6 +16,8 @@ from gdpo.analysis.steps import (
     batch_of,
     check_weights,
 )
+from gdpo.analysis.unchecked import Unchecked, unchecked_of
+from gdpo.analysis.verdict import Verdict, verdict_of, worst
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
@@ -69,6 +71,18 @@ class Analysis:
         """Return the lasting findings of all runs, sorted by severity, then by number of steps."""
         found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
         return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
+
+    def unchecked(self, run: RunAnalysis) -> tuple[Unchecked, ...]:
+        """Return the checks that could not run on a run, but would matter for it."""
+        return tuple(unchecked_of(run, self.report))
+
+    def verdict(self, run: RunAnalysis) -> Verdict:
+        """Return what a run calls for."""
+        return verdict_of(run, self.unchecked(run))
+
+    def worst_verdict(self) -> Verdict | None:
+        """Return the most urgent verdict of all runs, or None if there are no runs."""
+        return worst([self.verdict(run) for run in self.runs])
 
 
 def analyze(

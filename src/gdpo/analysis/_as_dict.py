@@ -5,6 +5,7 @@ from typing import Any
 
 from gdpo.analysis._analysis import Analysis
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, RunAnalysis
+from gdpo.analysis.verdict import Verdict
 from gdpo.diagnostics.watch import HeldFinding
 
 
@@ -53,12 +54,12 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
             "findings": report.group_findings(),
         },
         "problems": [{"what": w, "rollouts": n} for w, n in analysis.problems.items()],
-        "runs": [_run(run) for run in analysis.runs],
+        "runs": [_run(run, analysis.verdict(run)) for run in analysis.runs],
         "estimators": [{**asdict(each), "same": each.same} for each in analysis.replayed],
     }
 
 
-def _run(run: RunAnalysis) -> dict[str, Any]:
+def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
     lengths = run.lengths()
     return {
         "run": run.run,
@@ -79,6 +80,8 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         ],
         "correlation": [[run.correlation(a, b) for b in run.names] for a in run.names],
         "findings": [_finding(run, held) for held in run.findings()],
+        "unchecked": [asdict(each) for each in verdict.unchecked],
+        "verdict": verdict.as_dict(),
         "turns": [asdict(turn) for turn in run.turns()],
         "with_turns": [asdict(each) for each in run.with_turns()],
         "over_time": {
@@ -98,6 +101,8 @@ def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
         "rewards": list(finding.rewards),
         "message": finding.message,
         "remedy": finding.remedy,
+        "causes": [cause.value for cause in finding.causes],
+        "remedies": [asdict(remedy) for remedy in finding.remedies],
         "evidence": dict(finding.evidence),
         "first": run.steps[held.spans[0][0] - 1],
         "last": run.steps[held.spans[-1][1] - 1],
@@ -105,4 +110,5 @@ def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
         "in_a_row": held.in_a_row,
         "of": held.of,
         "lasting": held.lasting,
+        "certain": held.certain,
     }

@@ -208,6 +208,16 @@ class RunAnalysis:
             [s.of_history.influence.after(last) for s, last in after if s.number in numbers]
         )
 
+    @property
+    def groups(self) -> int:
+        """Number of groups of all steps."""
+        return sum(step.of_history.influence.groups for step in self._steps)
+
+    def learned(self) -> tuple[str, ...]:
+        """Return the rewards that are at the good end of their range, over all steps."""
+        self._follow()
+        return self._history.learned()
+
     def rewards(self) -> list[RewardOverall]:
         """Return the results for every reward over all steps."""
         if not self._steps:

@@ -72,8 +72,8 @@ def follow_runs(options: AnalyzeOptions) -> int:
     """Repeat the analysis whenever a file is added or grows, until Ctrl-C. Return the exit code.
 
     Each repetition reads all files again. Each pause is at least ten times as long as the analysis
-    before it. With `--fail-on`, the function returns once a finding has lasted for 5 steps in a
-    row, because a shorter finding may only apply to the start of the run.
+    before it. With `--fail-on`, the function returns once a finding is certain: the look at the
+    whole run is repeated whenever a file grows, so it may be wrong by chance.
 
     Raises:
         ConfigError: If an option refers to a reward, or to recorded advantages, that no file
@@ -125,8 +125,7 @@ def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
 
 def _print_end(held: HeldFinding, options: AnalyzeOptions, console: Console) -> None:
     finding = held.finding
-    steps = f"{held.in_a_row:,} step{'s' * (held.in_a_row != 1)}"
-    why = f"--fail-on: stopping, because a {finding.severity.value} lasted for {steps} in a row: "
+    why = f"--fail-on: stopping, because a {finding.severity.value} is certain: "
     out = terminal(stderr=True) if options.json else console
     _print_line(why + finding.message, out)
 

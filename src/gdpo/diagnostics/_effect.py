@@ -24,7 +24,7 @@ that differ in one respect only:
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -44,6 +44,7 @@ from gdpo.diagnostics.diagnosis import (
     times,
 )
 from gdpo.diagnostics.influence import Influence, Vector
+from gdpo.diagnostics.replay import best_remedy
 
 Bools: TypeAlias = Bool[np.ndarray, " reward"]
 
@@ -195,14 +196,26 @@ def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
 def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
     """Return whether a reward is at the good end of its range.
 
-    An observed range counts only for a reward that is constant in at least half of its groups: a
-    single outlier stretches it.
+    For a reward that varies in most of its groups, an observed range does not count, because a
+    single outlier stretches it, nor a declared range that is far wider than the variation.
     """
     known = ranges.get(reward.name, Range())
     place = _place(reward, known)
-    if place is None or not (known.declared or reward.zero_variance >= 0.5):
+    fits = known.declared and reward.std >= thresholds.tiny_std * (known.high - known.low)
+    if place is None or not (fits or reward.zero_variance >= 0.5):
         return False
     return thresholds.top <= place <= 1
+
+
+def learned_rewards(
+    influence: Influence, ranges: Ranges, thresholds: Thresholds
+) -> tuple[str, ...]:
+    """Return the rewards at the good end of their range. They need no influence any more."""
+    return tuple(
+        reward.name
+        for reward in _rewards(influence)
+        if reward.weight != 0 and reward.groups and _learned(reward, ranges, thresholds)
+    )
 
 
 def holds(finding: Finding, window: Influence, ranges: Ranges, thresholds: Thresholds) -> bool:
@@ -237,7 +250,7 @@ def findings_at_once(
         yield described(each, influence, ranges, thresholds, replay)
     named = {each.reward for each in found}
     if None not in named and influence.zero_advantage_groups >= thresholds.zero_advantage:
-        yield _no_signal(influence, Severity.NOTE)
+        yield _no_signal(influence, Severity.NOTE, "")
     for k in np.flatnonzero(_constant_in_most(influence, thresholds)).tolist():
         of = Noticed(Kind.CONSTANT, influence.names[k])
         if of.reward not in named:
@@ -252,6 +265,7 @@ def described(
     replay: Replay | None = None,
     *,
     severity: Severity = Severity.WARNING,
+    start: str = "",
 ) -> Finding:
     """Return the finding, with the numbers of these sums.
 
@@ -262,9 +276,10 @@ def described(
         thresholds: Thresholds of the findings.
         replay: Function that replays the remedies. None: none are printed.
         severity: Severity, if the finding is not a note in any case.
+        start: What follows the number of groups, to name them: " from step 40".
     """
     if of.reward is None:
-        return _no_signal(influence, severity)
+        return _no_signal(influence, severity, start)
     place = influence.names.index(of.reward)
     reward = _reward(influence, place, margins=True)
     others = [_reward(influence, k) for k in range(len(influence.names)) if k != place]
@@ -272,8 +287,11 @@ def described(
     known = ranges.get(reward.name, Range())
     if of.kind in EFFECT:
         found = () if replay is None else replay(reward.name, _limit(reward, thresholds))
-        return _effect(of.kind, reward, others, influence, found, thresholds, known)
-    return _constant(reward, known, thresholds, replay, severity)
+        over = f"over {influence.groups:,} groups{start}"
+        finding = _effect(of.kind, reward, list(rewards.values()), influence, over)
+        advice = _advice(reward, finding.causes, found, _limit(reward, thresholds), known)
+        return replace(finding, remedy=advice, remedies=found)
+    return _constant(reward, known, thresholds, replay, severity, start)
 
 
 def _limit(reward: _Reward, thresholds: Thresholds) -> float:
@@ -284,12 +302,12 @@ def _limit(reward: _Reward, thresholds: Thresholds) -> float:
 def _effect(
     kind: Kind,
     reward: _Reward,
-    others: list[_Reward],
+    rewards: list[_Reward],
     influence: Influence,
-    found: tuple[Remedy, ...],
-    thresholds: Thresholds,
-    known: Range,
+    over: str,
 ) -> Finding:
+    """Return the finding without its remedy. `over` names the groups."""
+    others = [each for each in rewards if each is not reward and each.weight != 0]
     factors = _factors(influence, reward.name)
     causes = tuple(cause for cause, factor in factors.items() if factor < _CAUSE)
     causes = causes or (min(factors, key=lambda cause: factors[cause]),)
@@ -298,7 +316,6 @@ def _effect(
     reasons = [_reason(cause, reward, most) for cause in causes]
     share = f"{interval(reward.share, reward.margin)} of the influence"
     weight = f"{percent(reward.wanted)} of the weight"
-    over = f"over {influence.groups:,} groups"
     if kind is Kind.REVERSED:
         way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
         what = f"`{reward.name}` is pushed {way}, although its weight is {sign}: {over} it has"
@@ -311,9 +328,7 @@ def _effect(
         )
     evidence = {
         "groups": float(influence.groups),
-        "weight_share": reward.wanted,
-        "influence_share": reward.share,
-        "influence_margin": reward.margin,
+        **_shares(reward),
         "zero_variance_groups": reward.zero_variance,
         **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
     }
@@ -322,11 +337,20 @@ def _effect(
         Severity.WARNING,
         (reward.name,),
         f"{what}. {_sentence(causes, reasons)}",
-        _advice(reward, causes, found, _limit(reward, thresholds), known),
+        "",
         evidence,
         causes,
-        found,
     )
+
+
+def _shares(reward: _Reward) -> dict[str, float]:
+    if isnan(reward.share):
+        return {}
+    return {
+        "weight_share": reward.wanted,
+        "influence_share": reward.share,
+        "influence_margin": reward.margin,
+    }
 
 
 _CAUSE = 0.75
@@ -378,9 +402,6 @@ def _sentence(causes: tuple[Cause, ...], reasons: list[str]) -> str:
     return f"Cause: {names}: {', and '.join(reasons)}"
 
 
-_HELPS = 2.0
-"""A replayed setting helps if it gives at least this multiple of the share."""
-
 _WARM_START = (
     "warm-start the policy on examples that earn the reward, use easier prompts or larger groups, "
     "or give partial credit"
@@ -415,20 +436,13 @@ def _advice(
     shares = ", ".join(map(str, found))
     same = found[0].groups == reward.all_groups
     where = "the same groups" if same else f"{found[0].groups:,} of the groups"
-    helps = max(_HELPS * reward.share, reward.share + reward.margin, 0.0)
-    better = [remedy for remedy in found if remedy.share >= min(limit, helps)]
-    if not better:
+    best = best_remedy(found, reward.share, reward.margin, limit)
+    if best is None:
         place = _place(reward, known)
         last = _WARM_START
         if place is None or place > _BOTTOM:
             last = f"{_UNREPLAYED[causes[0]]}, or increase the weight of `{reward.name}` further"
         return f"no setting that was replayed on {where} helps ({shares}): {last}"
-
-    def worse(each: Remedy) -> tuple[bool, int, bool, float]:
-        enough = each.share + each.margin >= limit
-        return not enough, each.factor, each.estimator != "gdpo", -each.share
-
-    best = min(better, key=worse)
     what = f"use {best.estimator}"
     if best.factor > 1:
         what = f"multiply the weight of `{reward.name}` by {best.factor}"
@@ -452,13 +466,18 @@ def _constant(
     thresholds: Thresholds,
     replay: Replay | None,
     severity: Severity,
+    start: str,
 ) -> Finding:
     place = _place(reward, known)
     what = (
         f"`{reward.name}` is constant in {percent(reward.zero_variance)} of its "
-        f"{reward.groups:,} groups, at {reward.mean:.3g}"
+        f"{reward.groups:,} groups{start}, at {reward.mean:.3g}"
     )
-    evidence = {"zero_variance_groups": reward.zero_variance, "groups": float(reward.groups)}
+    evidence = {
+        "groups": float(reward.groups),
+        **_shares(reward),
+        "zero_variance_groups": reward.zero_variance,
+    }
     if place is not None:
         evidence["saturation"] = place
     finding = Finding(Kind.CONSTANT, severity, (reward.name,), what, "", evidence)
@@ -466,9 +485,9 @@ def _constant(
         return replace(
             finding,
             message=f"{what}, so it gives no signal",
-            remedy="declare the range of the reward (low, high) to get a more exact finding. If "
-            f"{reward.mean:.3g} is its best value, it is learned: keep it. If it is its worst, "
-            f"the policy never earns it: {_WARM_START}. Otherwise {_CHANGE}",
+            remedy=f"declare the range of the reward (low, high). At its best value, "
+            f"{reward.mean:.3g} is learned: keep the reward. At its worst, the policy never earns "
+            "it: warm-start the policy, or give partial credit. Otherwise change or remove it",
         )
     end = "top" if reward.weight > 0 else "bottom"
     other = "bottom" if reward.weight > 0 else "top"
@@ -508,7 +527,7 @@ def _best(reward: _Reward) -> str:
     return "highest" if reward.weight > 0 else "lowest"
 
 
-def _no_signal(influence: Influence, severity: Severity) -> Finding:
+def _no_signal(influence: Influence, severity: Severity, start: str) -> Finding:
     share, groups = influence.zero_advantage_groups, influence.groups
     remedy = (
         "add prompts of a different difficulty, take more samples per prompt, or warm-start the "
@@ -520,8 +539,8 @@ def _no_signal(influence: Influence, severity: Severity) -> Finding:
         Kind.NO_SIGNAL,
         severity,
         (),
-        f"all advantages are exactly 0 in {percent(share)} of the {groups:,} groups, so these "
-        "groups do not train the policy",
+        f"all advantages are exactly 0 in {percent(share)} of the {groups:,} groups{start}, so "
+        "these groups do not train the policy",
         remedy,
         {"zero_advantage_groups": share, "groups": float(groups)},
     )

@@ -70,6 +70,30 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     return tuple(sorted(found, key=lambda remedy: -remedy.share))
 
 
+def best_remedy(
+    found: Sequence[Remedy], share: float, margin: float, limit: float
+) -> Remedy | None:
+    """Return the setting to use, or None if no setting helps.
+
+    Args:
+        found: The replayed settings.
+        share: Influence share of the reward without any of them.
+        margin: Half-width of its interval.
+        limit: Influence share that is enough.
+    """
+    helps = max(_HELPS * share, share + margin, 0.0)
+
+    def worse(each: Remedy) -> tuple[bool, int, bool, float]:
+        enough = each.share + each.margin >= limit
+        return not enough, each.factor, each.estimator != "gdpo", -each.share
+
+    better = (remedy for remedy in found if remedy.share >= min(limit, helps))
+    return min(better, key=worse, default=None)
+
+
+_HELPS = 2.0
+"""A replayed setting helps if it gives at least this multiple of the share."""
+
 _WEIGHTED = ("grpo", "grpo_no_std", "rloo", "grpo_batch_std", "grpo_batch_norm", "mo_grpo", *TRIED)
 """Estimators for which a larger weight is replayed. Others need a state or options."""
 

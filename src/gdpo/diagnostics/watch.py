@@ -19,12 +19,14 @@ import numpy as np
 from gdpo.diagnostics._batch import Scored
 from gdpo.diagnostics._effect import (
     CONSTANT,
+    EFFECT,
     OF_SUMS,
     Noticed,
     Replay,
     described,
     findings_at_once,
     holds,
+    learned_rewards,
     noticed,
 )
 from gdpo.diagnostics._findings import in_order
@@ -139,6 +141,8 @@ class _Measuring:
     noticed: Noticed
     first: int
     """First step of the block in which it was noticed."""
+    since: int | None = None
+    """Number of the step after that block, if the steps have numbers."""
     influence: Influence | None = None
     """Sums of the groups since then."""
     scored: list[Scored] = field(default_factory=list[Scored])
@@ -191,7 +195,7 @@ class FindingHistory:
         of_batch = [finding for finding in step.findings if finding.kind not in OVER_STEPS]
         for finding in of_batch:
             self._hold(finding, self.steps)
-        self._measure(influence, step.scored)
+        self._measure(influence, step.scored, number)
         self._notice(influence)
         in_force = list(self._in_force(window))
         self._course.add(influence, self.steps if number is None else number)
@@ -213,14 +217,20 @@ class FindingHistory:
         """Return `held` for a finished run, with one more look at all its groups.
 
         If all groups show something about a reward, it replaces what a part of the run showed, and
-        its numbers are those of the whole run.
+        its numbers are those of the whole run. A reward that is learned at the end had little
+        effect because it was learned.
 
         Args:
             replay: Function that replays the remedies on the groups of the run.
         """
         if self._all is None:
             return []
-        at_once = findings_at_once(self._all, self._ranges, self._thresholds, replay)
+        learned = self._learned(self._recent()[0])
+        at_once = [
+            finding
+            for finding in findings_at_once(self._all, self._ranges, self._thresholds, replay)
+            if not (finding.kind in EFFECT and finding.rewards[0] in learned)
+        ]
         lost = {f.rewards for kind, f in self._findings() if kind is Kind.BELOW_RESOLUTION}
         whole = {f.rewards: f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)}
         parts = [
@@ -233,10 +243,19 @@ class FindingHistory:
             HeldFinding(f, ((1, self.steps),), self.steps, at_once=_key(f) not in known)
             for f in whole.values()
         ]
+        constant = {h.finding.rewards for h in (*found, *parts) if h.finding.kind in CONSTANT}
+        late = [each for each in self._learned_late() if each.finding.rewards not in constant]
         return sorted(
-            [*found, *parts],
+            [*found, *parts, *late],
             key=lambda held: (held.finding.rank[0], -held.steps, held.finding.rank[1]),
         )
+
+    def learned(self) -> tuple[str, ...]:
+        """Return the rewards at their good end, over all groups or over the last 64 groups."""
+        if self._all is None:
+            return ()
+        found = (*self._learned(self._all), *self._learned(self._recent()[0]))
+        return tuple(dict.fromkeys(found))
 
     def state(self) -> dict[str, Any]:
         """Return the state as dicts, lists, numbers and strings, to be saved in a checkpoint."""
@@ -270,6 +289,7 @@ class FindingHistory:
                 {
                     "noticed": list(each.noticed),
                     "first": each.first,
+                    "since": each.since,
                     "influence": _plain(each.influence),
                     "scored": [_plain_scored(scored) for scored in each.scored],
                 }
@@ -307,10 +327,28 @@ class FindingHistory:
             self._measuring[reward] = _Measuring(
                 Noticed(Kind(kind), reward),
                 each["first"],
+                each["since"],
                 _known(each["influence"]),
                 [_scored(scored) for scored in each["scored"]],
             )
         self._ranges = {name: Range(*known) for name, known in state["ranges"].items()}
+
+    def _learned(self, influence: Influence) -> tuple[str, ...]:
+        return learned_rewards(influence, self._ranges, self._thresholds)
+
+    def _recent(self) -> tuple[Influence, int]:
+        """Return the sums over the last steps that contain 64 groups, and their number."""
+        last = Window(LEAST_GROUPS)
+        return [last.add(step) for step in self._window][-1], len(last)
+
+    def _learned_late(self) -> Iterator[HeldFinding]:
+        """Yield a note for each reward that is constant at its good end in the last groups."""
+        last, steps = self._recent()
+        for name in self._learned(last):
+            of = Noticed(Kind.CONSTANT, name)
+            found = described(of, last, self._ranges, self._thresholds, start=" at the end")
+            if found.evidence["zero_variance_groups"] >= self._thresholds.zero_variance:
+                yield HeldFinding(found, ((self.steps - steps + 1, self.steps),), self.steps)
 
     def _widen(self, step: Step) -> None:
         """Take over the declared ranges, and widen the observed ones."""
@@ -325,6 +363,9 @@ class FindingHistory:
         """Look at the blocks that the step fills, and begin to measure what they show."""
         for block, look, steps in self._looks.add(step):
             for found in noticed(block, look, self._ranges, self._thresholds):
+                # A reward that was learned within a long block has a small share in it.
+                if found.kind in EFFECT and found.reward in self._learned(self._recent()[0]):
+                    continue
                 # What was reported is not measured again, unless it has become worse.
                 known = [OF_SUMS.index(finding.kind) for finding in self._of(found.reward)]
                 worse = not known or OF_SUMS.index(found.kind) < min(known)
@@ -333,18 +374,23 @@ class FindingHistory:
                     continue
                 self._measuring[found.reward] = _Measuring(found, self.steps - steps + 1)
 
-    def _measure(self, step: Influence, scored: Scored | None) -> None:
+    def _measure(self, step: Influence, scored: Scored | None, number: int | None) -> None:
         """Measure what was noticed on this step too, and hold the findings with enough groups.
 
         Groups in which something was noticed are a selection: their share is too small. The groups
         that follow are not.
         """
         for reward, measuring in list(self._measuring.items()):
+            if measuring.influence is None:
+                measuring.since = number
             if not measuring.add(step, scored):
                 continue
             del self._measuring[reward]
             assert measuring.influence is not None, "a step was added"
+            kind, since = measuring.noticed.kind, measuring.since
             if reward is not None and reward not in measuring.influence.names:
+                continue
+            if kind in EFFECT and reward in self._learned(measuring.influence):
                 continue
             found = described(
                 measuring.noticed,
@@ -352,7 +398,10 @@ class FindingHistory:
                 self._ranges,
                 self._thresholds,
                 partial(remedies, measuring.scored),
+                start="" if since is None else f" from step {since:,}",
             )
+            if since is not None:
+                found = replace(found, evidence={**found.evidence, "from_step": float(since)})
             lost = self._held.get((Kind.BELOW_RESOLUTION, found.rewards))
             if found.kind in CONSTANT and lost is not None:
                 lost.finding = replace(lost.finding, severity=Severity.WARNING)
@@ -362,8 +411,11 @@ class FindingHistory:
 
     def _in_force(self, window: Influence) -> Iterator[Finding]:
         """Yield the findings about sums that the last groups do not contradict."""
+        learned = self._learned(self._recent()[0])
         for held in self._held.values():
             finding = held.finding
+            if finding.kind is not Kind.SATURATED and set(finding.rewards) & set(learned):
+                continue
             if finding.kind in OF_SUMS and holds(finding, window, self._ranges, self._thresholds):
                 held.extend(self.steps, self.steps)
                 yield finding

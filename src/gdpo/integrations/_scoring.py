@@ -52,7 +52,7 @@ class Computed:
         """
         diagnosis = watch.update(self._diagnosis())
         for finding in watch.due:
-            logger.warning("%s", finding.line)
+            logger.warning("gdpo: %s", finding.line)
         metrics = {
             **{f"rewards/{r.name}/mean": r.mean for r in diagnosis.rewards if r.mean is not None},
             **diagnosis.metrics(detail=self.settings.detail),

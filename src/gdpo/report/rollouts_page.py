@@ -19,7 +19,13 @@ from gdpo.report._charts import COLOURS, Chart, Line, Points, binned, running_me
 from gdpo.report._html import bars, finding_row, in_words, render, shortened
 from gdpo.report._turns import turn_charts, turn_table
 from gdpo.report._viewer import Labels, count_shown, viewer_data
-from gdpo.report.rollouts_summary import advantages_from, scalar_only
+from gdpo.report.rollouts_summary import (
+    INTERVALS,
+    advantages_from,
+    scalar_only,
+    when_found,
+    with_options,
+)
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """Identifies a page that this module wrote."""
@@ -78,7 +84,9 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         runs=runs,
         made_of=_made_of,
         left_out=_left_out(analysis),
+        intervals=INTERVALS,
         lasting=LASTING,
+        verdicts=[analysis.verdict(run) for run in runs],
         findings=[_findings(run) for run in runs],
         window=smoothing(max(len(run.steps) for run in runs)),
         curves=charts[: len(curves)],
@@ -163,7 +171,8 @@ def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]
     for held in found[:_FINDINGS]:
         words = in_words([(numbers[first - 1], numbers[last - 1]) for first, last in held.spans])
         when = bars(held.spans[:400], held.of), f"{words}: {held.steps:,} of {held.of:,}"
-        rows.append(finding_row(held.finding, [when]))
+        finding = replace(held.finding, remedy=with_options(held.finding.remedy))
+        rows.append(finding_row(finding, [when]))
     return run, rows, len(found) - len(rows)
 
 
@@ -192,14 +201,16 @@ def _sentences(analysis: Analysis) -> Iterator[str]:
     warnings = [pair for pair in found if pair[1].finding.severity is Severity.WARNING]
     if warnings:
         run, held = warnings[0]
-        where = f" of {shortened(visible(run.run))}" if len(analysis.runs) > 1 else ""
+        where = f"{shortened(visible(run.run))}: " if len(analysis.runs) > 1 else ""
         message = shortened(visible(held.finding.message), 600)
-        yield f"In {held.steps:,} of {held.of:,} steps{where}: {message}."
+        when = when_found(run, held)
+        sentence = f"{where}{when}{message}"
+        yield f"{sentence[0].upper()}{sentence[1:]}."
     if len(warnings) > 1:
         yield f"{len(warnings) - 1} more warning{'s' * (len(warnings) > 2)} below."
     if not warnings:
         notes = f"; {len(found)} notes are below" if len(found) > 1 else ""
-        yield f"No warning lasted for {LASTING} steps in a row, or for all steps{notes}."
+        yield f"No warning{notes}."
     yield from _estimator_sentences(analysis)
 
 

@@ -1,4 +1,6 @@
-"""Summarizes an analysis in about 20 lines for a terminal, for `gdpo analyze`.
+"""Summarizes an analysis in about 24 lines for a terminal, for `gdpo analyze`.
+
+The last lines are what could not be checked, and the verdict.
 
 Control characters in text from files are made visible, so that they have no effect on the terminal.
 """
@@ -16,7 +18,7 @@ from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.analysis.turns import RewardAtTurn
 from gdpo.diagnostics.diagnosis import interval
-from gdpo.diagnostics.watch import LASTING, HeldFinding
+from gdpo.diagnostics.watch import OVER_STEPS, HeldFinding
 from gdpo.report._terminal import (
     as_number,
     as_share,
@@ -31,8 +33,11 @@ from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.formats import WORDLESS
 from gdpo.rollouts.readers.report import ready_command
 
-LINES = 20
+LINES = 24
 """Number of lines that fit on a screen. The worst finding and three rewards are always printed."""
+
+INTERVALS = "±: half of the 95 % confidence interval, over the groups of the whole run"
+"""Explains the shares of the table."""
 
 _NOTICES, _REWARDS, _PROBLEM = 3, 6, 160
 """Maximum number of notices, of rewards, and of characters in a problem."""
@@ -60,7 +65,7 @@ def rollouts_summary(
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
         width: Width of the terminal in cells. Longer lines are wrapped.
-        room: Maximum number of lines. Default: 20.
+        room: Maximum number of lines. Default: 24.
         whole: Whether tables contain whole names and may be wider, as in a file.
     """
     lines = [*wrapped(_read(analysis.report), width)]
@@ -70,9 +75,13 @@ def rollouts_summary(
     lines += [line for run in analysis.runs[:2] for line in wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
-    lines += _rewards(analysis, width, room - len(lines) - _FINDING, whole=whole)
-    lines += _turns(analysis, width, whole=whole)
-    return [*lines, *_findings(analysis, width, room - len(lines))]
+    end = list(_end(analysis, width))
+    turns = list(_turns(analysis, width, whole=whole))
+    room -= len(end)
+    rest = room - len(lines) - len(turns) - _FINDING
+    lines += _rewards(analysis, width, rest, whole=whole)
+    lines += turns
+    return [*lines, *_findings(analysis, width, room - len(lines)), *end]
 
 
 def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
@@ -166,14 +175,14 @@ def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
             ("", f"and {len(oddities) - _NOTICES + 1:,} more notices (--json prints all)"),
         ]
     for place, what in oddities:
-        text = without_middle(one_line(_with_options(what)), _WHOLE)
+        text = without_middle(one_line(with_options(what)), _WHOLE)
         room = max(_PLACE, 2 * width - len(text) - len("! : "))
         where = without_middle(one_line(place), room)
         yield Text(f"! {where}{': ' if where else ''}{text}", style="yellow")
 
 
-def _with_options(text: str) -> str:
-    """Replace the names of Python arguments with the names of command-line options."""
+def with_options(text: str) -> str:
+    """Replace the names of Python arguments with those of command-line options."""
     text = text.replace("group_size=", "--group-size ").replace("group_size", "--group-size")
     for name in ("format", "columns", "rewards"):
         text = text.replace(f"({name})", f"(--{name})")
@@ -229,6 +238,7 @@ def _rewards(analysis: Analysis, width: int, room: int, *, whole: bool) -> Itera
     yield from table([headings, *cells], width, whole=whole)
     if len(rows) > most:
         yield Text(f"and {len(rows) - most:,} more rewards (--json prints all)", style="dim")
+    yield Text(INTERVALS, style="dim")
     for run in analysis.runs:
         if changes := run.weight_changes():
             where = f" of {short_name(run.run)}" if several else ""
@@ -291,11 +301,9 @@ def _at_turn(reward: RewardAtTurn) -> str:
 def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     found = analysis.findings()
     if not found and analysis.runs:
-        yield Text(
-            f"no finding lasted for {LASTING} steps in a row, or for all steps", style="green"
-        )
+        yield Text("no findings", style="green")
     for place, (run, held) in enumerate(found):
-        lines = list(_finding(run if len(analysis.runs) > 1 else None, held, width))
+        lines = list(_finding(run, held, width, named=len(analysis.runs) > 1))
         last = place == len(found) - 1
         if place >= 1 and len(lines) + (not last) > room:
             rest = counted(len(found) - place, "more finding")
@@ -305,13 +313,41 @@ def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
         yield from lines
 
 
-def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator[Text]:
+def when_found(run: RunAnalysis, held: HeldFinding) -> str:
+    """Return a phrase with the steps of a finding. Empty for one about the whole run.
+
+    A finding that rests on sums over groups names these groups itself. Its steps are those in which
+    it was in force.
+    """
+    if held.steps == held.of and (held.of == 1 or held.finding.kind in OVER_STEPS):
+        return ""
+    if held.finding.kind not in OVER_STEPS:
+        return f"in {held.steps:,} of {held.of:,} steps: "
+    first, last = run.steps[held.spans[0][0] - 1], run.steps[held.spans[-1][1] - 1]
+    return f"in steps {first:,} to {last:,}: "
+
+
+def _finding(run: RunAnalysis, held: HeldFinding, width: int, *, named: bool) -> Iterator[Text]:
     finding = held.finding
-    where = f"{short_name(run.run)}: " if run is not None else ""
-    when = f"in {held.steps:,} of {held.of:,} steps: " if held.of > 1 else ""
+    where = f"{short_name(run.run)}: " if named else ""
+    when = when_found(run, held)
     message = f"{where}{when}{one_line(finding.message)}"
-    remedy = one_line(_with_options(finding.remedy))
+    remedy = one_line(with_options(finding.remedy))
     yield from finding_lines(finding.severity, message, remedy, width)
+
+
+def _end(analysis: Analysis, width: int) -> Iterator[Text]:
+    """Return what could not be checked in any run, and the verdict for the worst run."""
+    missing = dict.fromkeys(str(each) for run in analysis.runs for each in analysis.unchecked(run))
+    if missing:
+        text = f"not checked: {one_line('; '.join(missing))}"
+        yield from wrapped([_cut(text, 2 * width - 4, " … (--json prints all)")], width)
+    if verdict := analysis.worst_verdict():
+        where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
+        text = f"verdict: {where}{one_line(verdict.sentence)}"
+        for line in wrapped([_cut(text, 3 * width - 8)], width):
+            line.stylize("bold")
+            yield line
 
 
 def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
@@ -366,5 +402,5 @@ def _gain(analysis: Analysis) -> Iterator[str]:
         )
 
 
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+def _cut(text: str, limit: int, end: str = "…") -> str:
+    return text if len(text) <= limit else f"{text[: limit - len(end)]}{end}"

@@ -74,11 +74,31 @@ def test_the_shares_are_weight_times_std_over_their_sum():
     assert (a.weight_share, b.weight_share) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
 
 
-@pytest.mark.parametrize(("std", "is_ignored"), [(0.15, True), (0.2, False)])
-def test_a_reward_may_be_ignored_if_its_std_is_below_about_a_fifth_of_the_others(std, is_ignored):
-    """√2 s / √(1 + s²) is below ¼ for s < 0.1796."""
+@pytest.mark.parametrize(
+    ("std", "kind"),
+    [(0.14, "ignored"), (0.15, "under_weighted"), (0.33, "under_weighted"), (0.34, None)],
+)
+def test_a_reward_may_have_less_effect_if_its_share_of_weight_times_std_is_small(std, kind):
+    """s / (1 + s) is below an eighth for s < 1/7, and below a quarter for s < 1/3."""
     findings, _ = told(run_of(loud=(0.0, 1.0), quiet=(0.0, std)))
-    assert findings == ({("quiet",): ("ignored", "warning")} if is_ignored else {})
+    assert findings == ({("quiet",): (kind, "warning")} if kind else {})
+
+
+def test_a_reward_that_ended_at_its_good_end_needs_no_effect():
+    run = run_of(loud=(0.0, 1.0), nearly=(0.97, 0.1))
+    assert told(run)[0] == {("nearly",): ("ignored", "warning")}
+    known = {"low": {"nearly": 0}, "high": {"nearly": 1}}
+    assert told(run, **known)[0] == {}
+    assert told(run, {"nearly": -1}, **known)[0] == {("nearly",): ("ignored", "warning")}
+    fallen = run_of(loud=(0.0, 1.0), nearly=(0.03, 0.1))
+    assert told(fallen, {"nearly": -1}, **known)[0] == {}
+
+
+def test_a_constant_reward_is_learned_at_the_end_that_its_weight_asks_for():
+    known = {"low": {"still": 0}, "high": {"still": 1}}
+    run = run_of(loud=(0.0, 1.0), still=(1.0, 0.0))
+    assert told(run, {"still": 1}, **known)[0] == {("still",): ("saturated", "note")}
+    assert told(run, {"still": -1}, **known)[0] == {("still",): ("out_of_reach", "warning")}
 
 
 def test_a_larger_weight_makes_up_for_a_small_std():
@@ -113,7 +133,7 @@ def test_a_reward_whose_std_is_near_0_at_the_end_is_constant(reward, low, high, 
 
 def test_a_std_that_rises_again_at_the_end_is_not_constant():
     again = (0.5, lambda step: 0.5 if step < 10 or step == 38 else 0.0)
-    assert not told(run_of(loud=(0.0, 0.5), still=again))[0]
+    assert not told(run_of(loud=(0.0, 0.3), still=again))[0]
 
 
 def logged(**columns):
@@ -130,8 +150,20 @@ def test_influence_that_gdpo_logged_is_used_instead_of_the_std():
     columns |= {"rewards/a/zero_variance_groups": 0.25, "diagnostics/warnings": 1.0}
     findings, found = told(logged(**columns))
     assert findings == {("b",): ("ignored", "warning")}
+    (finding,) = found.findings
+    assert finding.evidence == pytest.approx({"influence_share": 0.03, "weight_share": 0.5})
     assert found.rewards[0].zero_variance_groups == 0.25
     assert found.run.batch["warnings"].tolist() == [1.0] * 20
+
+
+@pytest.mark.parametrize(
+    ("share", "kind"),
+    [(-0.06, "reversed"), (-0.04, "ignored"), (0.2, "under_weighted"), (0.26, None)],
+)
+def test_the_logged_share_has_the_limits_of_the_diagnosis(share, kind):
+    columns = {f"rewards/{n}/{field}": 1.0 for n in "ab" for field in ("mean", "std")}
+    columns |= {"rewards/a/influence_share": 1 - share, "rewards/b/influence_share": share}
+    assert told(logged(**columns))[0] == ({("b",): (kind, "warning")} if kind else {})
 
 
 @pytest.mark.parametrize("key", ["frac_reward_zero_std", "gdpo/zero_advantage_groups"])

@@ -1,4 +1,7 @@
-"""Says what means and standard deviations alone tell about each reward of a run."""
+"""Says what means and standard deviations alone tell about each reward of a run.
+
+Findings have the names and limits of `gdpo.diagnostics`. Without rollouts, they only may be true.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ import numpy as np
 from gdpo._student import student_quantile
 from gdpo.analysis.logs.rewards import LoggedRun, Series
 from gdpo.diagnostics import Thresholds
-from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, percent, times
+from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Severity, interval, percent, times
 
 _TENTH, _LASTING = 10, 5
 """The start and the end of a run are a tenth of its steps each. A reward counts as constant if it
@@ -20,6 +23,7 @@ the reward is 0 or 1 and was once earned by half of the rollouts, it is then ear
 99.7 % or fewer than 0.3 %."""
 _ROUNDING = 1e-6
 """Relative rounding error of a mean in float32, with which trainers compute deviations."""
+_TOP = Thresholds().top
 _LEAST = 15
 """Smallest number of steps for a trend."""
 
@@ -107,7 +111,14 @@ def trends_of(
     ]
     found += [f for n, of in run.rewards.items() if stds[n] is None for f in _still(n, of["mean"])]
     constant = {name for finding in found for name in finding.rewards}
-    found += _ignored([reward for reward in rewards if reward.name not in constant])
+    found += _effects(
+        [
+            reward
+            for reward in rewards
+            if reward.name not in constant
+            and not (_place(reward, low.get(reward.name), high.get(reward.name)) >= _TOP)
+        ]
+    )
     found += _no_signal(run)
     return RunTrends(run, rewards, within, tuple(sorted(found, key=lambda f: f.rank)))
 
@@ -228,66 +239,85 @@ def _constant(
         "policy never earns it: use easier prompts or partial credit. Pass --low and --high to "
         "tell them apart"
     )
-    if low is not None and high is not None and high > low:
-        where = (reward.last - low) / (high - low)
+    where = _place(reward, low, high)
+    if isfinite(where):
         remedy = "it gives no signal: change it so that completions get different values"
-        if where >= Thresholds().top:
+        end, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
+        if where >= _TOP:
             kind, severity = Kind.SATURATED, Severity.NOTE
-            constant += ", the top of its range. It is learned, and gives no further signal"
+            constant += f", the {end} of its range. It is learned, and gives no further signal"
             remedy = "no action needed: keep the reward, so that the policy keeps what it learned"
         elif where <= Thresholds().bottom:
             kind, severity = Kind.OUT_OF_REACH, Severity.WARNING
-            constant += ", the bottom of its range. The policy almost never earns it"
+            constant += f", the {other} of its range. The policy almost never earns it"
             remedy = "use easier prompts, larger groups or partial credit, or warm-start the policy"
     evidence = {"mean": reward.last, "std": reward.last_std}
     return Finding(kind, severity, (reward.name,), constant, remedy, evidence)
 
 
-def _ignored(rewards: list[RewardTrend]) -> Iterator[Finding]:
-    r"""Yield a finding for each reward that has little influence on the sum of the rewards.
+def _place(reward: RewardTrend, low: float | None, high: float | None) -> float:
+    """Return where the mean ended in the range, where 1 is the end that the weight asks for."""
+    if low is None or high is None or not high > low:
+        return nan
+    place = (reward.last - low) / (high - low)
+    return place if reward.weight > 0 else 1 - place
 
-    With independent rewards, the sum correlates with reward k by $|w_k| s_k / \sqrt{Σ w² s²}$.
-    Among standardized rewards it would be $|w_k| / \sqrt{Σ w²}$. As in `diagnose`, a reward counts
-    as ignored below a quarter of that.
+
+def _effects(rewards: list[RewardTrend]) -> Iterator[Finding]:
+    """Yield a finding for each reward that may have less effect than its weight.
+
+    The rule is that of `diagnose`, without an interval. If gdpo logged no influence shares, the
+    share of weight × std stands for them: with independent rewards whose sum is normalized, as in
+    GRPO, the two are equal.
     """
     rewards = [reward for reward in rewards if reward.weight and isfinite(reward.std)]
-    sizes = np.array([abs(reward.weight) * reward.std for reward in rewards])
-    weights = np.array([abs(reward.weight) for reward in rewards])
-    if len(rewards) < 2 or not np.any(sizes):
+    if len(rewards) < 2 or not any(reward.std for reward in rewards):
         return
-    largest = rewards[int(np.argmax(sizes))]
-    closeness = sizes / weights * sqrt(float(weights @ weights) / float(sizes @ sizes))
-    for reward, ratio in zip(rewards, closeness, strict=True):
-        limit = Thresholds().ignored
-        if isfinite(reward.influence_share):
-            if reward.influence_share < limit * reward.weight_share:
-                yield _logged_as_ignored(reward)
-        elif ratio < limit:
-            yield Finding(
-                Kind.IGNORED,
-                Severity.WARNING,
-                (reward.name,),
-                f"`{reward.name}` may be ignored: it has {percent(reward.weight_share)} of the "
-                f"weight, but {percent(reward.std_share)} of the sum of weight × std. The weight × "
-                f"std of `{largest.name}` is "
-                f"{times(_ratio(largest.std_share, reward.std_share))} as large",
-                "record rollouts to see its influence. An estimator that normalizes each reward "
-                "(gdpo) does not depend on the std; others, such as GRPO, add the rewards as they "
-                "are",
-                {"std_share": reward.std_share, "weight_share": reward.weight_share},
-            )
+    largest = max(rewards, key=lambda reward: reward.std_share)
+    for reward in rewards:
+        logged = isfinite(reward.influence_share)
+        share = reward.influence_share if logged else reward.std_share
+        kind = _kind(share, reward.weight_share)
+        if kind is None:
+            continue
+        what = f"{percent(share)} of the sum of weight × std. The weight × std of `{largest.name}` "
+        what += f"is {times(_ratio(largest.std_share, reward.std_share))} as large"
+        if logged:
+            what = f"on average {interval(share, nan)} of the logged influence"
+        yield Finding(
+            kind,
+            Severity.WARNING,
+            (reward.name,),
+            f"`{reward.name}` may {_MAY[kind]}: it has {percent(reward.weight_share)} of the "
+            f"weight, but {what}",
+            f"record rollouts to see its influence and what helps. {_DEPENDS}",
+            {
+                "influence_share" if logged else "std_share": share,
+                "weight_share": reward.weight_share,
+            },
+            () if logged else (Cause.RANGE,),
+        )
 
 
-def _logged_as_ignored(reward: RewardTrend) -> Finding:
-    return Finding(
-        Kind.IGNORED,
-        Severity.WARNING,
-        (reward.name,),
-        f"`{reward.name}` has {percent(reward.weight_share)} of the weight, but on average only "
-        f"{100 * reward.influence_share:.0f} % of the logged influence",
-        "normalize each reward separately (estimator gdpo), or change the weights",
-        {"influence_share": reward.influence_share, "weight_share": reward.weight_share},
-    )
+def _kind(share: float, weight_share: float) -> Kind | None:
+    limits = Thresholds()
+    if share < -limits.reversed:
+        return Kind.REVERSED
+    if share < limits.ignored * weight_share:
+        return Kind.IGNORED
+    return Kind.UNDER_WEIGHTED if share < limits.under_weighted * weight_share else None
+
+
+_MAY = {
+    Kind.REVERSED: "be pushed against its weight",
+    Kind.IGNORED: "be ignored",
+    Kind.UNDER_WEIGHTED: "have less effect than its weight",
+}
+
+_DEPENDS = (
+    "An estimator that normalizes each reward (gdpo) does not depend on the std; others, such as "
+    "GRPO, add the rewards as they are"
+)
 
 
 def _no_signal(run: LoggedRun) -> Iterator[Finding]:

@@ -75,6 +75,9 @@ from gdpo.rollouts.record import Declared
 
 logger = logging.getLogger(__name__)
 
+WARNED = "gdpo, step %d: %s"
+"""Form of a logged warning: the step in which it became due, and its text."""
+
 ONE_GROUP = (
     "the generation batch contains only one group, so GDPO's batch normalization divides by the "
     "standard deviation of that group. Put more prompts into a generation batch: raise "
@@ -528,7 +531,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def _warn(self) -> None:
         if self.accelerator.is_main_process:
             for finding in self._watch.due:
-                logger.warning("%s", finding.line)
+                logger.warning(WARNED, self.state.global_step + 1, finding.line)
 
     def _log_advantages(self, advantages: torch.Tensor) -> None:
         """Replace the advantages in TRL's table of completions."""

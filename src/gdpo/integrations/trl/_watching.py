@@ -29,7 +29,7 @@ from gdpo.integrations.trl._kept_state import KeptState
 from gdpo.integrations.trl._probe import rule_of
 from gdpo.integrations.trl._rewards import numbered
 from gdpo.integrations.trl._rollouts import RolloutLog
-from gdpo.integrations.trl._trainer import GDPOTrainer, trl_metrics
+from gdpo.integrations.trl._trainer import WARNED, GDPOTrainer, trl_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +55,13 @@ def watch(
 
     The trainer then logs `rewards/<name>/zero_variance_groups`, `rewards/<name>/influence_share`
     (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
-    is ignored, is logged once with a remedy. A batch with an infinite reward is left out of these
-    metrics. Any other error switches the watch off. If the trainer cannot be watched, is watched
-    already, or is a `GDPOTrainer`, which logs all of this itself, the call changes nothing. Each of
-    these is logged, and the training goes on. If rewards share a name, later ones are numbered
-    (`tags`, `tags_2`). In a run with several processes, every process must call this function.
+    is ignored, is logged once with its step and a remedy: after 128 groups at the earliest if it
+    rests on sums over groups, otherwise after five steps in a row. A batch with an infinite reward
+    is left out of these metrics. Any other error switches the watch off. If the trainer cannot be
+    watched, is watched already, or is a `GDPOTrainer`, which logs all of this itself, the call
+    changes nothing. Each of these is logged, and the training goes on. If rewards share a name,
+    later ones are numbered (`tags`, `tags_2`). In a run with several processes, every process must
+    call this function.
 
     Args:
         trainer: TRL's `GRPOTrainer` or `RLOOTrainer`, or a subclass, which may compute its own
@@ -265,7 +267,8 @@ class _Watched(TrainerCallback):
     def _warn(self) -> None:
         if self._trainer.accelerator.is_main_process:
             for finding in self._watch.due:
-                logger.warning("%s", finding.line)
+                step = self._trainer.state.global_step + 1
+                logger.warning(WARNED, step, finding.line)
 
 
 def _mode(trainer: Any) -> str:

@@ -1,0 +1,237 @@
+"""Decides in one line what a run calls for: a change, nothing, or more data."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from math import nan
+from typing import Any
+
+from gdpo.analysis.run import RewardOverall, RunAnalysis
+from gdpo.analysis.unchecked import Unchecked, at_unknown_place
+from gdpo.diagnostics import Finding, Thresholds
+from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
+from gdpo.diagnostics.replay import best_remedy
+
+_BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED, Kind.UNDER_WEIGHTED)
+"""Kinds of findings for which settings are replayed."""
+
+
+class Action(StrEnum):
+    """Lists what a run calls for, the most urgent first."""
+
+    TRAIN = "train"
+    """Train with another setting, which was replayed."""
+    CHANGE = "change"
+    """Change the rewards, the data or an option. No replay can show the result."""
+    UNKNOWN = "unknown"
+    """Nothing can be said without more data."""
+    NOTHING = "nothing"
+    """No change is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Stores what a run calls for. NaN, None and empty: does not apply."""
+
+    action: Action
+    run: str
+    groups: int
+    """Number of groups of the run."""
+    kind: Kind | None = None
+    """Kind of the worst warning."""
+    rewards: tuple[str, ...] = ()
+    """The rewards that the action is about."""
+    causes: tuple[Cause, ...] = ()
+    weight_share: float = nan
+    influence_share: float = nan
+    influence_margin: float = nan
+    of_groups: int = 0
+    """Number of groups over which the influence share was measured."""
+    from_step: int | None = None
+    """First of the steps with these groups. None: it was measured over the whole run."""
+    remedy: Remedy | None = None
+    """The replayed setting to train with."""
+    more: int = 0
+    """Number of further warnings."""
+    trained: int = 0
+    """Number of rewards with a weight."""
+    learned: tuple[str, ...] = ()
+    """Rewards that are learned, and therefore need no influence."""
+    unchecked: tuple[Unchecked, ...] = ()
+    """Checks that could not run."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the verdict as a sentence without a final period."""
+        match self.action:
+            case Action.TRAIN:
+                text = f"train with {self._setting()}: {self._shares()}"
+            case Action.CHANGE:
+                text = self._change()
+            case Action.UNKNOWN:
+                text = self._unknown()
+            case Action.NOTHING:
+                text = f"nothing to do: {self._nothing()}"
+        if self.more:
+            text += f" ({self.more} more warning{'s' * (self.more > 1)})"
+        return text
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict as dicts, lists, numbers and strings."""
+        unchecked = {"unchecked"}  # the run has them
+        kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
+        return {**kept, "sentence": self.sentence}
+
+    def _setting(self) -> str:
+        assert self.remedy is not None, "a setting was replayed"
+        if self.remedy.factor == 1:
+            return self.remedy.estimator
+        return f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
+
+    def _shares(self) -> str:
+        own = interval(self.influence_share, self.influence_margin)
+        over = ""
+        if self.from_step is not None:
+            over = f" over {self.of_groups:,} groups from step {self.from_step:,}"
+        text = (
+            f"{_names(self.rewards)} has {own} of the influence for {percent(self.weight_share)} "
+            f"of the weight{over}"
+        )
+        if self.remedy is None:
+            return text
+        same = self.remedy.groups == self.of_groups
+        where = "the same groups" if same else f"{self.remedy.groups:,} of the groups"
+        setting = "it" if self.remedy.factor > 1 else self.remedy.estimator
+        return (
+            f"{text}, with {setting} {interval(self.remedy.share, self.remedy.margin)} on {where}"
+        )
+
+    def _change(self) -> str:
+        assert self.kind is not None, "a warning calls for the change"
+        if self.kind in _BELOW:
+            cause = self.causes[0] if self.causes else Cause.SPARSE
+            what = _BY_CAUSE[cause].format(names=_names(self.rewards))
+            return f"{what}: {self._shares()}, and no replayed setting gives it more"
+        return _BY_KIND[self.kind].format(names=_names(self.rewards))
+
+    def _unknown(self) -> str:
+        if self.rewards:
+            return (
+                f"cannot be told for {_names(self.rewards)}: the interval of its influence share "
+                f"contains half of its weight share. Record more than {self.groups:,} groups"
+            )
+        first = self.unchecked[0]
+        return f"cannot be told ({first.reason}): {first.check} needs {first.needs}"
+
+    def _nothing(self) -> str:
+        if self.trained < 2:
+            return "there is no second reward that could outweigh the first"
+        if not self.learned:
+            return f"each of the {self.trained} rewards has at least half of its weight share"
+        learned = f"{_names(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
+        if len(self.learned) == self.trained:
+            return learned
+        return f"{learned}, and each other reward has at least half of its weight share"
+
+
+_BY_CAUSE = {
+    Cause.MISSING: "check why {names} is missing from many rollouts",
+    Cause.SPARSE: "warm-start the policy on {names}, or use easier prompts or larger groups",
+    Cause.OPPOSED: "set the weights by priority, or gate the other rewards on {names}",
+    Cause.RANGE: "increase the weight of {names} further",
+}
+
+_BY_KIND = {
+    Kind.NO_SIGNAL: "use prompts of another difficulty, more samples per prompt or a warm start: "
+    "most groups have no signal",
+    Kind.NEVER_APPLIES: "check the reward function: {names} is missing from every rollout",
+    Kind.PARTED: "read rollouts: {names} part, so the policy may exploit a reward",
+    Kind.OPPOSED: "set the weights by priority, or gate one reward on the other: {names} pull in "
+    "opposite directions",
+    Kind.CONFLICT: "set the weights by priority, or gate the less important rewards: most rollouts "
+    "are pulled in opposite directions",
+    Kind.BELOW_RESOLUTION: "subtract the constant part of {names}, or round it: it differs only by "
+    "rounding errors",
+    Kind.CONSTANT: "change {names}, or remove it: it does not vary within groups",
+    Kind.PAID_PER_TURN: "pay less of {names} per turn: its total exceeds what the end pays",
+    Kind.CONSTANT_TURNS: "end rollouts earlier, or reward the later turns: they give no signal",
+    Kind.TINY_STD: "set noise_floor for {names}: it varies by a tiny part of its range",
+    Kind.REDUNDANT: "remove one of {names}: they measure nearly the same thing",
+    Kind.GAIN: "use prompts on which more groups vary, or lower the learning rate",
+    Kind.EXTREME: "set max_advantage, or check the rewards for outliers",
+    Kind.ONE_GROUP: "put more prompts into a batch",
+}
+"""What to do about each other kind of warning."""
+
+
+def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
+    """Return what a run calls for.
+
+    Args:
+        run: The analysis of the run.
+        unchecked: The checks that could not run (see `unchecked_of`).
+    """
+    rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
+    learned = run.learned()
+    base = Verdict(
+        Action.NOTHING,
+        run.run,
+        run.groups,
+        trained=len(rewards),
+        learned=learned,
+        unchecked=tuple(unchecked),
+    )
+    warnings = [
+        held.finding
+        for held in run.findings()
+        if held.lasting and held.finding.severity is Severity.WARNING
+    ]
+    # Of a reward that is constant at an unknown place, nothing is known.
+    known = [finding for finding in warnings if not at_unknown_place(finding)]
+    if known:
+        return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
+    if unchecked:
+        return replace(base, action=Action.UNKNOWN)
+    if unclear := tuple(_unclear(rewards, learned)):
+        return replace(base, action=Action.UNKNOWN, rewards=unclear)
+    return base
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Return the most urgent verdict of several runs, or None without runs."""
+    return min(verdicts, key=lambda verdict: list(Action).index(verdict.action), default=None)
+
+
+def _about(finding: Finding, base: Verdict) -> Verdict:
+    """Return the verdict for the worst warning."""
+    found = finding.evidence
+    verdict = replace(base, action=Action.CHANGE, kind=finding.kind, rewards=finding.rewards)
+    if finding.kind not in _BELOW:
+        return verdict
+    start = found.get("from_step")
+    verdict = replace(
+        verdict,
+        causes=finding.causes,
+        weight_share=found.get("weight_share", nan),
+        influence_share=found.get("influence_share", nan),
+        influence_margin=found.get("influence_margin", nan),
+        of_groups=round(found["groups"]),
+        from_step=None if start is None else round(start),
+    )
+    limit = Thresholds().under_weighted * verdict.weight_share
+    best = best_remedy(finding.remedies, verdict.influence_share, verdict.influence_margin, limit)
+    return verdict if best is None else replace(verdict, action=Action.TRAIN, remedy=best)
+
+
+def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[str]:
+    """Return the rewards that may have less than half of their weight share."""
+    half = Thresholds().under_weighted
+    return [
+        reward.name
+        for reward in rewards
+        if reward.name not in learned and not reward.influence_share >= half * reward.weight_share
+    ]
+
+
+def _names(names: Sequence[str]) -> str:
+    return " and ".join(f"`{name}`" for name in names)

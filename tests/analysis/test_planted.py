@@ -1,0 +1,53 @@
+"""Runs whose truth is known get the right verdict, and the rule of do_i_need_this.md is right."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.analysis.planted import PLANTED, QUESTIONS, analyzed, write_run
+
+PAGE = Path(__file__).parents[2] / "docs/explanation/do_i_need_this.md"
+
+ANSWERS = {"train": "Yes", "change": "Not yet", "nothing": "No", "unknown": "Not known"}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_run_has_its_true_influence_and_the_right_verdict(name):
+    planted = PLANTED[name]
+    analysis = analyzed(planted)
+    (run,) = analysis.runs
+    shares = {reward.name: reward.influence_share for reward in run.rewards()}
+    for reward, (low, high) in planted.influence.items():
+        assert low - 1e-9 <= shares[reward] <= high + 1e-9
+    verdict = analysis.verdict(run)
+    assert (verdict.action, verdict.kind, list(verdict.rewards)) == planted.calls_for
+
+
+def rule():
+    """The command of the page, and its answer for each action."""
+    page = PAGE.read_text(encoding="utf-8")
+    command = re.search(r"^gdpo analyze .*$", page, re.MULTILINE)[0]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|.]+)\.[^|]* \|$", page, re.MULTILINE)
+    return shlex.split(command)[1:], dict(rows)
+
+
+def test_the_page_answers_for_each_action():
+    assert rule()[1] == ANSWERS
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_rule_of_the_page_gives_the_right_answer(name, tmp_path, monkeypatch, capsys):
+    from gdpo.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    run, (arguments, answers) = QUESTIONS[name], rule()
+    write_run(Path(arguments[1]), run)
+    with pytest.raises(SystemExit) as leaving:
+        main([*arguments, "--json"])
+    assert not leaving.value.code
+    (found,) = json.loads(capsys.readouterr().out)["runs"]
+    verdict = found["verdict"]
+    assert (verdict["action"], verdict["kind"], verdict["rewards"]) == run.calls_for
+    assert answers[verdict["action"]] == ("No" if name.startswith("healthy") else "Yes")
