@@ -211,9 +211,10 @@ def learned_rewards(
     influence: Influence, ranges: Ranges, thresholds: Thresholds
 ) -> tuple[str, ...]:
     """Return the rewards at the good end of their range. They need no influence any more."""
+    rewards = [_reward(influence, k) for k in range(len(influence.names))]
     return tuple(
         reward.name
-        for reward in _rewards(influence)
+        for reward in rewards
         if reward.weight != 0 and reward.groups and _learned(reward, ranges, thresholds)
     )
 
@@ -288,7 +289,7 @@ def described(
     if of.kind in EFFECT:
         found = () if replay is None else replay(reward.name, _limit(reward, thresholds))
         over = f"over {influence.groups:,} groups{start}"
-        finding = _effect(of.kind, reward, list(rewards.values()), influence, over)
+        finding = _effect(of.kind, reward, others, influence, over)
         advice = _advice(reward, finding.causes, found, _limit(reward, thresholds), known)
         return replace(finding, remedy=advice, remedies=found)
     return _constant(reward, known, thresholds, replay, severity, start)
@@ -302,12 +303,11 @@ def _limit(reward: _Reward, thresholds: Thresholds) -> float:
 def _effect(
     kind: Kind,
     reward: _Reward,
-    rewards: list[_Reward],
+    others: list[_Reward],
     influence: Influence,
     over: str,
 ) -> Finding:
     """Return the finding without its remedy. `over` names the groups."""
-    others = [each for each in rewards if each is not reward and each.weight != 0]
     factors = _factors(influence, reward.name)
     causes = tuple(cause for cause, factor in factors.items() if factor < _CAUSE)
     causes = causes or (min(factors, key=lambda cause: factors[cause]),)
