@@ -1,27 +1,32 @@
-"""Is a reward that is ignored found, and is one that is not left alone? And are the shares right?
+"""Is a reward with less effect than its weight found, and a healthy one left alone?
 
     python -m benchmarks.influence shares      # one number at every cut into steps
     python -m benchmarks.influence coverage    # of the 95 % interval
-    python -m benchmarks.influence alarms      # healthy runs, at every step
-    python -m benchmarks.influence found       # runs with a reward that is ignored
-    python -m benchmarks.influence constant    # rewards that vary in few groups, in small batches
+    python -m benchmarks.influence alarms      # healthy runs, watched and finished
+    python -m benchmarks.influence anytime     # runs at the limit, watched for 2,000 steps
+    python -m benchmarks.influence delay       # the same for planted faults: when they are found
+    python -m benchmarks.influence found       # single batches with a planted fault
+    python -m benchmarks.influence constant    # rewards that vary in few groups, watched
 
-Rewards are simulated: normal or 0/1, groups of 8, advantages by the estimators themselves. Each run
-is made group by group and then cut into steps of 1, 4, 16 and 64 groups.
+Rewards are simulated. Advantages are those of the estimators themselves. A watched run is made
+group by group and cut into steps; the blocks are tested by the rule itself (`noticed`), where the
+plain interval of a block comes near to a limit. `check` compares this with `Watch`, step by step.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from gdpo.advantages import gdpo, grpo
-from gdpo.diagnostics import Thresholds
-from gdpo.diagnostics._findings import influence_findings
-from gdpo.diagnostics.influence import Influence, group_sums
-from gdpo.diagnostics.watch import LASTING
+from gdpo.diagnostics import Thresholds, Watch, diagnose
+from gdpo.diagnostics._effect import CONSTANT, EFFECT, OF_SUMS, Noticed, noticed
+from gdpo.diagnostics._looks import LEAST_GROUPS, Look
+from gdpo.diagnostics.diagnosis import Kind, Range, Severity
+from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, group_sums
 
 CUTS = (1, 4, 16, 64)
 GROUPS = 800
@@ -37,21 +42,19 @@ class Scenario:
     weights: tuple[float, ...] = EQUAL
     later: tuple[float, ...] | None = None
     """Weights of the second half of the run."""
+    kind: Kind = Kind.IGNORED
+    """Kind that is planted, or that would be false."""
 
-    def steps(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def steps(self, seed: int, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rewards, advantages and weights of every group."""
-        groups = GROUPS
         rewards = self.make(np.random.default_rng(seed), groups)
-        weights = np.broadcast_to(np.array(self.weights), (groups, rewards.shape[-1])).copy()
-        if self.later is not None:
-            weights[groups // 2 :] = self.later
-        halves = (
-            [slice(0, groups // 2), slice(groups // 2, groups)] if self.later else [slice(None)]
-        )
-        advantages = np.concatenate(
-            [self.estimator(rewards[half], weights[half][0]) for half in halves]
-        )
-        return rewards, advantages, weights
+        count = rewards.shape[-1]
+        weights = np.broadcast_to(np.array(self.weights[:count]), (groups, count)).copy()
+        half = groups // 2
+        weights[half:] = weights[half:] if self.later is None else self.later
+        parts = [slice(0, half), slice(half, groups)] if self.later else [slice(None)]
+        advantages = [self.estimator(rewards[part], weights[part][0]) for part in parts]
+        return rewards, np.concatenate(advantages), weights
 
 
 def normal(random, groups, *, std=EQUAL, mix=None, samples=8):
@@ -69,11 +72,25 @@ def heavy(random, groups):
     return random.standard_t(3, (groups, 8, 3))
 
 
-def rare(random, groups):
-    """The third reward varies in 3 % of the groups."""
-    values = binary(random, groups, rates=(0.5, 0.5, 0.5))
-    values[..., 2] *= random.random((groups, 1)) < 0.03
-    return values
+def rare(random, groups, *, varies, samples=8):
+    """Rewards of 0 or 1 that vary in these shares of the groups, each in its own groups."""
+    values = binary(random, groups, rates=(0.5,) * len(varies), samples=samples)
+    return values * (random.random((groups, 1, len(varies))) < np.array(varies))
+
+
+def pair(random, groups, *, rate, scale=1.0, samples=8):
+    """A format of 0 or 1, beside a whole number from -3 to 3."""
+    size = (groups, samples)
+    return np.stack([random.random(size) < rate, scale * random.integers(-3, 4, size)], axis=-1)
+
+
+def against(random, groups, *, std, varies=1.0):
+    """A reward of this scale that is opposed to the other, in some of the groups."""
+    values = random.standard_normal((groups, 8, 2)) * [0.6, 1]
+    values[..., 0] -= 0.8 * values[..., 1]
+    return values * [std, 1] * np.stack(
+        [random.random((groups, 1)) < varies, np.ones((groups, 1))], axis=-1
+    )
 
 
 def saturating(random, groups):
@@ -97,7 +114,7 @@ HEALTHY = {
     "equal, gdpo": Scenario(normal, gdpo),
     "equal": Scenario(normal),
     "0 or 1": Scenario(partial(binary, rates=(0.5, 0.3, 0.7))),
-    "rare: varies in 3 %": Scenario(rare),
+    "varies in 30 % of the groups": Scenario(partial(rare, varies=(0.3, 0.4, 0.4))),
     "saturating": Scenario(saturating),
     "saturating, gdpo": Scenario(saturating, gdpo),
     "related .6, -.4": Scenario(partial(normal, mix=MIXED)),
@@ -122,8 +139,8 @@ COVERED = {
     **{
         name: HEALTHY[name]
         for name in (
-            *("equal", "related .6, -.4", "related -.7", "rare: varies in 3 %", "saturating"),
-            *("heavy tails", "ten rewards", "weights change"),
+            *("equal", "related .6, -.4", "related -.7", "saturating"),
+            *("heavy tails", "ten rewards", "weights change", "varies in 30 % of the groups"),
         )
     },
     "1,000 times smaller": IGNORED["1,000 times smaller"],
@@ -131,19 +148,22 @@ COVERED = {
 }
 
 
-def by_group(scenario: Scenario, seed: int) -> np.ndarray:
+AT_THE_LIMIT: dict[str, Scenario] = {}
+
+PLANTED: dict[str, Scenario] = {}
+
+def by_group(scenario: Scenario, seed: int, groups: int = GROUPS) -> np.ndarray:
     """The sums of each group of a run, `[sum, group, reward]`."""
-    rewards, advantages, weights = scenario.steps(seed)
+    rewards, advantages, weights = scenario.steps(seed, groups)
+    return _by_group(rewards, advantages, weights)
+
+
+def _by_group(rewards: np.ndarray, advantages: np.ndarray, weights: np.ndarray) -> np.ndarray:
     std = np.std(rewards, axis=1, ddof=1)
     std[np.ptp(rewards, axis=1) == 0] = 0
     centred = rewards - np.mean(rewards, axis=1, keepdims=True)
     z = np.where(std[:, None] > 0, centred / np.where(std > 0, std, 1)[:, None], 0.0)
-    half = len(rewards) // 2
-    parts = [
-        group_sums(advantages[part], z[part], std[part], weights[part][:1], rewards[part])
-        for part in (slice(None, half), slice(half, None))
-    ]
-    return np.concatenate(parts, axis=1)
+    return group_sums(advantages, z, std, weights, rewards)
 
 
 def in_steps(sums: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -170,41 +190,121 @@ def _added(table: np.ndarray, products: np.ndarray, sampled: int, groups: int) -
     return Influence(names, groups, table, products, int(sampled))
 
 
-def first_finding(sums: np.ndarray, size: int) -> tuple[int | None, set[str]]:
-    """The first step at which anything is found, counted from 1, and what is found in the run.
+class Reported(NamedTuple):
+    """A warning of a watched run."""
 
-    The rule is asked at every step, over the last groups and over all. Its sums are cumulative
-    here; where its formula comes near to a finding, the rule itself is called.
+    groups: int
+    """Number of groups at which it is due."""
+    kind: Kind
+    reward: str
+    share: float
+    """Influence share that it quotes."""
+
+
+def watched(
+    sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None
+) -> list[Reported]:
+    """The warnings of a run that is cut into steps of so many groups, in order.
+
+    What is noticed is measured on the next 64 groups. Meanwhile, and if it is not worse than
+    before, the reward is not noticed again.
     """
-    limits = Thresholds()
-    before = -(-limits.window // size)
-    totals = [
-        np.cumsum(each, axis=axis)
-        for each, axis in zip(in_steps(sums, size), (1, 0, 0), strict=True)
-    ]
-    windows = [each.copy() for each in totals]
-    windows[0][:, before:] -= totals[0][:, :-before]
-    for window, total in zip(windows[1:], totals[1:], strict=True):
-        window[before:] -= total[:-before]
-    first, found = set(), set()
-    for (table, products, sampled), most in ((windows, before), (totals, len(totals[2]))):
-        for place in np.flatnonzero(_near(table, limits)):
-            held = min(place + 1, most) * size
-            window = _added(table[:, place], products[place], sampled[place], held)
-            for finding in influence_findings(window, limits):
-                first.add(int(place) + 1)
-                found.add(f"{finding.kind.value} {finding.rewards[0]}")
-    return min(first, default=None), found
+    of_step = np.cumsum(sums[0], axis=0)
+    busy: dict[str | None, int] = {}
+    worst: dict[str | None, int] = {}
+    found = []
+    for groups, each in sorted(_noticed(sums, size, ranges or {}), key=lambda one: one[0]):
+        place = OF_SUMS.index(each.kind)
+        constant = each.kind in CONSTANT and each.reward in worst
+        if groups < busy.get(each.reward, 0) or constant or place >= worst.get(each.reward, 99):
+            continue
+        due = groups + LEAST_GROUPS
+        if due > sums.shape[1]:
+            continue
+        measured = of_step[due - 1] - of_step[groups - 1]
+        column = 0 if each.reward is None else int(each.reward[1:])
+        share = measured[column] / np.sum(np.abs(measured))
+        busy[each.reward], worst[each.reward] = due, place
+        found.append(Reported(due, each.kind, str(each.reward), float(share)))
+    return found
 
 
-def _near(table: np.ndarray, limits: Thresholds) -> np.ndarray:
-    every = Influence((), 1, table.reshape(len(table), -1), np.zeros((0, 0)), 0)
+def _noticed(
+    sums: np.ndarray, size: int, ranges: dict[str, Range]
+) -> Iterator[tuple[int, Noticed]]:
+    """What each block shows, and the number of groups at which the block is full."""
+    table, products, sampled = in_steps(sums, size)
+    per, m, groups = LEAST_GROUPS // size, 0, LEAST_GROUPS
+    while table.shape[1] >= per:
+        count = table.shape[1] // per
+        table, products, sampled = (
+            _merged(table, 1, per, count),
+            _merged(products, 0, per, count),
+            _merged(sampled, 0, per, count),
+        )
+        for i in np.flatnonzero(_near(table, products, sampled, groups)).tolist():
+            block = _added(table[:, i], products[i], sampled[i], groups)
+            for each in noticed(block, Look.at(m, i + 1), ranges, Thresholds()):
+                yield (i + 1) * groups, each
+        per, m, groups = 2, m + 1, 2 * groups
+
+
+def _merged(values: np.ndarray, axis: int, per: int, count: int) -> np.ndarray:
+    shape = values.shape
+    kept = values[(slice(None),) * axis + (slice(0, count * per),)]
+    return kept.reshape(*shape[:axis], count, per, *shape[axis + 1 :]).sum(axis=axis + 1)
+
+
+def _near(
+    table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int
+) -> np.ndarray:
+    """The blocks in which a share is below a limit by two errors, or a reward hardly varies.
+
+    Every test of a watched run asks for more.
+    """
+    limits, sums = Thresholds(), Sums(*table)
+    u, signs = sums.influence, np.where(sums.weight < 0, -1.0, 1.0)
     with np.errstate(all="ignore"):
-        error = 1 / np.sqrt(every.sums.degrees)
-        most = limits.ignored * every.asked_correlations + 1e-6
-        near = every.correlations + limits.standard_errors_ignored * error < most
-        near |= every.correlations < -limits.standard_errors * error + 1e-6
-    return near.reshape(table.shape[1:]).any(axis=1)
+        raw = u / np.abs(u).sum(axis=1, keepdims=True)
+        slopes = np.eye(u.shape[1]) - raw[:, :, None] * np.sign(u)[:, None, :]
+        covariance = products * (groups / np.maximum(sampled, 1))[:, None, None]
+        variance = np.einsum("bkl,blm,bkm->bk", slopes, covariance, slopes)
+        error = np.sqrt(variance) / np.abs(u).sum(axis=1, keepdims=True)
+        below = signs * raw + 2 * error < limits.under_weighted * np.abs(sums.weight) / groups
+        rarely = sums.live / np.maximum(sums.applies, 1) <= 1 - limits.zero_variance
+    silent = sums.zero_advantage[:, 0] >= limits.zero_advantage * groups
+    return np.any(below | rarely, axis=1) | silent
+
+
+def check(runs: int = 2) -> None:
+    """Compare `watched` with `Watch` on some runs."""
+    scenarios = {**AT_THE_LIMIT, **PLANTED, **HEALTHY}
+    for name, scenario in scenarios.items():
+        for seed in range(runs):
+            size, groups = (8, 64)[seed % 2], 3200
+            rewards, advantages, weights = scenario.steps(seed, groups)
+            watch, seen = Watch(), []
+            names = [f"r{k}" for k in range(rewards.shape[-1])]
+            for first in range(0, groups, size):
+                part = slice(first, first + size)
+                watch.update(
+                    diagnose(rewards[part], weights[part], names, advantages=advantages[part])
+                )
+                seen += [
+                    (first + size, f.kind in CONSTANT or f.kind, f.rewards[0])
+                    for f in watch.due
+                    if f.kind in (*EFFECT, *CONSTANT)
+                ]
+            fast = watched(_by_group(rewards, advantages, weights), size, _ranges(rewards))
+            told = [(one.groups, one.kind in CONSTANT or one.kind, one.reward) for one in fast]
+            assert set(seen) <= set(told), (name, seed, seen, told)
+    print(f"watched agrees with Watch on {len(scenarios)} x {runs} runs")
+
+
+def _ranges(rewards: np.ndarray) -> dict[str, Range]:
+    low, high = rewards.min(axis=(0, 1)), rewards.max(axis=(0, 1))
+    ends = zip(low.tolist(), high.tolist(), strict=True)
+    return {f"r{k}": Range(a, b, declared=False) for k, (a, b) in enumerate(ends)}
 
 
 def shares(runs: int) -> None:

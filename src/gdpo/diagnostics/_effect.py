@@ -78,7 +78,7 @@ class _Reward:
     mean: float
     """Mean of the group means."""
     present: float
-    """Share of the rollouts that have the reward."""
+    """Share of the rollouts that have the reward, over the groups in which it has a weight."""
     push: float
     """The influence. A positive value means that the update raises the reward."""
 
@@ -98,7 +98,7 @@ def _rewards(influence: Influence) -> list[_Reward]:
         influence.shares.tolist(),
         influence.margins.tolist(),
         *(row.tolist() for row in (sums.applies, sums.live, sums.std, sums.mean)),
-        (sums.present / np.maximum(sums.samples, 1)).tolist(),
+        (sums.present / np.where(sums.weight == 0, 1, np.abs(sums.weight))).tolist(),
         sums.influence.tolist(),
         strict=True,
     )
@@ -331,8 +331,8 @@ def _factors(influence: Influence, name: str) -> dict[Cause, float]:
     sums, k = influence.sums, influence.names.index(name)
     weights = np.abs(sums.weight)
     rungs = {
-        Cause.MISSING: weights * sums.present / np.maximum(sums.samples, 1),
-        Cause.SPARSE: weights * sums.z_squares,
+        Cause.MISSING: sums.present,
+        Cause.SPARSE: sums.live_weight,
         Cause.OPPOSED: np.sign(sums.weight) * sums.asked,
         Cause.RANGE: np.sign(sums.weight) * sums.influence,
     }

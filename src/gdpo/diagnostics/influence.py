@@ -57,9 +57,10 @@ class Sums(NamedTuple):
     mean_square: Vector
     """Sum of the squares of the same means."""
     present: Vector
-    """Number of samples with the reward."""
-    samples: Vector
-    """Number of samples with at least one reward. The same for every reward."""
+    """Sum over groups of |w| / Σ|w|, times the share of the group's samples that have the reward.
+    Only samples with at least one reward count."""
+    live_weight: Vector
+    """Sum over groups of |w| / Σ|w|, times the sum of z²."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,7 +241,7 @@ def group_sums(
     """Return the fields of `Sums` for each group. `influence_of` describes the arguments."""
     applies, live = ~np.isnan(z), std > 0
     scores, unit = np.where(applies, z, 0.0), _unit(weights)
-    count = np.sum(applies, axis=1)
+    count, samples = np.sum(applies, axis=1), np.sum(np.any(applies, axis=2), axis=1)
     with np.errstate(all="ignore"):
         a, asked = (
             _centred(each, applies, count)
@@ -262,10 +263,8 @@ def group_sums(
             ),
             mean=means,
             mean_square=means**2,
-            present=count.astype(np.float64),
-            samples=np.broadcast_to(
-                np.sum(np.any(applies, axis=2), axis=1)[:, None].astype(np.float64), live.shape
-            ),
+            present=np.abs(unit) * count / np.maximum(samples, 1)[:, None],
+            live_weight=np.where(live, np.abs(unit) * np.sum(scores * scores, axis=1), 0.0),
         )
     return np.stack(sums)
 
