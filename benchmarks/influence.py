@@ -88,8 +88,10 @@ def against(random, groups, *, std, varies=1.0):
     """A reward of this scale that is opposed to the other, in some of the groups."""
     values = random.standard_normal((groups, 8, 2)) * [0.6, 1]
     values[..., 0] -= 0.8 * values[..., 1]
-    return values * [std, 1] * np.stack(
-        [random.random((groups, 1)) < varies, np.ones((groups, 1))], axis=-1
+    return (
+        values
+        * [std, 1]
+        * np.stack([random.random((groups, 1)) < varies, np.ones((groups, 1))], axis=-1)
     )
 
 
@@ -148,9 +150,42 @@ COVERED = {
 }
 
 
-AT_THE_LIMIT: dict[str, Scenario] = {}
+EQUAL_PAIR = (1.0, 1.0)
 
-PLANTED: dict[str, Scenario] = {}
+
+def _two(make: Callable, kind: Kind = Kind.UNDER_WEIGHTED, **options: object) -> Scenario:
+    return Scenario(partial(make, **options), weights=EQUAL_PAIR, kind=kind)
+
+
+AT_THE_LIMIT = {
+    "half: std 0.352": _two(normal, std=(0.352, 1.0)),
+    "half: varies in 3 % beside 9 %": _two(rare, varies=(0.03, 0.0889)),
+    "half: varies in 8 % beside 23 %": _two(rare, varies=(0.08, 0.2275)),
+    "half: varies in 20 % beside 53 %": _two(rare, varies=(0.2, 0.534)),
+    "half: 10 % of 0/1, groups of 4": _two(pair, rate=0.1, scale=0.199, samples=4),
+    "half: 2 % of 0/1, groups of 16": _two(pair, rate=0.02, scale=0.0393, samples=16),
+    "quarter: std 0.1525": _two(normal, Kind.IGNORED, std=(0.1525, 1.0)),
+    "quarter: varies in 3 % beside 20 %": _two(rare, Kind.IGNORED, varies=(0.03, 0.198)),
+    "quarter: varies in 8 % beside 49 %": _two(rare, Kind.IGNORED, varies=(0.08, 0.488)),
+    "quarter: 2 % of 0/1": _two(pair, Kind.IGNORED, rate=0.02, scale=0.094),
+    "quarter: 10 % of 0/1, groups of 4": _two(pair, Kind.IGNORED, rate=0.1, scale=0.515, samples=4),
+    "reversed": _two(against, Kind.REVERSED, std=0.781),
+    "reversed: varies in 20 %": _two(against, Kind.REVERSED, std=0.636, varies=0.2),
+    "constant in 90 %": _two(rare, Kind.CONSTANT, varies=(0.1, 0.35)),
+}
+"""Runs whose share is just on the healthy side of a limit, where false alarms are likeliest."""
+
+PLANTED = {
+    "std 0.02": _two(normal, Kind.IGNORED, std=(0.02, 1.0)),
+    "std 0.2": _two(normal, std=(0.2, 1.0)),
+    "varies in 5 %": _two(rare, Kind.IGNORED, varies=(0.05, 1.0)),
+    "varies in 12 %": _two(rare, Kind.IGNORED, varies=(0.12, 1.0)),
+    "varies in 20 %": _two(rare, varies=(0.2, 1.0)),
+    "varies in 30 %": _two(rare, varies=(0.3, 1.0)),
+    "10 % of 0/1, groups of 4": _two(pair, Kind.IGNORED, rate=0.1, samples=4),
+    "2 % of 0/1": _two(pair, Kind.IGNORED, rate=0.02),
+}
+
 
 def by_group(scenario: Scenario, seed: int, groups: int = GROUPS) -> np.ndarray:
     """The sums of each group of a run, `[sum, group, reward]`."""
@@ -202,18 +237,24 @@ class Reported(NamedTuple):
 
 
 def watched(
-    sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None
+    sums: np.ndarray,
+    size: int,
+    ranges: dict[str, Range] | None = None,
+    *,
+    constants: bool = True,
 ) -> list[Reported]:
     """The warnings of a run that is cut into steps of so many groups, in order.
 
     What is noticed is measured on the next 64 groups. Meanwhile, and if it is not worse than
-    before, the reward is not noticed again.
+    before, the reward is not noticed again. Without `constants`, blocks in which only the number
+    of varying groups is small are left out, which is faster.
     """
     of_step = np.cumsum(sums[0], axis=0)
+    seen = _noticed(sums, size, ranges or {}, constants)
     busy: dict[str | None, int] = {}
     worst: dict[str | None, int] = {}
     found = []
-    for groups, each in sorted(_noticed(sums, size, ranges or {}), key=lambda one: one[0]):
+    for groups, each in sorted(seen, key=lambda one: one[0]):
         place = OF_SUMS.index(each.kind)
         constant = each.kind in CONSTANT and each.reward in worst
         if groups < busy.get(each.reward, 0) or constant or place >= worst.get(each.reward, 99):
@@ -230,7 +271,7 @@ def watched(
 
 
 def _noticed(
-    sums: np.ndarray, size: int, ranges: dict[str, Range]
+    sums: np.ndarray, size: int, ranges: dict[str, Range], constants: bool
 ) -> Iterator[tuple[int, Noticed]]:
     """What each block shows, and the number of groups at which the block is full."""
     table, products, sampled = in_steps(sums, size)
@@ -242,7 +283,7 @@ def _noticed(
             _merged(products, 0, per, count),
             _merged(sampled, 0, per, count),
         )
-        for i in np.flatnonzero(_near(table, products, sampled, groups)).tolist():
+        for i in np.flatnonzero(_near(table, products, sampled, groups, constants)).tolist():
             block = _added(table[:, i], products[i], sampled[i], groups)
             for each in noticed(block, Look.at(m, i + 1), ranges, Thresholds()):
                 yield (i + 1) * groups, each
@@ -256,7 +297,7 @@ def _merged(values: np.ndarray, axis: int, per: int, count: int) -> np.ndarray:
 
 
 def _near(
-    table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int
+    table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int, constants: bool
 ) -> np.ndarray:
     """The blocks in which a share is below a limit by two errors, or a reward hardly varies.
 
@@ -273,32 +314,34 @@ def _near(
         below = signs * raw + 2 * error < limits.under_weighted * np.abs(sums.weight) / groups
         rarely = sums.live / np.maximum(sums.applies, 1) <= 1 - limits.zero_variance
     silent = sums.zero_advantage[:, 0] >= limits.zero_advantage * groups
-    return np.any(below | rarely, axis=1) | silent
+    return np.any(below | (rarely & constants), axis=1) | silent
 
 
-def check(runs: int = 2) -> None:
-    """Compare `watched` with `Watch` on some runs."""
-    scenarios = {**AT_THE_LIMIT, **PLANTED, **HEALTHY}
+def check(runs: int) -> None:
+    """Compare `watched` with `Watch` on some runs: the first warning about each reward."""
+    scenarios = {**AT_THE_LIMIT, **PLANTED}
     for name, scenario in scenarios.items():
         for seed in range(runs):
-            size, groups = (8, 64)[seed % 2], 3200
+            size, groups = (64, 8)[seed % 2], 1280
             rewards, advantages, weights = scenario.steps(seed, groups)
             watch, seen = Watch(), []
-            names = [f"r{k}" for k in range(rewards.shape[-1])]
             for first in range(0, groups, size):
                 part = slice(first, first + size)
-                watch.update(
-                    diagnose(rewards[part], weights[part], names, advantages=advantages[part])
+                one = diagnose(
+                    rewards[part], weights[part], ["r0", "r1"], advantages=advantages[part]
                 )
-                seen += [
-                    (first + size, f.kind in CONSTANT or f.kind, f.rewards[0])
-                    for f in watch.due
-                    if f.kind in (*EFFECT, *CONSTANT)
-                ]
+                watch.update(one)
+                seen += [(first + size, f.kind, *f.rewards) for f in watch.due]
             fast = watched(_by_group(rewards, advantages, weights), size, _ranges(rewards))
-            told = [(one.groups, one.kind in CONSTANT or one.kind, one.reward) for one in fast]
-            assert set(seen) <= set(told), (name, seed, seen, told)
-    print(f"watched agrees with Watch on {len(scenarios)} x {runs} runs")
+            told = [(each.groups, each.kind, each.reward) for each in fast]
+            assert _firsts(seen) == _firsts(told), (name, seed, seen, told)
+    print(f"watched agrees with Watch on {runs} runs of each of {len(scenarios)} scenarios")
+
+
+def _firsts(told: list[tuple[int, Kind, str]]) -> dict[str, tuple[int, Kind]]:
+    """The first warning about the influence of each reward."""
+    of_effect = [one for one in told if one[1] in EFFECT]
+    return {reward: (groups, kind) for groups, kind, reward in reversed(of_effect)}
 
 
 def _ranges(rewards: np.ndarray) -> dict[str, Range]:
@@ -344,66 +387,121 @@ def coverage(runs: int) -> None:
 
 
 def alarms(runs: int) -> None:
-    """Healthy runs in which anything is found at any step."""
-    _row("healthy", [f"{size} per step" for size in CUTS], head=True)
+    """Healthy runs with a warning: watched in steps of so many groups, or finished."""
+    _row("healthy", [*(f"{size} per step" for size in CUTS), "finished"], head=True)
     for name, scenario in HEALTHY.items():
-        found = {size: [] for size in CUTS}
+        found: dict[object, list[set[str]]] = {size: [] for size in (*CUTS, "finished")}
         for seed in range(runs):
-            groups = by_group(scenario, seed)
+            rewards, advantages, weights = scenario.steps(seed, GROUPS)
+            groups, ranges = _by_group(rewards, advantages, weights), _ranges(rewards)
             for size in CUTS:
-                found[size].append(first_finding(groups, size)[1])
+                told = watched(groups, size, ranges)
+                found[size].append({f"{one.kind.value} {one.reward}" for one in told})
+            whole = noticed(cut(groups, 16), Look(), ranges, Thresholds())
+            found["finished"].append({f"{each.kind.value} {each.reward}" for each in whole})
         cells = []
-        for size in CUTS:
-            kinds = sorted({each for one in found[size] for each in one})
+        for all_told in found.values():
+            kinds = sorted(set().union(*all_told))
             told = f" ({', '.join(kinds)})" if kinds else ""
-            cells.append(f"{sum(map(bool, found[size]))} of {runs}{told}")
+            cells.append(f"{sum(map(bool, all_told))} of {runs}{told}")
         _row(name, cells)
 
 
-def detection(runs: int) -> None:
-    """The step at which an ignored reward is found: median, and 95 % of the runs."""
-    _row("ignored", [f"{size} per step" for size in CUTS], head=True)
-    for name, scenario in IGNORED.items():
-        firsts = {size: [] for size in CUTS}
-        for seed in range(runs):
-            groups = by_group(scenario, seed)
-            for size in CUTS:
-                firsts[size].append(first_finding(groups, size)[0])
-        cells = []
-        for known in ([first for first in firsts[size] if first] for size in CUTS):
-            median, most = np.quantile(known, [0.5, 0.95]) if known else (np.nan, np.nan)
-            cells.append(f"{len(known)} of {runs}: {median:.0f} ({most:.0f})")
+STEPS = 2000
+
+
+def anytime(runs: int) -> None:
+    """Runs of 2,000 steps at the limit: how many get the warning, and what it quotes."""
+    _watch_all(AT_THE_LIMIT, runs)
+
+
+def delay(runs: int) -> None:
+    """Planted faults in runs of 2,000 steps of 8 groups: when they are reported."""
+    _watch_all(PLANTED, runs)
+
+
+def _watch_all(scenarios: dict[str, Scenario], runs: int) -> None:
+    heads = ("true share", "8 per step", "64 per step", "quoted share, minus the truth")
+    _row("first reward", heads, head=True)
+    for name, scenario in scenarios.items():
+        sums = [by_group(scenario, 10_000 + seed, 64 * 500) for seed in range(10)]
+        total = cut(np.concatenate(sums, axis=1), 64)
+        truth, at = total.shares[0], total.margins[0]
+        cells, quoted = [f"{100 * truth:.2f} % ± {100 * at:.2f}"], []
+        for size, count in ((8, runs), (64, max(1, runs // 4))):
+            first = []
+            for seed in range(count):
+                groups = by_group(scenario, seed, size * STEPS)
+                told = [
+                    one
+                    for one in watched(groups, size)
+                    if one.reward == "r0"
+                    and OF_SUMS.index(one.kind) <= OF_SUMS.index(scenario.kind)
+                ]
+                first += [one.groups for one in told[:1]]
+                quoted += [one.share for one in told[:1]]
+            when = f", after {np.median(first):,.0f} groups" if first else ""
+            cells.append(f"{100 * len(first) / count:.1f} % of {count}{when}")
+        off = np.array(quoted) - truth
+        cells.append("–")
+        if len(off) > 1:
+            error = NORMAL_95 * np.std(off) / np.sqrt(len(off))
+            cells[-1] = f"{100 * np.mean(off):.2f} % ± {100 * error:.2f}"
         _row(name, cells)
+
+
+def _as_bad(kind: Kind, planted: Kind) -> bool:
+    return OF_SUMS.index(kind) <= OF_SUMS.index(planted)
+
+
+def found(runs: int) -> None:
+    """Batches of 256 groups with a planted fault that are reported with causes and remedies."""
+    _row("first reward", ["true share", "reported", "with causes and remedies"], head=True)
+    for estimator in ("grpo", "gdpo"):
+        for q in (0.05, 0.08, 0.12, 0.2, 0.3):
+            make = partial(rare, varies=(q, 1.0))
+            _found(f"{estimator}, varies in {100 * q:.0f} %", estimator, make, runs)
+        for samples in (4, 8, 16):
+            for rate in (0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5):
+                make = partial(pair, rate=rate, samples=samples)
+                name = f"{estimator}, {100 * rate:g} % of 0/1, groups of {samples}"
+                _found(name, estimator, make, runs)
+
+
+def _found(name: str, estimator: str, make: Callable, runs: int) -> None:
+    scenario = Scenario(make, {"grpo": grpo, "gdpo": gdpo}[estimator], EQUAL_PAIR)
+    total = cut(by_group(scenario, 10_000, 100_000), 16)
+    reported = explained = below = 0
+    for seed in range(runs):
+        rewards = make(np.random.default_rng(seed), 256).astype(float)
+        diagnosis = diagnose(rewards, None, ["r0", "r1"], estimator=estimator)
+        kinds = [f for f in diagnosis.findings if f.rewards == ("r0",)]
+        kinds = [f for f in kinds if f.severity is Severity.WARNING and f.kind in OF_SUMS]
+        reported += bool(kinds)
+        explained += bool(kinds and kinds[0].causes and kinds[0].remedies)
+        below += any(f.kind in CONSTANT for f in kinds)
+    share = f"{100 * total.shares[0]:.1f} % ± {100 * total.margins[0]:.1f}"
+    constant = f" ({below} as constant)" if below else ""
+    _row(name, [share, f"{reported} of {runs}{constant}", f"{explained} of {runs}"])
 
 
 def constant(runs: int) -> None:
     """Runs of 200 steps in which a reward that varies in some of its groups counts as constant."""
-    limits, steps, sizes = Thresholds(), 200, (1, 2, 3, 6)
+    sizes = (1, 4, 16)
     _row("varies in", [f"{size} per step" for size in sizes], head=True)
-    for rate in (0.0, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5):
+    for rate in (0.0, 0.05, 0.1, 0.12, 0.15, 0.2, 0.3):
+        scenario = _two(rare, varies=(rate, 1.0))
         cells = []
         for size in sizes:
-            varies = np.random.default_rng(0).random((runs, steps, size)) < rate
-            first = _first_constant(varies.sum(axis=2), size, limits)
-            known = first[first > 0]
-            step = f", from step {np.min(known)}" if len(known) else ""
-            cells.append(f"{len(known)} of {runs}{step}")
+            runs_of = (watched(by_group(scenario, seed, 200 * size), size) for seed in range(runs))
+            firsts = [
+                min(one.groups for one in told if one.kind is Kind.CONSTANT)
+                for told in runs_of
+                if any(one.kind is Kind.CONSTANT for one in told)
+            ]
+            when = f", after {np.median(firsts):.0f} groups" if firsts else ""
+            cells.append(f"{len(firsts)} of {runs}{when}")
         _row(f"{100 * rate:.0f} % of the groups", cells)
-
-
-def _first_constant(varying: np.ndarray, size: int, limits: Thresholds) -> np.ndarray:
-    """The step of the first warning of each run, or 0, from the varying groups of each step."""
-    before = -(-limits.window // size)
-    first, streak = np.zeros(len(varying), int), np.zeros(len(varying), int)
-    for step in range(1, varying.shape[1] + 1):
-        streak = np.where(1 - varying[:, step - 1] / size >= limits.zero_variance, streak + 1, 0)
-        window = varying[:, max(0, step - before) : step]
-        groups = window.shape[1] * size
-        share = 1 - window.sum(axis=1) / groups
-        due = (streak >= LASTING) & (share >= limits.zero_variance)
-        if groups >= limits.groups_over_steps:
-            first = np.where(due & (first == 0), step, first)
-    return first
 
 
 def _row(name: str, cells: Iterable[object], *, head: bool = False) -> None:
@@ -417,8 +515,11 @@ TABLES = {
     "shares": shares,
     "coverage": coverage,
     "alarms": alarms,
-    "found": detection,
+    "anytime": anytime,
+    "delay": delay,
+    "found": found,
     "constant": constant,
+    "check": check,
 }
 
 

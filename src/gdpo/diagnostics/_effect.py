@@ -359,7 +359,7 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
     if cause is Cause.OPPOSED or most is None:
         return "other rewards pull against it"
     ratio = most.wanted * most.std / (reward.wanted * reward.std) if reward.std else inf
-    if ratio > 1:
+    if ratio > 1 / _CAUSE:
         equal = most.wanted == reward.wanted
         what = "the standard deviation" if equal else "weight × standard deviation"
         return f"{what} of `{most.name}` within a group is {times(ratio)} as large"
