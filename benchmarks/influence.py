@@ -3,7 +3,7 @@
     python -m benchmarks.influence shares      # one number at every cut into steps
     python -m benchmarks.influence coverage    # of the 95 % interval
     python -m benchmarks.influence alarms      # healthy runs, watched and finished
-    python -m benchmarks.influence anytime     # runs at the limit, watched for 2,000 steps
+    python -m benchmarks.influence anytime     # runs at the limit, watched
     python -m benchmarks.influence delay       # the same for planted faults: when they are found
     python -m benchmarks.influence found       # single batches with a planted fault
     python -m benchmarks.influence constant    # rewards that vary in few groups, watched
@@ -250,7 +250,7 @@ def watched(
     of varying groups is small are left out, which is faster.
     """
     of_step = np.cumsum(sums[0], axis=0)
-    seen = _noticed(sums, size, ranges or {}, constants)
+    seen = _noticed(sums, size, ranges or {}, constants=constants)
     busy: dict[str | None, int] = {}
     worst: dict[str | None, int] = {}
     found = []
@@ -271,7 +271,7 @@ def watched(
 
 
 def _noticed(
-    sums: np.ndarray, size: int, ranges: dict[str, Range], constants: bool
+    sums: np.ndarray, size: int, ranges: dict[str, Range], *, constants: bool
 ) -> Iterator[tuple[int, Noticed]]:
     """What each block shows, and the number of groups at which the block is full."""
     table, products, sampled = in_steps(sums, size)
@@ -283,7 +283,9 @@ def _noticed(
             _merged(products, 0, per, count),
             _merged(sampled, 0, per, count),
         )
-        for i in np.flatnonzero(_near(table, products, sampled, groups, constants)).tolist():
+        for i in np.flatnonzero(
+            _near(table, products, sampled, groups, constants=constants)
+        ).tolist():
             block = _added(table[:, i], products[i], sampled[i], groups)
             for each in noticed(block, Look.at(m, i + 1), ranges, Thresholds()):
                 yield (i + 1) * groups, each
@@ -297,7 +299,7 @@ def _merged(values: np.ndarray, axis: int, per: int, count: int) -> np.ndarray:
 
 
 def _near(
-    table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int, constants: bool
+    table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int, *, constants: bool
 ) -> np.ndarray:
     """The blocks in which a share is below a limit by two errors, or a reward hardly varies.
 
@@ -407,16 +409,17 @@ def alarms(runs: int) -> None:
         _row(name, cells)
 
 
-STEPS = 2000
+STEPS = {8: 2000, 64: 500}
+"""Number of steps of a run, by the number of groups per step."""
 
 
 def anytime(runs: int) -> None:
-    """Runs of 2,000 steps at the limit: how many get the warning, and what it quotes."""
+    """Runs at the limit: how many get the warning, and what it quotes."""
     _watch_all(AT_THE_LIMIT, runs)
 
 
 def delay(runs: int) -> None:
-    """Planted faults in runs of 2,000 steps of 8 groups: when they are reported."""
+    """Runs with a planted fault: when they are reported."""
     _watch_all(PLANTED, runs)
 
 
@@ -431,7 +434,7 @@ def _watch_all(scenarios: dict[str, Scenario], runs: int) -> None:
         for size, count in ((8, runs), (64, max(1, runs // 4))):
             first = []
             for seed in range(count):
-                groups = by_group(scenario, seed, size * STEPS)
+                groups = by_group(scenario, seed, size * STEPS[size])
                 told = [
                     one
                     for one in watched(groups, size)

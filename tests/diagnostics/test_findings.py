@@ -423,13 +423,17 @@ def test_few_rollouts_show_no_conflict():
 
 def test_nine_of_ten_groups_without_signal_are_too_many():
     """As a note, if chance may explain them."""
-    for live, severity in ((1, Severity.WARNING), (2, Severity.NOTE), (5, Severity.NOTE)):
-        batch = stacked(varies_in(live, uniform(1, 50), otherwise=0.5))
+    for live, share, severity in (
+        (1, "98 %", Severity.WARNING),
+        (2, "97 %", Severity.NOTE),
+        (6, "90 %", Severity.NOTE),
+    ):
+        batch = stacked(varies_in(live, uniform(1, 60), otherwise=0.5))
         finding = the(Kind.NO_SIGNAL, batch, A)
         assert (finding.severity, finding.rewards) == (severity, ())
-        assert f"{100 - 2 * live} % of the 50 groups" in finding.message
+        assert f"{share} of the 60 groups" in finding.message
         assert "exactly 0" in finding.message
-    assert not found(Kind.NO_SIGNAL, stacked(varies_in(6, uniform(1, 50), otherwise=0.5)), A)
+    assert not found(Kind.NO_SIGNAL, stacked(varies_in(7, uniform(1, 60), otherwise=0.5)), A)
 
 
 def test_weights_of_zero_give_no_signal_and_the_remedy_names_the_weight():

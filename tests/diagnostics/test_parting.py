@@ -8,7 +8,7 @@ import pytest
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics._parting import MOST_BLOCKS, Course
 from gdpo.diagnostics.diagnosis import Kind, Severity
-from gdpo.diagnostics.watch import FindingHistory
+from gdpo.diagnostics.watch import FindingHistory, Step
 
 NAMES = ["brevity", "correctness"]
 
