@@ -77,6 +77,16 @@ def test_the_factor_of_each_cause_is_the_size_of_the_planted_one():
     assert missing["factor_missing"] == pytest.approx(2 * 0.25 / 1.25, rel=0.03)
 
 
+@pytest.mark.parametrize("cause", ["missing", "range"])
+def test_a_penalty_has_the_same_factors(cause):
+    rewards, weights, estimator, causes, _ = PLANTED[cause]
+    reward = effect(rewards, weights, estimator)
+    penalty = effect(rewards * [-1, 1], np.multiply(weights, [-1, 1]), estimator)
+    assert penalty.causes == causes
+    for key, value in reward.evidence.items():
+        assert penalty.evidence[key] == pytest.approx(value, abs=1e-9), key
+
+
 def test_where_a_prompt_has_no_weight_for_a_reward_it_is_not_missing():
     rewards, weights = batch(std=0.1), np.ones((256, 2))
     weights[::2, 0] = np.nan
