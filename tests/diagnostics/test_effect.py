@@ -81,7 +81,7 @@ def test_the_factor_of_each_cause_is_the_size_of_the_planted_one():
 def test_a_penalty_has_the_same_factors(cause):
     rewards, weights, estimator, causes, _ = PLANTED[cause]
     reward = effect(rewards, weights, estimator)
-    penalty = effect(rewards * [-1, 1], np.multiply(weights, [-1, 1]), estimator)
+    penalty = effect(rewards * [-1, 1], [-weights[0], weights[1]], estimator)
     assert penalty.causes == causes
     for key, value in reward.evidence.items():
         assert penalty.evidence[key] == pytest.approx(value, abs=1e-9), key
