@@ -1,27 +1,32 @@
-"""Is a reward that is ignored found, and is one that is not left alone? And are the shares right?
+"""Is a reward with less effect than its weight found, and a healthy one left alone?
 
     python -m benchmarks.influence shares      # one number at every cut into steps
     python -m benchmarks.influence coverage    # of the 95 % interval
-    python -m benchmarks.influence alarms      # healthy runs, at every step
-    python -m benchmarks.influence found       # runs with a reward that is ignored
-    python -m benchmarks.influence constant    # rewards that vary in few groups, in small batches
+    python -m benchmarks.influence alarms      # healthy runs, watched and finished
+    python -m benchmarks.influence anytime     # runs at the limit, watched
+    python -m benchmarks.influence delay       # the same for planted faults: when they are found
+    python -m benchmarks.influence found       # single batches with a planted fault
+    python -m benchmarks.influence constant    # rewards that vary in few groups, watched
 
-Rewards are simulated: normal or 0/1, groups of 8, advantages by the estimators themselves. Each run
-is made group by group and then cut into steps of 1, 4, 16 and 64 groups.
+Rewards are simulated. Advantages are those of the estimators themselves. A watched run is made
+group by group and cut into steps; the blocks are tested by the rule itself (`noticed`), where the
+plain interval of a block comes near to a limit. `check` compares this with `Watch`, step by step.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from gdpo.advantages import gdpo, grpo
-from gdpo.diagnostics import Thresholds
-from gdpo.diagnostics._findings import influence_findings
-from gdpo.diagnostics.influence import Influence, group_sums
-from gdpo.diagnostics.watch import LASTING
+from gdpo.diagnostics import Thresholds, Watch, diagnose
+from gdpo.diagnostics._effect import CONSTANT, EFFECT, OF_SUMS, Noticed, noticed
+from gdpo.diagnostics._looks import LEAST_GROUPS, Look
+from gdpo.diagnostics.diagnosis import Kind, Range, Severity
+from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, group_sums
 
 CUTS = (1, 4, 16, 64)
 GROUPS = 800
@@ -37,21 +42,19 @@ class Scenario:
     weights: tuple[float, ...] = EQUAL
     later: tuple[float, ...] | None = None
     """Weights of the second half of the run."""
+    kind: Kind = Kind.IGNORED
+    """Kind that is planted, or that would be false."""
 
-    def steps(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def steps(self, seed: int, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rewards, advantages and weights of every group."""
-        groups = GROUPS
         rewards = self.make(np.random.default_rng(seed), groups)
-        weights = np.broadcast_to(np.array(self.weights), (groups, rewards.shape[-1])).copy()
-        if self.later is not None:
-            weights[groups // 2 :] = self.later
-        halves = (
-            [slice(0, groups // 2), slice(groups // 2, groups)] if self.later else [slice(None)]
-        )
-        advantages = np.concatenate(
-            [self.estimator(rewards[half], weights[half][0]) for half in halves]
-        )
-        return rewards, advantages, weights
+        count = rewards.shape[-1]
+        weights = np.broadcast_to(np.array(self.weights[:count]), (groups, count)).copy()
+        half = groups // 2
+        weights[half:] = weights[half:] if self.later is None else self.later
+        parts = [slice(0, half), slice(half, groups)] if self.later else [slice(None)]
+        advantages = [self.estimator(rewards[part], weights[part][0]) for part in parts]
+        return rewards, np.concatenate(advantages), weights
 
 
 def normal(random, groups, *, std=EQUAL, mix=None, samples=8):
@@ -69,11 +72,27 @@ def heavy(random, groups):
     return random.standard_t(3, (groups, 8, 3))
 
 
-def rare(random, groups):
-    """The third reward varies in 3 % of the groups."""
-    values = binary(random, groups, rates=(0.5, 0.5, 0.5))
-    values[..., 2] *= random.random((groups, 1)) < 0.03
-    return values
+def rare(random, groups, *, varies, samples=8):
+    """Rewards of 0 or 1 that vary in these shares of the groups, each in its own groups."""
+    values = binary(random, groups, rates=(0.5,) * len(varies), samples=samples)
+    return values * (random.random((groups, 1, len(varies))) < np.array(varies))
+
+
+def pair(random, groups, *, rate, scale=1.0, samples=8):
+    """A format of 0 or 1, beside a whole number from -3 to 3."""
+    size = (groups, samples)
+    return np.stack([random.random(size) < rate, scale * random.integers(-3, 4, size)], axis=-1)
+
+
+def against(random, groups, *, std, varies=1.0):
+    """A reward of this scale that is opposed to the other, in some of the groups."""
+    values = random.standard_normal((groups, 8, 2)) * [0.6, 1]
+    values[..., 0] -= 0.8 * values[..., 1]
+    return (
+        values
+        * [std, 1]
+        * np.stack([random.random((groups, 1)) < varies, np.ones((groups, 1))], axis=-1)
+    )
 
 
 def saturating(random, groups):
@@ -97,7 +116,7 @@ HEALTHY = {
     "equal, gdpo": Scenario(normal, gdpo),
     "equal": Scenario(normal),
     "0 or 1": Scenario(partial(binary, rates=(0.5, 0.3, 0.7))),
-    "rare: varies in 3 %": Scenario(rare),
+    "varies in 30 % of the groups": Scenario(partial(rare, varies=(0.3, 0.4, 0.4))),
     "saturating": Scenario(saturating),
     "saturating, gdpo": Scenario(saturating, gdpo),
     "related .6, -.4": Scenario(partial(normal, mix=MIXED)),
@@ -122,8 +141,8 @@ COVERED = {
     **{
         name: HEALTHY[name]
         for name in (
-            *("equal", "related .6, -.4", "related -.7", "rare: varies in 3 %", "saturating"),
-            *("heavy tails", "ten rewards", "weights change"),
+            *("equal", "related .6, -.4", "related -.7", "saturating"),
+            *("heavy tails", "ten rewards", "weights change", "varies in 30 % of the groups"),
         )
     },
     "1,000 times smaller": IGNORED["1,000 times smaller"],
@@ -131,19 +150,55 @@ COVERED = {
 }
 
 
-def by_group(scenario: Scenario, seed: int) -> np.ndarray:
+EQUAL_PAIR = (1.0, 1.0)
+
+
+def _two(make: Callable, kind: Kind = Kind.UNDER_WEIGHTED, **options: object) -> Scenario:
+    return Scenario(partial(make, **options), weights=EQUAL_PAIR, kind=kind)
+
+
+AT_THE_LIMIT = {
+    "half: std 0.352": _two(normal, std=(0.352, 1.0)),
+    "half: varies in 3 % beside 9 %": _two(rare, varies=(0.03, 0.0889)),
+    "half: varies in 8 % beside 23 %": _two(rare, varies=(0.08, 0.2275)),
+    "half: varies in 20 % beside 53 %": _two(rare, varies=(0.2, 0.534)),
+    "half: 10 % of 0/1, groups of 4": _two(pair, rate=0.1, scale=0.199, samples=4),
+    "half: 2 % of 0/1, groups of 16": _two(pair, rate=0.02, scale=0.0393, samples=16),
+    "quarter: std 0.1525": _two(normal, Kind.IGNORED, std=(0.1525, 1.0)),
+    "quarter: varies in 3 % beside 20 %": _two(rare, Kind.IGNORED, varies=(0.03, 0.198)),
+    "quarter: varies in 8 % beside 49 %": _two(rare, Kind.IGNORED, varies=(0.08, 0.488)),
+    "quarter: 2 % of 0/1": _two(pair, Kind.IGNORED, rate=0.02, scale=0.094),
+    "quarter: 10 % of 0/1, groups of 4": _two(pair, Kind.IGNORED, rate=0.1, scale=0.515, samples=4),
+    "reversed": _two(against, Kind.REVERSED, std=0.781),
+    "reversed: varies in 20 %": _two(against, Kind.REVERSED, std=0.636, varies=0.2),
+    "constant in 90 %": _two(rare, Kind.CONSTANT, varies=(0.101, 0.2)),
+}
+"""Runs whose share is just on the healthy side of a limit, where false alarms are likeliest."""
+
+PLANTED = {
+    "std 0.02": _two(normal, Kind.IGNORED, std=(0.02, 1.0)),
+    "std 0.2": _two(normal, std=(0.2, 1.0)),
+    "varies in 5 %": _two(rare, Kind.IGNORED, varies=(0.05, 1.0)),
+    "varies in 12 %": _two(rare, Kind.IGNORED, varies=(0.12, 1.0)),
+    "varies in 20 %": _two(rare, varies=(0.2, 1.0)),
+    "varies in 30 %": _two(rare, varies=(0.3, 1.0)),
+    "10 % of 0/1, groups of 4": _two(pair, Kind.IGNORED, rate=0.1, samples=4),
+    "2 % of 0/1": _two(pair, Kind.IGNORED, rate=0.02),
+}
+
+
+def by_group(scenario: Scenario, seed: int, groups: int = GROUPS) -> np.ndarray:
     """The sums of each group of a run, `[sum, group, reward]`."""
-    rewards, advantages, weights = scenario.steps(seed)
+    rewards, advantages, weights = scenario.steps(seed, groups)
+    return _by_group(rewards, advantages, weights)
+
+
+def _by_group(rewards: np.ndarray, advantages: np.ndarray, weights: np.ndarray) -> np.ndarray:
     std = np.std(rewards, axis=1, ddof=1)
     std[np.ptp(rewards, axis=1) == 0] = 0
     centred = rewards - np.mean(rewards, axis=1, keepdims=True)
     z = np.where(std[:, None] > 0, centred / np.where(std > 0, std, 1)[:, None], 0.0)
-    half = len(rewards) // 2
-    parts = [
-        group_sums(advantages[part], z[part], std[part], weights[part][:1], rewards[part])
-        for part in (slice(None, half), slice(half, None))
-    ]
-    return np.concatenate(parts, axis=1)
+    return group_sums(advantages, z, std, weights, rewards)
 
 
 def in_steps(sums: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -170,41 +225,131 @@ def _added(table: np.ndarray, products: np.ndarray, sampled: int, groups: int) -
     return Influence(names, groups, table, products, int(sampled))
 
 
-def first_finding(sums: np.ndarray, size: int) -> tuple[int | None, set[str]]:
-    """The first step at which anything is found, counted from 1, and what is found in the run.
+class Reported(NamedTuple):
+    """A warning of a watched run."""
 
-    The rule is asked at every step, over the last groups and over all. Its sums are cumulative
-    here; where its formula comes near to a finding, the rule itself is called.
+    groups: int
+    """Number of groups at which it is due."""
+    kind: Kind
+    reward: str
+    share: float
+    """Influence share that it quotes."""
+
+
+def watched(
+    sums: np.ndarray,
+    size: int,
+    ranges: dict[str, Range] | None = None,
+    *,
+    constants: bool = True,
+) -> list[Reported]:
+    """The warnings of a run that is cut into steps of so many groups, in order.
+
+    What is noticed is measured on the next 64 groups. Meanwhile, and if it is not worse than
+    before, the reward is not noticed again. Without `constants`, blocks in which only the number
+    of varying groups is small are left out, which is faster.
     """
-    limits = Thresholds()
-    before = -(-limits.window // size)
-    totals = [
-        np.cumsum(each, axis=axis)
-        for each, axis in zip(in_steps(sums, size), (1, 0, 0), strict=True)
-    ]
-    windows = [each.copy() for each in totals]
-    windows[0][:, before:] -= totals[0][:, :-before]
-    for window, total in zip(windows[1:], totals[1:], strict=True):
-        window[before:] -= total[:-before]
-    first, found = set(), set()
-    for (table, products, sampled), most in ((windows, before), (totals, len(totals[2]))):
-        for place in np.flatnonzero(_near(table, limits)):
-            held = min(place + 1, most) * size
-            window = _added(table[:, place], products[place], sampled[place], held)
-            for finding in influence_findings(window, limits):
-                first.add(int(place) + 1)
-                found.add(f"{finding.kind.value} {finding.rewards[0]}")
-    return min(first, default=None), found
+    of_step = np.cumsum(sums[0], axis=0)
+    seen = _noticed(sums, size, ranges or {}, constants=constants)
+    busy: dict[str | None, int] = {}
+    worst: dict[str | None, int] = {}
+    found = []
+    for groups, each in sorted(seen, key=lambda one: one[0]):
+        place = OF_SUMS.index(each.kind)
+        constant = each.kind in CONSTANT and each.reward in worst
+        if groups < busy.get(each.reward, 0) or constant or place >= worst.get(each.reward, 99):
+            continue
+        due = groups + LEAST_GROUPS
+        if due > sums.shape[1]:
+            continue
+        measured = of_step[due - 1] - of_step[groups - 1]
+        column = 0 if each.reward is None else int(each.reward[1:])
+        share = measured[column] / np.sum(np.abs(measured))
+        busy[each.reward], worst[each.reward] = due, place
+        found.append(Reported(due, each.kind, str(each.reward), float(share)))
+    return found
 
 
-def _near(table: np.ndarray, limits: Thresholds) -> np.ndarray:
-    every = Influence((), 1, table.reshape(len(table), -1), np.zeros((0, 0)), 0)
+def _noticed(
+    sums: np.ndarray, size: int, ranges: dict[str, Range], *, constants: bool
+) -> Iterator[tuple[int, Noticed]]:
+    """What each block shows, and the number of groups at which the block is full."""
+    table, products, sampled = in_steps(sums, size)
+    per, m, groups = LEAST_GROUPS // size, 0, LEAST_GROUPS
+    while table.shape[1] >= per:
+        count = table.shape[1] // per
+        table, products, sampled = (
+            _merged(table, 1, per, count),
+            _merged(products, 0, per, count),
+            _merged(sampled, 0, per, count),
+        )
+        for i in np.flatnonzero(
+            _near(table, products, sampled, groups, constants=constants)
+        ).tolist():
+            block = _added(table[:, i], products[i], sampled[i], groups)
+            for each in noticed(block, Look.at(m, i + 1), ranges, Thresholds()):
+                yield (i + 1) * groups, each
+        per, m, groups = 2, m + 1, 2 * groups
+
+
+def _merged(values: np.ndarray, axis: int, per: int, count: int) -> np.ndarray:
+    shape = values.shape
+    kept = values[(slice(None),) * axis + (slice(0, count * per),)]
+    return kept.reshape(*shape[:axis], count, per, *shape[axis + 1 :]).sum(axis=axis + 1)
+
+
+def _near(
+    table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int, *, constants: bool
+) -> np.ndarray:
+    """The blocks in which a share is below a limit by two errors, or a reward hardly varies.
+
+    Every test of a watched run asks for more.
+    """
+    limits, sums = Thresholds(), Sums(*table)
+    u, signs = sums.influence, np.where(sums.weight < 0, -1.0, 1.0)
     with np.errstate(all="ignore"):
-        error = 1 / np.sqrt(every.sums.degrees)
-        most = limits.ignored * every.asked_correlations + 1e-6
-        near = every.correlations + limits.standard_errors_ignored * error < most
-        near |= every.correlations < -limits.standard_errors * error + 1e-6
-    return near.reshape(table.shape[1:]).any(axis=1)
+        raw = u / np.abs(u).sum(axis=1, keepdims=True)
+        slopes = np.eye(u.shape[1]) - raw[:, :, None] * np.sign(u)[:, None, :]
+        covariance = products * (groups / np.maximum(sampled, 1))[:, None, None]
+        variance = np.einsum("bkl,blm,bkm->bk", slopes, covariance, slopes)
+        error = np.sqrt(variance) / np.abs(u).sum(axis=1, keepdims=True)
+        below = signs * raw + 2 * error < limits.under_weighted * np.abs(sums.weight) / groups
+        rarely = sums.live / np.maximum(sums.applies, 1) <= 1 - limits.zero_variance
+    silent = sums.zero_advantage[:, 0] >= limits.zero_advantage * groups
+    return np.any(below | (rarely & constants), axis=1) | silent
+
+
+def check(runs: int) -> None:
+    """Compare `watched` with `Watch` on some runs: the first warning about each reward."""
+    scenarios = {**AT_THE_LIMIT, **PLANTED}
+    for name, scenario in scenarios.items():
+        for seed in range(runs):
+            size, groups = (64, 8)[seed % 2], 1280
+            rewards, advantages, weights = scenario.steps(seed, groups)
+            watch, seen = Watch(), []
+            for first in range(0, groups, size):
+                part = slice(first, first + size)
+                one = diagnose(
+                    rewards[part], weights[part], ["r0", "r1"], advantages=advantages[part]
+                )
+                watch.update(one)
+                seen += [(first + size, f.kind, *f.rewards) for f in watch.due]
+            fast = watched(_by_group(rewards, advantages, weights), size, _ranges(rewards))
+            told = [(each.groups, each.kind, each.reward) for each in fast]
+            assert _firsts(seen) == _firsts(told), (name, seed, seen, told)
+    print(f"watched agrees with Watch on {runs} runs of each of {len(scenarios)} scenarios")
+
+
+def _firsts(told: list[tuple[int, Kind, str]]) -> dict[str, tuple[int, Kind]]:
+    """The first warning about the influence of each reward."""
+    of_effect = [one for one in told if one[1] in EFFECT]
+    return {reward: (groups, kind) for groups, kind, reward in reversed(of_effect)}
+
+
+def _ranges(rewards: np.ndarray) -> dict[str, Range]:
+    low, high = rewards.min(axis=(0, 1)), rewards.max(axis=(0, 1))
+    ends = zip(low.tolist(), high.tolist(), strict=True)
+    return {f"r{k}": Range(a, b, declared=False) for k, (a, b) in enumerate(ends)}
 
 
 def shares(runs: int) -> None:
@@ -244,66 +389,123 @@ def coverage(runs: int) -> None:
 
 
 def alarms(runs: int) -> None:
-    """Healthy runs in which anything is found at any step."""
-    _row("healthy", [f"{size} per step" for size in CUTS], head=True)
+    """Healthy runs with a warning: watched in steps of so many groups, or finished."""
+    _row("healthy", [*(f"{size} per step" for size in CUTS), "finished"], head=True)
     for name, scenario in HEALTHY.items():
-        found = {size: [] for size in CUTS}
+        found: dict[object, list[set[str]]] = {size: [] for size in (*CUTS, "finished")}
         for seed in range(runs):
-            groups = by_group(scenario, seed)
+            rewards, advantages, weights = scenario.steps(seed, GROUPS)
+            groups, ranges = _by_group(rewards, advantages, weights), _ranges(rewards)
             for size in CUTS:
-                found[size].append(first_finding(groups, size)[1])
+                told = watched(groups, size, ranges)
+                found[size].append({f"{one.kind.value} {one.reward}" for one in told})
+            whole = noticed(cut(groups, 16), Look(), ranges, Thresholds())
+            found["finished"].append({f"{each.kind.value} {each.reward}" for each in whole})
         cells = []
-        for size in CUTS:
-            kinds = sorted({each for one in found[size] for each in one})
+        for all_told in found.values():
+            kinds = sorted(set().union(*all_told))
             told = f" ({', '.join(kinds)})" if kinds else ""
-            cells.append(f"{sum(map(bool, found[size]))} of {runs}{told}")
+            cells.append(f"{sum(map(bool, all_told))} of {runs}{told}")
         _row(name, cells)
 
 
-def detection(runs: int) -> None:
-    """The step at which an ignored reward is found: median, and 95 % of the runs."""
-    _row("ignored", [f"{size} per step" for size in CUTS], head=True)
-    for name, scenario in IGNORED.items():
-        firsts = {size: [] for size in CUTS}
-        for seed in range(runs):
-            groups = by_group(scenario, seed)
-            for size in CUTS:
-                firsts[size].append(first_finding(groups, size)[0])
-        cells = []
-        for known in ([first for first in firsts[size] if first] for size in CUTS):
-            median, most = np.quantile(known, [0.5, 0.95]) if known else (np.nan, np.nan)
-            cells.append(f"{len(known)} of {runs}: {median:.0f} ({most:.0f})")
+STEPS = {8: 2000, 64: 500}
+"""Number of steps of a run, by the number of groups per step."""
+
+
+def anytime(runs: int) -> None:
+    """Runs at the limit: how many get the warning, and what it quotes."""
+    _watch_all(AT_THE_LIMIT, runs)
+
+
+def delay(runs: int) -> None:
+    """Runs with a planted fault: when they are reported."""
+    _watch_all(PLANTED, runs)
+
+
+def _watch_all(scenarios: dict[str, Scenario], runs: int) -> None:
+    heads = ("true share", "8 per step", "64 per step", "quoted share, minus the truth")
+    _row("first reward", heads, head=True)
+    for name, scenario in scenarios.items():
+        sums = [by_group(scenario, 10_000 + seed, 64 * 500) for seed in range(10)]
+        total = cut(np.concatenate(sums, axis=1), 64)
+        truth, at = total.shares[0], total.margins[0]
+        cells, quoted = [f"{100 * truth:.2f} % ± {100 * at:.2f}"], []
+        for size, count in ((8, runs), (64, max(1, runs // 4))):
+            first = []
+            for seed in range(count):
+                groups = by_group(scenario, seed, size * STEPS[size])
+                told = [
+                    one
+                    for one in watched(groups, size, constants=scenario.kind in CONSTANT)
+                    if one.reward == "r0" and _as_bad(one.kind, scenario.kind)
+                ]
+                first += [one.groups for one in told[:1]]
+                quoted += [one.share for one in told[:1]]
+            when = f", after {np.median(first):,.0f} groups" if first else ""
+            cells.append(f"{100 * len(first) / count:.1f} % of {count}{when}")
+        off = np.array(quoted) - truth
+        cells.append("–")
+        if len(off) > 1:
+            error = NORMAL_95 * np.std(off) / np.sqrt(len(off))
+            cells[-1] = f"{100 * np.mean(off):.2f} % ± {100 * error:.2f}"
         _row(name, cells)
+
+
+def _as_bad(kind: Kind, planted: Kind) -> bool:
+    """Whether a kind is the planted one, or a worse one of the same sort."""
+    sort = CONSTANT if planted in CONSTANT else EFFECT
+    return kind in sort and sort.index(kind) <= sort.index(planted)
+
+
+def found(runs: int) -> None:
+    """Batches of 256 groups with a planted fault that are reported with causes and remedies."""
+    _row("first reward", ["true share", "reported", "with causes and remedies"], head=True)
+    for estimator in ("grpo", "gdpo"):
+        for q in (0.05, 0.08, 0.12, 0.2, 0.3):
+            make = partial(rare, varies=(q, 1.0))
+            _found(f"{estimator}, varies in {100 * q:.0f} %", estimator, make, runs)
+        for samples in (4, 8, 16):
+            for rate in (0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5):
+                make = partial(pair, rate=rate, samples=samples)
+                name = f"{estimator}, {100 * rate:g} % of 0/1, groups of {samples}"
+                _found(name, estimator, make, runs)
+
+
+def _found(name: str, estimator: str, make: Callable, runs: int) -> None:
+    scenario = Scenario(make, {"grpo": grpo, "gdpo": gdpo}[estimator], EQUAL_PAIR)
+    total = cut(by_group(scenario, 10_000, 100_000), 16)
+    reported = explained = below = 0
+    for seed in range(runs):
+        rewards = make(np.random.default_rng(seed), 256).astype(float)
+        diagnosis = diagnose(rewards, None, ["r0", "r1"], estimator=estimator)
+        kinds = [f for f in diagnosis.findings if f.rewards == ("r0",)]
+        kinds = [f for f in kinds if f.severity is Severity.WARNING and f.kind in OF_SUMS]
+        reported += bool(kinds)
+        explained += bool(kinds and kinds[0].causes and kinds[0].remedies)
+        below += any(f.kind in CONSTANT for f in kinds)
+    share = f"{100 * total.shares[0]:.1f} % ± {100 * total.margins[0]:.1f}"
+    constant = f" ({below} as constant)" if below else ""
+    _row(name, [share, f"{reported} of {runs}{constant}", f"{explained} of {runs}"])
 
 
 def constant(runs: int) -> None:
     """Runs of 200 steps in which a reward that varies in some of its groups counts as constant."""
-    limits, steps, sizes = Thresholds(), 200, (1, 2, 3, 6)
+    sizes = (1, 4, 16)
     _row("varies in", [f"{size} per step" for size in sizes], head=True)
-    for rate in (0.0, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5):
+    for rate in (0.0, 0.05, 0.1, 0.12, 0.15, 0.2, 0.3):
+        scenario = _two(rare, varies=(rate, 1.0))
         cells = []
         for size in sizes:
-            varies = np.random.default_rng(0).random((runs, steps, size)) < rate
-            first = _first_constant(varies.sum(axis=2), size, limits)
-            known = first[first > 0]
-            step = f", from step {np.min(known)}" if len(known) else ""
-            cells.append(f"{len(known)} of {runs}{step}")
+            runs_of = (watched(by_group(scenario, seed, 200 * size), size) for seed in range(runs))
+            firsts = [
+                min(one.groups for one in told if one.kind is Kind.CONSTANT)
+                for told in runs_of
+                if any(one.kind is Kind.CONSTANT for one in told)
+            ]
+            when = f", after {np.median(firsts):.0f} groups" if firsts else ""
+            cells.append(f"{len(firsts)} of {runs}{when}")
         _row(f"{100 * rate:.0f} % of the groups", cells)
-
-
-def _first_constant(varying: np.ndarray, size: int, limits: Thresholds) -> np.ndarray:
-    """The step of the first warning of each run, or 0, from the varying groups of each step."""
-    before = -(-limits.window // size)
-    first, streak = np.zeros(len(varying), int), np.zeros(len(varying), int)
-    for step in range(1, varying.shape[1] + 1):
-        streak = np.where(1 - varying[:, step - 1] / size >= limits.zero_variance, streak + 1, 0)
-        window = varying[:, max(0, step - before) : step]
-        groups = window.shape[1] * size
-        share = 1 - window.sum(axis=1) / groups
-        due = (streak >= LASTING) & (share >= limits.zero_variance)
-        if groups >= limits.groups_over_steps:
-            first = np.where(due & (first == 0), step, first)
-    return first
 
 
 def _row(name: str, cells: Iterable[object], *, head: bool = False) -> None:
@@ -317,8 +519,11 @@ TABLES = {
     "shares": shares,
     "coverage": coverage,
     "alarms": alarms,
-    "found": detection,
+    "anytime": anytime,
+    "delay": delay,
+    "found": found,
     "constant": constant,
+    "check": check,
 }
 
 

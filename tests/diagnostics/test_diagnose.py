@@ -519,4 +519,4 @@ def test_a_reward_of_weight_zero_is_watched_and_gives_no_finding():
     assert Kind.CONSTANT in kinds
     watched = diagnose(rewards, [1, 0], ["a", "b"])
     assert watched.rewards[1].zero_variance_groups == 1.0
-    assert {f.kind for f in watched.findings} == {Kind.SAME_AS_GRPO}
+    assert not watched.findings

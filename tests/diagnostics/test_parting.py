@@ -8,7 +8,7 @@ import pytest
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics._parting import MOST_BLOCKS, Course
 from gdpo.diagnostics.diagnosis import Kind, Severity
-from gdpo.diagnostics.watch import FindingHistory
+from gdpo.diagnostics.watch import FindingHistory, Step
 
 NAMES = ["brevity", "correctness"]
 
@@ -233,27 +233,17 @@ def test_a_restored_course_goes_on_with_blocks_of_the_same_length():
     assert [block.first for block in again.blocks] == [block.first for block in through.blocks]
 
 
-def test_a_checkpoint_of_an_older_version_has_no_course():
-    history = FindingHistory()
-    (diagnosis,) = run(steps=1)
-    history.add(diagnosis.influence, diagnosis.findings)
-    state = history.state()
-    del state["course"]
-    history.restore(state)
-    assert history.state()["course"] == []
-
-
 def test_nothing_is_kept_without_a_watch_only_reward():
     history = FindingHistory()
     for diagnosis in run(weights=(1, 1)):
-        history.add(diagnosis.influence, diagnosis.findings)
+        history.add(Step.of(diagnosis))
     assert history.state()["course"] == []
 
 
 def test_the_step_in_the_message_is_that_of_the_record():
     history = FindingHistory()
     for step, diagnosis in enumerate(run(), 1):
-        _, now = history.add(diagnosis.influence, diagnosis.findings, number=100 * step)
+        _, now = history.add(Step.of(diagnosis), number=100 * step)
     (held,) = [held for held in history.held() if held.finding.kind is Kind.PARTED]
     assert held.finding.evidence["step"] in (1000, 1100, 1200)
     assert held.certain

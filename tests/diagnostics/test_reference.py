@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from gdpo.diagnostics import Thresholds
+from gdpo.diagnostics._looks import ERROR, LEAST_GROUPS
 from gdpo.diagnostics.diagnosis import Kind
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"
@@ -36,7 +37,9 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"{t.zero_advantage:.0%} of the groups have zero advantage",
         f"with {t.reversed:.0%} of the influence",
         f"the **last {t.window} groups**",
-        f"need {t.least_groups} groups, {t.least_varying} in which the reward varies",
+        f"need {LEAST_GROUPS} groups, {t.least_varying} in which the reward varies",
+        f"varies in {1 - t.zero_variance:.0%} of its groups could look like this",
+        f"{ERROR:.1%}",
         f"constant in {t.zero_variance:.0%} of its groups, in the lowest {t.bottom:.0%}",
         f"in the top {1 - t.top:.0%}",
         f"in {t.below_resolution:.0%} of its groups it differs by no more than",
@@ -46,7 +49,6 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"`signal_rms` is {t.signal_rms:g} or more",
         f"an advantage is larger than {t.extreme:g} root mean squares",
         f"missing from {t.missing:.0%} of the rollouts",
-        f"correlation with GRPO of {t.same:g}",
         f"fewer than {t.few_groups} groups",
         f"positive on {t.paid_turns:.0%} of the turns",
         f"constant in {t.constant_turns:.0%} of the groups",
@@ -54,5 +56,8 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"an influence share of {t.turn_count_influence:.0%} at the first turn",
     ):
         assert words.replace("%", " %") in text, words
+    assert t.turn_count_groups == 16
+    assert "16 groups in which both vary" in text
+    assert t.under_weighted == 0.5
     assert (t.ignored, t.agreement, t.merged, t.standard_errors) == (0.25, 0.5, 0.5, 3)
     assert t.paid_ratio == 1

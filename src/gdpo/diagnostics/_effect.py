@@ -82,7 +82,7 @@ class _Reward:
     mean: float
     """Mean of the group means."""
     present: float
-    """Share of the rollouts that have the reward."""
+    """Share of the rollouts that have the reward, over the groups in which it has a weight."""
     push: float
     """The influence. A positive value means that the update raises the reward."""
 
@@ -109,7 +109,7 @@ def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
         live=int(live),
         std=float(sums.std[k]) / live if live else 0.0,
         mean=float(sums.mean[k]) / applies if applies else nan,
-        present=float(sums.present[k]) / max(float(sums.samples[k]), 1.0),
+        present=float(sums.present[k]) / (abs(float(sums.weight[k])) or 1.0),
         push=float(sums.influence[k]),
     )
 
@@ -171,8 +171,8 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
     for kind, limit in limits.items():
         if not np.any(among & (shares < limit)):  # the limits become stricter
             break
-        own = _variance_at(influence, limit, look) if look.one_of_many else 1.0
-        below = among & (shares + look.errors * influence.errors(own) < limit)
+        at_limit = (limit, _variance_at(influence, limit, look)) if look.one_of_many else ()
+        below = among & (shares + look.errors * influence.errors(*at_limit) < limit)
         found |= {influence.names[k]: kind for k in np.flatnonzero(below).tolist()}
     return found
 
@@ -362,8 +362,8 @@ def _factors(influence: Influence, name: str) -> dict[Cause, float]:
     sums, k = influence.sums, influence.names.index(name)
     weights = np.abs(sums.weight)
     rungs = {
-        Cause.MISSING: weights * sums.present / np.maximum(sums.samples, 1),
-        Cause.SPARSE: weights * sums.z_squares,
+        Cause.MISSING: sums.present,
+        Cause.SPARSE: sums.live_weight,
         Cause.OPPOSED: np.sign(sums.weight) * sums.asked,
         Cause.RANGE: np.sign(sums.weight) * sums.influence,
     }
@@ -390,7 +390,7 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
     if cause is Cause.OPPOSED or most is None:
         return "other rewards pull against it"
     ratio = most.wanted * most.std / (reward.wanted * reward.std) if reward.std else inf
-    if ratio > 1:
+    if ratio > 1 / _CAUSE:
         equal = most.wanted == reward.wanted
         what = "the standard deviation" if equal else "weight × standard deviation"
         return f"{what} of `{most.name}` within a group is {times(ratio)} as large"

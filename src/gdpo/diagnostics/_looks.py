@@ -1,8 +1,8 @@
 r"""Decides when the sums over groups prove something, however often a run is looked at.
 
 A run is cut into blocks of 64, 128, 256, ... groups. Each block is tested once, when it is full.
-All tests of a run share one probability of a false alarm: the i-th block of the m-th size may err
-with
+All tests of a run share one probability of a false alarm: the i-th block (from 1) of the m-th
+size (from 0) may err with
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
@@ -34,6 +34,11 @@ class Look:
     error: float = ERROR
     one_of_many: bool = False
     """Whether the test must hold far out in the tail, where few varying groups mislead."""
+
+    @staticmethod
+    def at(m: int, i: int) -> "Look":
+        """Return the test of the i-th block (from 1) of the m-th size (from 0) of a running run."""
+        return Look(ERROR * 6 / (pi * (m + 1)) ** 2 / (i * (i + 1)), one_of_many=True)
 
     @property
     def errors(self) -> float:
@@ -73,8 +78,7 @@ class Looks:
                 self.sizes.append(Size())
             size = self.sizes[m]
             size.full += 1
-            error = ERROR * 6 / (pi * (m + 1)) ** 2 / (size.full * (size.full + 1))
-            yield block, Look(error, one_of_many=True), steps
+            yield block, Look.at(m, size.full), steps
             if size.waiting is None:
                 size.waiting, size.steps = block, steps
                 return

@@ -88,6 +88,8 @@ class Thresholds:
     """Minimum absolute correlation of a reward's total with the number of turns to be reported.
     Rewards that are unrelated to the number of turns stay far below, and an outcome that is reached
     somewhat more often by longer rollouts does too."""
+    turn_count_groups: int = 16
+    """Minimum number of groups in which the reward and the number of turns vary."""
     turn_count_influence: float = 0.1
     """Minimum influence share of a reward at the first turn for the same two findings. The
     advantages hardly depend on a reward with a smaller share."""

@@ -150,7 +150,7 @@ def _standing_out(sums: TurnSums, thresholds: Thresholds) -> Iterator[tuple[str,
     weights = dict(zip(first.names, first.sums.weight.tolist(), strict=True))
     for name in sums.names:
         pairs = sums.with_turns_of(name)
-        known = pairs.groups >= thresholds.least_varying and weights.get(name, 0.0) != 0
+        known = pairs.groups >= thresholds.turn_count_groups and weights.get(name, 0.0) != 0
         if not known or abs(pairs.correlation) < thresholds.turn_count:
             continue
         sign = 1 if (pairs.correlation > 0) == (weights[name] > 0) else -1

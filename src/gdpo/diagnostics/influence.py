@@ -57,9 +57,10 @@ class Sums(NamedTuple):
     mean_square: Vector
     """Sum of the squares of the same means."""
     present: Vector
-    """Number of samples with the reward."""
-    samples: Vector
-    """Number of samples with the reward that is missing least. The same for every reward."""
+    """Sum over groups of |w| / Σ|w|, times the share of the group's samples that have the reward.
+    Only samples with at least one reward count."""
+    live_weight: Vector
+    """Sum over groups of |w| / Σ|w|, times the sum of z²."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +106,7 @@ class Influence:
         """Return the half-width of the 95 % interval of each share, or NaN for a single group."""
         return NORMAL_95 * self.errors()
 
-    def errors(self, own: Vector | float = 1.0) -> Vector:
+    def errors(self, at: Vector | None = None, own: Vector | float = 1.0) -> Vector:
         r"""Return the standard error of each share, or NaN for a single group.
 
         By the delta method, with $V$ the covariance of $U$ and $D = \sum_l |U_l|$, the covariance
@@ -113,12 +114,14 @@ class Influence:
         D$.
 
         Args:
+            at: Share of each reward to use for $s_k$, signed by its weight, such as the limit that
+                a test compares the share with. Default: the share itself.
             own: Factor of the variance that each reward's own $U_k$ adds to that of its share.
         """
         if not self.sampled:
             return np.full(len(self.names), np.nan)
         with np.errstate(all="ignore"):
-            raw = self.sums.influence / self._total
+            raw = self.sums.influence / self._total if at is None else at * self._signs
             slopes = np.eye(len(raw)) - np.outer(raw, np.sign(self.sums.influence) * self._weighted)
             covariance = self.products / self._total / self._total * (self.groups / self.sampled)
             variance = np.einsum("kl,lm,km->k", slopes, covariance, slopes)
@@ -272,7 +275,7 @@ def group_sums(
     """Return the fields of `Sums` for each group. `influence_of` describes the arguments."""
     applies, live = ~np.isnan(z), std > 0
     scores, unit = np.where(applies, z, 0.0), _unit(weights)
-    count = np.sum(applies, axis=1)
+    count, samples = np.sum(applies, axis=1), np.sum(np.any(applies, axis=2), axis=1)
     with np.errstate(all="ignore"):
         a, asked = (
             _centred(each, applies, count)
@@ -294,10 +297,8 @@ def group_sums(
             ),
             mean=means,
             mean_square=means**2,
-            present=count.astype(np.float64),
-            samples=np.broadcast_to(
-                np.max(count, axis=1, keepdims=True).astype(np.float64), live.shape
-            ),
+            present=np.abs(unit) * count / np.maximum(samples, 1)[:, None],
+            live_weight=np.where(live, np.abs(unit) * np.sum(scores * scores, axis=1), 0.0),
         )
     return np.stack(sums)
 

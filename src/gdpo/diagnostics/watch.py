@@ -430,7 +430,9 @@ class FindingHistory:
 
     def _hold(self, finding: Finding, first: int) -> None:
         held = self._held.setdefault(_key(finding), _Held(finding))
-        held.finding = finding
+        # What a measurement made a warning is no note again in the next small batch.
+        severity = min(held.finding.severity, finding.severity, key=list(Severity).index)
+        held.finding = replace(finding, severity=severity)
         held.extend(first, self.steps)
 
 

@@ -1,0 +1,286 @@
+"""Less effect than the weight: what shows it, its causes, and the replayed remedies."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+from gdpo.diagnostics import Thresholds, diagnose
+from gdpo.diagnostics._effect import EFFECT, _variance_at
+from gdpo.diagnostics._looks import Look
+from gdpo.diagnostics.diagnosis import Cause, Kind, Severity
+from gdpo.diagnostics.influence import Influence, Sums
+from gdpo.diagnostics.replay import ScoredSteps, remedies
+
+NAMES = ["k", "o"]
+
+
+def uniform(seed, groups=256, samples=8):
+    return np.random.default_rng(seed).random((groups, samples))
+
+
+def batch(*, std=1.0, varies=1.0, there=1.0, against=0.0, groups=256):
+    """A reward, beside one that varies everywhere. The first differs in one respect or more."""
+    random, other = np.random.default_rng(0), uniform(1, groups)
+    reward = std * (uniform(2, groups) - against * other)
+    reward[: round(groups * (1 - varies))] = 0.0
+    reward[random.random(reward.shape) >= there] = np.nan
+    return np.stack([reward, other], axis=-1)
+
+
+def effect(rewards, weights=None, estimator="grpo", **options):
+    found = diagnose(rewards, weights, NAMES, estimator=estimator, **options).findings
+    (finding,) = [each for each in found if each.kind in EFFECT]
+    return finding
+
+
+PLANTED = {
+    "missing": (batch(there=0.3), [1, 1], "gdpo", (Cause.MISSING,), "from 70 % of the rollouts"),
+    "sparse": (batch(varies=0.2), [1, 1], "gdpo", (Cause.SPARSE,), "20 % of its groups (`o`: 100"),
+    "opposed": (batch(against=1.2), [1, 2], "gdpo", (Cause.OPPOSED,), "other rewards pull"),
+    "range": (batch(std=0.1), [1, 1], "grpo", (Cause.RANGE,), "standard deviation of `o` within a"),
+    "range and sparse": (
+        batch(std=0.2, varies=0.4),
+        [1, 1],
+        "grpo",
+        (Cause.RANGE, Cause.SPARSE),
+        "Cause: range and sparse",
+    ),
+    "sparse and range": (
+        batch(std=0.4, varies=0.2),
+        [1, 1],
+        "grpo",
+        (Cause.SPARSE, Cause.RANGE),
+        "Cause: sparse and range",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", PLANTED)
+def test_the_planted_cause_is_named_and_the_factors_multiply_to_the_effect(which):
+    rewards, weights, estimator, causes, words = PLANTED[which]
+    finding = effect(rewards, weights, estimator)
+    assert finding.causes == causes
+    assert words in finding.message
+    assert finding.severity is Severity.WARNING
+    factors = {c: finding.evidence[f"factor_{c.value}"] for c in Cause}
+    ratio = finding.evidence["influence_share"] / finding.evidence["weight_share"]
+    assert prod(factors.values()) == pytest.approx(max(ratio, 0), rel=1e-12)
+    assert all((factors[cause] < 0.75) == (cause in causes) for cause in Cause)
+
+
+def test_the_factor_of_each_cause_is_the_size_of_the_planted_one():
+    sparse = effect(batch(varies=0.25), [1, 1], "gdpo").evidence
+    assert sparse["factor_sparse"] == pytest.approx(2 * 0.25 / 1.25, rel=1e-3)
+    missing = effect(batch(there=0.25), [1, 1], "gdpo").evidence
+    assert missing["factor_missing"] == pytest.approx(2 * 0.25 / 1.25, rel=0.03)
+
+
+@pytest.mark.parametrize("cause", ["missing", "range"])
+def test_a_penalty_has_the_same_factors(cause):
+    rewards, weights, estimator, causes, _ = PLANTED[cause]
+    reward = effect(rewards, weights, estimator)
+    penalty = effect(rewards * [-1, 1], [-weights[0], weights[1]], estimator)
+    assert penalty.causes == causes
+    for key, value in reward.evidence.items():
+        assert penalty.evidence[key] == pytest.approx(value, abs=1e-9), key
+
+
+def test_where_a_prompt_has_no_weight_for_a_reward_it_is_not_missing():
+    rewards, weights = batch(std=0.1), np.ones((256, 2))
+    weights[::2, 0] = np.nan
+    finding = effect(rewards, weights)
+    assert finding.causes == (Cause.RANGE,)
+    assert finding.evidence["factor_missing"] == finding.evidence["factor_sparse"] == 1
+    assert finding.evidence["weight_share"] == 0.25
+
+
+def test_a_reward_that_the_advantages_do_not_follow_has_a_cause_too():
+    for std, named in ((1, False), (1.2, False), (1.5, True)):
+        rewards = np.stack([uniform(1), std * uniform(2)], axis=-1)
+        finding = effect(rewards, None, None, advantages=rewards[..., 1] - std / 2)
+        assert finding.causes == (Cause.RANGE,)
+        assert ("standard deviation of `o`" in finding.message) == named
+        assert ("follow `o` more closely" in finding.message) != named
+
+
+LIMITS = ((0.30, None), (0.22, Kind.UNDER_WEIGHTED), (0.10, Kind.IGNORED), (-0.1, Kind.REVERSED))
+
+
+@pytest.mark.parametrize(("share", "kind"), LIMITS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_each_limit_has_its_kind(share, kind, sign):
+    """The advantages follow two unrelated rewards as closely as the test asks for."""
+    rewards = np.stack([uniform(1, 2000), uniform(2, 2000)], axis=-1) - 0.5
+    advantages = rewards @ [sign * share, 1 - abs(share)]
+    found = diagnose(rewards, [sign, 1], NAMES, estimator=None, advantages=advantages).findings
+    assert [f.kind for f in found if f.kind in EFFECT] == ([kind] if kind else [])
+    if kind is Kind.REVERSED:
+        assert ("pushed down" if sign > 0 else "pushed up") in found[0].message
+
+
+def test_the_interval_has_to_lie_below_the_limit_in_64_groups_four_of_them_varying():
+    close = np.stack([0.33 * uniform(1, 64), uniform(2, 64)], axis=-1)
+    assert not diagnose(close, None, NAMES, estimator="grpo").findings
+    clear = np.stack([0.05 * uniform(1, 64), uniform(2, 64)], axis=-1)
+    assert effect(clear).kind is Kind.IGNORED
+    assert not diagnose(clear[:63], None, NAMES, estimator="grpo").findings
+    for live, kinds in ((3, []), (4, [Kind.IGNORED])):
+        rare = clear.copy()
+        rare[live:, :, 0] = 0.0
+        found = diagnose(rare, None, NAMES, estimator="grpo").findings
+        assert [f.kind for f in found if f.kind in EFFECT] == kinds
+
+
+def test_each_threshold_moves_its_limit():
+    rewards = np.stack([0.2 * uniform(1, 1024), uniform(2, 1024)], axis=-1)
+    for thresholds, kind in (
+        (Thresholds(), Kind.UNDER_WEIGHTED),
+        (Thresholds(ignored=0.5), Kind.IGNORED),
+        (Thresholds(reversed=-0.3), Kind.REVERSED),
+        (Thresholds(least_varying=1024), Kind.UNDER_WEIGHTED),
+    ):
+        assert effect(rewards, thresholds=thresholds).kind is kind
+    for none in (Thresholds(under_weighted=0.2), Thresholds(least_varying=1025)):
+        assert not diagnose(rewards, None, NAMES, estimator="grpo", thresholds=none).findings
+
+
+def rare_sums(live, share, groups=1000):
+    table = np.zeros((len(Sums._fields), 2))
+    rows = {"live": [live, groups], "applies": [groups] * 2, "influence": [share, 1 - share]}
+    rows["weight"] = [groups / 2] * 2
+    for name, row in rows.items():
+        table[Sums._fields.index(name)] = row
+    return Influence(("k", "o"), groups, table, np.eye(2), groups)
+
+
+def test_the_own_variance_is_that_at_the_limit_as_far_as_the_number_of_groups_allows():
+    limit, look = np.array([0.25, 0.25]), Look.at(0, 1)
+    c = look.errors
+    factor = _variance_at(rare_sums(40, 0.2), limit, look)[0]
+    assert factor == pytest.approx(0.25 * 0.8 / (0.2 * 0.75))
+    capped = _variance_at(rare_sums(4, 0.01), limit, look)[0]
+    most = 4 + c**2 / 2 + c * np.sqrt(4 + c**2 / 4)
+    assert capped == pytest.approx(most / 4)
+    # Wilson: the bound is c standard errors above 4, at its own rate.
+    assert (most - 4) / np.sqrt(most) == pytest.approx(c)
+    assert _variance_at(rare_sums(1000, 0.01), limit, look)[0] == 1
+    assert _variance_at(rare_sums(4, 0.4), limit, look)[0] == 1
+    assert _variance_at(rare_sums(4, 0.0), np.array([-0.05] * 2), look)[0] == 1
+
+
+SOME = [[1.0, 1], [2, 1], [np.nan, 1], [1, 3]]
+
+REPLAYED = {
+    "plain": (batch(std=0.1), [1, 1]),
+    "NaN": (batch(std=0.1, there=0.6), [1, 1]),
+    "negative weight": (batch(std=0.1), [-1, 1]),
+    "weights per prompt": (
+        batch(std=0.05),
+        np.tile([[1.0, 1], [2, 1], [np.nan, 1], [1, 3]], (64, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("which", REPLAYED)
+def test_a_replayed_share_is_what_the_diagnosis_gives_with_that_setting(which):
+    rewards, weights = REPLAYED[which]
+    finding = effect(rewards, weights)
+    assert {(each.estimator, each.factor > 1) for each in finding.remedies} == {
+        ("gdpo", False),
+        ("per_reward_batch_std", False),
+        ("grpo", True),
+    }
+    for remedy in finding.remedies:
+        raised = np.array(weights, float) * np.array([remedy.factor, 1])
+        one = diagnose(rewards, raised, NAMES, estimator=remedy.estimator).rewards[0]
+        assert remedy.share == pytest.approx(one.influence_share, abs=1e-12)
+        assert remedy.margin == pytest.approx(one.influence_margin, abs=1e-12)
+        assert remedy.groups == 256
+    assert [r.share for r in finding.remedies] == sorted(
+        (r.share for r in finding.remedies), reverse=True
+    )
+
+
+def test_the_smallest_factor_that_reaches_the_limit_is_tried_and_none_that_does_not():
+    (raised,) = [r for r in effect(batch(std=0.1)).remedies if r.factor > 1]
+    assert (raised.factor, raised.share > 0.25) == (5, True)
+    smaller = diagnose(batch(std=0.1), [3, 1], NAMES, estimator="grpo").rewards[0]
+    assert smaller.influence_share < 0.25
+    assert not [r for r in effect(batch(std=0.001)).remedies if r.factor > 1]
+
+
+def test_steps_are_replayed_one_by_one_also_with_one_group_and_another_reward():
+    rewards = batch(std=0.1, groups=40)
+    steps = [diagnose(rewards[[g]], None, NAMES, estimator="grpo") for g in range(40)]
+    other = diagnose(rewards[:2, :, 1:], None, ["o"], estimator="grpo")
+    scored = [step.scored for step in (*steps, other)]
+    found = {r.estimator: r for r in remedies(scored, "k", 0.25) if r.factor == 1}
+    each = [diagnose(rewards[[g]], None, NAMES, estimator="gdpo").influence for g in range(40)]
+    sums = np.sum([one.sums.influence for one in each], axis=0)
+    assert found["gdpo"].share == pytest.approx(sums[0] / sums.sum(), abs=1e-12)
+    assert found["gdpo"].groups == 40
+    assert found["gdpo"].margin > 0
+    assert remedies([other.scored], "k", 0.25) == ()
+
+
+def test_what_was_used_is_not_proposed_and_the_weight_is_raised_for_a_known_estimator():
+    under = diagnose(batch(varies=0.2), None, NAMES, estimator="gdpo").scored
+    tried = {(r.estimator, r.factor > 1) for r in remedies([under], "k", 0.25)}
+    assert tried == {("per_reward_batch_std", False), ("gdpo", True)}
+    known = diagnose(batch(std=0.1), None, NAMES, estimator="grpo").scored
+    unknown = replace(known, estimator="of_a_user")
+    assert ("grpo", True) in {(r.estimator, r.factor > 1) for r in remedies([unknown], "k", 0.25)}
+
+
+def test_the_advice_is_a_setting_that_helps():
+    ranged = effect(batch(std=0.1)).remedy
+    assert ranged.startswith("use gdpo. On the same groups, its share would be: ")
+    assert "partial credit" not in ranged
+    sparse = effect(batch(varies=0.2), estimator="gdpo").remedy
+    assert sparse.startswith(("use per_reward_batch_std", "multiply the weight of `k` by"))
+    assert sparse.endswith(
+        "Larger groups, easier prompts or partial credit: not known from these rollouts"
+    )
+    opposed = effect(batch(against=1.2), [1, 2], "gdpo").remedy
+    assert "multiply the weight of `k` by" in opposed
+    assert opposed.endswith("Or gate the other rewards on it")
+
+
+def test_a_warm_start_is_advised_only_where_no_setting_helps_and_the_reward_is_at_its_bottom():
+    rewards = batch(against=1.2)
+    for bounds, warm in (((-0.8, 20), True), ((-20, 20), False), (None, False)):
+        low, high = (None, None) if bounds is None else ([bounds[0], 0], [bounds[1], 1])
+        finding = effect(rewards, [0.01, 1], "gdpo", low=low, high=high)
+        assert finding.remedy.startswith("no setting that was replayed on the same groups helps (")
+        assert ("warm-start" in finding.remedy) == warm
+        assert ("increase the weight of `k` further" in finding.remedy) != warm
+    helped = effect(batch(std=0.1), low={"k": 0}, high={"k": 100})
+    assert "warm-start" not in helped.remedy
+
+
+def test_long_runs_are_thinned_evenly():
+    kept = ScoredSteps()
+    step = diagnose(np.random.default_rng(0).random((64, 64, 2)), None, NAMES).scored
+    for _ in range(300):
+        kept.add(step)
+    assert sum(each.rewards.size for each in kept.steps.values()) <= 2**19
+    assert list(kept.steps) == list(range(0, 300, 8))
+    few = ScoredSteps()
+    for _ in range(64):
+        few.add(step)
+    assert list(few.steps) == list(range(64))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_reward_at_the_good_end_of_its_declared_range_has_no_effect_finding(sign):
+    learned = np.ones((256, 8))
+    learned[:60, 0] = 0
+    learned = learned if sign > 0 else 1 - learned
+    rewards = np.stack([learned, uniform(1)], axis=-1)
+    assert effect(rewards, [sign, 1]).kind in EFFECT
+    for name, bounds in (("learned", (0, 1)), ("bad end", (0, 30) if sign > 0 else (-30, 1))):
+        low, high = {"k": bounds[0]}, {"k": bounds[1]}
+        found = diagnose(rewards, [sign, 1], NAMES, estimator="grpo", low=low, high=high).findings
+        assert any(f.kind in EFFECT for f in found) == (name != "learned")
