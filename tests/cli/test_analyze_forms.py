@@ -63,7 +63,9 @@ def test_a_mean_that_never_changes_may_be_that_of_a_constant(gdpo_says, here):
 
 def test_what_may_be_metrics_or_rollouts_is_refused_with_two_commands_that_work(gdpo_says, here):
     file = here / "my rows.jsonl"
-    file.write_text(lines({"step": i, "rewards/a": i % 3, "rewards/b": i / 9} for i in range(20)))
+    file.write_text(
+        lines({"step": i // 4, "rewards/a": i % 3, "rewards/b": i / 9} for i in range(80))
+    )
     code, out, err = gdpo_says("analyze", "my rows.jsonl")
     assert code == 2
     assert "reward" not in out
@@ -107,14 +109,22 @@ def test_metrics_without_single_rewards_are_an_error_without_a_proposal(gdpo_say
 
 def test_what_tells_nothing_as_metrics_is_proposed_as_rollouts_only(gdpo_says, here):
     (here / "x.jsonl").write_text(
-        lines({"step": i, "reward": i % 3, "loss": 0.5} for i in range(9))
+        lines({"step": i // 4, "reward": i % 3, "loss": 0.5} for i in range(12))
     )
     code, _, err = gdpo_says("analyze", "x.jsonl")
     assert code == 2
     (command,) = commands_in(err)
     code, out, _ = run_printed(command, gdpo_says)
     assert code == 0
-    assert "9 rows: 9 read" in out
+    assert "12 rows: 12 read" in out
+
+
+def test_rows_that_never_share_a_step_are_metrics(gdpo_says, here):
+    rows = [{"step": i, "rewards/a": i % 3, "rewards/b": i / 9} for i in range(20)]
+    (here / "x.jsonl").write_text(lines(rows))
+    code, out, _ = gdpo_says("analyze", "x.jsonl")
+    assert code == 0
+    assert "metrics only, no rollouts: 20 logged steps" in out
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])

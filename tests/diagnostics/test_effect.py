@@ -196,7 +196,7 @@ def test_a_replayed_share_is_what_the_diagnosis_gives_with_that_setting(which):
         raised = np.array(weights, float) * np.array([remedy.factor, 1])
         one = diagnose(rewards, raised, NAMES, estimator=remedy.estimator).rewards[0]
         assert remedy.share == pytest.approx(one.influence_share, abs=1e-12)
-        assert remedy.margin == pytest.approx(one.influence_margin, abs=1e-12)
+        assert remedy.margin == pytest.approx(one.influence_margin, abs=1e-9)
         assert remedy.groups == 256
     assert [r.share for r in finding.remedies] == sorted(
         (r.share for r in finding.remedies), reverse=True
@@ -221,7 +221,8 @@ def test_steps_are_replayed_one_by_one_also_with_one_group_and_another_reward():
     sums = np.sum([one.sums.influence for one in each], axis=0)
     assert found["gdpo"].share == pytest.approx(sums[0] / sums.sum(), abs=1e-12)
     assert found["gdpo"].groups == 40
-    assert found["gdpo"].margin > 0
+    # Of two rewards that vary in the only group of a step, both have half, without an error.
+    assert found["gdpo"].margin == pytest.approx(0, abs=1e-6)
     assert remedies([other.scored], "k", 0.25) == ()
 
 
@@ -265,12 +266,12 @@ def test_long_runs_are_thinned_evenly():
     step = diagnose(np.random.default_rng(0).random((64, 64, 2)), None, NAMES).scored
     for _ in range(300):
         kept.add(step)
-    assert sum(each.rewards.size for each in kept.steps.values()) <= 2**19
-    assert list(kept.steps) == list(range(0, 300, 8))
+    assert sum(each.rewards.size for each in kept.steps.values()) <= 2**18
+    assert list(kept.steps) == list(range(0, 300, 16))
     few = ScoredSteps()
-    for _ in range(64):
+    for _ in range(32):
         few.add(step)
-    assert list(few.steps) == list(range(64))
+    assert list(few.steps) == list(range(32))
 
 
 @pytest.mark.parametrize("sign", [1, -1])

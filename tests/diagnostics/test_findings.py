@@ -159,7 +159,10 @@ def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_f
     assert "warm-start" in out.remedy
     constant = the(Kind.CONSTANT, batch, B)
     assert constant.severity is Severity.WARNING
-    assert all(word in constant.remedy for word in ("(low, high)", "0 is its best", "its worst"))
+    assert all(
+        word in constant.remedy
+        for word in ("(low, high)", "At its best value, 0 is learned", "At its worst")
+    )
     known = the(Kind.CONSTANT, batch, B, low=[-1, 0], high=[1, 1])
     assert not any(word in known.remedy for word in ("(low, high)", "best", "worst"))
     assert "saturation" not in constant.evidence

@@ -54,7 +54,7 @@ def run_analysis(options: AnalyzeOptions) -> int:
     analysis = _analyzed(options)
     if not analysis.report.files and (logs := read_logs(options.paths)):
         return analyze_logs(logs, options, console, _width(console))
-    if message := groups_of_one(analysis.report):
+    if message := groups_of_one(analysis.report, options.reading.get("format")):
         if not options.json:
             _print_line("! every group has one rollout", console)
         raise DataError(message)
@@ -106,7 +106,7 @@ def follow_runs(options: AnalyzeOptions) -> int:
 def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
     """Analyze the files once, print the result, and return the findings that stop `--follow`."""
     analysis = _analyzed(options)
-    if message := groups_of_one(analysis.report):
+    if message := groups_of_one(analysis.report, options.reading.get("format")):
         raise DataError(message)
     if analysis.runs:
         _refuse_absent(analysis, options)

@@ -169,8 +169,8 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
     shares, trained = influence.shares, influence.sums.weight != 0
     among = trained & (influence.sums.live >= thresholds.least_varying)
     for kind, limit in limits.items():
-        if not np.any(among & (shares < limit)):  # the limits become stricter
-            break
+        if not np.any(among & (shares < limit)):
+            continue
         at_limit = (limit, _variance_at(influence, limit, look)) if look.one_of_many else ()
         below = among & (shares + look.errors * influence.errors(*at_limit) < limit)
         found |= {influence.names[k]: kind for k in np.flatnonzero(below).tolist()}

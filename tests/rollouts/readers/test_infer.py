@@ -129,6 +129,14 @@ def test_a_column_that_is_constant_in_every_group_belongs_to_the_dataset():
     assert "clarity_reward" in inferred({"a_reward": A, "clarity_reward": PER_PROMPT}).names
 
 
+def test_a_task_that_is_solved_always_or_never_leaves_its_correctness_a_reward():
+    solved = (PER_PROMPT > 0.5).astype(float)
+    assert tuple(inferred({"correctness": solved, "style": STYLE}).names) == (
+        "correctness",
+        "style",
+    )
+
+
 def test_a_reward_of_two_values_needs_more_groups_to_be_of_the_dataset():
     solved = (PER_PROMPT > 0.5).astype(float)
     few = slice(0, 80)

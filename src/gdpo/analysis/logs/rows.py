@@ -42,6 +42,8 @@ _LOOKED_AT = 256
 _BATCH = 256
 _REPEATED = 4
 """Number of rows that repeat the step of another row, above which the rows may be rollouts."""
+_SINGLE = 8
+"""Number of rows from which rows that never share a step are metrics."""
 _PART, _LONGEST, _SEARCHED = 2**20, 2**16, 2**24
 """Number of characters per read, of a row of console output, and after which no row is expected."""
 _DICT = re.compile(rf"\{{[^{{}}]{{1,{_LONGEST}}}\}}")
@@ -209,7 +211,9 @@ class _Logs:
             log.problem = self.problem
             log.number_rows()
         of_rewards = any(field_of(key) for log in logs for row in log.rows.values() for key in row)
-        if not forced and not self._evidence.certain:
+        # Rows that each have a step of their own cannot be rollouts of one prompt.
+        single = self._count >= _SINGLE and not repeated and not any(log.numbered for log in logs)
+        if not forced and not self._evidence.certain and not single:
             return Doubtful(self._path, self._evidence.sentence, of_rewards)
         if not forced and repeated > max(_REPEATED, sum(len(log.rows) for log in logs)):
             why = f"{repeated:,} rows repeat the step of another row with other rewards"

@@ -97,10 +97,13 @@ def _may_be_rollouts(source: Path) -> bool:
 
 def _doubt(found: Doubtful) -> str:
     command = f"gdpo analyze {quote(str(found.path))} --format"
+    # Without a prompt and a group id, the number of rollouts per prompt must be given.
+    rollouts = f"{command} columns --group-size 2"
     if not found.of_rewards:
         why = "As metrics they tell nothing about single rewards. If they are rollouts"
-        return f"{found.path}: {found.why}. {why}, run:\n{command} columns"
-    return f"{found.path}: {found.why}. Say which they are:\n{command} {METRICS}\n{command} columns"
+        return f"{found.path}: {found.why}. {why}, run, with your group size:\n{rollouts}"
+    which = "Say which they are, for rollouts with your group size"
+    return f"{found.path}: {found.why}. {which}:\n{command} {METRICS}\n{rollouts}"
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:

@@ -232,6 +232,11 @@ _VOCABULARY = frozenset(
     | {"validity", "valid", "robustness", "security", "process", "thinking", "planning", "plan"}
 ) - {"steps"}
 """Words in the names of rewards."""
+_EARNED = frozenset(
+    {"acc", "accuracy", "accurate", "correct", "correctness", "format", "success", "solved"}
+    | {"passed", "pass", "win", "match", "outcome"}
+)
+"""Words in the names of what a completion achieves. A dataset has no such column."""
 _LISTED = 64
 """Maximum length of a list of rewards. A longer list has one value for each token."""
 _NAME_KEYS = ("name", "key", "reward", "reward_name", "metric", "type", "fn", "func", "id", "label")
@@ -562,7 +567,8 @@ def _parts(rest: Sequence[str], kind: Where) -> tuple[Where, str, list[str]]:
 def _ruled_out(path: str, sample: Sample) -> Reason | None:
     """Return why the values of a field without a name of a reward rule it out, or None."""
     values = sample.numbers[path]
-    if not _varies(values):
+    # A task that is solved always or never makes a reward constant in every group.
+    if not _varies(values) or not _EARNED.isdisjoint(_words(_leaf(path))):
         return None
     known = np.isfinite(values)
     _, group = np.unique(sample.groups[known], return_inverse=True)

@@ -371,10 +371,10 @@ def without_rewards(report: ReadReport) -> str:
     )
 
 
-def groups_of_one(report: ReadReport) -> str:
+def groups_of_one(report: ReadReport, form: str | None) -> str:
     """Return an error message if every group has one rollout, so that nothing can be compared.
 
-    The message is empty if a group has several rollouts.
+    The message is empty if a group has several rollouts. `form` is the format that the user named.
     """
     if not report.alone:
         return ""
@@ -386,7 +386,7 @@ def groups_of_one(report: ReadReport) -> str:
         f"rollouts were grouped by {', '.join(report.grouped_by)}. Name the column with the group "
         f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number "
         "of rollouts per prompt if these follow each other, for example:\n"
-        f"gdpo analyze {paths} --group-size {size}"
+        f"gdpo analyze {paths}{f' --format {form}' if form else ''} --group-size {size}"
     )
 
 
