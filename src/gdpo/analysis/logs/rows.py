@@ -212,7 +212,8 @@ class _Logs:
             log.number_rows()
         of_rewards = any(field_of(key) for log in logs for row in log.rows.values() for key in row)
         # Rows that each have a step of their own cannot be rollouts of one prompt.
-        single = self._count >= _SINGLE and not repeated and not any(log.numbered for log in logs)
+        apart = sum(len(log.rows) for log in logs if not log.numbered) == self._count
+        single = apart and self._count >= _SINGLE
         if not forced and not self._evidence.certain and not single:
             return Doubtful(self._path, self._evidence.sentence, of_rewards)
         if not forced and repeated > max(_REPEATED, sum(len(log.rows) for log in logs)):
