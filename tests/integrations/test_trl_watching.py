@@ -185,14 +185,14 @@ def test_a_batch_with_an_infinite_reward_is_left_out_once(tiny_policy, tmp_path,
 
 def test_a_name_with_control_characters_is_shown_in_codes(tiny_policy, tmp_path, caplog):
     def blank(completions, **columns):
-        return [None] * len(completions)
+        return [0.0] * len(completions)
 
     blank.__name__ = "red\x1b[31m\nline"
     rewards = [bytes_written, blank]
     trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=4, rewards=rewards, **MANY_GROUPS)
     watch(trainer)
     trainer.train()
-    (message,) = [m for m in caplog.messages if "is missing from every rollout" in m]
+    (message,) = [m for m in caplog.messages if "is constant" in m]
     assert "`red⟨U+001B⟩[31m line`" in message
 
 

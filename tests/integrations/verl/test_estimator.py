@@ -108,7 +108,7 @@ def test_a_finding_that_lasts_is_logged_once(caplog):
     groups = np.repeat([f"prompt-{i}" for i in range(12)], 2)
     silent = {"correct": [1.0] * 24, "format": [1.0] * 24}
     with caplog.at_level(logging.WARNING):
-        for _ in range(7):
+        for _ in range(13):
             compute_advantages(torch.zeros(24, 1), torch.ones(24, 1), ALGORITHM, groups, silent)
             metrics_of_latest()
     assert caplog.messages
