@@ -427,6 +427,8 @@ class Inferred:
     """Numeric fields that are not rewards, with the reason."""
     copied: tuple[tuple[str, str], ...] = ()
     """Fields named `reward` or `score` that repeat another field, with that field."""
+    contradicts: str = ""
+    """Name of a total that is not a weighted sum of the rewards that the user named, if any."""
     refused: str = ""
     """Reason why the rewards cannot be inferred. Empty if they were."""
     choices: tuple[tuple[str, ...], ...] = ()
@@ -587,7 +589,8 @@ def _ruled_out(path: str, sample: Sample) -> Reason | None:
     """Return why the values of a field without a name of a reward rule it out, or None."""
     values = sample.numbers[path]
     # A task that is solved always or never makes a reward constant in every group.
-    if not _varies(values) or not _EARNED.isdisjoint(_words(_leaf(path))):
+    earned = not _EARNED.isdisjoint(_words(_leaf(path)))
+    if not _varies(values) or (earned and len(np.unique(values[np.isfinite(values)])) < 3):
         return None
     known = np.isfinite(values)
     _, group = np.unique(sample.groups[known], return_inverse=True)
@@ -751,7 +754,7 @@ def _unexplained(found: _Candidates) -> Inferred:
         f"{total!r} is not a weighted sum of {listed(parts)}, so it may be a reward of its own, "
         "their product, or the total with a part that is not in the file"
     )
-    return found.refused(why, parts, [*found.totals, *parts])
+    return found.refused(why, parts, [*found.totals, *parts], found.totals[:1])
 
 
 def _without_total(found: _Candidates) -> Inferred:
@@ -773,6 +776,7 @@ def _without_total(found: _Candidates) -> Inferred:
             return found.found(rest, fit, total)
     known = [path for path in parts if _is_vocabulary(path)]
     more = [path for path in found.others if _is_vocabulary(path)]
+    more += [path for path in found.rest if _is_earned_count(path) and path not in found.left_out]
     if found.kind == "other" and len(known) < len(parts) and not found.described:
         unknown = [path for path in parts if path not in known]
         why = f"the names of {listed(unknown)} do not show whether they are rewards"
@@ -996,7 +1000,19 @@ def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferr
             found = Inferred("asked", paths, total=total, weights=weights, zeros=zeros)
             constant = _besides(total, paths, weights, sample.numbers)
             return replace(found, constant=constant, rounding=fit.rounding)
-    return Inferred("asked", paths)
+    return Inferred("asked", paths, contradicts=_contradicting(paths, sample.numbers, named))
+
+
+def _contradicting(
+    paths: Mapping[str, str], numbers: Mapping[str, Values], named: Sequence[str]
+) -> str:
+    """Return a number that is a total by its name and contains a reward, but is not their sum."""
+    parts = [numbers[path] for path in paths.values() if path in numbers]
+    for total in dict.fromkeys(filter(_may_be_total, named)):
+        enough = np.isfinite(numbers[total]).sum() >= _ENOUGH and _varies(numbers[total])
+        if enough and any(_contains(numbers[total], part) for part in parts):
+            return total
+    return ""
 
 
 def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
@@ -1227,6 +1243,12 @@ def _base(path: str) -> frozenset[str]:
 
 def _is_count(words: Sequence[str]) -> bool:
     return words[0] in {"num", "n", "count"} and words[1:2] != [] and words[1].isalpha()
+
+
+def _is_earned_count(path: str) -> bool:
+    """Return whether a name is that of a count of what was earned, such as `num_tests_passed`."""
+    words = _words(_leaf(path))
+    return bool(words) and _is_count(words) and not _EARNED.isdisjoint(words)
 
 
 def _is_time(word: str) -> bool:
