@@ -54,7 +54,7 @@ def test_a_total_that_is_off_by_more_than_its_rounding_is_none(off):
     total[::7] += off
     found = inferred({"reward": total, "a_reward": A, "style_reward": STYLE}, "reward")
     assert not found.names
-    assert found.choices == (("a_reward", "style_reward"), ("reward", "a_reward", "style_reward"))
+    assert found.choices[:2] == (("a_reward", "style_reward"), ("reward", "a_reward", "style_reward"))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,8 @@ def test_a_total_that_is_off_by_more_than_its_rounding_is_none(off):
 def test_a_number_that_depends_on_the_rewards_in_another_way_is_refused_with_both(total):
     found = inferred({"reward": total, "a_reward": A, "b_reward": B}, "reward")
     assert not found.names
-    assert found.choices == (("a_reward", "b_reward"), ("reward", "a_reward", "b_reward"))
+    assert found.choices[:2] == (("a_reward", "b_reward"), ("reward", "a_reward", "b_reward"))
+    assert found.choices[2:] == (("reward",),)
 
 
 @pytest.mark.parametrize("name", ["reward", "score", "reward_score"])

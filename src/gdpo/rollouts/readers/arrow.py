@@ -88,9 +88,10 @@ class ArrowFile:
     def iter_batches(self, size: int, columns: Sequence[str]) -> Iterator[Any]:
         """Yield batches of `size` rows with some of the columns.
 
-        Batches of very long rows are smaller.
+        Batches of very long rows are smaller. For a field of a struct, they contain the struct.
         """
         names = self.schema_arrow.names
+        columns = list(dict.fromkeys(c if c in names else c.partition(".")[0] for c in columns))
         held, rows = list[Any](), 0
         for batch in self._stored([names.index(name) for name in columns]):
             at = 0

@@ -138,7 +138,8 @@ def open_file(
         known = layout_of(form.name, asked, _fields_of(schema))
         rewards = None
         if not texts:
-            rewards = TableRewards(asked, file, known, schema, lambda _: [first[:LOOKED_AT]])
+            some = partial(_first_blocks, first[:LOOKED_AT], file)
+            rewards = TableRewards(asked, file, known, schema, some)
             known = rewards.known
         texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
         return _of_tables(found, file, known, rewards, chain([first], blocks), texts_of)
@@ -232,6 +233,20 @@ def _first_rows(path: Path, paths: Sequence[str], prompt: str | None, most: int)
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
     names = [name for name in parquet.schema_arrow.names if name in wanted]
     return next(parts(parquet, most, names), None)
+
+
+def _first_blocks(first: Any, file: FileReport, _paths: Sequence[str]) -> Iterator[Any]:
+    """Yield the first rows of a CSV file or W&B table, and those of the later CSV files."""
+    yield first
+    left = LOOKED_AT - first.num_rows
+    for other in file.siblings:
+        if left <= 0 or other.kind != "csv":
+            return
+        with suppress(*UNREADABLE):  # which is reported when the file is read
+            block = next(csv_batches(FileReport(other.path, ReadReport((other.path,)))), None)
+            if block is not None:
+                yield block[:left]
+                left -= block.num_rows
 
 
 def _has_turns(known: Layout | None, form: Format) -> bool:

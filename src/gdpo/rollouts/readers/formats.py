@@ -15,6 +15,7 @@ from gdpo.rollouts.readers.infer import (
     Layout,
     are_metrics,
     is_container,
+    is_named_reward,
     kinds_in,
     layout,
     listed,
@@ -93,7 +94,7 @@ FORMATS = (
     _format(
         "verifiers-results",
         "jsonl",
-        "example_id reward",
+        "example_id reward metrics",
         rows=records.results,
         known=Layout(total="reward"),
     ),
@@ -135,6 +136,10 @@ FORMATS = (
     Format("columns", "", frozenset()),
 )
 """The known formats, in the order in which they are tried."""
+_SCALAR = frozenset({"open-instruct", "ms-swift-ray"})
+"""Formats with a scalar reward alone."""
+_FLAT = _SCALAR | {"verl"}
+"""Formats without an object of rewards."""
 
 NAMES = tuple(dict.fromkeys(f.name for f in FORMATS))
 WORDLESS = frozenset(f.name for f in FORMATS if f.wordless)
@@ -147,11 +152,15 @@ def recognized(kind: str, fields: Collection[str], record: Record | None) -> For
     # Chat messages are a list too, but in that case the step is not a list.
     steps = (record or {}).get("step", (record or {}).get("gen_step"))
     lists = lists and isinstance(steps, list)
-    # verl's fields are flat, so that a line with an object of rewards is not by verl.
+    # These formats have flat fields, and some a scalar reward alone.
     kinds = kinds_in(record or {})
     nested = any(kinds[name] == "object" and is_container(name) for name in kinds)
+    parts = any(kinds[name] == "number" and is_named_reward(name) for name in kinds)
+    tokens = kinds.get("response_tokens", "other")
     for known in FORMATS:
-        if known.name == "verl" and nested:
+        if (known.name in _FLAT and nested) or (known.name in _SCALAR and parts):
+            continue
+        if known.name == "open-instruct" and tokens != "other":  # a number of tokens, not a list
             continue
         if known.kind == kind and known.fields <= set(fields) and known.lists in (None, lists):
             return known

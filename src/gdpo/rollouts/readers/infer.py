@@ -108,6 +108,9 @@ _STEPS = (
 _GROUPS = (
     *("group_id", "group", "group_index", "prompt_id", "problem_id", "uid", "group_idx"),
     *("prompt_idx", "prompt_index", "problem_idx", "problem_index", "question_id", "example_id"),
+    *("prompt_uid", "prompt_uuid", "prompt_hash", "group_uid", "group_key", "question_idx", "qid"),
+    *("question_index", "query_id", "query_idx", "example_idx", "example_index", "problem_uid"),
+    *("task_id", "task_idx", "instance_id", "item_id"),
 )
 _PROMPTS = (
     *("prompt", "input", "question", "messages", "query", "instruction", "problem"),
@@ -135,6 +138,7 @@ _TOTALS = (
         "rewards",
         "scores",
     ),
+    *("return", "episode_return", "episode_reward", "r"),
 )
 _ROLLOUTS = (
     *("rollout_id", "trajectory_id", "traj_id", "episode_id", "sample_id", "completion_id"),
@@ -169,6 +173,7 @@ _FUNCTION = frozenset({"fn", "func"})
 """Last word in the name of a reward function."""
 _TOTAL = frozenset(
     {"total", "sum", "overall", "final", "combined", "weighted", "aggregate", "aggregated"}
+    | {"scalar"}
 )
 _STATISTICS = frozenset(
     {"mean", "std", "var", "min", "max", "median", "avg", "average", "baseline", "count"}
@@ -380,6 +385,8 @@ _BECAUSE: Mapping[Reason, str] = {
 }
 _ENOUGH = 16
 """Number of rollouts from which values can contradict or confirm a guess."""
+_ENOUGH_TO_DENY = 64
+"""Number of rollouts from which values can show that a number contains no other number."""
 _ENOUGH_GROUPS = 8
 """Number of groups from which a field that is constant in each of them belongs to the dataset."""
 
@@ -420,10 +427,18 @@ class Inferred:
     """Numeric fields that are not rewards, with the reason."""
     copied: tuple[tuple[str, str], ...] = ()
     """Fields named `reward` or `score` that repeat another field, with that field."""
+    contradicts: str = ""
+    """Name of a total that is not a weighted sum of the rewards that the user named, if any."""
     refused: str = ""
     """Reason why the rewards cannot be inferred. Empty if they were."""
     choices: tuple[tuple[str, ...], ...] = ()
     """Readings between which the file does not decide, each as a list of rewards."""
+
+    def without(self, name: str) -> "Inferred":
+        """Return the other rewards."""
+        kept = {other: path for other, path in self.names.items() if other != name}
+        weights = {other: weight for other, weight in self.weights.items() if other != name}
+        return replace(self, names=kept, weights=weights)
 
     @property
     def how(self) -> str:
@@ -517,7 +532,13 @@ def infer(
         out |= _copies(free, numbers, kept, sure=named, parts=paths is parts)
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
-    found = _settled(_Candidates(kind, prefix, parts, others, totals, numbers, out, described))
+    found = _settled(
+        _Candidates(kind, prefix, parts, others, totals, rest, numbers, out, described)
+    )
+    idle = [name for name, weight in found.weights.items() if weight == 0]
+    for name in idle:
+        if (why := _ruled_out(found.names[name], sample)) is not None:
+            found, out = found.without(name), out | {found.names[name]: why}
     if found.refused:
         return found
     taken = {*found.names.values(), found.total}
@@ -568,7 +589,8 @@ def _ruled_out(path: str, sample: Sample) -> Reason | None:
     """Return why the values of a field without a name of a reward rule it out, or None."""
     values = sample.numbers[path]
     # A task that is solved always or never makes a reward constant in every group.
-    if not _varies(values) or not _EARNED.isdisjoint(_words(_leaf(path))):
+    earned = not _EARNED.isdisjoint(_words(_leaf(path)))
+    if not _varies(values) or (earned and len(np.unique(values[np.isfinite(values)])) < 3):
         return None
     known = np.isfinite(values)
     _, group = np.unique(sample.groups[known], return_inverse=True)
@@ -636,6 +658,8 @@ class _Candidates:
     others: list[str]
     """Other fields that may be rewards."""
     totals: list[str]
+    rest: list[str]
+    """All numbers that have no other meaning and are not named as a total."""
     numbers: Mapping[str, Values]
     left_out: Mapping[str, Reason]
     described: bool
@@ -690,7 +714,7 @@ def _explained_by(found: _Candidates, total: str) -> Inferred | None:
     for more in (found.parts, also, found.others, monitors):
         pool += more
         fit = explained(pool, found.numbers, total) if more else None
-        if fit is None:
+        if fit is None or not (fit.enough or more is found.parts):
             continue
         carrying = [path for path in pool if fit.weights.get(path, 0.0) != 0]
         if len(carrying) > 1:
@@ -718,8 +742,10 @@ def _unexplained(found: _Candidates) -> Inferred:
         return found.scalar()
     if found.kind != "other" and int(np.isfinite(found.numbers[total]).sum()) < _ENOUGH:
         return found.found(parts)
-    apart = not any(
-        _is_total(each) or any(_contains(found.numbers[each], found.numbers[p]) for p in parts)
+    doubtful = [*parts, *filter(_is_vocabulary, found.others)]
+    few = int(np.isfinite(found.numbers[total]).sum()) < _ENOUGH_TO_DENY
+    apart = not few and not any(
+        _is_total(each) or any(_contains(found.numbers[each], found.numbers[p]) for p in doubtful)
         for each in found.totals
     )
     if found.kind in ("named", "object") and apart and len(found.totals) == 1:
@@ -728,7 +754,7 @@ def _unexplained(found: _Candidates) -> Inferred:
         f"{total!r} is not a weighted sum of {listed(parts)}, so it may be a reward of its own, "
         "their product, or the total with a part that is not in the file"
     )
-    return found.refused(why, parts, [*found.totals, *parts])
+    return found.refused(why, parts, [*found.totals, *parts], found.totals[:1])
 
 
 def _without_total(found: _Candidates) -> Inferred:
@@ -741,6 +767,8 @@ def _without_total(found: _Candidates) -> Inferred:
     weak = found.kind == "other" or _is_measures(found.prefix)
     if weak and all(not _varies(numbers[path]) and len(numbers[path]) > 1 for path in parts):
         return found.refused("the numbers are constant")
+    if (inferred := _with_total_of_any_name(found)) is not None:
+        return inferred
     for total in [p for p in parts[::-1] if _varies(numbers[p])] if len(parts) > 2 else []:
         rest = [path for path in parts if path != total]
         fit = explained(rest, numbers, total)
@@ -748,6 +776,7 @@ def _without_total(found: _Candidates) -> Inferred:
             return found.found(rest, fit, total)
     known = [path for path in parts if _is_vocabulary(path)]
     more = [path for path in found.others if _is_vocabulary(path)]
+    more += [path for path in found.rest if _is_earned_count(path) and path not in found.left_out]
     if found.kind == "other" and len(known) < len(parts) and not found.described:
         unknown = [path for path in parts if path not in known]
         why = f"the names of {listed(unknown)} do not show whether they are rewards"
@@ -758,12 +787,36 @@ def _without_total(found: _Candidates) -> Inferred:
     return found.found(parts)
 
 
+def _with_total_of_any_name(found: _Candidates) -> Inferred | None:
+    """Return the rewards if another number is their weighted sum, whatever its name is, or None."""
+    if found.kind not in ("named", "object"):
+        return None
+    numbers = found.numbers
+    varying = [path for path in found.parts if _varies(numbers[path])]
+    for total in found.rest:
+        others = [path for path in found.others if path != total]
+        monitors = [p for p in found.rest if p not in (total, *others, *found.parts)]
+        pool = list[str]()
+        for more in (found.parts, others, monitors) if total not in found.parts else ():
+            pool += more
+            fit = explained(pool, numbers, total) if more else None
+            carrying = [p for p in pool if fit is not None and fit.weights.get(p, 0.0) != 0]
+            if fit is None or not fit.certain or len(carrying) < 2:
+                continue
+            if all(path in carrying for path in varying):
+                used = [path for path in pool if path in found.parts or path in carrying]
+                return found.found(used, fit, total)
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Stores the weights with which fields add up to a total, up to a constant."""
 
     weights: Mapping[str, float]
     """Weight of each field that varies, by path."""
+    constants: Mapping[str, float]
+    """Weight of each field that is constant so far, as far as it can be told."""
     zeros: frozenset[str]
     """Fields that are missing in some rollouts, where they add nothing to the total."""
     rounding: float
@@ -774,8 +827,8 @@ class Fit:
     """Whether the fields take enough different values to rule out a coincidence."""
 
     def weight(self, path: str) -> float:
-        """Return the weight of a field, which is 1 for a field that is constant so far."""
-        return self.weights.get(path, 1.0)
+        """Return the weight of a field, which is 1 if it is unknown."""
+        return self.weights.get(path, self.constants.get(path, 1.0))
 
 
 def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit | None:
@@ -804,13 +857,33 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
         return None
     weights = _rounded(weights, added, whole)
     different = len(np.unique(added, axis=0))
+    constants = {p: float(np.nanmax(numbers[p][rows])) for p in paths if p not in varying}
     return Fit(
         {path: float(w) for path, w in zip(varying, weights, strict=False)},
+        _weights_of_constants(constants, weights, whole - added @ weights, 1.25 * rounding),
         frozenset(p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()),
         1.25 * rounding,
         enough,
         enough and different > len(varying) + 1,
     )
+
+
+def _weights_of_constants(
+    values: Mapping[str, float], weights: Values, rest: Values, rounding: float
+) -> dict[str, float]:
+    """Return the weights of fields that are constant, given what the other fields leave of a total.
+
+    A single one has the weight that explains the rest. Otherwise, the usual weight is assumed.
+    """
+    carrying = np.abs(weights[weights != 0])
+    usual = float(np.median(carrying)) if len(carrying) else 1.0
+    known = {path: value for path, value in values.items() if np.isfinite(value) and value}
+    found = dict.fromkeys(values, usual)
+    for path, value in known.items() if len(known) == 1 else ():
+        weight = float(np.median(rest)) / value
+        if weight > 2 * rounding / abs(value):
+            found[path] = float(f"{weight:.3g}")
+    return found
 
 
 def _besides(
@@ -927,7 +1000,19 @@ def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferr
             found = Inferred("asked", paths, total=total, weights=weights, zeros=zeros)
             constant = _besides(total, paths, weights, sample.numbers)
             return replace(found, constant=constant, rounding=fit.rounding)
-    return Inferred("asked", paths)
+    return Inferred("asked", paths, contradicts=_contradicting(paths, sample.numbers, named))
+
+
+def _contradicting(
+    paths: Mapping[str, str], numbers: Mapping[str, Values], named: Sequence[str]
+) -> str:
+    """Return a number that is a total by its name and contains a reward, but is not their sum."""
+    parts = [numbers[path] for path in paths.values() if path in numbers]
+    for total in dict.fromkeys(filter(_may_be_total, named)):
+        enough = np.isfinite(numbers[total]).sum() >= _ENOUGH and _varies(numbers[total])
+        if enough and any(_contains(numbers[total], part) for part in parts):
+            return total
+    return ""
 
 
 def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
@@ -1158,6 +1243,12 @@ def _base(path: str) -> frozenset[str]:
 
 def _is_count(words: Sequence[str]) -> bool:
     return words[0] in {"num", "n", "count"} and words[1:2] != [] and words[1].isalpha()
+
+
+def _is_earned_count(path: str) -> bool:
+    """Return whether a name is that of a count of what was earned, such as `num_tests_passed`."""
+    words = _words(_leaf(path))
+    return bool(words) and _is_count(words) and not _EARNED.isdisjoint(words)
 
 
 def _is_time(word: str) -> bool:

@@ -150,8 +150,10 @@ class FileReport:
     def known_rewards(self) -> Inferred | None:
         """Return the rewards that were inferred from earlier files of the run, or None."""
         found = self.report.inferred.get((self.run, self.format))
+        found = found or self.report.refused.get((self.run, self.format, self.numbers))
         if found is not None:
             self.guessed, self.left_out = True, found.left_out
+            self.refused, self.choices = found.refused, found.choices
         return found
 
     def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool = False) -> None:
@@ -179,6 +181,10 @@ class ReadReport:
         default_factory=dict[tuple[str, str], Inferred]
     )
     """Rewards that were inferred for each run and format."""
+    refused: dict[tuple[str, str, tuple[str, ...]], Inferred] = field(
+        default_factory=dict[tuple[str, str, tuple[str, ...]], Inferred]
+    )
+    """Refusals for each run, format and set of numeric fields."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0

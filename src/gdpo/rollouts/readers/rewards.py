@@ -217,7 +217,7 @@ class RecordRewards:
         none = np.full(len(rows), NO_KEY)
         sample = Sample(numbers, pair(steps, grouping(steps, ids, prompts, none, none).keys))
         if self._asked is not None:
-            return named_by_user(sample, known, self._asked)
+            return _named(self._file, sample, known, self._asked)
         texts = _texts_of(rows, numbers, known)
         kind: Where = "none" if self._file.format == "columns" else "every"
         found, self._known = _inferred(
@@ -316,7 +316,7 @@ class TableRewards:
             paths = resolved(asked.rewards, [*numbers, *self._reward_texts()])
             self.paths, self.how = paths, "as given"
             if file.format in ("columns", "trl"):
-                self.inferred = named_by_user(self._sample(), self.known, asked.rewards)
+                self.inferred = _named(file, self._sample(), self.known, asked.rewards)
         elif file.format == "gdpo":
             record = schema.field("rewards").type
             names = [field.name for field in record] if pa.types.is_struct(record) else []
@@ -486,6 +486,18 @@ def _joined(arrays: Sequence[np.ndarray]) -> Any:
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
+def _named(file: FileReport, sample: Sample, known: Layout, asked: Sequence[str]) -> Inferred:
+    """Return the rewards that the user named, and report a total that contradicts them."""
+    found = named_by_user(sample, known, asked)
+    if found.contradicts:
+        what = (
+            f"{found.contradicts!r} is not a weighted sum of the rewards, so their weights cannot "
+            "be found in it: give the weights (--weights), or judge the total alone (--rewards)"
+        )
+        file.note(None, what)
+    return found
+
+
 def _inferred(
     file: FileReport,
     sample: Sample,
@@ -506,6 +518,7 @@ def _inferred(
     if found.refused:
         what = f"no reward can be inferred: {found.refused}; name the rewards (--rewards)"
         file.note(None, what)
+        file.report.refused[file.run, file.format, file.numbers] = found
     else:
         file.report.inferred[file.run, file.format] = found
     for path, twin in found.copied:
