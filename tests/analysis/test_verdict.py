@@ -12,7 +12,7 @@ from gdpo.analysis import analyze, as_dict
 from gdpo.analysis.verdict import Action, Verdict, worst
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy
 from gdpo.report import write_rollouts_report
-from gdpo.report.rollouts_summary import rollouts_summary
+from gdpo.report.rollouts_summary import verdict_summary
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -33,7 +33,7 @@ def only_verdict(analysis):
 
 
 def printed(analysis):
-    return " ".join(line.plain for line in rollouts_summary(analysis, width=500, room=40))
+    return " ".join(line.plain for line in verdict_summary(analysis, width=500))
 
 
 def test_few_groups_of_trl_need_every_step(tmp_path):
@@ -81,6 +81,28 @@ def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tm
         analyze(read_rollout_files(folder), low={"format": 2.0}, high={"format": 3.0})
     )
     assert wrong.action is Action.UNKNOWN
+
+
+def test_the_ranges_of_all_rewards_are_asked_for_in_one_command(tmp_path):
+    rows = [
+        {"prompt": f"q{i // 4}", "completion": "x", "a_reward": 1.0, "b_reward": 2.0, "step": 1}
+        for i in range(400)
+    ]
+    file = tmp_path / "1.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    verdict = only_verdict(analyze(read_rollout_files(file, rewards=["a_reward", "b_reward"])))
+    (missing,) = verdict.unchecked
+    assert "--low a_reward=LOWEST,b_reward=LOWEST --high a_reward=HIGHEST," in missing.needs
+
+
+def test_a_reversed_reward_that_is_opposed_calls_for_priorities_and_no_estimator():
+    def draw(random, step, size):
+        common, noise = random.standard_normal((2, *size))
+        return {"small": common + 0.3 * noise, "large": -10 * common + noise}
+
+    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=8, size=(16, 8))))
+    assert (verdict.action, verdict.kind) == (Action.CHANGE, Kind.OPPOSED)
+    assert set(verdict.rewards) == {"small", "large"}
 
 
 @pytest.mark.parametrize(
@@ -134,8 +156,8 @@ BASE = Verdict(
 
 def test_the_sentence_names_the_setting_the_shares_and_the_groups():
     assert BASE.sentence == (
-        "train with gdpo: `format` has 4 % ± 1 of the influence for 50 % of the weight, with gdpo "
-        "24 % ± 2 on the same groups"
+        "train with gdpo: `format` has 4 % ± 1 of the influence for 50 % of the weight, and with "
+        "gdpo 24 % ± 2 on the same groups"
     )
     heavier = replace(BASE, remedy=Remedy("grpo", 5, 0.24, 0.02, 32), from_step=40, more=2)
     assert "train with 5 times the weight of `format`:" in heavier.sentence
@@ -144,6 +166,8 @@ def test_the_sentence_names_the_setting_the_shares_and_the_groups():
     assert "(2 more warnings)" in heavier.sentence
     change = replace(BASE, action=Action.CHANGE, remedy=None)
     assert "4 % ± 1" in change.sentence
+    assert "replayed" not in change.sentence
+    assert "no replayed setting" in replace(change, tried=3).sentence
     assert len({replace(change, causes=(c,)).sentence for c in Cause}) == len(Cause)
 
 

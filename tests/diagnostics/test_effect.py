@@ -45,14 +45,14 @@ PLANTED = {
         [1, 1],
         "grpo",
         (Cause.RANGE, Cause.SPARSE),
-        "Cause: range and sparse",
+        "Causes (range, sparse): ",
     ),
     "sparse and range": (
         batch(std=0.4, varies=0.2),
         [1, 1],
         "grpo",
         (Cause.SPARSE, Cause.RANGE),
-        "Cause: sparse and range",
+        "Causes (sparse, range): ",
     ),
 }
 
@@ -237,10 +237,11 @@ def test_what_was_used_is_not_proposed_and_the_weight_is_raised_for_a_known_esti
 
 def test_the_advice_is_a_setting_that_helps():
     ranged = effect(batch(std=0.1)).remedy
-    assert ranged.startswith("use gdpo. On the same groups, its share would be: ")
+    assert ranged.startswith("use gdpo. On the same groups, `k` would have: gdpo ")
     assert "partial credit" not in ranged
     sparse = effect(batch(varies=0.2), estimator="gdpo").remedy
-    assert sparse.startswith(("use per_reward_batch_std", "multiply the weight of `k` by"))
+    advised = "per_reward_batch_std"
+    assert sparse.startswith(f"use {advised}. On the same groups, `k` would have: {advised} ")
     assert sparse.endswith(
         "Larger groups, easier prompts or partial credit: not known from these rollouts"
     )

@@ -27,7 +27,7 @@ class Unchecked:
     """What the check needs, and how to get it."""
 
     def __str__(self) -> str:
-        return f"{self.check}: {self.reason} (needs {self.needs})"
+        return f"{self.check}, because {self.reason} (needed: {self.needs})"
 
 
 def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
@@ -41,26 +41,27 @@ def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
     groups = run.groups
     if report.scalar_only:
         yield Unchecked(
-            "effect of each reward",
+            "the effect of each reward",
             "the files contain only a scalar reward",
             "the rewards one by one: --rescore, or files that contain them",
         )
     elif len(rewards) > 1 and groups < LEAST_GROUPS:
         how = _logging_steps(run, report)
-        few = f"only {groups} groups"
-        yield Unchecked("effect of each reward", few, f"{LEAST_GROUPS} groups{how}")
+        few = f"there are only {groups} groups"
+        yield Unchecked("the effect of each reward", few, f"{LEAST_GROUPS} groups{how}")
     turns = run.turns()
     total = ", of its sum over the turns" if turns else ""
-    for held in run.findings():
-        if at_unknown_place(held.finding):
-            (name,) = held.finding.rewards
-            yield Unchecked(
-                f"whether `{name}` is learned or out of reach",
-                "its range is unknown",
-                f"--low {name}=LOWEST --high {name}=HIGHEST{total}",
-            )
+    places = [held.finding for held in run.findings() if at_unknown_place(held.finding)]
+    if names := [name for finding in places for name in finding.rewards]:
+        each, value = (("is", "its value is"), ("are", "their values are"))[len(names) > 1]
+        low, high = (",".join(f"{name}={end}" for name in names) for end in ("LOWEST", "HIGHEST"))
+        yield Unchecked(
+            f"whether {' and '.join(f'`{name}`' for name in names)} {each} learned or out of reach",
+            f"{value} in no known range",
+            f"--low {low} --high {high}{total}",
+        )
     if len(turns) > 1 and turns[0].groups < _TURN_GROUPS:
-        few = f"only {turns[0].groups} groups"
+        few = f"there are only {turns[0].groups} groups"
         yield Unchecked("findings about turns", few, f"{_TURN_GROUPS} groups")
 
 

@@ -51,6 +51,8 @@ class Verdict:
     """First of the steps with these groups. None: it was measured over the whole run."""
     remedy: Remedy | None = None
     """The replayed setting to train with."""
+    tried: int = 0
+    """Number of settings that were replayed."""
     more: int = 0
     """Number of further warnings."""
     trained: int = 0
@@ -102,26 +104,26 @@ class Verdict:
         same = self.remedy.groups == self.of_groups
         where = "the same groups" if same else f"{self.remedy.groups:,} of the groups"
         setting = "it" if self.remedy.factor > 1 else self.remedy.estimator
-        return (
-            f"{text}, with {setting} {interval(self.remedy.share, self.remedy.margin)} on {where}"
-        )
+        share = interval(self.remedy.share, self.remedy.margin)
+        return f"{text}, and with {setting} {share} on {where}"
 
     def _change(self) -> str:
         assert self.kind is not None, "a warning calls for the change"
         if self.kind in _BELOW:
             cause = self.causes[0] if self.causes else Cause.SPARSE
             what = _BY_CAUSE[cause].format(names=_names(self.rewards))
-            return f"{what}: {self._shares()}, and no replayed setting gives it more"
+            tried = ", and no replayed setting helps enough" if self.tried else ""
+            return f"{what}: {self._shares()}{tried}"
         return _BY_KIND[self.kind].format(names=_names(self.rewards))
 
     def _unknown(self) -> str:
         if self.rewards:
             return (
-                f"cannot be told for {_names(self.rewards)}: the interval of its influence share "
-                f"contains half of its weight share. Record more than {self.groups:,} groups"
+                f"not known: {self.groups:,} groups are too few to tell whether "
+                f"{_names(self.rewards)} has half of its weight share. Record more groups"
             )
         first = self.unchecked[0]
-        return f"cannot be told ({first.reason}): {first.check} needs {first.needs}"
+        return f"not known: {first.check}, because {first.reason}. Needed: {first.needs}"
 
     def _nothing(self) -> str:
         if self.trained < 2:
@@ -138,7 +140,7 @@ _BY_CAUSE = {
     Cause.MISSING: "check why {names} is missing from many rollouts",
     Cause.SPARSE: "warm-start the policy on {names}, or use easier prompts or larger groups",
     Cause.OPPOSED: "set the weights by priority, or gate the other rewards on {names}",
-    Cause.RANGE: "increase the weight of {names} further",
+    Cause.RANGE: "increase the weight of {names}",
 }
 
 _BY_KIND = {
@@ -189,7 +191,7 @@ def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
     # Of a reward that is constant at an unknown place, nothing is known.
     known = [finding for finding in warnings if not at_unknown_place(finding)]
     if known:
-        return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
+        return replace(_about(_to_act_on(known), base), more=len(warnings) - 1)
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
     if unclear := tuple(_unclear(rewards, learned)):
@@ -200,6 +202,19 @@ def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
 def worst(verdicts: Sequence[Verdict]) -> Verdict | None:
     """Return the most urgent verdict of several runs, or None without runs."""
     return min(verdicts, key=lambda verdict: list(Action).index(verdict.action), default=None)
+
+
+def _to_act_on(warnings: Sequence[Finding]) -> Finding:
+    """Return the worst warning.
+
+    If its reward is opposed to another one, return the warning about both: an estimator changes
+    which of them wins, but cannot raise both.
+    """
+    first = min(warnings, key=lambda finding: finding.rank)
+    if first.kind not in _BELOW:
+        return first
+    opposed = [finding for finding in warnings if finding.kind is Kind.OPPOSED]
+    return next((both for both in opposed if set(first.rewards) < set(both.rewards)), first)
 
 
 def _about(finding: Finding, base: Verdict) -> Verdict:
@@ -220,7 +235,9 @@ def _about(finding: Finding, base: Verdict) -> Verdict:
     )
     limit = Thresholds().under_weighted * verdict.weight_share
     best = best_remedy(finding.remedies, verdict.influence_share, verdict.influence_margin, limit)
-    return verdict if best is None else replace(verdict, action=Action.TRAIN, remedy=best)
+    if best is None:
+        return replace(verdict, tried=len(finding.remedies))
+    return replace(verdict, action=Action.TRAIN, remedy=best, tried=len(finding.remedies))
 
 
 def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[str]:

@@ -10,8 +10,9 @@ block of a running one shows that the reward
 
 where the interval of the share must lie below the limit. The interval is that of the `Look`.
 
-The cause is measured by four factors, whose product is $s_k / v_k$. Each is the ratio of two shares
-that differ in one respect only:
+The cause is measured by four factors. Each is the ratio of two shares that differ in one respect
+only. Their product is $s_k / v_k$, or 0 if $s_k$ is negative. A cause is named if its factor is
+below 0.75. If none is, the smallest factor is named.
 
 | share | what each reward counts |
 |---|---|
@@ -398,8 +399,8 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
 
 
 def _sentence(causes: tuple[Cause, ...], reasons: list[str]) -> str:
-    names = " and ".join(cause.value for cause in causes)
-    return f"Cause: {names}: {', and '.join(reasons)}"
+    names = ", ".join(cause.value for cause in causes)
+    return f"Cause{'s' * (len(causes) > 1)} ({names}): {', and '.join(reasons)}"
 
 
 _WARM_START = (
@@ -433,10 +434,10 @@ def _advice(
     """Return what to do: the replayed settings that help, and what a replay cannot show."""
     if not found:
         return _UNREPLAYED[causes[0]]
-    shares = ", ".join(map(str, found))
+    best = best_remedy(found, reward.share, reward.margin, limit)
+    shares = ", ".join(map(str, sorted(found, key=lambda remedy: remedy is not best)))
     same = found[0].groups == reward.all_groups
     where = "the same groups" if same else f"{found[0].groups:,} of the groups"
-    best = best_remedy(found, reward.share, reward.margin, limit)
     if best is None:
         place = _place(reward, known)
         last = _WARM_START
@@ -446,7 +447,7 @@ def _advice(
     what = f"use {best.estimator}"
     if best.factor > 1:
         what = f"multiply the weight of `{reward.name}` by {best.factor}"
-    advice = f"{what}. On {where}, its share would be: {shares}"
+    advice = f"{what}. On {where}, `{reward.name}` would have: {shares}"
     return ". ".join(filter(None, [advice, _UNTRIED[causes[0]]]))
 
 

@@ -130,7 +130,7 @@ class Finding:
     @property
     def line(self) -> str:
         """Return message and remedy on one line that is safe in a log, whatever the names are."""
-        return one_line(f"{self.message}: {self.remedy}")
+        return one_line(f"{self.message}. {self.remedy[:1].upper()}{self.remedy[1:]}")
 
     @property
     def rank(self) -> tuple[int, int]:
