@@ -23,6 +23,11 @@ def one_line(text: str) -> str:
     return " ".join(visible(text).split())
 
 
+def capitalized(text: str) -> str:
+    """Return the text with a capital first letter."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def shown(character: str) -> str:
     """Return a character, or its code such as `⟨U+202E⟩` if it is hidden."""
     if character.isprintable() or character in _KEPT:

@@ -1,7 +1,11 @@
 """What a run calls for, and which checks could not run."""
 
+import contextlib
+import io
 import json
+import shlex
 from dataclasses import replace
+from math import nan
 
 import numpy as np
 import pytest
@@ -9,10 +13,12 @@ from tests.analysis.planted import Run, analyzed, write_run
 from tests.analysis.rows import run_of
 
 from gdpo.analysis import analyze, as_dict
+from gdpo.analysis.unchecked import _unknown_range
 from gdpo.analysis.verdict import Action, Verdict, worst
+from gdpo.cli import main
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy
 from gdpo.report import write_rollouts_report
-from gdpo.report.rollouts_summary import verdict_summary
+from gdpo.report.rollouts_summary import rollouts_summary, verdict_lines
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -33,7 +39,7 @@ def only_verdict(analysis):
 
 
 def printed(analysis):
-    return " ".join(line.plain for line in verdict_summary(analysis, width=500))
+    return " ".join(line.plain for line in rollouts_summary(analysis, width=500, room=40))
 
 
 def test_few_groups_of_trl_need_every_step(tmp_path):
@@ -47,12 +53,12 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     assert (verdict.action, verdict.groups) == (Action.UNKNOWN, 16)
     (missing,) = verdict.unchecked
     assert "16" in missing.reason
-    assert "64 groups" in missing.needs
-    assert "logging_steps=1" in missing.needs
+    assert "64 groups" in missing.remedy
+    assert "logging_steps=1" in missing.remedy
     assert f"not checked: {missing}" in printed(analysis)
     (run,) = as_dict(analysis)["runs"]
     assert run["unchecked"] == [
-        {"check": missing.check, "reason": missing.reason, "needs": missing.needs}
+        {"check": missing.check, "reason": missing.reason, "remedy": missing.remedy}
     ]
     assert (run["verdict"]["action"], run["verdict"]["groups"]) == ("unknown", 16)
     write_rollouts_report(analysis, tmp_path / "page.html")
@@ -63,15 +69,15 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
 
 def test_few_groups_in_steps_without_gaps_need_more_of_them():
     (missing,) = only_verdict(analyzed(run_with(1, 100, steps=2))).unchecked
-    assert "64 groups" in missing.needs
-    assert "logging_steps" not in missing.needs
+    assert "64 groups" in missing.remedy
+    assert "logging_steps" not in missing.remedy
 
 
 def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tmp_path):
     folder = run_of(tmp_path, [1.0] * 6)
     verdict = only_verdict(analyze(read_rollout_files(folder)))
     assert verdict.action is Action.UNKNOWN
-    assert "--low format=" in verdict.unchecked[0].needs
+    assert "--low format=" in verdict.unchecked[0].remedy
     ranges = {"low": {"format": 0.0}, "high": {"format": 1.0}}
     known = analyze(read_rollout_files(folder), **ranges)
     verdict = only_verdict(known)
@@ -81,18 +87,40 @@ def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tm
         analyze(read_rollout_files(folder), low={"format": 2.0}, high={"format": 3.0})
     )
     assert wrong.action is Action.UNKNOWN
+    assert "wrong" in wrong.unchecked[0].reason
 
 
-def test_the_ranges_of_all_rewards_are_asked_for_in_one_command(tmp_path):
-    rows = [
-        {"prompt": f"q{i // 4}", "completion": "x", "a_reward": 1.0, "b_reward": 2.0, "step": 1}
-        for i in range(400)
-    ]
-    file = tmp_path / "1.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    verdict = only_verdict(analyze(read_rollout_files(file, rewards=["a_reward", "b_reward"])))
+def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_path):
+    """What is printed can be pasted, with numbers in the place of LOWEST and HIGHEST."""
+
+    def draw(random, step, size):
+        return {"form": np.ones(size), "tone": np.zeros(size), "style": random.random(size)}
+
+    folder = write_run(tmp_path / "run", Run(draw, (), {}, steps=8))
+    verdict = only_verdict(analyze(read_rollout_files(folder)))
     (missing,) = verdict.unchecked
-    assert "--low a_reward=LOWEST,b_reward=LOWEST --high a_reward=HIGHEST," in missing.needs
+    assert missing.check == "whether `form` and `tone` are learned"
+    assert verdict.sentence == f"unknown: {missing.reason}. A{missing.remedy[1:]}"
+    assert missing.reason.startswith("the ranges of `form` and `tone` are unknown")
+    pasted = missing.remedy.removeprefix("add ").replace("LOWEST", "0").replace("HIGHEST", "1")
+    options = ["analyze", str(folder), *shlex.split(pasted), "--json", "--no-report"]
+    printed = io.StringIO()
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(printed):
+        main(options)
+    (run,) = json.loads(printed.getvalue())["runs"]
+    assert run["unchecked"] == []
+    assert run["verdict"]["learned"] == ["form"]
+    assert (run["verdict"]["action"], run["verdict"]["rewards"]) == ("change", ["tone"])
+    assert "replayed" not in run["verdict"]["sentence"]
+
+
+def test_a_range_of_turns_is_that_of_their_sum():
+    assert "of the sum" in _unknown_range({"f": nan}, of_sum=True).remedy
+    one = _unknown_range({"f": nan}, of_sum=False)
+    assert one.reason == "the range of `f` is unknown, so it may be learned or out of reach"
+    assert one.remedy == "add --low f=LOWEST --high f=HIGHEST"
+    assert _unknown_range({"a b": nan}, of_sum=False).remedy.startswith("add --low 'a b=LOWEST'")
+    assert "unknown" in _unknown_range({"f": 1.5, "g": nan}, of_sum=False).reason
 
 
 def test_a_reversed_reward_that_is_opposed_calls_for_priorities_and_no_estimator():
@@ -112,12 +140,18 @@ def test_nothing_is_to_do_with_one_reward_or_with_enough_influence_of_each(scale
     analysis = analyzed(run_with(*scales))
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.trained, verdict.unchecked) == (action, trained, ())
-    assert printed(analysis).endswith(f"verdict: {verdict.sentence}")
+    (line,) = verdict_lines(analysis, width=500)
+    assert line.plain == f"verdict: {verdict.sentence}"
+    assert "verdict" not in printed(analysis)
 
 
 def test_a_share_whose_interval_contains_half_of_the_weight_share_needs_more_groups():
     verdict = only_verdict(analyzed(run_with(1, 3.3)))
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.UNKNOWN, None, ("r0",))
+    assert "128 groups are too few" in verdict.sentence
+    assert "`r0` has half of its weight share" in verdict.sentence
+    both = replace(verdict, rewards=("r0", "r2")).sentence
+    assert "`r0` and `r2` have half of their weight shares" in both
 
 
 def test_a_scalar_reward_needs_its_parts(tmp_path):
@@ -129,7 +163,7 @@ def test_a_scalar_reward_needs_its_parts(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     verdict = only_verdict(analyze(read_rollout_files(file)))
     assert verdict.action is Action.UNKNOWN
-    assert "--rescore" in verdict.unchecked[0].needs
+    assert "--rescore" in verdict.unchecked[0].remedy
 
 
 def test_rewards_that_measure_the_same_call_for_a_change():
@@ -156,18 +190,21 @@ BASE = Verdict(
 
 def test_the_sentence_names_the_setting_the_shares_and_the_groups():
     assert BASE.sentence == (
-        "train with gdpo: `format` has 4 % ± 1 of the influence for 50 % of the weight, and with "
-        "gdpo 24 % ± 2 on the same groups"
+        "train with gdpo: `format` has 4 % ± 1 of the influence for 50 % of the weight. With this "
+        "setting, it would have 24 % ± 2 on the same groups"
     )
     heavier = replace(BASE, remedy=Remedy("grpo", 5, 0.24, 0.02, 32), from_step=40, more=2)
-    assert "train with 5 times the weight of `format`:" in heavier.sentence
+    assert "train with grpo and 5 times the weight of `format`:" in heavier.sentence
     assert "over 64 groups from step 40" in heavier.sentence
     assert "on 32 of the groups" in heavier.sentence
     assert "(2 more warnings)" in heavier.sentence
     change = replace(BASE, action=Action.CHANGE, remedy=None)
-    assert "4 % ± 1" in change.sentence
-    assert "replayed" not in change.sentence
-    assert "no replayed setting" in replace(change, tried=3).sentence
+    assert change.sentence == (
+        "warm-start the policy on `format`, or use easier prompts or larger groups: `format` has "
+        "4 % ± 1 of the influence for 50 % of the weight"
+    )
+    tried = replace(change, replayed=2).sentence
+    assert tried == f"{change.sentence}, and no replayed setting helps enough"
     assert len({replace(change, causes=(c,)).sentence for c in Cause}) == len(Cause)
 
 

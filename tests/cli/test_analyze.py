@@ -131,11 +131,11 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     assert "`quiet`" in finding
     share = table["quiet"].partition("50 %")[2].strip()
     assert out.count(share) == 3  # in the table, the finding and the verdict
+    assert "\nverdict: train with gdpo: `quiet` has " in out
     assert "→" in out
-    page, *verdict = lines[lines.index("page with curves and texts: analysis.html") :]
-    assert page.endswith(": analysis.html")
-    assert verdict[0].startswith("verdict: train with gdpo: `quiet` has ")
-    assert all(line.startswith("  ") for line in verdict[1:])
+    (page,) = [place for place, line in enumerate(lines) if line.endswith(": analysis.html")]
+    assert lines[page + 1].startswith("verdict: ")  # the end of the output
+    assert all(line.startswith("  ") for line in lines[page + 2 :])
     assert "\x1b" not in out
 
 
@@ -526,7 +526,7 @@ def test_a_page_is_written_beside_a_given_file(gdpo_says, dump, monkeypatch):
         monkeypatch.chdir(place)
         code, out, _ = gdpo_says("analyze", file, *COLUMNS)
         assert code == 0
-        assert ": analysis.html\n" in out
+        assert ": analysis.html\nverdict: " in out
         assert (place / "analysis.html").is_file()
 
 

@@ -45,14 +45,14 @@ PLANTED = {
         [1, 1],
         "grpo",
         (Cause.RANGE, Cause.SPARSE),
-        "Causes (range, sparse): ",
+        "Cause (range and sparse): ",
     ),
     "sparse and range": (
         batch(std=0.4, varies=0.2),
         [1, 1],
         "grpo",
         (Cause.SPARSE, Cause.RANGE),
-        "Causes (sparse, range): ",
+        "Cause (sparse and range): ",
     ),
 }
 
@@ -240,13 +240,14 @@ def test_the_advice_is_a_setting_that_helps():
     assert ranged.startswith("use gdpo. On the same groups, `k` would have: gdpo ")
     assert "partial credit" not in ranged
     sparse = effect(batch(varies=0.2), estimator="gdpo").remedy
-    advised = "per_reward_batch_std"
-    assert sparse.startswith(f"use {advised}. On the same groups, `k` would have: {advised} ")
+    assert sparse.startswith("use per_reward_batch_std. On the same groups, `k` would have: per")
+    assert ", gdpo with 2 times the weight 28 %" in sparse
     assert sparse.endswith(
         "Larger groups, easier prompts or partial credit: not known from these rollouts"
     )
     opposed = effect(batch(against=1.2), [1, 2], "gdpo").remedy
-    assert "multiply the weight of `k` by" in opposed
+    assert opposed.startswith("with gdpo, multiply the weight of `k` by 2. On the same groups, ")
+    assert "`k` would have: gdpo with 2 times the weight" in opposed
     assert opposed.endswith("Or gate the other rewards on it")
 
 
@@ -255,11 +256,13 @@ def test_a_warm_start_is_advised_only_where_no_setting_helps_and_the_reward_is_a
     for bounds, warm in (((-0.8, 20), True), ((-20, 20), False), (None, False)):
         low, high = (None, None) if bounds is None else ([bounds[0], 0], [bounds[1], 1])
         finding = effect(rewards, [0.01, 1], "gdpo", low=low, high=high)
-        assert finding.remedy.startswith("no setting that was replayed on the same groups helps (")
-        assert ("warm-start" in finding.remedy) == warm
-        assert ("increase the weight of `k` further" in finding.remedy) != warm
+        assert finding.remedy.startswith("none of the replayed settings gives `k` half of its ")
+        assert not any(remedy.share >= 0.5 * 0.01 / 1.01 for remedy in finding.remedies)
+        assert all(str(remedy) in finding.remedy for remedy in finding.remedies)
+        assert ("Warm-start" in finding.remedy) == warm
+        assert ("by more than 20" in finding.remedy) != warm
     helped = effect(batch(std=0.1), low={"k": 0}, high={"k": 100})
-    assert "warm-start" not in helped.remedy
+    assert "arm-start" not in helped.remedy
 
 
 def test_long_runs_are_thinned_evenly():

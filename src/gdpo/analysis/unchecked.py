@@ -1,6 +1,7 @@
-"""Lists the checks that could not run on a run, and what each of them needs."""
+"""Lists the checks that could not run on a run, and what to do about each."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import nan
@@ -22,12 +23,12 @@ class Unchecked:
     check: str
     """What was not checked."""
     reason: str
-    """What the files contain."""
-    needs: str
-    """What the check needs, and how to get it."""
+    """What is missing, as a sentence without a capital letter and a period."""
+    remedy: str
+    """What to do, so that the check can run."""
 
     def __str__(self) -> str:
-        return f"{self.check}, because {self.reason} (needed: {self.needs})"
+        return f"{self.check}: {self.reason} ({self.remedy})"
 
 
 def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
@@ -38,31 +39,54 @@ def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
         report: What was read.
     """
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
-    groups = run.groups
+    turns = run.turns()
     if report.scalar_only:
         yield Unchecked(
-            "the effect of each reward",
+            "effect of each reward",
             "the files contain only a scalar reward",
-            "the rewards one by one: --rescore, or files that contain them",
+            "pass --rescore, or files that contain the rewards one by one",
         )
-    elif len(rewards) > 1 and groups < LEAST_GROUPS:
-        how = _logging_steps(run, report)
-        few = f"there are only {groups} groups"
-        yield Unchecked("the effect of each reward", few, f"{LEAST_GROUPS} groups{how}")
-    turns = run.turns()
-    total = ", of its sum over the turns" if turns else ""
-    places = [held.finding for held in run.findings() if at_unknown_place(held.finding)]
-    if names := [name for finding in places for name in finding.rewards]:
-        each, value = (("is", "its value is"), ("are", "their values are"))[len(names) > 1]
-        low, high = (",".join(f"{name}={end}" for name in names) for end in ("LOWEST", "HIGHEST"))
-        yield Unchecked(
-            f"whether {' and '.join(f'`{name}`' for name in names)} {each} learned or out of reach",
-            f"{value} in no known range",
-            f"--low {low} --high {high}{total}",
-        )
+    elif len(rewards) > 1 and run.groups < LEAST_GROUPS:
+        record = f"record at least {LEAST_GROUPS} groups{_logging_steps(run, report)}"
+        yield Unchecked("effect of each reward", _only(run.groups), record)
+    places = {
+        held.finding.rewards[0]: held.finding.evidence.get("saturation", nan)
+        for held in run.findings()
+        if at_unknown_place(held.finding)
+    }
+    if places:
+        yield _unknown_range(places, of_sum=bool(turns))
     if len(turns) > 1 and turns[0].groups < _TURN_GROUPS:
-        few = f"there are only {turns[0].groups} groups"
-        yield Unchecked("findings about turns", few, f"{_TURN_GROUPS} groups")
+        record = f"record at least {_TURN_GROUPS} groups"
+        yield Unchecked("findings about turns", _only(turns[0].groups), record)
+
+
+def _only(groups: int) -> str:
+    return f"there {'is only 1 group' if groups == 1 else f'are only {groups} groups'}"
+
+
+def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
+    """Return what to add for rewards that are constant, with all of them in one pair of options.
+
+    Args:
+        places: Where each reward is in its declared range. NaN: it has no range.
+        of_sum: Whether the range is that of the sum over turns.
+    """
+    names = [f"`{name}`" for name in places]
+    ranges, they, are = "the range", "it", "is"
+    if len(names) > 1:
+        ranges, they, are = "the ranges", "they", "are"
+    wrong = all(place == place for place in places.values())
+    state = f"{'wrong' if wrong else 'unknown'}, so {they} may be learned or out of reach"
+    low, high = (
+        shlex.quote(",".join(f"{name}={end}" for name in places)) for end in ("LOWEST", "HIGHEST")
+    )
+    total = " (of the sum over the turns)" if of_sum else ""
+    return Unchecked(
+        f"whether {' and '.join(names)} {are} learned",
+        f"{ranges} of {' and '.join(names)} {are} {state}",
+        f"add --low {low} --high {high}{total}",
+    )
 
 
 def at_unknown_place(finding: Finding) -> bool:
@@ -76,4 +100,4 @@ def _logging_steps(run: RunAnalysis, report: ReadReport) -> str:
     gaps = [later - step for step, later in pairwise(run.steps)]
     if "trl" not in report.formats or not gaps or min(gaps) == 1:
         return ""
-    return ": TRL writes only every logging step; set logging_steps=1"
+    return ". TRL writes only every logging step: set logging_steps=1"

@@ -6,6 +6,7 @@ from enum import StrEnum
 from math import nan
 from typing import Any
 
+from gdpo._text import capitalized
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.analysis.unchecked import Unchecked, at_unknown_place
 from gdpo.diagnostics import Finding, Thresholds
@@ -49,10 +50,10 @@ class Verdict:
     """Number of groups over which the influence share was measured."""
     from_step: int | None = None
     """First of the steps with these groups. None: it was measured over the whole run."""
+    replayed: int = 0
+    """Number of settings that were replayed on these groups."""
     remedy: Remedy | None = None
     """The replayed setting to train with."""
-    tried: int = 0
-    """Number of settings that were replayed."""
     more: int = 0
     """Number of further warnings."""
     trained: int = 0
@@ -88,7 +89,8 @@ class Verdict:
         assert self.remedy is not None, "a setting was replayed"
         if self.remedy.factor == 1:
             return self.remedy.estimator
-        return f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
+        times = f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
+        return f"{self.remedy.estimator} and {times}"
 
     def _shares(self) -> str:
         own = interval(self.influence_share, self.influence_margin)
@@ -103,27 +105,29 @@ class Verdict:
             return text
         same = self.remedy.groups == self.of_groups
         where = "the same groups" if same else f"{self.remedy.groups:,} of the groups"
-        setting = "it" if self.remedy.factor > 1 else self.remedy.estimator
         share = interval(self.remedy.share, self.remedy.margin)
-        return f"{text}, and with {setting} {share} on {where}"
+        return f"{text}. With this setting, it would have {share} on {where}"
 
     def _change(self) -> str:
         assert self.kind is not None, "a warning calls for the change"
         if self.kind in _BELOW:
             cause = self.causes[0] if self.causes else Cause.SPARSE
             what = _BY_CAUSE[cause].format(names=_names(self.rewards))
-            tried = ", and no replayed setting helps enough" if self.tried else ""
-            return f"{what}: {self._shares()}{tried}"
+            enough = ", and no replayed setting helps enough" if self.replayed else ""
+            return f"{what}: {self._shares()}{enough}"
         return _BY_KIND[self.kind].format(names=_names(self.rewards))
 
     def _unknown(self) -> str:
         if self.rewards:
+            each = "has half of its weight share"
+            if len(self.rewards) > 1:
+                each = "have half of their weight shares"
             return (
-                f"not known: {self.groups:,} groups are too few to tell whether "
-                f"{_names(self.rewards)} has half of its weight share. Record more groups"
+                f"unknown: {self.groups:,} groups are too few to tell whether "
+                f"{_names(self.rewards)} {each}. Record more groups"
             )
         first = self.unchecked[0]
-        return f"not known: {first.check}, because {first.reason}. Needed: {first.needs}"
+        return f"unknown: {first.reason}. {capitalized(first.remedy)}"
 
     def _nothing(self) -> str:
         if self.trained < 2:
@@ -232,12 +236,11 @@ def _about(finding: Finding, base: Verdict) -> Verdict:
         influence_margin=found.get("influence_margin", nan),
         of_groups=round(found["groups"]),
         from_step=None if start is None else round(start),
+        replayed=len(finding.remedies),
     )
     limit = Thresholds().under_weighted * verdict.weight_share
     best = best_remedy(finding.remedies, verdict.influence_share, verdict.influence_margin, limit)
-    if best is None:
-        return replace(verdict, tried=len(finding.remedies))
-    return replace(verdict, action=Action.TRAIN, remedy=best, tried=len(finding.remedies))
+    return verdict if best is None else replace(verdict, action=Action.TRAIN, remedy=best)
 
 
 def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ from gdpo.report.rollouts_summary import (
     LINES,
     estimators_summary,
     rollouts_summary,
-    verdict_summary,
+    verdict_lines,
 )
 from gdpo.rollouts.readers import ReadReport, RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files
@@ -38,7 +38,8 @@ from gdpo.rollouts.readers.report import groups_of_one, without_rewards
 _PAUSE_S = 3.0
 _WIDTH = 100
 _AROUND = 2
-"""Number of lines printed before the summary (input paths) and after it (path of the page)."""
+"""Number of lines printed before the summary (input paths) and after it (path of the page). The
+verdict follows as the last line."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:
@@ -128,7 +129,7 @@ def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
         except OSError as error:  # the disk may have space again at the next repetition
             place = error.filename or options.page
             _print_line(f"could not write the page {place}: {error.strerror}", console)
-    _print_verdict(analysis, options, console)
+        _print_verdict(analysis, options, console)
     return bad
 
 
@@ -223,14 +224,17 @@ def _print_analysis(
         print(json.dumps(json.loads(to_json(everything))), flush=True)
         return
     width, whole = _width(console), not console.is_terminal
-    lines = rollouts_summary(analysis, width=width, room=LINES - _AROUND, whole=whole)
+    room = LINES - _AROUND - len(verdict_lines(analysis, width=width))
+    lines = rollouts_summary(analysis, width=width, room=room, whole=whole)
     for line in (*lines, *estimators_summary(analysis, width=width, whole=whole)):
         console.print(line, soft_wrap=True)
 
 
 def _print_verdict(analysis: Analysis, options: AnalyzeOptions, console: Console) -> None:
-    for line in () if options.json else verdict_summary(analysis, width=_width(console)):
-        console.print(line, soft_wrap=True)
+    """Print the verdict, which is the end of the output."""
+    if not options.json:
+        for line in verdict_lines(analysis, width=_width(console)):
+            console.print(line, soft_wrap=True)
 
 
 def _width(console: Console) -> int:

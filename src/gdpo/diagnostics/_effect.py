@@ -10,9 +10,9 @@ block of a running one shows that the reward
 
 where the interval of the share must lie below the limit. The interval is that of the `Look`.
 
-The cause is measured by four factors. Each is the ratio of two shares that differ in one respect
-only. Their product is $s_k / v_k$, or 0 if $s_k$ is negative. A cause is named if its factor is
-below 0.75. If none is, the smallest factor is named.
+The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative. Each
+is the ratio of two shares that differ in one respect only. A cause is named if its factor is below
+0.75, and the one with the smallest factor is named in any case:
 
 | share | what each reward counts |
 |---|---|
@@ -31,6 +31,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Bool
 
+from gdpo._text import capitalized
 from gdpo.diagnostics._looks import LEAST_GROUPS, Look, few
 from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics.diagnosis import (
@@ -45,7 +46,7 @@ from gdpo.diagnostics.diagnosis import (
     times,
 )
 from gdpo.diagnostics.influence import Influence, Vector
-from gdpo.diagnostics.replay import best_remedy
+from gdpo.diagnostics.replay import FACTORS, best_remedy
 
 Bools: TypeAlias = Bool[np.ndarray, " reward"]
 
@@ -399,8 +400,8 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
 
 
 def _sentence(causes: tuple[Cause, ...], reasons: list[str]) -> str:
-    names = ", ".join(cause.value for cause in causes)
-    return f"Cause{'s' * (len(causes) > 1)} ({names}): {', and '.join(reasons)}"
+    names = " and ".join(cause.value for cause in causes)
+    return f"Cause ({names}): {', and '.join(reasons)}"
 
 
 _WARM_START = (
@@ -420,7 +421,7 @@ _UNREPLAYED = {
     Cause.MISSING: "check why it is missing",
     Cause.SPARSE: "use larger groups, easier prompts or partial credit",
     Cause.OPPOSED: "set the weights by priority, or gate the other rewards on it",
-    Cause.RANGE: "normalize each reward separately (estimator gdpo)",
+    Cause.RANGE: "increase its weight",
 }
 
 
@@ -434,21 +435,24 @@ def _advice(
     """Return what to do: the replayed settings that help, and what a replay cannot show."""
     if not found:
         return _UNREPLAYED[causes[0]]
-    best = best_remedy(found, reward.share, reward.margin, limit)
-    shares = ", ".join(map(str, sorted(found, key=lambda remedy: remedy is not best)))
     same = found[0].groups == reward.all_groups
     where = "the same groups" if same else f"{found[0].groups:,} of the groups"
+    best = best_remedy(found, reward.share, reward.margin, limit)
+    listed = ", ".join(map(str, sorted(found, key=lambda each: each is not best)))
+    shares = f"On {where}, `{reward.name}` would have: {listed}"
     if best is None:
         place = _place(reward, known)
-        last = _WARM_START
-        if place is None or place > _BOTTOM:
-            last = f"{_UNREPLAYED[causes[0]]}, or increase the weight of `{reward.name}` further"
-        return f"no setting that was replayed on {where} helps ({shares}): {last}"
+        last = f"multiply its weight by more than {FACTORS[-1]}"
+        if place is not None and place <= _BOTTOM:
+            last = _WARM_START
+        elif causes[0] is not Cause.RANGE:
+            last = f"{_UNREPLAYED[causes[0]]}, or {last}"
+        half = f"none of the replayed settings gives `{reward.name}` half of its weight share"
+        return f"{half}. {shares}. {capitalized(last)}"
     what = f"use {best.estimator}"
     if best.factor > 1:
-        what = f"multiply the weight of `{reward.name}` by {best.factor}"
-    advice = f"{what}. On {where}, `{reward.name}` would have: {shares}"
-    return ". ".join(filter(None, [advice, _UNTRIED[causes[0]]]))
+        what = f"with {best.estimator}, multiply the weight of `{reward.name}` by {best.factor}"
+    return ". ".join(filter(None, [what, shares, _UNTRIED[causes[0]]]))
 
 
 _BOTTOM = 0.05

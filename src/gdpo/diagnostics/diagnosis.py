@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple, TypeAlias
 
 from gdpo._naming import did_you_mean
-from gdpo._text import one_line
+from gdpo._text import capitalized, one_line
 from gdpo.diagnostics._batch import Scored
 from gdpo.diagnostics.influence import Influence
 from gdpo.errors import ConfigError
@@ -130,7 +130,7 @@ class Finding:
     @property
     def line(self) -> str:
         """Return message and remedy on one line that is safe in a log, whatever the names are."""
-        return one_line(f"{self.message}. {self.remedy[:1].upper()}{self.remedy[1:]}")
+        return one_line(f"{self.message}. {capitalized(self.remedy)}")
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from gdpo.diagnostics.influence import Influence, pooled, replayed_influence
 TRIED = ("gdpo", "per_reward_batch_std")
 """Estimators that are replayed for a reward that has less effect than its weight."""
 
-_FACTORS = (2, 3, 5, 10, 20)
+FACTORS = (2, 3, 5, 10, 20)
 """Factors by which the weight of the reward is raised, until its share is reached."""
 
 _MOST_VALUES = 2**18
@@ -62,7 +62,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     others = [Remedy(estimator) for estimator in TRIED if {estimator} != used]
     found = [_tried(steps, batches, name, other) for other in others]
     base = steps[0].estimator if len(used) == 1 and used <= set(_WEIGHTED) else "grpo"
-    for factor in _FACTORS:
+    for factor in FACTORS:
         raised = _tried(steps, batches, name, Remedy(str(base), factor))
         if raised.share >= wanted:
             found.append(raised)

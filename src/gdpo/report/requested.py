@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gdpo._text import visible
+from gdpo._text import capitalized, visible
 from gdpo.advantages import AdvantageRule
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.trained import TrainedAnalysis
@@ -102,7 +102,7 @@ def _table(shares: Sequence[RequestedShare]) -> Table:
 def note(shares: Sequence[RequestedShare]) -> str:
     """Return an explanation of the headings and of the statuses that occur."""
     found = [
-        f"{status[:1].upper()}{status[1:]}: {meaning}."
+        f"{capitalized(status)}: {meaning}."
         for status, meaning in _MEANINGS.items()
         if any(status in share.statuses for share in shares)
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdpo._files import write_whole
-from gdpo._text import one_line, visible
+from gdpo._text import capitalized, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis
@@ -205,7 +205,7 @@ def _sentences(analysis: Analysis) -> Iterator[str]:
         message = shortened(visible(held.finding.message), 600)
         when = when_found(run, held)
         sentence = f"{where}{when}{message}"
-        yield f"{sentence[0].upper()}{sentence[1:]}."
+        yield f"{capitalized(sentence)}."
     if len(warnings) > 1:
         yield f"{len(warnings) - 1} more warning{'s' * (len(warnings) > 2)} below."
     if not warnings:
@@ -218,7 +218,7 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
     others = [r for r in analysis.replayed if r.estimator != r.baseline and r.steps]
     if others and analysis.report.scalar_only:
         sentence = scalar_only(analysis.report)
-        yield f"{sentence[0].upper()}{sentence[1:]}."
+        yield f"{capitalized(sentence)}."
     elif analysis.weights_to_give:
         yield (
             "No estimator gives the recorded advantages with weights of 1. If the run used other "

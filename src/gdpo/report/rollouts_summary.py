@@ -1,6 +1,7 @@
 """Summarizes an analysis in about 24 lines for a terminal, for `gdpo analyze`.
 
-The last lines are what could not be checked, and the verdict.
+The last lines of the summary are what could not be checked. `verdict_lines` are printed after
+everything else.
 
 Control characters in text from files are made visible, so that they have no effect on the terminal.
 """
@@ -36,7 +37,7 @@ from gdpo.rollouts.readers.report import ready_command
 LINES = 24
 """Number of lines that fit on a screen. The worst finding and three rewards are always printed."""
 
-INTERVALS = "±: half the width of the 95 % confidence interval, over the groups of the run"
+INTERVALS = "±: half the width of the 95 % confidence interval, over the groups of the whole run"
 """Explains the shares of the table."""
 
 _NOTICES, _REWARDS, _PROBLEM = 3, 6, 160
@@ -62,8 +63,6 @@ def rollouts_summary(
 ) -> list[Text]:
     """Return lines to print with rich: the data read, the rewards, and findings by severity.
 
-    The lines of `verdict_summary` come last, and count as part of the room.
-
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
         width: Width of the terminal in cells. Longer lines are wrapped.
@@ -77,36 +76,31 @@ def rollouts_summary(
     lines += [line for run in analysis.runs[:2] for line in wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
+    end = list(_not_checked(analysis, width))
     turns = list(_turns(analysis, width, whole=whole))
-    room -= len(verdict_summary(analysis, width=width))
+    room -= len(end)
     rest = room - len(lines) - len(turns) - _FINDING
     lines += _rewards(analysis, width, rest, whole=whole)
     lines += turns
-    return [*lines, *_findings(analysis, width, room - len(lines))]
+    return [*lines, *_findings(analysis, width, room - len(lines)), *end]
 
 
-def verdict_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
-    """Return lines that say what could not be checked in any run, and the verdict on the worst run.
+def verdict_lines(analysis: Analysis, *, width: int = 100) -> list[Text]:
+    """Return the verdict for the worst run. The list is empty if no run was analyzed.
 
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
         width: Width of the terminal in cells.
     """
-    missing = dict.fromkeys(str(each) for run in analysis.runs for each in analysis.unchecked(run))
-    lines = list[Text]()
-    if missing:
-        text = f"not checked: {one_line('; '.join(missing))}"
-        lines += wrapped([_cut(text, 2 * width - 4, " … (--json prints all)")], width)
-    if verdict := analysis.worst_verdict():
-        where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
-        text = f"verdict: {where}{one_line(verdict.sentence)}"
-        lines += (_bold(line) for line in wrapped([_cut(text, 3 * width - 8)], width))
+    verdict = analysis.worst_verdict()
+    if verdict is None:
+        return []
+    where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
+    text = f"verdict: {where}{one_line(verdict.sentence)}"
+    lines = list(wrapped([_cut(text, 3 * width - 8)], width))
+    for line in lines:
+        line.stylize("bold")
     return lines
-
-
-def _bold(line: Text) -> Text:
-    line.stylize("bold")
-    return line
 
 
 def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
@@ -359,6 +353,14 @@ def _finding(run: RunAnalysis, held: HeldFinding, width: int, *, named: bool) ->
     message = f"{where}{when}{one_line(finding.message)}"
     remedy = one_line(with_options(finding.remedy))
     yield from finding_lines(finding.severity, message, remedy, width)
+
+
+def _not_checked(analysis: Analysis, width: int) -> Iterator[Text]:
+    """Yield what could not be checked in any run."""
+    missing = dict.fromkeys(str(each) for run in analysis.runs for each in analysis.unchecked(run))
+    if missing:
+        text = f"not checked: {one_line('; '.join(missing))}"
+        yield from wrapped([_cut(text, 2 * width - 4, " … (--json prints all)")], width)
 
 
 def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._files import write_whole
+from gdpo._text import capitalized
 from gdpo.diagnostics import Diagnosis, diagnose
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.errors import MissingExtraError
@@ -60,7 +61,7 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
     diagnosis = _diagnose_the_end(job, run, last.step)
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
-        notes += [f"warning: {f.message}. {f.remedy[:1].upper()}{f.remedy[1:]}" for f in warnings]
+        notes += [f"warning: {f.message}. {capitalized(f.remedy)}" for f in warnings]
     facts = {"finished": now(), "steps": last.step}
     text = readme(
         job.recipe,
