@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from benchmarks.layouts import judge
 from tests.cli.test_analyze_layouts import run_commands, written
@@ -234,7 +235,7 @@ def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, tmp
         return
     assert code == 2
     assert "! " in out
-    both = [["a_reward", "b_reward"], ["reward", "a_reward", "b_reward"]]
+    both = [["a_reward", "b_reward"], ["reward", "a_reward", "b_reward"], ["reward"]]
     assert run_commands(gdpo_says, err) == both
 
 
@@ -264,3 +265,99 @@ def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_sa
         written(folder / f"completions_{s:05d}", "parquet", rows)
     (run,) = analyzed(gdpo_says, tmp_path)["runs"]
     assert [reward["name"] for reward in run["rewards"]] == ["correct", "short"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("name", ["prompt_uid", "qid", "question_idx", "task_id"])
+def test_ids_of_groups_have_many_names(gdpo_says, tmp_path, kind, name):
+    rows = [
+        {"step": s, name: s * 8 + p, "output": f"{g}", "a_reward": a, "b_reward": b}
+        for s, p, g, a, b in rollouts()
+    ]
+    assert analyzed(gdpo_says, written(tmp_path / "run", kind, rows))["groups"]["count"] == 64
+
+
+@pytest.mark.parametrize("form", [dict, list, "pairs", json.dumps])
+def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(gdpo_says, tmp_path, form):
+    made = {"pairs": lambda found: [{"name": n, "value": v} for n, v in found.items()]}
+    made[list] = lambda found: list(found.values())
+    rows = [
+        {"step": s}
+        | text(s, p, g)
+        | {"rewards": made.get(form, form)({"0": a, "1": b}), "total": a + 0.1 * b}
+        for s, p, g, a, b in rollouts()
+    ]
+    table = pa.Table.from_pylist(rows)
+    with pa.ipc.new_file(tmp_path / "run.arrow", table.schema) as file:
+        file.write_table(table)
+    (run,) = analyzed(gdpo_says, tmp_path / "run.arrow")["runs"]
+    shares = [reward["weight_share"] for reward in run["rewards"]]
+    assert shares == pytest.approx([1 / 1.1, 0.1 / 1.1])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, tmp_path, kind):
+    """In the first file, the total does not show the weights, because a reward is constant."""
+    (tmp_path / "run").mkdir()
+    for s in range(8):
+        rows = [
+            {"step": s}
+            | text(s, p, g)
+            | {"correct": a, "rouge": b * (s > 0), "reward": a + 0.1 * b * (s > 0)}
+            for _, p, g, a, b in rollouts(steps=1, prompts=2)
+        ]
+        written(tmp_path / "run" / f"step_{s}", kind, rows)
+    found = analyzed(gdpo_says, tmp_path / "run")
+    assert found["notices"] == []
+    (run,) = found["runs"]
+    shares = {reward["name"]: reward["weight_share"] for reward in run["rewards"]}
+    assert shares == pytest.approx({"correct": 1 / 1.1, "rouge": 0.1 / 1.1}, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_refusal_holds_for_all_files_of_a_run(gdpo_says, tmp_path, kind):
+    """In the last file alone, the product is a sum, because one reward is constant."""
+    (tmp_path / "run").mkdir()
+    for s in range(3):
+        rows = [
+            {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a * b}
+            for _, p, g, a, random in rollouts(steps=1)
+            for b in [1.0 if s == 2 else random]
+        ]
+        written(tmp_path / "run" / f"step_{s}", kind, rows)
+    code, _, err = gdpo_says("analyze", tmp_path / "run", "--no-report")
+    assert (code, "not a weighted sum" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"example_id": 1},
+        {"prompt_idx": 1, "response_tokens": 12},
+        {"gen_step": 1},
+    ],
+    ids=["verifiers-results", "open-instruct", "ms-swift-ray"],
+)
+def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(
+    gdpo_says, tmp_path, fields
+):
+    rows = [
+        {"step": s}
+        | text(s, p, g)
+        | {name: s * 8 + p if "id" in name else s for name in fields}
+        | {"a_reward": a, "b_reward": b, "reward": a + 0.1 * b}
+        for s, p, g, a, b in rollouts()
+    ]
+    (run,) = analyzed(gdpo_says, written(tmp_path / "run", "jsonl", rows))["runs"]
+    assert [reward["name"] for reward in run["rewards"]] == ["a_reward", "b_reward"]
+
+
+def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(gdpo_says, tmp_path):
+    rows = [
+        {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a * b}
+        for s, p, g, a, b in rollouts()
+    ]
+    path = written(tmp_path / "run", "jsonl", rows)
+    code, out, _ = gdpo_says("analyze", path, "--rewards", "a_reward,b_reward", "--no-report")
+    assert (code, "'reward' is not the sum of the rewards" in out) == (0, True)
+    assert "\n! " in out

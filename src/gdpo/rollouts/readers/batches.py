@@ -297,7 +297,7 @@ def _offer(file: FileReport, numbers: Iterable[str], fields: Mapping[str, Kind])
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
     if is_like_rollouts(fields):
-        file.numbers = tuple(islice(numbers, MOST_OFFERED))
+        file.numbers = file.shape = tuple(islice(numbers, MOST_OFFERED))
         file.step = layout(None, fields).step
 
 

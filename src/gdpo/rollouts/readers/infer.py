@@ -103,7 +103,8 @@ _ADDED_UP = 24
 _STEPS = (
     *("step", "global_step", "gen_step", "iteration", "iter", "global_steps", "train_step"),
     *("training_step", "trainer_step", "rollout_step", "optimizer_step", "update_step"),
-    *("step_idx", "step_id", "iteration_idx", "update"),
+    *("step_idx", "step_id", "iteration_idx", "update", "epoch_step", "policy_step", "batch_step"),
+    *("batch_idx", "batch_index", "batch_id"),
 )
 _GROUPS = (
     *("group_id", "group", "group_index", "prompt_id", "problem_id", "uid", "group_idx"),
@@ -208,7 +209,7 @@ _NEVER = frozenset(
     | {"pred", "preds", "prediction", "predicted", "predictions", "guess", "parsed", "extracted"}
     | {"difficulty", "level", "grade", "tier", "split", "fold", "category", "cluster", "domain"}
     | {"source", "case", "cases", "year", "age", "advantage", "advantages", "adv", "return"}
-    | {"weight", "weights", "flag", "staleness", "lag", "batch", "bucket"}
+    | {"weight", "weights", "flag", "staleness", "lag", "batch", "bucket", "eos", "clip", "hint"}
 )
 """A field is never inferred to be a reward if its name contains one of these words. The same list
 applies to all formats."""
@@ -428,17 +429,11 @@ class Inferred:
     copied: tuple[tuple[str, str], ...] = ()
     """Fields named `reward` or `score` that repeat another field, with that field."""
     contradicts: str = ""
-    """Name of a total that is not a weighted sum of the rewards that the user named, if any."""
+    """Name of a total that shows that the weights of the rewards are not those assumed, if any."""
     refused: str = ""
     """Reason why the rewards cannot be inferred. Empty if they were."""
     choices: tuple[tuple[str, ...], ...] = ()
     """Readings between which the file does not decide, each as a list of rewards."""
-
-    def without(self, name: str) -> "Inferred":
-        """Return the other rewards."""
-        kept = {other: path for other, path in self.names.items() if other != name}
-        weights = {other: weight for other, weight in self.weights.items() if other != name}
-        return replace(self, names=kept, weights=weights)
 
     @property
     def how(self) -> str:
@@ -522,7 +517,7 @@ def infer(
         return Inferred(refused=why)
     out: dict[str, Reason] = dict.fromkeys(copied, "copy")
     sure = kind == "named" or (kind == "object" and not _is_measures(prefix))
-    others = [p for p in rest if p not in parts and _is_likely(p) and not isinstance(p, Inner)]
+    others = [p for p in rest if p not in parts and (_is_likely(p) or _is_earned_count(p))]
     for paths in (parts, others):
         named = sure and paths is parts
         doubtful = [] if named else [path for path in paths if not is_named_reward(path)]
@@ -532,13 +527,8 @@ def infer(
         out |= _copies(free, numbers, kept, sure=named, parts=paths is parts)
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
-    found = _settled(
-        _Candidates(kind, prefix, parts, others, totals, rest, numbers, out, described)
-    )
-    idle = [name for name, weight in found.weights.items() if weight == 0]
-    for name in idle:
-        if (why := _ruled_out(found.names[name], sample)) is not None:
-            found, out = found.without(name), out | {found.names[name]: why}
+    candidates = _Candidates(kind, prefix, parts, others, totals, rest, numbers, out, described)
+    found = _without_idle(_settled(candidates), sample)
     if found.refused:
         return found
     taken = {*found.names.values(), found.total}
@@ -547,8 +537,35 @@ def infer(
     left: dict[str, Reason] = {p: "name" for p in rest + unused if p not in taken}
     repeated = tuple((p, q) for p, q in copied.items() if q in taken)
     return replace(
-        found, left_out={**left, **out, **found.left_out}, prefix=prefix, copied=repeated
+        found,
+        left_out={**left, **out, **found.left_out},
+        prefix=prefix,
+        copied=repeated,
+        contradicts=_contradicted(found, numbers),
     )
+
+
+def _without_idle(found: Inferred, sample: Sample) -> Inferred:
+    """Return the rewards without those that have no weight and belong to the dataset."""
+    for name in [name for name, weight in found.weights.items() if weight == 0]:
+        if (why := _ruled_out(path := found.names[name], sample)) is not None:
+            names = {other: p for other, p in found.names.items() if other != name}
+            weights = {other: w for other, w in found.weights.items() if other != name}
+            out = {**found.left_out, path: why}
+            found = replace(found, names=names, weights=weights, left_out=out)
+    return found
+
+
+def _contradicted(found: Inferred, numbers: Mapping[str, Values]) -> str:
+    """Return the total if rewards whose weights were not found do not add up to it."""
+    parts = [numbers[path] for path in found.names.values() if path in numbers]
+    if found.total in (None, *found.names.values()) or found.weights or not parts:
+        return ""
+    whole = numbers[found.total]
+    apart = whole - np.nan_to_num(np.stack(parts)).sum(axis=0)
+    rounding = _rounding(whole) + sum(map(_rounding, parts))
+    known = apart[np.isfinite(apart)]
+    return found.total if _varies(whole) and np.ptp(known) > 3 * rounding else ""
 
 
 def _totals(
@@ -672,7 +689,9 @@ class _Candidates:
         if fit is None or not fit.enough:
             return Inferred(self.kind, names, self.prefix, total)
         guessed = [path for path in paths if self.kind in _GUESSED]
-        idle: dict[str, Reason] = {path: "weight 0" for path in guessed if fit.weight(path) == 0}
+        unknown = [p for p in guessed if p not in fit.weights and not _is_vocabulary(p)]
+        idle: dict[str, Reason] = dict.fromkeys(unknown, "name")
+        idle |= {path: "weight 0" for path in guessed if fit.weight(path) == 0}
         names = {name: path for name, path in names.items() if path not in idle}
         zeros = frozenset(name for name, path in names.items() if path in fit.zeros)
         weights = {name: fit.weight(path) for name, path in names.items()}
@@ -774,14 +793,19 @@ def _without_total(found: _Candidates) -> Inferred:
         fit = explained(rest, numbers, total)
         if fit is not None and fit.certain and all(fit.weight(path) > 0 for path in rest):
             return found.found(rest, fit, total)
+    return _by_names(found)
+
+
+def _by_names(found: _Candidates) -> Inferred:
+    """Return the rewards by their names alone, if these leave no doubt."""
+    parts = found.parts
     known = [path for path in parts if _is_vocabulary(path)]
     more = [path for path in found.others if _is_vocabulary(path)]
-    more += [path for path in found.rest if _is_earned_count(path) and path not in found.left_out]
     if found.kind == "other" and len(known) < len(parts) and not found.described:
         unknown = [path for path in parts if path not in known]
         why = f"the names of {listed(unknown)} do not show whether they are rewards"
         return found.refused(why, known, parts)
-    if found.kind == "named" and more:
+    if more and found.kind in ("named", "other"):
         why = f"{listed(more)} may be rewards too, or only logged"
         return found.refused(why, parts, [*parts, *more])
     return found.found(parts)
@@ -793,11 +817,12 @@ def _with_total_of_any_name(found: _Candidates) -> Inferred | None:
         return None
     numbers = found.numbers
     varying = [path for path in found.parts if _varies(numbers[path])]
-    for total in found.rest:
+    others = [path for path in found.rest if path not in found.parts]
+    for total in [path for path in others if not _is_vocabulary(path)]:
         others = [path for path in found.others if path != total]
         monitors = [p for p in found.rest if p not in (total, *others, *found.parts)]
         pool = list[str]()
-        for more in (found.parts, others, monitors) if total not in found.parts else ():
+        for more in (found.parts, others, monitors):
             pool += more
             fit = explained(pool, numbers, total) if more else None
             carrying = [p for p in pool if fit is not None and fit.weights.get(p, 0.0) != 0]
@@ -1258,7 +1283,7 @@ def _is_time(word: str) -> bool:
 def _is_total(path: str) -> bool:
     """Return whether the name suggests a sum of rewards."""
     words = set(_words(_leaf(path)))
-    return bool(words & _TOTAL) and words <= _TOTAL | _REWARD and words != {"final"}
+    return bool(words & _TOTAL) and words <= _TOTAL | _REWARD
 
 
 def _segments(path: str) -> list[str]:

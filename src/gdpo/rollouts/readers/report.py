@@ -73,6 +73,8 @@ class FileReport:
     """Phrase that describes how the rewards were determined."""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
+    shape: tuple[str, ...] = ()
+    """Paths of the numeric fields, according to the first rollout or the schema."""
     step: str | None = None
     """Name of the step field, if it was inferred."""
     guessed: bool = False
@@ -150,7 +152,7 @@ class FileReport:
     def known_rewards(self) -> Inferred | None:
         """Return the rewards that were inferred from earlier files of the run, or None."""
         found = self.report.inferred.get((self.run, self.format))
-        found = found or self.report.refused.get((self.run, self.format, self.numbers))
+        found = found or self.report.refused.get((self.run, self.format, self.shape))
         if found is not None:
             self.guessed, self.left_out = True, found.left_out
             self.refused, self.choices = found.refused, found.choices

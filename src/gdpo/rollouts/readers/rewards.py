@@ -489,13 +489,17 @@ def _joined(arrays: Sequence[np.ndarray]) -> Any:
 def _named(file: FileReport, sample: Sample, known: Layout, asked: Sequence[str]) -> Inferred:
     """Return the rewards that the user named, and report a total that contradicts them."""
     found = named_by_user(sample, known, asked)
+    _report_contradiction(file, found)
+    return found
+
+
+def _report_contradiction(file: FileReport, found: Inferred) -> None:
     if found.contradicts:
         what = (
-            f"{found.contradicts!r} is not a weighted sum of the rewards, so their weights cannot "
-            "be found in it: give the weights (--weights), or judge the total alone (--rewards)"
+            f"{found.contradicts!r} is not the sum of the rewards, and their weights cannot be "
+            "found in it: give the weights (--weights), or judge the total alone (--rewards)"
         )
         file.note(None, what)
-    return found
 
 
 def _inferred(
@@ -518,9 +522,10 @@ def _inferred(
     if found.refused:
         what = f"no reward can be inferred: {found.refused}; name the rewards (--rewards)"
         file.note(None, what)
-        file.report.refused[file.run, file.format, file.numbers] = found
+        file.report.refused[file.run, file.format, file.shape] = found
     else:
         file.report.inferred[file.run, file.format] = found
+    _report_contradiction(file, found)
     for path, twin in found.copied:
         what = f"{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
         file.note(None, what)
