@@ -30,7 +30,7 @@ from gdpo.rollouts.readers.infer import (
     restarted,
     spread,
 )
-from gdpo.rollouts.readers.records import Doubtful, Row, number, plain
+from gdpo.rollouts.readers.records import TRUTHS, Doubtful, Row, number, plain
 from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
 from gdpo.rollouts.record import opened
 
@@ -38,7 +38,6 @@ LARGEST = 1e60
 """Numbers above this limit count as missing, so that sums of squares of weighted rewards stay
 finite."""
 NO_NUMBER = "not a number, and counts as missing"
-_BOOLEAN = {"true": 1.0, "false": 0.0}
 _MISSING = frozenset(
     {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
@@ -122,7 +121,7 @@ def column_in(column: Any) -> Column:
         values = pc.cast(numbers, pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         texts = column.to_pylist()
-        values = np.array([number(_BOOLEAN.get(str(value).lower(), value)) for value in texts])
+        values = np.array(list(map(number, texts)))
         missing |= np.array([str(value).strip().lower() in _MISSING for value in texts])
         return Column(values, missing, np.isnan(values) & ~missing, none)
     if not pa.types.is_floating(column.type):
@@ -435,7 +434,7 @@ def _steps(batch: Any, path: str | None, steps: Values, of_file: int | None) -> 
         steps = np.full(batch.num_rows, nan)
     elif column is not None and pa.types.is_string(column.type):
         lowered = pc.call_function("utf8_lower", [column])
-        truths = pc.SetLookupOptions(pa.array(list(_BOOLEAN)))
+        truths = pc.SetLookupOptions(pa.array(list(TRUTHS)))
         are_truths = pc.call_function("is_in", [lowered], truths).to_numpy(zero_copy_only=False)
         steps = np.where(are_truths, nan, steps)
     whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)

@@ -196,6 +196,8 @@ _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars", "characters",
 _REFERENCES = frozenset(
     {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
 )
+_GOLD = frozenset({"reference", "expected", "gold", "truth", "gts"})
+"""Words in the names of what a dataset says about a right answer, such as its score."""
 _NEVER = frozenset(
     {"lr", "kl", "temperature", "temp", "seed", "epoch", "epochs", "entropy", "loss", "perplexity"}
     | {"logprob", "logprobs", "logp", "logps", "grad", "ppl", "ratio", "nll", "beta", "mask"}
@@ -354,7 +356,7 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     numbers = list(numbers)
     return grouped and (
         any(_names_reward(n) or is_named_reward(n) or n.endswith("components") for n in fields)
-        or any(unlikelihood(path) == 0 for path in numbers)
+        or any(unlikelihood(path) == 0 or _may_be_total(path) for path in numbers)
         or sum(_is_likely(path) and _is_vocabulary(path) for path in numbers) > 1
     )
 
@@ -520,7 +522,7 @@ def infer(
     others = [p for p in rest if p not in parts and (_is_likely(p) or _is_earned_count(p))]
     for paths in (parts, others):
         named = sure and paths is parts
-        doubtful = [] if named else [path for path in paths if not is_named_reward(path)]
+        doubtful = [p for p in paths if _is_gold(p) or not (named or is_named_reward(p))]
         out |= {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
         kept = [*totals, *(p for p in parts if p not in out and p not in paths)]
         free = [path for path in paths if path not in out]
@@ -681,6 +683,11 @@ class _Candidates:
     left_out: Mapping[str, Reason]
     described: bool
 
+    @property
+    def doubtful(self) -> list[str]:
+        """Fields that are rewards by their names, and others with usual names of rewards."""
+        return [*self.parts, *filter(_is_vocabulary, self.others)]
+
     def found(
         self, paths: Sequence[str], fit: "Fit | None" = None, total: str | None = None
     ) -> Inferred:
@@ -714,7 +721,7 @@ def _settled(found: _Candidates) -> Inferred:
     if not found.totals:
         return _without_total(found)
     if not _varies(found.numbers[found.totals[0]]):
-        return found.found(found.parts) if found.parts else found.scalar()
+        return _by_names(found) if found.parts else found.scalar()
     for total in sorted(found.totals, key=lambda path: not _is_total(path)):
         if (inferred := _explained_by(found, total)) is not None:
             return inferred
@@ -749,7 +756,7 @@ def _explained_by(found: _Candidates, total: str) -> Inferred | None:
         if not idle:
             return found.found(found.parts, fit, total)
         why = f"{total!r} is {carrying[0]!r} alone: {listed(idle)} may be rewards, or only logged"
-        return found.refused(why, found.parts, carrying)
+        return found.refused(why, found.parts, found.doubtful, carrying)
     return None
 
 
@@ -761,10 +768,9 @@ def _unexplained(found: _Candidates) -> Inferred:
         return found.scalar()
     if found.kind != "other" and int(np.isfinite(found.numbers[total]).sum()) < _ENOUGH:
         return found.found(parts)
-    doubtful = [*parts, *filter(_is_vocabulary, found.others)]
     few = int(np.isfinite(found.numbers[total]).sum()) < _ENOUGH_TO_DENY
     apart = not few and not any(
-        _is_total(each) or any(_contains(found.numbers[each], found.numbers[p]) for p in doubtful)
+        _is_total(each) or any(_contains(found.numbers[each], found.numbers[p]) for p in found.doubtful)
         for each in found.totals
     )
     if found.kind in ("named", "object") and apart and len(found.totals) == 1:
@@ -773,7 +779,8 @@ def _unexplained(found: _Candidates) -> Inferred:
         f"{total!r} is not a weighted sum of {listed(parts)}, so it may be a reward of its own, "
         "their product, or the total with a part that is not in the file"
     )
-    return found.refused(why, parts, [*found.totals, *parts], found.totals[:1])
+    both = [*found.totals, *parts]
+    return found.refused(why, parts, found.doubtful, both, found.totals[:1])
 
 
 def _without_total(found: _Candidates) -> Inferred:
@@ -1094,6 +1101,11 @@ def is_named_as_reward(path: str) -> bool:
     return is_named_reward(path) or is_all_rewards(path)
 
 
+def may_be_text(path: str) -> bool:
+    """Return whether the texts of a field are read if they are texts of numbers."""
+    return is_named_as_reward(path) or (_is_likely(path) and _is_vocabulary(path))
+
+
 def is_all_rewards(path: str) -> bool:
     """Return whether the name suggests a field with all rewards, or with their total."""
     words = set(_words(path))
@@ -1219,6 +1231,10 @@ def _is_vocabulary(path: str) -> bool:
     return not _VOCABULARY.isdisjoint(_words(_leaf(path)))
 
 
+def _is_gold(path: str) -> bool:
+    return not _GOLD.isdisjoint(_words(_leaf(path)))
+
+
 def _is_reference(path: str) -> bool:
     return not _REFERENCES.isdisjoint(_words(_leaf(path)))
 
@@ -1282,7 +1298,7 @@ def _is_time(word: str) -> bool:
 
 def _is_total(path: str) -> bool:
     """Return whether the name suggests a sum of rewards."""
-    words = set(_words(_leaf(path)))
+    words = set(_words(_leaf(path))) - {"of", "all"}
     return bool(words & _TOTAL) and words <= _TOTAL | _REWARD
 
 

@@ -127,8 +127,14 @@ class Row:
     """Whether the completion is one text that also contains results of tools."""
 
 
+TRUTHS = {"true": 1.0, "false": 0.0}
+"""Booleans as texts."""
+
+
 def number(value: Any) -> float:
-    """Return a number, a boolean or the text of a number as a float, or NaN for anything else."""
+    """Return a number, a boolean or the text of either as a float, or NaN for anything else."""
+    if isinstance(value, str):
+        value = TRUTHS.get(value.strip().lower(), value)
     try:
         return nan if value is None else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: tensors

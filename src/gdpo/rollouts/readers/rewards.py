@@ -52,6 +52,7 @@ from gdpo.rollouts.readers.infer import (
     is_container,
     is_named_as_reward,
     listed,
+    may_be_text,
     named_by_user,
     pair,
     passed_over,
@@ -424,7 +425,7 @@ class TableRewards:
         return [
             path
             for path, kind in self._kinds.items()
-            if kind == "text" and is_named_as_reward(path)
+            if kind == "text" and may_be_text(path)
         ]
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
@@ -445,7 +446,10 @@ class TableRewards:
                 continue
             if holds_numbers(column):
                 numeric.append(path)
-            elif is_all_rewards(path) or all(len(t or "") <= LONGEST for t in array.to_pylist()):
+            elif is_all_rewards(path) or (
+                is_named_as_reward(path)
+                and all(len(t or "") <= LONGEST for t in array.to_pylist())
+            ):
                 texts.append(path)
         return numeric, texts
 
@@ -549,7 +553,7 @@ def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
         if known.total is not None and row.total is not None:
             found.setdefault(known.total, []).append((place, number(row.total)))
         for path, value in row.rewards.items():
-            if is_number(value) or (is_text_of_number(value) and is_named_as_reward(path)):
+            if is_number(value) or (is_text_of_number(value) and may_be_text(path)):
                 found.setdefault(path, []).append((place, number(value)))
     kept = set(sorted(found, key=unlikelihood)[:_MOST_LOOKED_AT]) | {known.total}
     columns: dict[str, Values] = {}
