@@ -361,3 +361,104 @@ def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(gdpo_s
     code, out, _ = gdpo_says("analyze", path, "--rewards", "a_reward,b_reward", "--no-report")
     assert (code, "'reward' is not the sum of the rewards" in out) == (0, True)
     assert "\n! " in out
+
+
+def files_of_ranks(folder, kind):
+    """Write the rollouts of two ranks, each of which numbers its own prompts."""
+    folder.mkdir()
+    for s in range(8):
+        found = list(rollouts(steps=1))
+        for rank in range(2):
+            rows = [
+                {"step": s, "group_id": p // 2} | text(s, p, g) | {"reward_a": a, "reward_b": b}
+                for _, p, g, a, b in found
+                if p % 2 == rank
+            ]
+            written(folder / f"step{s}_rank{rank}", kind, rows)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(
+    gdpo_says, tmp_path, kind
+):
+    found = analyzed(gdpo_says, files_of_ranks(tmp_path / "run", kind))
+    assert found["groups"]["sizes"] == {"4": 64}
+    assert list(found["groups"]["by"]) == ["group id and prompt"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says, tmp_path, kind):
+    rows = [
+        {"step": s, "uid": f"{s}-{p}-{g}"} | text(s, p, g) | {"reward_a": a, "reward_b": b}
+        for s, p, g, a, b in rollouts()
+    ]
+    path = written(tmp_path / "run", kind, rows)
+    found = analyzed(gdpo_says, path)
+    assert found["groups"]["sizes"] == {"4": 64}
+    assert list(found["groups"]["by"]) == ["equal prompts"]
+    assert "each group id has one rollout" in str(found["notices"])
+    assert gdpo_says("analyze", path, "--columns", "group=uid")[0] == 2
+
+
+WEIGHED = {
+    "object": {"a": 0.25, "b": 1},
+    "list": [0.25, 1],
+}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("name", ["weights", "reward_weights"])
+@pytest.mark.parametrize("form", WEIGHED)
+def test_weights_beside_the_rewards_are_read(gdpo_says, tmp_path, kind, name, form):
+    rows = [
+        {"step": s, name: WEIGHED[form]}
+        | text(s, p, g)
+        | ({"rewards": [a, b], "reward_names": ["a", "b"]} if form == "list" else {})
+        | ({"rewards": {"a": a, "b": b}} if form == "object" else {})
+        for s, p, g, a, b in rollouts()
+    ]
+    (run,) = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))["runs"]
+    shares = [reward["weight_share"] for reward in run["rewards"]]
+    assert shares == pytest.approx([0.2, 0.8])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("of", [str, lambda a: str(a > 0), lambda a: "yes" if a > 0 else "no"])
+def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(
+    gdpo_says, tmp_path, kind, of
+):
+    rows = [
+        {"step": s, "answer_correct": of(a), "format_reward": b} | text(s, p, g)
+        for s, p, g, a, b in rollouts()
+    ]
+    code, _, err = gdpo_says("analyze", written(tmp_path / "run", kind, rows), "--no-report")
+    assert code == 2
+    both = ["format_reward", "answer_correct"]
+    assert run_commands(gdpo_says, err) == [both[:1], both]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_the_steps_of_an_episode_are_its_turns_next_to_the_iteration(gdpo_says, tmp_path, kind):
+    rows = [
+        {"iteration": s, "task_id": p, "episode_id": f"{s}-{p}-{g}", "step": turn}
+        | {"prompt": f"question {s}-{p}", "action": "x"}
+        | {"reward_a": a * (turn == 1), "reward_b": b}
+        for s, p, g, a, b in rollouts()
+        for turn in range(2)
+    ]
+    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    assert found["groups"]["sizes"] == {"4": 64}
+    assert found["runs"][0]["rollouts"] == 256
+
+
+def test_a_list_of_one_number_for_each_completion_is_refused_with_what_to_do(gdpo_says, tmp_path):
+    rows = [
+        {"step": s, "prompt": f"question {s}-{p}", "completions": ["x"] * 4, "rewards": [a, b] * 2}
+        for s, p, g, a, b in rollouts(size=1)
+    ]
+    code, _, err = gdpo_says("analyze", written(tmp_path / "run", "jsonl", rows), "--no-report")
+    assert code == 2
+    assert "'rewards' cannot be read as numbers" in err
+    assert "one line per rollout" in err
+    assert "gdpo analyze" not in err

@@ -340,3 +340,42 @@ def test_few_rollouts_whose_total_is_not_the_plain_sum_are_reported():
         numbers = {"reward": (A + weight * B)[rows], "rewards.a": A[rows], "rewards.b": B[rows]}
         found = infer(Sample(numbers, GROUPS[rows]), Layout(total="reward"))
         assert found.contradicts == contradicts
+
+
+@pytest.mark.parametrize("name", ["sum_of_rewards", "objective", "sum_of_all_scores"])
+def test_a_total_of_another_name_that_is_no_sum_is_refused(name):
+    assert inferred({name: A * STYLE, "a_reward": A, "style_reward": STYLE}).refused
+
+
+def test_all_that_may_be_rewards_are_offered_if_the_total_decides_nothing():
+    numbers = {"reward": A * B + C, "a_reward": A, "b_reward": B, "helpfulness": STYLE}
+    assert ("a_reward", "b_reward", "helpfulness") in inferred(numbers, "reward").choices
+    assert ("reward", "a_reward", "b_reward", "helpfulness") in inferred(numbers, "reward").choices
+    numbers = {"reward": A, "a_reward": A, "b_reward": B, "helpfulness": STYLE}
+    assert ("a_reward", "b_reward", "helpfulness") in inferred(numbers, "reward").choices
+
+
+@pytest.mark.parametrize("name", ["expected_score", "reference_score", "gold_reward"])
+def test_a_score_of_the_dataset_is_no_reward(name):
+    found = inferred({"a_reward": A, "b_reward": B, name: PER_PROMPT})
+    assert list(found.names) == ["a_reward", "b_reward"]
+
+
+@pytest.mark.parametrize("name", ["ref_reward", "reference_reward", "chosen_reward", "prev_score"])
+def test_a_reward_of_other_completions_is_none(name):
+    assert not is_named_reward(name)
+
+
+def test_a_total_that_is_constant_drops_no_reward():
+    numbers = {"reward": np.ones(320), "a_reward": A, "helpfulness": STYLE}
+    found = inferred(numbers, "reward")
+    assert found.choices == (("a_reward",), ("a_reward", "helpfulness"))
+
+
+def test_ids_of_single_rows_are_no_groups_if_most_prompts_are_shared():
+    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 7))
+    assert not found.alone
+    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 6))
+    assert found.alone
+    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 6), np.arange(4))
+    assert not found.alone

@@ -20,6 +20,7 @@ from gdpo.rollouts.readers.infer import (
     GDPO,
     NAME_LISTS,
     NO_KEY,
+    WEIGHTS,
     Inner,
     Key,
     Kind,
@@ -54,6 +55,7 @@ SPLIT = (
     "the prompts of most group ids differ, as when ids restart in every batch: id and prompt "
     "together form a group"
 )
+ALONE = "each group id has one rollout: equal prompts form the groups"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -189,7 +191,8 @@ class Batch:
 
     def grouped_by(self, rows: Rows) -> str:
         """Return how some rollouts are grouped. A few of the rollouts may lack the group field."""
-        if self.has_group[rows].any():
+        alone = self.file.report.ids.get(self.file.run) == BY_PROMPT
+        if self.has_group[rows].any() and not alone:
             return BY_BOTH if self.file.split else BY_IDS
         return BY_PROMPT if self.has_prompt[rows].any() else BY_NOTHING
 
@@ -303,9 +306,11 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
         return found if found is None or isinstance(rows, slice) else found.take(rows)
 
     def weight(name: str, rows: Rows) -> Values | None:
-        found = entered(batch, f"weights.{name}")
-        is_weight = found is not None and is_numeric(found.type)
-        return column_in(found).values[rows] if is_weight else None
+        for each in WEIGHTS:
+            found = entered(batch, f"{each}.{name}")
+            if found is not None and is_numeric(found.type):
+                return column_in(found).values[rows]
+        return None
 
     def columns() -> dict[str, np.ndarray]:
         steps = _steps(batch, known.step, numbers(known.step, "step"), step)
@@ -449,12 +454,16 @@ def _grouped(
     steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key, file: FileReport
 ) -> dict[str, Key]:
     """Return the groups of a batch, and its turns, and report ids that the prompts contradict."""
-    found = grouping(steps, ids, prompts, rollouts, turns)
+    how = "" if file.turns else file.report.ids.get(file.run, "")
+    if how == BY_PROMPT:
+        file.note(None, ALONE)
+        ids = np.full(len(ids), NO_KEY)
+    found = grouping(steps, ids, prompts, rollouts, turns, split=how == BY_BOTH)
     if not found.split and np.all(steps == steps[:1]):
         found, file.seen = restarted(found, ids, prompts, file.seen)
     file.split |= found.split
     if found.split:
-        file.note(None, SPLIT, count=found.differing)
+        file.note(None, SPLIT, count=max(found.differing, 1))
     if not file.turns:
         return {"groups": found.keys}
     of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))

@@ -139,13 +139,16 @@ _TOTALS = (
         "rewards",
         "scores",
     ),
-    *("return", "episode_return", "episode_reward", "r"),
+    *("return", "episode_return", "episode_reward", "r", "objective", "fitness", "utility"),
 )
 _ROLLOUTS = (
     *("rollout_id", "trajectory_id", "traj_id", "episode_id", "sample_id", "completion_id"),
     *("rollout_idx", "rollout_index", "trajectory_idx", "trajectory_index", "traj_idx"),
     *("episode_idx", "sample_idx", "sample_index", "rollout", "trajectory", "sample"),
 )
+_OF_TRAINING = ("iteration", "global_step", "training_step", "train_step", "policy_step", "update")
+_EPISODES = ("trajectory_id", "traj_id", "episode_id", "trajectory_idx", "episode_idx")
+"""Next to a field `step` and an id of episodes, `iteration` is the step, and `step` the turn."""
 _TURNS = (
     *("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "step_in_episode"),
     *("step_in_rollout", "step_in_trajectory"),
@@ -180,6 +183,7 @@ _STATISTICS = frozenset(
     {"mean", "std", "var", "min", "max", "median", "avg", "average", "baseline", "count"}
     | {"minimum", "maximum", "lower", "upper", "lowest", "highest", "bound", "limit", "threshold"}
     | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running", "ema"}
+    | {"ref", "reference", "prev", "previous", "old", "chosen", "rejected"}
 )
 """Words that, together with `reward` in a name, indicate a statistic or a bound of rewards instead
 of a reward."""
@@ -255,6 +259,8 @@ NAME_LISTS = (
 )
 _ALIASES = frozenset({"acc", "correct", "is_correct", "success", "solved", "passed", "pass"})
 """Short names under which a reward is often logged a second time."""
+WEIGHTS = ("weights", "reward_weights")
+"""Names of objects and lists with the weights of the rewards."""
 _CONTAINERS = (
     re.compile(r"rewards"),
     re.compile(r"reward"),
@@ -311,6 +317,9 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
                 "the name (columns)"
             )
     guessed = {meaning: _first(meaning, fields, given.values()) for meaning in MEANINGS}
+    of_training = next((name for name in _OF_TRAINING if fields.get(name) == "number"), None)
+    if guessed["step"] == "step" and guessed["rollout"] in _EPISODES and of_training:
+        guessed |= {"step": of_training, "turn": guessed["turn"] or "step"}
     return Layout(**{**guessed, **given})
 
 
@@ -515,7 +524,8 @@ def infer(
     kind, prefix, parts = _parts(rest if kind == "function" else [*rest, *empty], kind)
     unread = [path for path in texts if is_all_rewards(path)]
     if (unread and kind == "other") or (texts and not parts and not totals):
-        why = f"{listed(unread or texts)} cannot be read as numbers: write one number per reward"
+        why = f"{listed(unread or texts)} cannot be read as numbers: write one number per reward "
+        why += "and one line per rollout"
         return Inferred(refused=why)
     out: dict[str, Reason] = dict.fromkeys(copied, "copy")
     sure = kind == "named" or (kind == "object" and not _is_measures(prefix))
@@ -779,8 +789,9 @@ def _unexplained(found: _Candidates) -> Inferred:
         f"{total!r} is not a weighted sum of {listed(parts)}, so it may be a reward of its own, "
         "their product, or the total with a part that is not in the file"
     )
-    both = [*found.totals, *parts]
-    return found.refused(why, parts, found.doubtful, both, found.totals[:1])
+    more = found.doubtful
+    both = [*found.totals, *parts], [*found.totals, *more]
+    return found.refused(why, parts, more, *both, found.totals[:1])
 
 
 def _without_total(found: _Candidates) -> Inferred:
@@ -1327,13 +1338,17 @@ class Grouping:
     """Key of the group of each row. `NO_KEY` if a row has neither a group id nor a prompt."""
     split: bool = False
     """Whether id and prompt form a group together, because most ids have several prompts."""
+    alone: bool = False
+    """Whether each id has one row, although most rows share their prompt with another row."""
     differing: int = 0
     """Number of ids with several prompts."""
     compared: int = 0
     """Number of ids with several rows."""
 
 
-def grouping(steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> Grouping:
+def grouping(
+    steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key, *, split: bool = False
+) -> Grouping:
     """Return the groups of some rows, from their ids if the prompts agree with these.
 
     If most ids have several prompts, as when ids restart in every batch, id and prompt together
@@ -1346,6 +1361,7 @@ def grouping(steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> G
         prompts: Key of the prompt of each row, or `NO_KEY`.
         rollouts: Key of the rollout of each row, if the rows are turns, or `NO_KEY`.
         turns: Number of the turn of each row.
+        split: Whether earlier rows of the run have shown that id and prompt form a group together.
     """
     if np.any(rollouts != NO_KEY):
         prompts = _of_first_turns(prompts, pair(pair(steps, ids), rollouts), rollouts, turns)
@@ -1359,14 +1375,19 @@ def grouping(steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> G
     )
     apart = np.bincount(group, weights=asked != asked[first][group]) > 0
     compared, differing = int(np.sum(sizes > 1)), int(np.sum(apart))
-    if 2 * differing <= compared or not compared:
-        return Grouping(keys, differing=differing, compared=compared)
-    together = pair(given, asked)
-    _, place, alike = np.unique(together, return_inverse=True, return_counts=True)
-    split = 2 * int(np.sum(alike[place] > 1)) > len(rows)
+    if not split and (2 * differing <= compared or not compared):
+        alone = not compared and _mostly_shared(pair(steps[rows], asked))
+        return Grouping(keys, False, alone, differing, compared)
+    split = split or _mostly_shared(pair(given, asked))
     if split:
         keys[rows] = pair(ids[rows], asked)
-    return Grouping(keys, split, differing, compared)
+    return Grouping(keys, split, False, differing, compared)
+
+
+def _mostly_shared(keys: Key) -> bool:
+    """Return whether most rows share their key with another row."""
+    _, place, alike = np.unique(keys, return_inverse=True, return_counts=True)
+    return 2 * int(np.sum(alike[place] > 1)) > len(keys)
 
 
 def restarted(

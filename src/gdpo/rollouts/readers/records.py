@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.infer import (
+    WEIGHTS,
     Inner,
     Layout,
     is_container,
@@ -127,7 +128,7 @@ class Row:
     """Whether the completion is one text that also contains results of tools."""
 
 
-TRUTHS = {"true": 1.0, "false": 0.0}
+TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 """Booleans as texts."""
 
 
@@ -587,7 +588,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
             if path not in but and (rewarded or isinstance(value, (int, float))):
                 found[path] = value
         for name, value in inner.items() if depth < _DEEPEST else ():
-            if type(value) in _SPREAD and is_container(str(name)):
+            if type(value) in _SPREAD and (is_container(str(name)) or name in WEIGHTS):
                 value = _opened(value, f"{above}{name}", inner, found)
             path = f"{above}{name}"
             if isinstance(value, dict) and path not in but:
