@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from benchmarks.layouts import judge
 from tests.cli.test_analyze_layouts import run_commands, written
@@ -234,7 +235,7 @@ def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, tmp
         return
     assert code == 2
     assert "! " in out
-    both = [["a_reward", "b_reward"], ["reward", "a_reward", "b_reward"]]
+    both = [["a_reward", "b_reward"], ["reward", "a_reward", "b_reward"], ["reward"]]
     assert run_commands(gdpo_says, err) == both
 
 
@@ -264,3 +265,200 @@ def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_sa
         written(folder / f"completions_{s:05d}", "parquet", rows)
     (run,) = analyzed(gdpo_says, tmp_path)["runs"]
     assert [reward["name"] for reward in run["rewards"]] == ["correct", "short"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("name", ["prompt_uid", "qid", "question_idx", "task_id"])
+def test_ids_of_groups_have_many_names(gdpo_says, tmp_path, kind, name):
+    rows = [
+        {"step": s, name: s * 8 + p, "output": f"{g}", "a_reward": a, "b_reward": b}
+        for s, p, g, a, b in rollouts()
+    ]
+    assert analyzed(gdpo_says, written(tmp_path / "run", kind, rows))["groups"]["count"] == 64
+
+
+@pytest.mark.parametrize("form", [dict, list, "pairs", json.dumps])
+def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(gdpo_says, tmp_path, form):
+    made = {"pairs": lambda found: [{"name": n, "value": v} for n, v in found.items()]}
+    made[list] = lambda found: list(found.values())
+    rows = [
+        {"step": s}
+        | text(s, p, g)
+        | {"rewards": made.get(form, form)({"0": a, "1": b}), "total": a + 0.1 * b}
+        for s, p, g, a, b in rollouts()
+    ]
+    table = pa.Table.from_pylist(rows)
+    with pa.ipc.new_file(tmp_path / "run.arrow", table.schema) as file:
+        file.write_table(table)
+    (run,) = analyzed(gdpo_says, tmp_path / "run.arrow")["runs"]
+    shares = [reward["weight_share"] for reward in run["rewards"]]
+    assert shares == pytest.approx([1 / 1.1, 0.1 / 1.1])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, tmp_path, kind):
+    """In the first file, the total does not show the weights, because a reward is constant."""
+    (tmp_path / "run").mkdir()
+    for s in range(8):
+        rows = [
+            {"step": s}
+            | text(s, p, g)
+            | {"correct": a, "rouge": b * (s > 0), "reward": a + 0.1 * b * (s > 0)}
+            for _, p, g, a, b in rollouts(steps=1, prompts=2)
+        ]
+        written(tmp_path / "run" / f"step_{s}", kind, rows)
+    found = analyzed(gdpo_says, tmp_path / "run")
+    assert found["notices"] == []
+    (run,) = found["runs"]
+    shares = {reward["name"]: reward["weight_share"] for reward in run["rewards"]}
+    assert shares == pytest.approx({"correct": 1 / 1.1, "rouge": 0.1 / 1.1}, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_refusal_holds_for_all_files_of_a_run(gdpo_says, tmp_path, kind):
+    """In the last file alone, the product is a sum, because one reward is constant."""
+    (tmp_path / "run").mkdir()
+    for s in range(3):
+        rows = [
+            {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a * b}
+            for _, p, g, a, random in rollouts(steps=1)
+            for b in [1.0 if s == 2 else random]
+        ]
+        written(tmp_path / "run" / f"step_{s}", kind, rows)
+    code, _, err = gdpo_says("analyze", tmp_path / "run", "--no-report")
+    assert (code, "not a weighted sum" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"example_id": 1},
+        {"prompt_idx": 1, "response_tokens": 12},
+        {"gen_step": 1},
+    ],
+    ids=["verifiers-results", "open-instruct", "ms-swift-ray"],
+)
+def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(
+    gdpo_says, tmp_path, fields
+):
+    rows = [
+        {"step": s}
+        | text(s, p, g)
+        | {name: s * 8 + p if "id" in name else s for name in fields}
+        | {"a_reward": a, "b_reward": b, "reward": a + 0.1 * b}
+        for s, p, g, a, b in rollouts()
+    ]
+    (run,) = analyzed(gdpo_says, written(tmp_path / "run", "jsonl", rows))["runs"]
+    assert [reward["name"] for reward in run["rewards"]] == ["a_reward", "b_reward"]
+
+
+def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(gdpo_says, tmp_path):
+    rows = [
+        {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a * b}
+        for s, p, g, a, b in rollouts()
+    ]
+    path = written(tmp_path / "run", "jsonl", rows)
+    code, out, _ = gdpo_says("analyze", path, "--rewards", "a_reward,b_reward", "--no-report")
+    assert (code, "'reward' is not the sum of the rewards" in out) == (0, True)
+    assert "\n! " in out
+
+
+def files_of_ranks(folder, kind):
+    """Write the rollouts of two ranks, each of which numbers its own prompts."""
+    folder.mkdir()
+    for s in range(8):
+        found = list(rollouts(steps=1))
+        for rank in range(2):
+            rows = [
+                {"step": s, "group_id": p // 2} | text(s, p, g) | {"reward_a": a, "reward_b": b}
+                for _, p, g, a, b in found
+                if p % 2 == rank
+            ]
+            written(folder / f"step{s}_rank{rank}", kind, rows)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(
+    gdpo_says, tmp_path, kind
+):
+    found = analyzed(gdpo_says, files_of_ranks(tmp_path / "run", kind))
+    assert found["groups"]["sizes"] == {"4": 64}
+    assert list(found["groups"]["by"]) == ["group id and prompt"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says, tmp_path, kind):
+    rows = [
+        {"step": s, "uid": f"{s}-{p}-{g}"} | text(s, p, g) | {"reward_a": a, "reward_b": b}
+        for s, p, g, a, b in rollouts()
+    ]
+    path = written(tmp_path / "run", kind, rows)
+    found = analyzed(gdpo_says, path)
+    assert found["groups"]["sizes"] == {"4": 64}
+    assert list(found["groups"]["by"]) == ["equal prompts"]
+    assert "each group id has one rollout" in str(found["notices"])
+    assert gdpo_says("analyze", path, "--columns", "group=uid")[0] == 2
+
+
+WEIGHED = {
+    "object": {"a": 0.25, "b": 1},
+    "list": [0.25, 1],
+}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("name", ["weights", "reward_weights"])
+@pytest.mark.parametrize("form", WEIGHED)
+def test_weights_beside_the_rewards_are_read(gdpo_says, tmp_path, kind, name, form):
+    rows = [
+        {"step": s, name: WEIGHED[form]}
+        | text(s, p, g)
+        | ({"rewards": [a, b], "reward_names": ["a", "b"]} if form == "list" else {})
+        | ({"rewards": {"a": a, "b": b}} if form == "object" else {})
+        for s, p, g, a, b in rollouts()
+    ]
+    (run,) = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))["runs"]
+    shares = [reward["weight_share"] for reward in run["rewards"]]
+    assert shares == pytest.approx([0.2, 0.8])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("of", [str, lambda a: str(a > 0), lambda a: "yes" if a > 0 else "no"])
+def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(
+    gdpo_says, tmp_path, kind, of
+):
+    rows = [
+        {"step": s, "answer_correct": of(a), "format_reward": b} | text(s, p, g)
+        for s, p, g, a, b in rollouts()
+    ]
+    code, _, err = gdpo_says("analyze", written(tmp_path / "run", kind, rows), "--no-report")
+    assert code == 2
+    both = ["format_reward", "answer_correct"]
+    assert run_commands(gdpo_says, err) == [both[:1], both]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_the_steps_of_an_episode_are_its_turns_next_to_the_iteration(gdpo_says, tmp_path, kind):
+    rows = [
+        {"iteration": s, "task_id": p, "episode_id": f"{s}-{p}-{g}", "step": turn}
+        | {"prompt": f"question {s}-{p}", "action": "x"}
+        | {"reward_a": a * (turn == 1), "reward_b": b}
+        for s, p, g, a, b in rollouts()
+        for turn in range(2)
+    ]
+    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    assert found["groups"]["sizes"] == {"4": 64}
+    assert found["runs"][0]["rollouts"] == 256
+
+
+def test_a_list_of_one_number_for_each_completion_is_refused_with_what_to_do(gdpo_says, tmp_path):
+    rows = [
+        {"step": s, "prompt": f"question {s}-{p}", "completions": ["x"] * 4, "rewards": [a, b] * 2}
+        for s, p, g, a, b in rollouts(size=1)
+    ]
+    code, _, err = gdpo_says("analyze", written(tmp_path / "run", "jsonl", rows), "--no-report")
+    assert code == 2
+    assert "'rewards' cannot be read as numbers" in err
+    assert "one line per rollout" in err
+    assert "gdpo analyze" not in err

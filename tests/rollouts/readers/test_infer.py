@@ -54,7 +54,10 @@ def test_a_total_that_is_off_by_more_than_its_rounding_is_none(off):
     total[::7] += off
     found = inferred({"reward": total, "a_reward": A, "style_reward": STYLE}, "reward")
     assert not found.names
-    assert found.choices[:2] == (("a_reward", "style_reward"), ("reward", "a_reward", "style_reward"))
+    assert found.choices[:2] == (
+        ("a_reward", "style_reward"),
+        ("reward", "a_reward", "style_reward"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -262,3 +265,117 @@ def test_an_id_that_comes_again_with_another_prompt_has_restarted():
     assert again.keys[0] == again.keys[1] != 1
     assert again.keys[2:].tolist() == [2, 2]
     assert seen[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["R", "return", "scalar_reward", "final", "w"])
+def test_a_weighted_sum_of_the_rewards_is_their_total_whatever_its_name_is(name):
+    numbers = {"rewards.a": A, "rewards.b": B, name: A + 0.1 * B, "kl": STYLE}
+    found = inferred(numbers)
+    assert (found.total, found.weights) == (name, pytest.approx({"a": 1, "b": 0.1}))
+
+
+def test_a_reward_that_follows_from_the_others_is_not_their_total():
+    found = inferred({"a_reward": A, "accuracy": (A + B) / 2, "b_reward": B})
+    assert found.total is None
+
+
+@pytest.mark.parametrize(("value", "weight"), [(1.0, 0.5), (4.0, 0.125), (0.0, 0.6)])
+def test_a_reward_that_is_constant_has_the_weight_that_the_rest_of_the_total_gives(value, weight):
+    """With the value 0, the rest says nothing, and the usual weight is assumed."""
+    total = A + 0.2 * B + 0.5 * (value > 0)
+    numbers = {"total": total, "a_reward": A, "b_reward": B, "c_reward": np.full(320, value)}
+    assert inferred(numbers, "total").weights["c_reward"] == pytest.approx(weight)
+
+
+def test_a_number_called_score_that_is_constant_in_every_group_and_not_in_the_total_is_left_out():
+    numbers = {"reward": A + B, "a_reward": A, "b_reward": B, "prompt_score": PER_PROMPT}
+    found = inferred(numbers, "reward")
+    assert list(found.names) == ["a_reward", "b_reward"]
+    assert found.left_out["prompt_score"] == "dataset"
+
+
+def test_a_rate_of_the_prompt_is_of_the_dataset_although_its_name_says_pass():
+    found = inferred({"a_reward": A, "b_reward": B, "prior_pass_rate": PER_PROMPT})
+    assert list(found.names) == ["a_reward", "b_reward"]
+
+
+def test_a_count_of_passed_tests_may_be_a_reward():
+    found = inferred({"a_reward": A, "num_tests_passed": np.round(4 * STYLE)})
+    assert found.choices == (("a_reward",), ("a_reward", "num_tests_passed"))
+
+
+def test_few_rollouts_do_not_show_that_a_reward_is_not_the_total():
+    numbers = {"reward": (A + 0.3 * C + STYLE)[:32], "a_reward": A[:32], "b_reward": B[:32]}
+    assert infer(Sample(numbers, GROUPS[:32]), Layout(total="reward")).refused
+
+
+def test_a_number_in_the_total_keeps_it_from_being_a_reward_of_its_own():
+    numbers = {"reward": 3 * STYLE * A, "helpfulness": STYLE, "b_reward": B}
+    assert inferred(numbers, "reward").refused
+
+
+def test_a_total_is_not_explained_by_monitors_of_few_rollouts():
+    rng = np.random.default_rng(1)
+    monitors = {name: rng.normal(size=8) for name in ("rank", "latency", "kl", "entropy", "loss")}
+    numbers = {"reward": rng.normal(size=8), "a_reward": A[:8], "b_reward": B[:8], **monitors}
+    found = infer(Sample(numbers, GROUPS[:8]), Layout(total="reward"))
+    assert not {*found.names} & {*monitors}
+
+
+def test_a_monitor_that_is_constant_is_no_part_of_the_total():
+    numbers = {"total": A + B, "accuracy": A, "style": B, "eos_seen": np.zeros(320)}
+    assert list(inferred(numbers, "total").names) == ["accuracy", "style"]
+
+
+def test_rewards_that_the_user_names_and_the_total_contradicts_are_reported():
+    sample = Sample({"reward": A * STYLE, "a_reward": A, "style": STYLE}, GROUPS)
+    assert named_by_user(sample, Layout(total="reward"), ["a_reward", "style"]).contradicts
+    other = Sample({"reward": C, "a_reward": A, "style": STYLE}, GROUPS)
+    assert not named_by_user(other, Layout(total="reward"), ["a_reward", "style"]).contradicts
+
+
+def test_few_rollouts_whose_total_is_not_the_plain_sum_are_reported():
+    rows = slice(0, 8)
+    for weight, contradicts in ((0.2, "reward"), (1, "")):
+        numbers = {"reward": (A + weight * B)[rows], "rewards.a": A[rows], "rewards.b": B[rows]}
+        found = infer(Sample(numbers, GROUPS[rows]), Layout(total="reward"))
+        assert found.contradicts == contradicts
+
+
+@pytest.mark.parametrize("name", ["sum_of_rewards", "objective", "sum_of_all_scores"])
+def test_a_total_of_another_name_that_is_no_sum_is_refused(name):
+    assert inferred({name: A * STYLE, "a_reward": A, "style_reward": STYLE}).refused
+
+
+def test_all_that_may_be_rewards_are_offered_if_the_total_decides_nothing():
+    numbers = {"reward": A * B + C, "a_reward": A, "b_reward": B, "helpfulness": STYLE}
+    assert ("a_reward", "b_reward", "helpfulness") in inferred(numbers, "reward").choices
+    assert ("reward", "a_reward", "b_reward", "helpfulness") in inferred(numbers, "reward").choices
+    numbers = {"reward": A, "a_reward": A, "b_reward": B, "helpfulness": STYLE}
+    assert ("a_reward", "b_reward", "helpfulness") in inferred(numbers, "reward").choices
+
+
+@pytest.mark.parametrize("name", ["expected_score", "reference_score", "gold_reward"])
+def test_a_score_of_the_dataset_is_no_reward(name):
+    found = inferred({"a_reward": A, "b_reward": B, name: PER_PROMPT})
+    assert list(found.names) == ["a_reward", "b_reward"]
+
+
+@pytest.mark.parametrize("name", ["ref_reward", "reference_reward", "chosen_reward", "prev_score"])
+def test_a_reward_of_other_completions_is_none(name):
+    assert not is_named_reward(name)
+
+
+def test_a_total_that_is_constant_drops_no_reward():
+    numbers = {"reward": np.ones(320), "a_reward": A, "helpfulness": STYLE}
+    found = inferred(numbers, "reward")
+    assert found.choices == (("a_reward",), ("a_reward", "helpfulness"))
+
+
+def test_ids_of_single_rows_are_no_groups_if_most_prompts_are_shared():
+    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 7))
+    assert not found.alone
+    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 6))
+    assert found.alone
+    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 6), np.arange(4))
+    assert not found.alone

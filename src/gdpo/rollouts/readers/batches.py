@@ -36,6 +36,7 @@ from gdpo.rollouts.readers.formats import (
 from gdpo.rollouts.readers.infer import (
     LOOKED_AT,
     NAME_LISTS,
+    WEIGHTS,
     Kind,
     Layout,
     is_like_rollouts,
@@ -205,7 +206,7 @@ def _columns_to_read(
 ) -> list[str]:
     """Return the columns of a table that are needed besides the texts."""
     paths = {*more, known.step, known.group, known.total, known.advantage, known.num_tokens}
-    paths |= {known.finish_reason, "trained", "weights"}
+    paths |= {known.finish_reason, "trained", *WEIGHTS}
     paths |= {known.rollout, known.turn} if turns else set()
     return [name for path in paths if path is not None and (name := _column_of(path, schema))]
 
@@ -297,7 +298,7 @@ def _offer(file: FileReport, numbers: Iterable[str], fields: Mapping[str, Kind])
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
     if is_like_rollouts(fields):
-        file.numbers = tuple(islice(numbers, MOST_OFFERED))
+        file.numbers = file.shape = tuple(islice(numbers, MOST_OFFERED))
         file.step = layout(None, fields).step
 
 
@@ -381,7 +382,7 @@ def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int)
             records = islice(source, rows - len(found))
             for _, row in one_per_rollout(_rows_of(scratch, form, records, asked), scratch):
                 row.step = other.step if row.step is None else row.step
-                forget_texts(row)
+                forget_texts(row, checked=form.name == "columns")
                 found.append(row)
     return found
 

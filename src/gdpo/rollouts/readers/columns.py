@@ -20,6 +20,7 @@ from gdpo.rollouts.readers.infer import (
     GDPO,
     NAME_LISTS,
     NO_KEY,
+    WEIGHTS,
     Inner,
     Key,
     Kind,
@@ -30,7 +31,7 @@ from gdpo.rollouts.readers.infer import (
     restarted,
     spread,
 )
-from gdpo.rollouts.readers.records import Doubtful, Row, number, plain
+from gdpo.rollouts.readers.records import TRUTHS, Doubtful, Row, number, plain
 from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
 from gdpo.rollouts.record import opened
 
@@ -38,7 +39,6 @@ LARGEST = 1e60
 """Numbers above this limit count as missing, so that sums of squares of weighted rewards stay
 finite."""
 NO_NUMBER = "not a number, and counts as missing"
-_BOOLEAN = {"true": 1.0, "false": 0.0}
 _MISSING = frozenset(
     {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
@@ -55,6 +55,7 @@ SPLIT = (
     "the prompts of most group ids differ, as when ids restart in every batch: id and prompt "
     "together form a group"
 )
+ALONE = "each group id has one rollout: equal prompts form the groups"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -122,7 +123,7 @@ def column_in(column: Any) -> Column:
         values = pc.cast(numbers, pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         texts = column.to_pylist()
-        values = np.array([number(_BOOLEAN.get(str(value).lower(), value)) for value in texts])
+        values = np.array(list(map(number, texts)))
         missing |= np.array([str(value).strip().lower() in _MISSING for value in texts])
         return Column(values, missing, np.isnan(values) & ~missing, none)
     if not pa.types.is_floating(column.type):
@@ -190,7 +191,8 @@ class Batch:
 
     def grouped_by(self, rows: Rows) -> str:
         """Return how some rollouts are grouped. A few of the rollouts may lack the group field."""
-        if self.has_group[rows].any():
+        alone = self.file.report.ids.get(self.file.run) == BY_PROMPT
+        if self.has_group[rows].any() and not alone:
             return BY_BOTH if self.file.split else BY_IDS
         return BY_PROMPT if self.has_prompt[rows].any() else BY_NOTHING
 
@@ -304,9 +306,11 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
         return found if found is None or isinstance(rows, slice) else found.take(rows)
 
     def weight(name: str, rows: Rows) -> Values | None:
-        found = entered(batch, f"weights.{name}")
-        is_weight = found is not None and is_numeric(found.type)
-        return column_in(found).values[rows] if is_weight else None
+        for each in WEIGHTS:
+            found = entered(batch, f"{each}.{name}")
+            if found is not None and is_numeric(found.type):
+                return column_in(found).values[rows]
+        return None
 
     def columns() -> dict[str, np.ndarray]:
         steps = _steps(batch, known.step, numbers(known.step, "step"), step)
@@ -435,7 +439,7 @@ def _steps(batch: Any, path: str | None, steps: Values, of_file: int | None) -> 
         steps = np.full(batch.num_rows, nan)
     elif column is not None and pa.types.is_string(column.type):
         lowered = pc.call_function("utf8_lower", [column])
-        truths = pc.SetLookupOptions(pa.array(list(_BOOLEAN)))
+        truths = pc.SetLookupOptions(pa.array(list(TRUTHS)))
         are_truths = pc.call_function("is_in", [lowered], truths).to_numpy(zero_copy_only=False)
         steps = np.where(are_truths, nan, steps)
     whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
@@ -450,12 +454,16 @@ def _grouped(
     steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key, file: FileReport
 ) -> dict[str, Key]:
     """Return the groups of a batch, and its turns, and report ids that the prompts contradict."""
-    found = grouping(steps, ids, prompts, rollouts, turns)
+    how = "" if file.turns else file.report.ids.get(file.run, "")
+    if how == BY_PROMPT:
+        file.note(None, ALONE)
+        ids = np.full(len(ids), NO_KEY)
+    found = grouping(steps, ids, prompts, rollouts, turns, split=how == BY_BOTH)
     if not found.split and np.all(steps == steps[:1]):
         found, file.seen = restarted(found, ids, prompts, file.seen)
     file.split |= found.split
     if found.split:
-        file.note(None, SPLIT, count=found.differing)
+        file.note(None, SPLIT, count=max(found.differing, 1))
     if not file.turns:
         return {"groups": found.keys}
     of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))

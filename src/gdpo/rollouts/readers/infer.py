@@ -103,7 +103,8 @@ _ADDED_UP = 24
 _STEPS = (
     *("step", "global_step", "gen_step", "iteration", "iter", "global_steps", "train_step"),
     *("training_step", "trainer_step", "rollout_step", "optimizer_step", "update_step"),
-    *("step_idx", "step_id", "iteration_idx", "update"),
+    *("step_idx", "step_id", "iteration_idx", "update", "epoch_step", "policy_step", "batch_step"),
+    *("batch_idx", "batch_index", "batch_id"),
 )
 _GROUPS = (
     *("group_id", "group", "group_index", "prompt_id", "problem_id", "uid", "group_idx"),
@@ -138,13 +139,16 @@ _TOTALS = (
         "rewards",
         "scores",
     ),
-    *("return", "episode_return", "episode_reward", "r"),
+    *("return", "episode_return", "episode_reward", "r", "objective", "fitness", "utility"),
 )
 _ROLLOUTS = (
     *("rollout_id", "trajectory_id", "traj_id", "episode_id", "sample_id", "completion_id"),
     *("rollout_idx", "rollout_index", "trajectory_idx", "trajectory_index", "traj_idx"),
     *("episode_idx", "sample_idx", "sample_index", "rollout", "trajectory", "sample"),
 )
+_OF_TRAINING = ("iteration", "global_step", "training_step", "train_step", "policy_step", "update")
+_EPISODES = ("trajectory_id", "traj_id", "episode_id", "trajectory_idx", "episode_idx")
+"""Next to a field `step` and an id of episodes, `iteration` is the step, and `step` the turn."""
 _TURNS = (
     *("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "step_in_episode"),
     *("step_in_rollout", "step_in_trajectory"),
@@ -179,6 +183,7 @@ _STATISTICS = frozenset(
     {"mean", "std", "var", "min", "max", "median", "avg", "average", "baseline", "count"}
     | {"minimum", "maximum", "lower", "upper", "lowest", "highest", "bound", "limit", "threshold"}
     | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running", "ema"}
+    | {"ref", "reference", "prev", "previous", "old", "chosen", "rejected"}
 )
 """Words that, together with `reward` in a name, indicate a statistic or a bound of rewards instead
 of a reward."""
@@ -195,6 +200,8 @@ _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars", "characters",
 _REFERENCES = frozenset(
     {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
 )
+_GOLD = frozenset({"reference", "expected", "gold", "truth", "gts"})
+"""Words in the names of what a dataset says about a right answer, such as its score."""
 _NEVER = frozenset(
     {"lr", "kl", "temperature", "temp", "seed", "epoch", "epochs", "entropy", "loss", "perplexity"}
     | {"logprob", "logprobs", "logp", "logps", "grad", "ppl", "ratio", "nll", "beta", "mask"}
@@ -208,7 +215,7 @@ _NEVER = frozenset(
     | {"pred", "preds", "prediction", "predicted", "predictions", "guess", "parsed", "extracted"}
     | {"difficulty", "level", "grade", "tier", "split", "fold", "category", "cluster", "domain"}
     | {"source", "case", "cases", "year", "age", "advantage", "advantages", "adv", "return"}
-    | {"weight", "weights", "flag", "staleness", "lag", "batch", "bucket"}
+    | {"weight", "weights", "flag", "staleness", "lag", "batch", "bucket", "eos", "clip", "hint"}
 )
 """A field is never inferred to be a reward if its name contains one of these words. The same list
 applies to all formats."""
@@ -252,6 +259,8 @@ NAME_LISTS = (
 )
 _ALIASES = frozenset({"acc", "correct", "is_correct", "success", "solved", "passed", "pass"})
 """Short names under which a reward is often logged a second time."""
+WEIGHTS = ("weights", "reward_weights")
+"""Names of objects and lists with the weights of the rewards."""
 _CONTAINERS = (
     re.compile(r"rewards"),
     re.compile(r"reward"),
@@ -308,6 +317,9 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
                 "the name (columns)"
             )
     guessed = {meaning: _first(meaning, fields, given.values()) for meaning in MEANINGS}
+    of_training = next((name for name in _OF_TRAINING if fields.get(name) == "number"), None)
+    if guessed["step"] == "step" and guessed["rollout"] in _EPISODES and of_training:
+        guessed |= {"step": of_training, "turn": guessed["turn"] or "step"}
     return Layout(**{**guessed, **given})
 
 
@@ -353,7 +365,7 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     numbers = list(numbers)
     return grouped and (
         any(_names_reward(n) or is_named_reward(n) or n.endswith("components") for n in fields)
-        or any(unlikelihood(path) == 0 for path in numbers)
+        or any(unlikelihood(path) == 0 or _may_be_total(path) for path in numbers)
         or sum(_is_likely(path) and _is_vocabulary(path) for path in numbers) > 1
     )
 
@@ -428,17 +440,11 @@ class Inferred:
     copied: tuple[tuple[str, str], ...] = ()
     """Fields named `reward` or `score` that repeat another field, with that field."""
     contradicts: str = ""
-    """Name of a total that is not a weighted sum of the rewards that the user named, if any."""
+    """Name of a total that shows that the weights of the rewards are not those assumed, if any."""
     refused: str = ""
     """Reason why the rewards cannot be inferred. Empty if they were."""
     choices: tuple[tuple[str, ...], ...] = ()
     """Readings between which the file does not decide, each as a list of rewards."""
-
-    def without(self, name: str) -> "Inferred":
-        """Return the other rewards."""
-        kept = {other: path for other, path in self.names.items() if other != name}
-        weights = {other: weight for other, weight in self.weights.items() if other != name}
-        return replace(self, names=kept, weights=weights)
 
     @property
     def how(self) -> str:
@@ -518,27 +524,23 @@ def infer(
     kind, prefix, parts = _parts(rest if kind == "function" else [*rest, *empty], kind)
     unread = [path for path in texts if is_all_rewards(path)]
     if (unread and kind == "other") or (texts and not parts and not totals):
-        why = f"{listed(unread or texts)} cannot be read as numbers: write one number per reward"
+        why = f"{listed(unread or texts)} cannot be read as numbers: write one number per reward "
+        why += "and one line per rollout"
         return Inferred(refused=why)
     out: dict[str, Reason] = dict.fromkeys(copied, "copy")
     sure = kind == "named" or (kind == "object" and not _is_measures(prefix))
-    others = [p for p in rest if p not in parts and _is_likely(p) and not isinstance(p, Inner)]
+    others = [p for p in rest if p not in parts and (_is_likely(p) or _is_earned_count(p))]
     for paths in (parts, others):
         named = sure and paths is parts
-        doubtful = [] if named else [path for path in paths if not is_named_reward(path)]
+        doubtful = [p for p in paths if _is_gold(p) or not (named or is_named_reward(p))]
         out |= {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
         kept = [*totals, *(p for p in parts if p not in out and p not in paths)]
         free = [path for path in paths if path not in out]
         out |= _copies(free, numbers, kept, sure=named, parts=paths is parts)
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
-    found = _settled(
-        _Candidates(kind, prefix, parts, others, totals, rest, numbers, out, described)
-    )
-    idle = [name for name, weight in found.weights.items() if weight == 0]
-    for name in idle:
-        if (why := _ruled_out(found.names[name], sample)) is not None:
-            found, out = found.without(name), out | {found.names[name]: why}
+    candidates = _Candidates(kind, prefix, parts, others, totals, rest, numbers, out, described)
+    found = _without_idle(_settled(candidates), sample)
     if found.refused:
         return found
     taken = {*found.names.values(), found.total}
@@ -547,8 +549,35 @@ def infer(
     left: dict[str, Reason] = {p: "name" for p in rest + unused if p not in taken}
     repeated = tuple((p, q) for p, q in copied.items() if q in taken)
     return replace(
-        found, left_out={**left, **out, **found.left_out}, prefix=prefix, copied=repeated
+        found,
+        left_out={**left, **out, **found.left_out},
+        prefix=prefix,
+        copied=repeated,
+        contradicts=_contradicted(found, numbers),
     )
+
+
+def _without_idle(found: Inferred, sample: Sample) -> Inferred:
+    """Return the rewards without those that have no weight and belong to the dataset."""
+    for name in [name for name, weight in found.weights.items() if weight == 0]:
+        if (why := _ruled_out(path := found.names[name], sample)) is not None:
+            names = {other: p for other, p in found.names.items() if other != name}
+            weights = {other: w for other, w in found.weights.items() if other != name}
+            out = {**found.left_out, path: why}
+            found = replace(found, names=names, weights=weights, left_out=out)
+    return found
+
+
+def _contradicted(found: Inferred, numbers: Mapping[str, Values]) -> str:
+    """Return the total if rewards whose weights were not found do not add up to it."""
+    parts = [numbers[path] for path in found.names.values() if path in numbers]
+    if found.total in (None, *found.names.values()) or found.weights or not parts:
+        return ""
+    whole = numbers[found.total]
+    apart = whole - np.nan_to_num(np.stack(parts)).sum(axis=0)
+    rounding = _rounding(whole) + sum(map(_rounding, parts))
+    known = apart[np.isfinite(apart)]
+    return found.total if _varies(whole) and np.ptp(known) > 3 * rounding else ""
 
 
 def _totals(
@@ -664,6 +693,11 @@ class _Candidates:
     left_out: Mapping[str, Reason]
     described: bool
 
+    @property
+    def doubtful(self) -> list[str]:
+        """Fields that are rewards by their names, and others with usual names of rewards."""
+        return [*self.parts, *filter(_is_vocabulary, self.others)]
+
     def found(
         self, paths: Sequence[str], fit: "Fit | None" = None, total: str | None = None
     ) -> Inferred:
@@ -672,7 +706,9 @@ class _Candidates:
         if fit is None or not fit.enough:
             return Inferred(self.kind, names, self.prefix, total)
         guessed = [path for path in paths if self.kind in _GUESSED]
-        idle: dict[str, Reason] = {path: "weight 0" for path in guessed if fit.weight(path) == 0}
+        unknown = [p for p in guessed if p not in fit.weights and not _is_vocabulary(p)]
+        idle: dict[str, Reason] = dict.fromkeys(unknown, "name")
+        idle |= {path: "weight 0" for path in guessed if fit.weight(path) == 0}
         names = {name: path for name, path in names.items() if path not in idle}
         zeros = frozenset(name for name, path in names.items() if path in fit.zeros)
         weights = {name: fit.weight(path) for name, path in names.items()}
@@ -695,7 +731,7 @@ def _settled(found: _Candidates) -> Inferred:
     if not found.totals:
         return _without_total(found)
     if not _varies(found.numbers[found.totals[0]]):
-        return found.found(found.parts) if found.parts else found.scalar()
+        return _by_names(found) if found.parts else found.scalar()
     for total in sorted(found.totals, key=lambda path: not _is_total(path)):
         if (inferred := _explained_by(found, total)) is not None:
             return inferred
@@ -730,7 +766,7 @@ def _explained_by(found: _Candidates, total: str) -> Inferred | None:
         if not idle:
             return found.found(found.parts, fit, total)
         why = f"{total!r} is {carrying[0]!r} alone: {listed(idle)} may be rewards, or only logged"
-        return found.refused(why, found.parts, carrying)
+        return found.refused(why, found.parts, found.doubtful, carrying)
     return None
 
 
@@ -742,10 +778,9 @@ def _unexplained(found: _Candidates) -> Inferred:
         return found.scalar()
     if found.kind != "other" and int(np.isfinite(found.numbers[total]).sum()) < _ENOUGH:
         return found.found(parts)
-    doubtful = [*parts, *filter(_is_vocabulary, found.others)]
     few = int(np.isfinite(found.numbers[total]).sum()) < _ENOUGH_TO_DENY
     apart = not few and not any(
-        _is_total(each) or any(_contains(found.numbers[each], found.numbers[p]) for p in doubtful)
+        _is_total(each) or any(_contains(found.numbers[each], found.numbers[p]) for p in found.doubtful)
         for each in found.totals
     )
     if found.kind in ("named", "object") and apart and len(found.totals) == 1:
@@ -754,7 +789,9 @@ def _unexplained(found: _Candidates) -> Inferred:
         f"{total!r} is not a weighted sum of {listed(parts)}, so it may be a reward of its own, "
         "their product, or the total with a part that is not in the file"
     )
-    return found.refused(why, parts, [*found.totals, *parts], found.totals[:1])
+    more = found.doubtful
+    both = [*found.totals, *parts], [*found.totals, *more]
+    return found.refused(why, parts, more, *both, found.totals[:1])
 
 
 def _without_total(found: _Candidates) -> Inferred:
@@ -774,14 +811,19 @@ def _without_total(found: _Candidates) -> Inferred:
         fit = explained(rest, numbers, total)
         if fit is not None and fit.certain and all(fit.weight(path) > 0 for path in rest):
             return found.found(rest, fit, total)
+    return _by_names(found)
+
+
+def _by_names(found: _Candidates) -> Inferred:
+    """Return the rewards by their names alone, if these leave no doubt."""
+    parts = found.parts
     known = [path for path in parts if _is_vocabulary(path)]
     more = [path for path in found.others if _is_vocabulary(path)]
-    more += [path for path in found.rest if _is_earned_count(path) and path not in found.left_out]
     if found.kind == "other" and len(known) < len(parts) and not found.described:
         unknown = [path for path in parts if path not in known]
         why = f"the names of {listed(unknown)} do not show whether they are rewards"
         return found.refused(why, known, parts)
-    if found.kind == "named" and more:
+    if more and found.kind in ("named", "other"):
         why = f"{listed(more)} may be rewards too, or only logged"
         return found.refused(why, parts, [*parts, *more])
     return found.found(parts)
@@ -793,11 +835,12 @@ def _with_total_of_any_name(found: _Candidates) -> Inferred | None:
         return None
     numbers = found.numbers
     varying = [path for path in found.parts if _varies(numbers[path])]
-    for total in found.rest:
+    others = [path for path in found.rest if path not in found.parts]
+    for total in [path for path in others if not _is_vocabulary(path)]:
         others = [path for path in found.others if path != total]
         monitors = [p for p in found.rest if p not in (total, *others, *found.parts)]
         pool = list[str]()
-        for more in (found.parts, others, monitors) if total not in found.parts else ():
+        for more in (found.parts, others, monitors):
             pool += more
             fit = explained(pool, numbers, total) if more else None
             carrying = [p for p in pool if fit is not None and fit.weights.get(p, 0.0) != 0]
@@ -1069,6 +1112,11 @@ def is_named_as_reward(path: str) -> bool:
     return is_named_reward(path) or is_all_rewards(path)
 
 
+def may_be_text(path: str) -> bool:
+    """Return whether the texts of a field are read if they are texts of numbers."""
+    return is_named_as_reward(path) or (_is_likely(path) and _is_vocabulary(path))
+
+
 def is_all_rewards(path: str) -> bool:
     """Return whether the name suggests a field with all rewards, or with their total."""
     words = set(_words(path))
@@ -1194,6 +1242,10 @@ def _is_vocabulary(path: str) -> bool:
     return not _VOCABULARY.isdisjoint(_words(_leaf(path)))
 
 
+def _is_gold(path: str) -> bool:
+    return not _GOLD.isdisjoint(_words(_leaf(path)))
+
+
 def _is_reference(path: str) -> bool:
     return not _REFERENCES.isdisjoint(_words(_leaf(path)))
 
@@ -1257,8 +1309,8 @@ def _is_time(word: str) -> bool:
 
 def _is_total(path: str) -> bool:
     """Return whether the name suggests a sum of rewards."""
-    words = set(_words(_leaf(path)))
-    return bool(words & _TOTAL) and words <= _TOTAL | _REWARD and words != {"final"}
+    words = set(_words(_leaf(path))) - {"of", "all"}
+    return bool(words & _TOTAL) and words <= _TOTAL | _REWARD
 
 
 def _segments(path: str) -> list[str]:
@@ -1286,13 +1338,17 @@ class Grouping:
     """Key of the group of each row. `NO_KEY` if a row has neither a group id nor a prompt."""
     split: bool = False
     """Whether id and prompt form a group together, because most ids have several prompts."""
+    alone: bool = False
+    """Whether each id has one row, although most rows share their prompt with another row."""
     differing: int = 0
     """Number of ids with several prompts."""
     compared: int = 0
     """Number of ids with several rows."""
 
 
-def grouping(steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> Grouping:
+def grouping(
+    steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key, *, split: bool = False
+) -> Grouping:
     """Return the groups of some rows, from their ids if the prompts agree with these.
 
     If most ids have several prompts, as when ids restart in every batch, id and prompt together
@@ -1305,6 +1361,7 @@ def grouping(steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> G
         prompts: Key of the prompt of each row, or `NO_KEY`.
         rollouts: Key of the rollout of each row, if the rows are turns, or `NO_KEY`.
         turns: Number of the turn of each row.
+        split: Whether earlier rows of the run have shown that id and prompt form a group together.
     """
     if np.any(rollouts != NO_KEY):
         prompts = _of_first_turns(prompts, pair(pair(steps, ids), rollouts), rollouts, turns)
@@ -1318,14 +1375,19 @@ def grouping(steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> G
     )
     apart = np.bincount(group, weights=asked != asked[first][group]) > 0
     compared, differing = int(np.sum(sizes > 1)), int(np.sum(apart))
-    if 2 * differing <= compared or not compared:
-        return Grouping(keys, differing=differing, compared=compared)
-    together = pair(given, asked)
-    _, place, alike = np.unique(together, return_inverse=True, return_counts=True)
-    split = 2 * int(np.sum(alike[place] > 1)) > len(rows)
+    if not split and (2 * differing <= compared or not compared):
+        alone = not compared and _mostly_shared(pair(steps[rows], asked))
+        return Grouping(keys, False, alone, differing, compared)
+    split = split or _mostly_shared(pair(given, asked))
     if split:
         keys[rows] = pair(ids[rows], asked)
-    return Grouping(keys, split, differing, compared)
+    return Grouping(keys, split, False, differing, compared)
+
+
+def _mostly_shared(keys: Key) -> bool:
+    """Return whether most rows share their key with another row."""
+    _, place, alike = np.unique(keys, return_inverse=True, return_counts=True)
+    return 2 * int(np.sum(alike[place] > 1)) > len(keys)
 
 
 def restarted(

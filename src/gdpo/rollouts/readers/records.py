@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.infer import (
+    WEIGHTS,
     Inner,
     Layout,
     is_container,
@@ -127,8 +128,14 @@ class Row:
     """Whether the completion is one text that also contains results of tools."""
 
 
+TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+"""Booleans as texts."""
+
+
 def number(value: Any) -> float:
-    """Return a number, a boolean or the text of a number as a float, or NaN for anything else."""
+    """Return a number, a boolean or the text of either as a float, or NaN for anything else."""
+    if isinstance(value, str):
+        value = TRUTHS.get(value.strip().lower(), value)
     try:
         return nan if value is None else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: tensors
@@ -581,7 +588,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
             if path not in but and (rewarded or isinstance(value, (int, float))):
                 found[path] = value
         for name, value in inner.items() if depth < _DEEPEST else ():
-            if type(value) in _SPREAD and is_container(str(name)):
+            if type(value) in _SPREAD and (is_container(str(name)) or name in WEIGHTS):
                 value = _opened(value, f"{above}{name}", inner, found)
             path = f"{above}{name}"
             if isinstance(value, dict) and path not in but:

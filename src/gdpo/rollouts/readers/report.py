@@ -73,6 +73,8 @@ class FileReport:
     """Phrase that describes how the rewards were determined."""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
+    shape: tuple[str, ...] = ()
+    """Paths of the numeric fields, according to the first rollout or the schema."""
     step: str | None = None
     """Name of the step field, if it was inferred."""
     guessed: bool = False
@@ -150,7 +152,7 @@ class FileReport:
     def known_rewards(self) -> Inferred | None:
         """Return the rewards that were inferred from earlier files of the run, or None."""
         found = self.report.inferred.get((self.run, self.format))
-        found = found or self.report.refused.get((self.run, self.format, self.numbers))
+        found = found or self.report.refused.get((self.run, self.format, self.shape))
         if found is not None:
             self.guessed, self.left_out = True, found.left_out
             self.refused, self.choices = found.refused, found.choices
@@ -185,6 +187,9 @@ class ReadReport:
         default_factory=dict[tuple[str, str, tuple[str, ...]], Inferred]
     )
     """Refusals for each run, format and set of numeric fields."""
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+    """For each run whose group ids the prompts of the first rollouts contradict, what forms the
+    groups instead: `BY_BOTH` or `BY_PROMPT`."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
@@ -361,13 +366,13 @@ def without_rewards(report: ReadReport) -> str:
         return ""
     first = files[0]
     more = f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
-    if not first.numbers:
-        return f"no reward found in {_shortened(first.path)}{more}: it contains no numbers"
+    if not first.numbers and not first.choices:
+        why = first.refused or "it contains no numbers"
+        return f"no reward found in {_shortened(first.path)}{more}: {why}"
     why = first.refused or "no field is named as a reward or score"
-    found = (
-        f"no reward can be inferred in {_shortened(first.path)}{more}: {why}. The numeric fields "
-        f"are {listed(first.numbers)}. Name the rewards"
-    )
+    numbers = f" The numeric fields are {listed(first.numbers)}." if first.numbers else ""
+    where = f"{_shortened(first.path)}{more}"
+    found = f"no reward can be inferred in {where}: {why}.{numbers} Name the rewards"
     choices = [c for c in first.choices if all(map(_can_be_named, c))] or [_proposed(files)]
     commands = [command for names in choices if (command := _command(report, names, files))]
     if not commands:
@@ -382,7 +387,7 @@ def groups_of_one(report: ReadReport, form: str | None) -> str:
 
     The message is empty if a group has several rollouts. `form` is the format that the user named.
     """
-    if not report.alone:
+    if not report.alone or not any(file.rewards for file in report.files):
         return ""
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)

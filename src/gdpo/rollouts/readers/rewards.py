@@ -37,6 +37,7 @@ from gdpo.rollouts.readers.infer import (
     LOOKED_AT,
     NEVER,
     NO_KEY,
+    WEIGHTS,
     Inferred,
     Inner,
     Key,
@@ -52,6 +53,7 @@ from gdpo.rollouts.readers.infer import (
     is_container,
     is_named_as_reward,
     listed,
+    may_be_text,
     named_by_user,
     pair,
     passed_over,
@@ -59,7 +61,7 @@ from gdpo.rollouts.readers.infer import (
     unlikelihood,
 )
 from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number
-from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, FileReport
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
@@ -96,6 +98,7 @@ class RecordRewards:
     ) -> None:
         self._asked, self._file, self._known, self._more = asked.rewards, file, known, more
         self._described = asked.columns is not None
+        self._given_ids = "group" in (asked.columns or {})
         self.ranges: dict[str, Range] = {}
         self.inferred: Inferred | None = None
         self.scalar = False
@@ -214,8 +217,8 @@ class RecordRewards:
         self._file.numbers = tuple(islice(numbers, MOST))
         ids, prompts = keys([row.group for row in rows]), keys([row.prompt for row in rows])
         steps = np.nan_to_num(column_of([row.step for row in rows]).values).view(np.int64)
-        none = np.full(len(rows), NO_KEY)
-        sample = Sample(numbers, pair(steps, grouping(steps, ids, prompts, none, none).keys))
+        groups = _checked_ids(self._file, steps, ids, prompts, given=self._given_ids)
+        sample = Sample(numbers, pair(steps, groups))
         if self._asked is not None:
             return _named(self._file, sample, known, self._asked)
         texts = _texts_of(rows, numbers, known)
@@ -230,7 +233,7 @@ class RecordRewards:
         """Return the weights in an object `weights`, or next to each value, or None."""
         weights: dict[str, float] = {}
         for name, path in self.inferred.names.items() if self.inferred is not None else ():
-            places = (f"weights.{name}", f"{path.rpartition('.')[0]}.weight")
+            places = (*(f"{each}.{name}" for each in WEIGHTS), f"{path.rpartition('.')[0]}.weight")
             value = next((row.rewards[place] for place in places if place in row.rewards), None)
             if is_number(value):
                 weights[name] = number(value)
@@ -369,18 +372,19 @@ class TableRewards:
         others = (self.known.group, self.known.prompt, self.known.step)
         batches = list(self._first([*kept, *(path for path in others if path is not None)]))
         numbers = {p: _joined([_values_in(batch, p) for batch in batches]) for p in kept}
-        groups = [self._groups_in(batch, file) for file, batch in enumerate(batches)]
-        return Sample(numbers, _joined(groups))
+        steps = _joined([self._steps_in(batch, file) for file, batch in enumerate(batches)])
+        found = [table_keys(batch, self.known, None, checked=True) for batch in batches]
+        ids, prompts = (_joined([each[place] for each in found]) for place in (0, 1))
+        given = "group" in (self._asked.columns or {})
+        groups = _checked_ids(self._file, steps, ids, prompts, given=given)
+        self.split = self._file.run in self._file.report.ids
+        return Sample(numbers, pair(steps, groups))
 
-    def _groups_in(self, batch: Any, file: int) -> Key:
-        """Return the keys of the groups of some rows of one of the files of a run."""
-        steps = np.full(batch.num_rows, float(file))
-        if self.known.step is not None:
-            steps = np.nan_to_num(_values_in(batch, self.known.step))
-        steps, none = steps.view(np.int64), np.full(batch.num_rows, NO_KEY)
-        found = grouping(steps, *table_keys(batch, self.known, None, checked=True), none, none)
-        self.split = found.split or (file > 0 and self.split)
-        return pair(steps, found.keys)
+    def _steps_in(self, batch: Any, file: int) -> Key:
+        """Return the steps of some rows of one of the files of a run, as keys."""
+        if self.known.step is None:
+            return np.full(batch.num_rows, file, np.int64)
+        return np.nan_to_num(_values_in(batch, self.known.step)).view(np.int64)
 
     def _infer(self) -> tuple[dict[str, str], str]:
         """Infer the rewards from names and values. Return them and a phrase about the method."""
@@ -424,7 +428,7 @@ class TableRewards:
         return [
             path
             for path, kind in self._kinds.items()
-            if kind == "text" and is_named_as_reward(path)
+            if kind == "text" and may_be_text(path)
         ]
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
@@ -445,7 +449,10 @@ class TableRewards:
                 continue
             if holds_numbers(column):
                 numeric.append(path)
-            elif is_all_rewards(path) or all(len(t or "") <= LONGEST for t in array.to_pylist()):
+            elif is_all_rewards(path) or (
+                is_named_as_reward(path)
+                and all(len(t or "") <= LONGEST for t in array.to_pylist())
+            ):
                 texts.append(path)
         return numeric, texts
 
@@ -486,16 +493,32 @@ def _joined(arrays: Sequence[np.ndarray]) -> Any:
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
+def _checked_ids(file: FileReport, steps: Key, ids: Key, prompts: Key, *, given: bool) -> Key:
+    """Return the groups of the first rollouts of a run, and record what contradicts their ids.
+
+    With `given`, the user named the field with the ids, which is then used if each id is alone.
+    """
+    none = np.full(len(ids), NO_KEY)
+    found = grouping(steps, ids, prompts, none, none)
+    if found.split or (found.alone and not given):
+        file.report.ids[file.run] = BY_BOTH if found.split else BY_PROMPT
+    return prompts if found.alone and not given else found.keys
+
+
 def _named(file: FileReport, sample: Sample, known: Layout, asked: Sequence[str]) -> Inferred:
     """Return the rewards that the user named, and report a total that contradicts them."""
     found = named_by_user(sample, known, asked)
+    _report_contradiction(file, found)
+    return found
+
+
+def _report_contradiction(file: FileReport, found: Inferred) -> None:
     if found.contradicts:
         what = (
-            f"{found.contradicts!r} is not a weighted sum of the rewards, so their weights cannot "
-            "be found in it: give the weights (--weights), or judge the total alone (--rewards)"
+            f"{found.contradicts!r} is not the sum of the rewards, and their weights cannot be "
+            "found in it: give the weights (--weights), or judge the total alone (--rewards)"
         )
         file.note(None, what)
-    return found
 
 
 def _inferred(
@@ -518,9 +541,10 @@ def _inferred(
     if found.refused:
         what = f"no reward can be inferred: {found.refused}; name the rewards (--rewards)"
         file.note(None, what)
-        file.report.refused[file.run, file.format, file.numbers] = found
+        file.report.refused[file.run, file.format, file.shape] = found
     else:
         file.report.inferred[file.run, file.format] = found
+    _report_contradiction(file, found)
     for path, twin in found.copied:
         what = f"{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
         file.note(None, what)
@@ -544,7 +568,7 @@ def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
         if known.total is not None and row.total is not None:
             found.setdefault(known.total, []).append((place, number(row.total)))
         for path, value in row.rewards.items():
-            if is_number(value) or (is_text_of_number(value) and is_named_as_reward(path)):
+            if is_number(value) or (is_text_of_number(value) and may_be_text(path)):
                 found.setdefault(path, []).append((place, number(value)))
     kept = set(sorted(found, key=unlikelihood)[:_MOST_LOOKED_AT]) | {known.total}
     columns: dict[str, Values] = {}
