@@ -195,8 +195,8 @@ def test_a_finished_run_shows_at_once_what_a_short_one_could_not_measure():
     (held,) = history.held_at_the_end()
     assert (held.finding.kind, held.finding.rewards) == (Kind.IGNORED, ("tiny",))
     assert (held.spans, held.at_once, held.lasting, held.certain) == (((1, 2),), True, True, False)
-    longer = history_of(steps(4, 40)).held_at_the_end()
-    assert [(each.at_once, each.finding.evidence["groups"]) for each in longer] == [(False, 160)]
+    longer = history_of(steps(8, 40)).held_at_the_end()
+    assert [(each.at_once, each.finding.evidence["groups"]) for each in longer] == [(False, 320)]
 
 
 def test_what_a_part_of_the_run_showed_stays_if_the_whole_does_not_show_it():
@@ -227,7 +227,7 @@ def test_a_lesser_finding_gives_way_to_a_worse_one_and_is_not_due_twice():
         due += [finding.kind for finding in watch.due]
     assert due == [Kind.UNDER_WEIGHTED]
     (held,) = history.held()
-    assert (held.finding.kind, held.spans) == (Kind.IGNORED, ((2, 32),))
+    assert (held.finding.kind, held.spans) == (Kind.IGNORED, ((1, 32),))
 
 
 def test_a_finding_ends_when_the_last_groups_contradict_it_and_comes_back():
@@ -291,7 +291,9 @@ def test_each_warning_is_reported_once():
     for diagnosis in steps(12, 64):
         watch.update(diagnosis)
         reported += watch.due
-    assert [(finding.kind, finding.rewards) for finding in reported] == [(Kind.IGNORED, ("tiny",))]
+    assert [(finding.kind, finding.rewards) for finding in reported] == [
+        (Kind.UNDER_WEIGHTED, ("tiny",))
+    ]
 
 
 def test_a_watched_diagnosis_has_the_shares_of_the_last_groups():

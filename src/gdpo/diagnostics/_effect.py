@@ -177,6 +177,14 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
     return found
 
 
+def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed:
+    """Return what was noticed, with a worse kind if the groups that measure it show one."""
+    if of.kind not in EFFECT:
+        return of
+    shown = _kinds(influence, Look(one_of_many=True), thresholds).get(str(of.reward), of.kind)
+    return of._replace(kind=min(of.kind, shown, key=EFFECT.index))
+
+
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 

@@ -23,6 +23,7 @@ from gdpo.diagnostics._effect import (
     OF_SUMS,
     Noticed,
     Replay,
+    as_measured,
     described,
     findings_at_once,
     holds,
@@ -393,7 +394,7 @@ class FindingHistory:
             if kind in EFFECT and reward in self._learned(measuring.influence):
                 continue
             found = described(
-                measuring.noticed,
+                as_measured(measuring.noticed, measuring.influence, self._thresholds),
                 measuring.influence,
                 self._ranges,
                 self._thresholds,
