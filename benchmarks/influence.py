@@ -263,13 +263,14 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
         if due > sums.shape[1] or np.all(may >= list(worst.values())):
             continue
         for each in noticed(block(), look, ranges, Thresholds()):
-            again = each.kind in CONSTANT and worst[each.reward] < _NONE
-            if groups < busy[each.reward] or again or _place(each) >= worst[each.reward]:
+            if groups < busy[each.reward] or _place(each) >= worst[each.reward]:
                 continue
-            if _learned(each, sums[:, groups - LEAST_GROUPS : groups], ranges):
+            known = worst[each.reward] < _NONE
+            before = sums[:, groups - LEAST_GROUPS : groups]
+            if (known or each.kind in EFFECT) and _is_learned(each.reward, before, ranges):
                 continue
             busy[each.reward] = due
-            if _learned(each, sums[:, groups:due], ranges):
+            if each.kind in EFFECT and _is_learned(each.reward, sums[:, groups:due], ranges):
                 continue
             measured = cut(sums[:, groups:due], size)
             shown = as_measured(each, measured, Thresholds())
@@ -288,10 +289,8 @@ def _place(each: Noticed) -> int:
     return OF_SUMS.index(each.kind)
 
 
-def _learned(each: Noticed, sums: np.ndarray, ranges: dict[str, Range]) -> bool:
-    """Whether a reward has no effect in these groups because it is learned."""
-    at_the_end = cut(sums, LEAST_GROUPS)
-    return each.kind in EFFECT and each.reward in learned_rewards(at_the_end, ranges, Thresholds())
+def _is_learned(reward: str | None, sums: np.ndarray, ranges: dict[str, Range]) -> bool:
+    return reward in learned_rewards(cut(sums, LEAST_GROUPS), ranges, Thresholds())
 
 
 def _blocks(

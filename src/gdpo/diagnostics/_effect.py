@@ -397,11 +397,9 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
         return f"it varies in {percent(1 - reward.zero_variance)} of its groups{beside}"
     if cause is Cause.OPPOSED or most is None:
         return "other rewards pull against it"
-    ratio = most.wanted * most.std / (reward.wanted * reward.std) if reward.std else inf
+    ratio = most.std / reward.std if reward.std else inf
     if ratio > 1 / _CAUSE:
-        equal = most.wanted == reward.wanted
-        what = "the standard deviation" if equal else "weight × standard deviation"
-        return f"{what} of `{most.name}` within a group is {times(ratio)} as large"
+        return f"the standard deviation of `{most.name}` within a group is {times(ratio)} as large"
     return f"the advantages follow `{most.name}` more closely"
 
 
