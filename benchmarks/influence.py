@@ -455,15 +455,15 @@ STEPS = 2000
 
 def anytime(runs: int) -> None:
     """Runs at the limit: how many get the warning, and what it quotes."""
-    _watch_all(AT_THE_LIMIT, runs)
+    _watch_all(AT_THE_LIMIT, runs, {size: size * STEPS for size in (8, 64)})
 
 
 def delay(runs: int) -> None:
     """Runs with a planted fault: when they are reported."""
-    _watch_all(PLANTED, runs)
+    _watch_all(PLANTED, runs, {8: 4096, 64: 4096})
 
 
-def _watch_all(scenarios: dict[str, Scenario], runs: int) -> None:
+def _watch_all(scenarios: dict[str, Scenario], runs: int, groups_of: dict[int, int]) -> None:
     heads = ("true share", "8 per step", "64 per step", "quoted share, minus the truth")
     _row("first reward", heads, head=True)
     for name, scenario in scenarios.items():
@@ -471,10 +471,10 @@ def _watch_all(scenarios: dict[str, Scenario], runs: int) -> None:
         total = cut(np.concatenate(sums, axis=1), 64)
         truth, at = total.shares[0], total.margins[0]
         cells, quoted = [f"{100 * truth:.2f} % ± {100 * at:.2f}"], []
-        for size in (8, 64):
+        for size, of_run in groups_of.items():
             first = []
             for seed in range(runs):
-                groups = by_group(scenario, seed, size * STEPS)
+                groups = by_group(scenario, seed, of_run)
                 told = [
                     one
                     for one in watched(groups, size)
