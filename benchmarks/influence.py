@@ -23,7 +23,17 @@ import numpy as np
 
 from gdpo.advantages import gdpo, grpo
 from gdpo.diagnostics import Thresholds, Watch, diagnose
-from gdpo.diagnostics._effect import CONSTANT, EFFECT, OF_SUMS, Noticed, noticed
+from gdpo.diagnostics._effect import (
+    CONSTANT,
+    EFFECT,
+    OF_SUMS,
+    Noticed,
+    as_measured,
+    described,
+    findings_at_once,
+    learned_rewards,
+    noticed,
+)
 from gdpo.diagnostics._looks import LEAST_GROUPS, Look
 from gdpo.diagnostics.diagnosis import Kind, Range, Severity
 from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, group_sums
@@ -109,7 +119,8 @@ def binary_beside(random, groups):
     return values
 
 
-MIXED = ((1, 0.6, -0.4), (0.6, 1, 0), (-0.4, 0, 1))
+MIXED = ((1, 0.5, -0.3), (0.5, 1, 0), (-0.3, 0, 1))
+MORE_MIXED = ((1, -0.4, 0), (-0.4, 1, 0.6), (0, 0.6, 1))
 OPPOSED = ((1, -0.7, 0), (-0.7, 1, 0), (0, 0, 1))
 
 HEALTHY = {
@@ -119,7 +130,7 @@ HEALTHY = {
     "varies in 30 % of the groups": Scenario(partial(rare, varies=(0.3, 0.4, 0.4))),
     "saturating": Scenario(saturating),
     "saturating, gdpo": Scenario(saturating, gdpo),
-    "related .6, -.4": Scenario(partial(normal, mix=MIXED)),
+    "related .5, -.3": Scenario(partial(normal, mix=MIXED)),
     "related -.7": Scenario(partial(normal, mix=OPPOSED)),
     "heavy tails": Scenario(heavy),
     "ten rewards": Scenario(partial(normal, std=(1.0,) * 10), weights=(1.0,) * 10),
@@ -141,7 +152,7 @@ COVERED = {
     **{
         name: HEALTHY[name]
         for name in (
-            *("equal", "related .6, -.4", "related -.7", "saturating"),
+            *("equal", "related .5, -.3", "related -.7", "saturating"),
             *("heavy tails", "ten rewards", "weights change", "varies in 30 % of the groups"),
         )
     },
@@ -169,6 +180,7 @@ AT_THE_LIMIT = {
     "quarter: varies in 8 % beside 49 %": _two(rare, Kind.IGNORED, varies=(0.08, 0.488)),
     "quarter: 2 % of 0/1": _two(pair, Kind.IGNORED, rate=0.02, scale=0.094),
     "quarter: 10 % of 0/1, groups of 4": _two(pair, Kind.IGNORED, rate=0.1, scale=0.515, samples=4),
+    "half: related -.4, .6": Scenario(partial(normal, mix=MORE_MIXED), kind=Kind.UNDER_WEIGHTED),
     "reversed": _two(against, Kind.REVERSED, std=0.781),
     "reversed: varies in 20 %": _two(against, Kind.REVERSED, std=0.636, varies=0.2),
     "constant in 90 %": _two(rare, Kind.CONSTANT, varies=(0.101, 0.2)),
@@ -236,44 +248,55 @@ class Reported(NamedTuple):
     """Influence share that it quotes."""
 
 
-def watched(
-    sums: np.ndarray,
-    size: int,
-    ranges: dict[str, Range] | None = None,
-    *,
-    constants: bool = True,
-) -> list[Reported]:
+def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None) -> list[Reported]:
     """The warnings of a run that is cut into steps of so many groups, in order.
 
     What is noticed is measured on the next 64 groups. Meanwhile, and if it is not worse than
-    before, the reward is not noticed again. Without `constants`, blocks in which only the number
-    of varying groups is small are left out, which is faster.
+    before, the reward is not noticed again. A reward that is learned in the last 64 groups is left
+    out, as `Watch` does.
     """
-    of_step = np.cumsum(sums[0], axis=0)
-    seen = _noticed(sums, size, ranges or {}, constants=constants)
-    busy: dict[str | None, int] = {}
-    worst: dict[str | None, int] = {}
+    ranges, names = ranges or {}, [*(f"r{k}" for k in range(sums.shape[-1])), None]
+    busy, worst = dict.fromkeys(names, 0), dict.fromkeys(names, _NONE)
     found = []
-    for groups, each in sorted(seen, key=lambda one: one[0]):
-        place = OF_SUMS.index(each.kind)
-        constant = each.kind in CONSTANT and each.reward in worst
-        if groups < busy.get(each.reward, 0) or constant or place >= worst.get(each.reward, 99):
-            continue
+    for groups, may, block, look in sorted(_blocks(sums, size), key=lambda block: block[0]):
         due = groups + LEAST_GROUPS
-        if due > sums.shape[1]:
+        if due > sums.shape[1] or np.all(may >= list(worst.values())):
             continue
-        measured = of_step[due - 1] - of_step[groups - 1]
-        column = 0 if each.reward is None else int(each.reward[1:])
-        share = measured[column] / np.sum(np.abs(measured))
-        busy[each.reward], worst[each.reward] = due, place
-        found.append(Reported(due, each.kind, str(each.reward), float(share)))
+        for each in noticed(block(), look, ranges, Thresholds()):
+            if groups < busy[each.reward] or _place(each) >= worst[each.reward]:
+                continue
+            known = worst[each.reward] < _NONE
+            before = sums[:, groups - LEAST_GROUPS : groups]
+            if (known or each.kind in EFFECT) and _is_learned(each.reward, before, ranges):
+                continue
+            busy[each.reward] = due
+            if each.kind in EFFECT and _is_learned(each.reward, sums[:, groups:due], ranges):
+                continue
+            measured = cut(sums[:, groups:due], size)
+            shown = as_measured(each, measured, Thresholds())
+            finding = described(shown, measured, ranges, Thresholds())
+            worst[each.reward] = OF_SUMS.index(finding.kind)
+            if finding.severity is Severity.WARNING:
+                share = finding.evidence.get("influence_share", np.nan)
+                found.append(Reported(due, finding.kind, str(each.reward), share))
     return found
 
 
-def _noticed(
-    sums: np.ndarray, size: int, ranges: dict[str, Range], *, constants: bool
-) -> Iterator[tuple[int, Noticed]]:
-    """What each block shows, and the number of groups at which the block is full."""
+_NONE = len(OF_SUMS)
+
+
+def _place(each: Noticed) -> int:
+    return OF_SUMS.index(each.kind)
+
+
+def _is_learned(reward: str | None, sums: np.ndarray, ranges: dict[str, Range]) -> bool:
+    return reward in learned_rewards(cut(sums, LEAST_GROUPS), ranges, Thresholds())
+
+
+def _blocks(
+    sums: np.ndarray, size: int
+) -> Iterator[tuple[int, np.ndarray, Callable[[], Influence], Look]]:
+    """The blocks that may show something: the groups at their end, `_near`, the sums, the test."""
     table, products, sampled = in_steps(sums, size)
     per, m, groups = LEAST_GROUPS // size, 0, LEAST_GROUPS
     while table.shape[1] >= per:
@@ -283,12 +306,10 @@ def _noticed(
             _merged(products, 0, per, count),
             _merged(sampled, 0, per, count),
         )
-        for i in np.flatnonzero(
-            _near(table, products, sampled, groups, constants=constants)
-        ).tolist():
-            block = _added(table[:, i], products[i], sampled[i], groups)
-            for each in noticed(block, Look.at(m, i + 1), ranges, Thresholds()):
-                yield (i + 1) * groups, each
+        near = _near(table, products, sampled, groups)
+        for i in np.flatnonzero(np.any(near < _NONE, axis=1)).tolist():
+            block = partial(_added, table[:, i], products[i], sampled[i], groups)
+            yield (i + 1) * groups, near[i], block, Look.at(m, i + 1)
         per, m, groups = 2, m + 1, 2 * groups
 
 
@@ -298,12 +319,11 @@ def _merged(values: np.ndarray, axis: int, per: int, count: int) -> np.ndarray:
     return kept.reshape(*shape[:axis], count, per, *shape[axis + 1 :]).sum(axis=axis + 1)
 
 
-def _near(
-    table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int, *, constants: bool
-) -> np.ndarray:
-    """The blocks in which a share is below a limit by two errors, or a reward hardly varies.
+def _near(table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int) -> np.ndarray:
+    """The worst kind that a block may show about each reward, and at the end about the batch.
 
-    Every test of a watched run asks for more.
+    `_NONE` where no share is below its limit by two errors, and no reward hardly varies. Every test
+    of a watched run asks for more.
     """
     limits, sums = Thresholds(), Sums(*table)
     u, signs = sums.influence, np.where(sums.weight < 0, -1.0, 1.0)
@@ -312,11 +332,19 @@ def _near(
         slopes = np.eye(u.shape[1]) - raw[:, :, None] * np.sign(u)[:, None, :]
         covariance = products * (groups / np.maximum(sampled, 1))[:, None, None]
         variance = np.einsum("bkl,blm,bkm->bk", slopes, covariance, slopes)
-        error = np.sqrt(variance) / np.abs(u).sum(axis=1, keepdims=True)
-        below = signs * raw + 2 * error < limits.under_weighted * np.abs(sums.weight) / groups
+        most = signs * raw + 2 * np.sqrt(variance) / np.abs(u).sum(axis=1, keepdims=True)
+        wanted = np.abs(sums.weight) / groups
         rarely = sums.live / np.maximum(sums.applies, 1) <= 1 - limits.zero_variance
     silent = sums.zero_advantage[:, 0] >= limits.zero_advantage * groups
-    return np.any(below | (rarely & constants), axis=1) | silent
+    kinds = {
+        Kind.REVERSED: most < -limits.reversed,
+        Kind.IGNORED: most < limits.ignored * wanted,
+        Kind.UNDER_WEIGHTED: most < limits.under_weighted * wanted,
+        Kind.CONSTANT: rarely,
+    }
+    of_rewards = np.select(list(kinds.values()), [OF_SUMS.index(kind) for kind in kinds], _NONE)
+    of_batch = np.where(silent, OF_SUMS.index(Kind.NO_SIGNAL), _NONE)
+    return np.column_stack([of_rewards, of_batch])
 
 
 def check(runs: int) -> None:
@@ -326,12 +354,11 @@ def check(runs: int) -> None:
         for seed in range(runs):
             size, groups = (64, 8)[seed % 2], 1280
             rewards, advantages, weights = scenario.steps(seed, groups)
+            names = [f"r{k}" for k in range(rewards.shape[-1])]
             watch, seen = Watch(), []
             for first in range(0, groups, size):
                 part = slice(first, first + size)
-                one = diagnose(
-                    rewards[part], weights[part], ["r0", "r1"], advantages=advantages[part]
-                )
+                one = diagnose(rewards[part], weights[part], names, advantages=advantages[part])
                 watch.update(one)
                 seen += [(first + size, f.kind, *f.rewards) for f in watch.due]
             fast = watched(_by_group(rewards, advantages, weights), size, _ranges(rewards))
@@ -390,8 +417,11 @@ def coverage(runs: int) -> None:
 
 def alarms(runs: int) -> None:
     """Healthy runs with a warning: watched in steps of so many groups, or finished."""
-    _row("healthy", [*(f"{size} per step" for size in CUTS), "finished"], head=True)
+    sizes = (f"{size} per step" for size in CUTS)
+    _row("healthy", ["smallest true share / weight share", *sizes, "finished"], head=True)
     for name, scenario in HEALTHY.items():
+        every = [by_group(scenario, 10_000 + seed) for seed in range(200)]
+        truth = cut(np.concatenate(every, axis=1), 16)
         found: dict[object, list[set[str]]] = {size: [] for size in (*CUTS, "finished")}
         for seed in range(runs):
             rewards, advantages, weights = scenario.steps(seed, GROUPS)
@@ -399,9 +429,8 @@ def alarms(runs: int) -> None:
             for size in CUTS:
                 told = watched(groups, size, ranges)
                 found[size].append({f"{one.kind.value} {one.reward}" for one in told})
-            whole = noticed(cut(groups, 16), Look(), ranges, Thresholds())
-            found["finished"].append({f"{each.kind.value} {each.reward}" for each in whole})
-        cells = []
+            found["finished"].append(_finished(groups, ranges))
+        cells = [f"{np.min(truth.shares / truth.weight_shares):.2f}"]
         for all_told in found.values():
             kinds = sorted(set().union(*all_told))
             told = f" ({', '.join(kinds)})" if kinds else ""
@@ -409,21 +438,32 @@ def alarms(runs: int) -> None:
         _row(name, cells)
 
 
-STEPS = {8: 2000, 64: 500}
-"""Number of steps of a run, by the number of groups per step."""
+def _finished(groups: np.ndarray, ranges: dict[str, Range]) -> set[str]:
+    """The warnings of the look at all groups of a finished run."""
+    learned = learned_rewards(cut(groups[:, -LEAST_GROUPS:], LEAST_GROUPS), ranges, Thresholds())
+    return {
+        f"{each.kind.value} {' '.join(each.rewards)}"
+        for each in findings_at_once(cut(groups, 16), ranges, Thresholds())
+        if each.severity is Severity.WARNING
+        and not (each.kind in EFFECT and each.rewards[0] in learned)
+    }
+
+
+STEPS = 2000
+"""Number of steps of a run at the limit."""
 
 
 def anytime(runs: int) -> None:
     """Runs at the limit: how many get the warning, and what it quotes."""
-    _watch_all(AT_THE_LIMIT, runs)
+    _watch_all(AT_THE_LIMIT, runs, {size: size * STEPS for size in (8, 64)})
 
 
 def delay(runs: int) -> None:
     """Runs with a planted fault: when they are reported."""
-    _watch_all(PLANTED, runs)
+    _watch_all(PLANTED, runs, {8: 4096, 64: 4096})
 
 
-def _watch_all(scenarios: dict[str, Scenario], runs: int) -> None:
+def _watch_all(scenarios: dict[str, Scenario], runs: int, groups_of: dict[int, int]) -> None:
     heads = ("true share", "8 per step", "64 per step", "quoted share, minus the truth")
     _row("first reward", heads, head=True)
     for name, scenario in scenarios.items():
@@ -431,19 +471,19 @@ def _watch_all(scenarios: dict[str, Scenario], runs: int) -> None:
         total = cut(np.concatenate(sums, axis=1), 64)
         truth, at = total.shares[0], total.margins[0]
         cells, quoted = [f"{100 * truth:.2f} % ± {100 * at:.2f}"], []
-        for size, count in ((8, runs), (64, max(1, runs // 4))):
+        for size, of_run in groups_of.items():
             first = []
-            for seed in range(count):
-                groups = by_group(scenario, seed, size * STEPS[size])
+            for seed in range(runs):
+                groups = by_group(scenario, seed, of_run)
                 told = [
                     one
-                    for one in watched(groups, size, constants=scenario.kind in CONSTANT)
+                    for one in watched(groups, size)
                     if one.reward == "r0" and _as_bad(one.kind, scenario.kind)
                 ]
                 first += [one.groups for one in told[:1]]
                 quoted += [one.share for one in told[:1]]
             when = f", after {np.median(first):,.0f} groups" if first else ""
-            cells.append(f"{100 * len(first) / count:.1f} % of {count}{when}")
+            cells.append(f"{len(first)} of {runs}{when}")
         off = np.array(quoted) - truth
         cells.append("–")
         if len(off) > 1:

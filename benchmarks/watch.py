@@ -206,7 +206,7 @@ class Reported(logging.Handler):
 def found(options, folder):
     """Print in how many seeds an ignored reward is reported, and in which step."""
     policy = make_policy(TINY, lambda _: None)
-    for groups, samples, steps in ((8, 8, 20), (8, 16, 20), (2, 8, 70)):
+    for groups, samples, steps in ((8, 8, 40), (8, 16, 40), (2, 8, 120)):
         firsts = []
         for seed in range(options.seeds):
             trainer = make(
@@ -228,7 +228,7 @@ def found(options, folder):
 
 def alone(options, _folder):
     """Print the same as `found` from the same completions, without the trainer."""
-    for groups, samples, steps in ((8, 8, 20), (2, 8, 60)):
+    for groups, samples, steps in ((8, 8, 40), (2, 8, 120)):
         firsts = [_first(seed, groups, samples, steps) for seed in range(options.seeds)]
         print(f"{groups} groups of {samples}: steps {sorted(firsts)}", flush=True)
 

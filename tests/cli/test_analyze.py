@@ -648,7 +648,7 @@ def test_what_is_followed_ends_with_the_first_warning_that_is_certain(
     (warning,) = [f for f in found["runs"][0]["findings"] if f["severity"] == "warning"]
     assert (warning["kind"], warning["lasting"], warning["certain"]) == ("ignored", True, False)
     assert not found["failed"]
-    ignored(run, steps=10)
+    ignored(run, steps=12)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 1
     lines = [json.loads(line) for line in out.splitlines()]
@@ -658,7 +658,7 @@ def test_what_is_followed_ends_with_the_first_warning_that_is_certain(
 
 def test_what_is_followed_says_why_it_ended(gdpo_says, tmp_path, here):
     code, out, err = gdpo_says(
-        "analyze", ignored(tmp_path / "run", steps=10), "--follow", "--fail-on", "note"
+        "analyze", ignored(tmp_path / "run", steps=12), "--follow", "--fail-on", "note"
     )
     assert (code, err) == (1, "")
     last = out.splitlines()[-1]

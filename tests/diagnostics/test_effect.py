@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gdpo.diagnostics import Thresholds, diagnose
-from gdpo.diagnostics._effect import EFFECT, _variance_at
+from gdpo.diagnostics._effect import EFFECT, Noticed, _variance_at, as_measured
 from gdpo.diagnostics._looks import Look
-from gdpo.diagnostics.diagnosis import Cause, Kind, Severity
+from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity
 from gdpo.diagnostics.influence import Influence, Sums
-from gdpo.diagnostics.replay import ScoredSteps, remedies
+from gdpo.diagnostics.replay import ScoredSteps, best_remedy, remedies
 
 NAMES = ["k", "o"]
 
@@ -105,6 +105,12 @@ def test_a_reward_that_the_advantages_do_not_follow_has_a_cause_too():
         assert ("follow `o` more closely" in finding.message) != named
 
 
+def test_the_clause_about_a_range_compares_standard_deviations_whatever_the_weights():
+    for weights in ([1, 1], [1, 3], np.tile([[np.nan, 1], [1, 3]], (128, 1))):
+        message = effect(batch(std=0.1), weights).message
+        assert "standard deviation of `o` within a group is 10 times as large" in message
+
+
 LIMITS = ((0.30, None), (0.22, Kind.UNDER_WEIGHTED), (0.10, Kind.IGNORED), (-0.1, Kind.REVERSED))
 
 
@@ -170,7 +176,21 @@ def test_the_own_variance_is_that_at_the_limit_as_far_as_the_number_of_groups_al
     assert _variance_at(rare_sums(4, 0.0), np.array([-0.05] * 2), look)[0] == 1
 
 
-SOME = [[1.0, 1], [2, 1], [np.nan, 1], [1, 3]]
+def test_a_measurement_may_show_a_worse_kind_and_never_a_better_one():
+    small = diagnose(batch(std=0.005, groups=64), None, NAMES, estimator="grpo").influence
+    large = diagnose(batch(groups=64), None, NAMES, estimator="grpo").influence
+    under, ignored, constant = (
+        Noticed(kind, "k") for kind in (Kind.UNDER_WEIGHTED, Kind.IGNORED, Kind.CONSTANT)
+    )
+    assert as_measured(under, small, Thresholds()) == ignored
+    assert as_measured(ignored, small, Thresholds(ignored=0)) == ignored
+    assert as_measured(ignored, large, Thresholds()) == ignored
+    assert as_measured(under, large, Thresholds()) == under
+    assert as_measured(constant, small, Thresholds()) == constant
+    # The plain interval ends below a quarter of the weight share here, but not by 2.8 errors.
+    close = Thresholds(ignored=2 * (small.shares[0] + 2.4 * small.errors()[0]))
+    assert as_measured(under, small, close) == under
+
 
 REPLAYED = {
     "plain": (batch(std=0.1), [1, 1]),
@@ -205,9 +225,14 @@ def test_a_replayed_share_is_what_the_diagnosis_gives_with_that_setting(which):
 
 def test_the_smallest_factor_that_reaches_the_limit_is_tried_and_none_that_does_not():
     (raised,) = [r for r in effect(batch(std=0.1)).remedies if r.factor > 1]
-    assert (raised.factor, raised.share > 0.25) == (5, True)
+    assert (raised.factor, raised.lowest > 0.25) == (5, True)
     smaller = diagnose(batch(std=0.1), [3, 1], NAMES, estimator="grpo").rewards[0]
     assert smaller.influence_share < 0.25
+    # With 3 times the weight, the share is above the limit here, but its interval is not.
+    (raised,) = [r for r in effect(batch(std=0.13)).remedies if r.factor > 1]
+    smaller = diagnose(batch(std=0.13), [3, 1], NAMES, estimator="grpo").rewards[0]
+    assert raised.factor == 5
+    assert smaller.influence_share > 0.25 > smaller.influence_share - smaller.influence_margin
     assert not [r for r in effect(batch(std=0.001)).remedies if r.factor > 1]
 
 
@@ -233,6 +258,20 @@ def test_what_was_used_is_not_proposed_and_the_weight_is_raised_for_a_known_esti
     known = diagnose(batch(std=0.1), None, NAMES, estimator="grpo").scored
     unknown = replace(known, estimator="of_a_user")
     assert ("grpo", True) in {(r.estimator, r.factor > 1) for r in remedies([unknown], "k", 0.25)}
+
+
+def test_a_setting_helps_if_the_interval_of_its_share_ends_above_what_it_must_pass():
+    """That is the limit, or twice the share and the end of its interval, if these are lower."""
+    sure, unsure, none = (Remedy("gdpo", 1, 0.3, margin) for margin in (0.04, 0.06, np.nan))
+    raised = Remedy("grpo", 3, 0.4, 0.05)
+    assert best_remedy([sure, raised], 0.2, 0.02, 0.25) == sure
+    assert best_remedy([unsure, raised], 0.2, 0.02, 0.25) == raised
+    assert best_remedy([unsure, none], 0.2, 0.02, 0.25) is None
+    assert best_remedy([unsure], 0.11, 0.02, 0.25) == unsure
+    assert best_remedy([unsure], 0.13, 0.02, 0.25) is None
+    assert best_remedy([unsure], 0.05, 0.2, 0.25) is None
+    assert best_remedy([unsure, raised], 0.11, 0.02, 0.25) == raised
+    assert best_remedy([Remedy("gdpo", 1, 0.02, 0.03)], -0.1, 0.02, 0.25) is None
 
 
 def test_the_advice_is_a_setting_that_helps():

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from math import comb, sqrt
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -30,7 +31,12 @@ def test_a_look_is_one_sided_and_one_look_is_the_usual_interval():
     assert Look().errors == pytest.approx(1.959964)
     assert not Look().one_of_many
     assert Look.at(0, 1).one_of_many
-    assert Look.at(0, 1).errors > 2.4
+    assert Look.at(0, 1).errors == pytest.approx(3.170, abs=1e-3)
+
+
+def test_a_test_of_a_share_in_a_running_run_spends_a_tenth_of_its_error():
+    tenth = NormalDist().cdf(-Look(one_of_many=True).errors)
+    assert tenth == pytest.approx(ERROR / 10)
 
 
 @pytest.mark.parametrize(("groups", "of_block"), [(1, 64), (24, 72), (64, 64), (100, 100)])

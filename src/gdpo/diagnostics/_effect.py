@@ -179,6 +179,14 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
     return found
 
 
+def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed:
+    """Return what was noticed, with a worse kind if the groups that measure it show one."""
+    if of.kind not in EFFECT:
+        return of
+    shown = _kinds(influence, Look(one_of_many=True), thresholds).get(str(of.reward), of.kind)
+    return of._replace(kind=min(of.kind, shown, key=EFFECT.index))
+
+
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 
@@ -391,11 +399,9 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
         return f"it varies in {percent(1 - reward.zero_variance)} of its groups{beside}"
     if cause is Cause.OPPOSED or most is None:
         return "other rewards pull against it"
-    ratio = most.wanted * most.std / (reward.wanted * reward.std) if reward.std else inf
+    ratio = most.std / reward.std if reward.std else inf
     if ratio > 1 / _CAUSE:
-        equal = most.wanted == reward.wanted
-        what = "the standard deviation" if equal else "weight × standard deviation"
-        return f"{what} of `{most.name}` within a group is {times(ratio)} as large"
+        return f"the standard deviation of `{most.name}` within a group is {times(ratio)} as large"
     return f"the advantages follow `{most.name}` more closely"
 
 

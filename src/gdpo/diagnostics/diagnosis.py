@@ -101,6 +101,11 @@ class Remedy:
     groups: int = 0
     """Number of groups on which the setting was replayed."""
 
+    @property
+    def lowest(self) -> float:
+        """Return the lower end of the interval of `share`."""
+        return self.share - self.margin
+
     def __str__(self) -> str:
         raised = "" if self.factor == 1 else f" with {self.factor} times the weight"
         return f"{self.estimator}{raised} {interval(self.share, self.margin)}"

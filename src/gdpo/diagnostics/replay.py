@@ -48,7 +48,8 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     Args:
         steps: The rewards and weights of the steps.
         name: The reward.
-        wanted: Influence share at which no larger weight is tried.
+        wanted: Influence share above which the interval must lie, so that no larger weight is
+            tried.
 
     Returns:
         The settings, those with the largest share first. Settings that do not give the reward a
@@ -64,7 +65,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     base = steps[0].estimator if len(used) == 1 and used <= set(_WEIGHTED) else "grpo"
     for factor in FACTORS:
         raised = _tried(steps, batches, name, Remedy(str(base), factor))
-        if raised.share >= wanted:
+        if raised.lowest >= wanted:
             found.append(raised)
             break
     return tuple(sorted(found, key=lambda remedy: -remedy.share))
@@ -73,7 +74,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
 def best_remedy(
     found: Sequence[Remedy], share: float, margin: float, limit: float
 ) -> Remedy | None:
-    """Return the setting to use, or None if no setting helps.
+    """Return the setting to use, or None if the interval of none shows that it helps.
 
     Args:
         found: The replayed settings.
@@ -84,10 +85,9 @@ def best_remedy(
     helps = max(_HELPS * share, share + margin, 0.0)
 
     def worse(each: Remedy) -> tuple[bool, int, bool, float]:
-        enough = each.share + each.margin >= limit
-        return not enough, each.factor, each.estimator != "gdpo", -each.share
+        return each.lowest < limit, each.factor, each.estimator != "gdpo", -each.share
 
-    better = (remedy for remedy in found if remedy.share >= min(limit, helps))
+    better = (remedy for remedy in found if remedy.lowest >= min(limit, helps))
     return min(better, key=worse, default=None)
 
 

@@ -23,6 +23,7 @@ from gdpo.diagnostics._effect import (
     OF_SUMS,
     Noticed,
     Replay,
+    as_measured,
     described,
     findings_at_once,
     holds,
@@ -217,8 +218,9 @@ class FindingHistory:
         """Return `held` for a finished run, with one more look at all its groups.
 
         If all groups show something about a reward, it replaces what a part of the run showed, and
-        its numbers are those of the whole run. A reward that is learned at the end had little
-        effect because it was learned.
+        its numbers are those of the whole run. What a part showed stays if it is of another sort
+        and has ended: a reward that was out of reach at first and is ignored has both findings. A
+        reward that is learned at the end had little effect because it was learned.
 
         Args:
             replay: Function that replays the remedies on the groups of the run.
@@ -236,7 +238,9 @@ class FindingHistory:
         parts = [
             held
             for held in self.held()
-            if held.finding.kind not in OF_SUMS or held.finding.rewards not in whole
+            if held.finding.kind not in OF_SUMS
+            or held.finding.rewards not in whole
+            or _is_apart(held, whole[held.finding.rewards], self.steps)
         ]
         known = {(held.finding.kind, held.finding.rewards) for held in self.held()}
         found = [
@@ -363,14 +367,14 @@ class FindingHistory:
         """Look at the blocks that the step fills, and begin to measure what they show."""
         for block, look, steps in self._looks.add(step):
             for found in noticed(block, look, self._ranges, self._thresholds):
-                # A reward that was learned within a long block has a small share in it.
-                if found.kind in EFFECT and found.reward in self._learned(self._recent()[0]):
-                    continue
                 # What was reported is not measured again, unless it has become worse.
                 known = [OF_SUMS.index(finding.kind) for finding in self._of(found.reward)]
                 worse = not known or OF_SUMS.index(found.kind) < min(known)
-                again = bool(known) and found.kind in CONSTANT
-                if found.reward in self._measuring or again or not worse:
+                if found.reward in self._measuring or not worse:
+                    continue
+                # A reward that was learned within a long block has a small share in it.
+                learned = found.reward in self._learned(self._recent()[0])
+                if learned and (known or found.kind in EFFECT):
                     continue
                 self._measuring[found.reward] = _Measuring(found, self.steps - steps + 1)
 
@@ -393,7 +397,7 @@ class FindingHistory:
             if kind in EFFECT and reward in self._learned(measuring.influence):
                 continue
             found = described(
-                measuring.noticed,
+                as_measured(measuring.noticed, measuring.influence, self._thresholds),
                 measuring.influence,
                 self._ranges,
                 self._thresholds,
@@ -406,8 +410,18 @@ class FindingHistory:
             if found.kind in CONSTANT and lost is not None:
                 lost.finding = replace(lost.finding, severity=Severity.WARNING)
                 continue
-            lesser = [self._held.pop(_key(each)) for each in self._of(reward)]
-            self._hold(found, min([measuring.first, *(each.spans[0][0] for each in lesser)]))
+            self._hold_instead(found, reward, measuring.first)
+
+    def _hold_instead(self, found: Finding, reward: str | None, first: int) -> None:
+        """Hold a finding about sums instead of the lesser ones about the same reward."""
+        for each in self._of(reward):
+            lesser = self._held[_key(each)]
+            if _is_apart(lesser, found, self.steps - 1):
+                continue
+            del self._held[_key(each)]
+            if each.severity is Severity.WARNING:
+                first = min(first, lesser.spans[0][0])
+        self._hold(found, first)
 
     def _in_force(self, window: Influence) -> Iterator[Finding]:
         """Yield the findings about sums that the last groups do not contradict."""
@@ -497,6 +511,13 @@ class Watch:
         kind, rewards = key
         lesser = (Kind.UNDER_WEIGHTED, rewards) in self._reported and kind is Kind.IGNORED
         return key in self._reported or lesser
+
+
+def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
+    """Return whether a part of the steps up to the last showed a warning that the whole lacks."""
+    same_sort = (part.finding.kind in EFFECT) == (whole.kind in EFFECT)
+    ended = part.spans[-1][1] < last
+    return ended and not same_sort and part.finding.severity is Severity.WARNING
 
 
 def _key(finding: Finding) -> Key:
