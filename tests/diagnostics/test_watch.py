@@ -234,6 +234,16 @@ def test_what_the_whole_run_shows_hides_no_finding_of_single_batches_about_the_s
     assert kinds == {Kind.IGNORED, Kind.MOSTLY_MISSING}
 
 
+def test_a_block_at_whose_end_a_reward_is_learned_shows_no_effect_of_it():
+    """It is rare in the first half of the block, learned in the second, and healthy after that."""
+    history, random = FindingHistory(), np.random.default_rng(0)
+    for rate in (0.02, 0.99, 0.5):
+        rewards = random.random((64, 8, 2))
+        rewards[..., 1] = random.random((64, 8)) < rate
+        history.add(Step.of(diagnose(rewards, None, ["a", "b"], estimator="grpo")))
+    assert not history.held()
+
+
 def test_a_learned_reward_is_measured_once_and_again_only_if_it_is_lost():
     watch, history, due, random = Watch(), FindingHistory(), [], np.random.default_rng(0)
     for step in range(24):

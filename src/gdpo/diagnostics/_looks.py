@@ -101,8 +101,6 @@ def few(count: int, of: int, share: float) -> float:
     >>> few(0, 64, 0.1) < 0.0012, round(few(1, 2, 0.5), 2), few(3, 3, 0.1)
     (True, 0.75, 1.0)
     """
-    if count >= of:
-        return 1.0
     i = np.arange(1, count + 1)
     steps = np.log((of - i + 1) / i) + log(share) - log1p(-share)
     terms = of * log1p(-share) + np.concatenate([[0.0], np.cumsum(steps)])
