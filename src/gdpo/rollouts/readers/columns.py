@@ -678,14 +678,14 @@ def keys_of(column: Any) -> Keys:
 
 
 def _of_dictionary(column: Any) -> Keys:
-    texts = column.dictionary.to_pylist()
-    distinct = np.fromiter(
-        (_digest(text.encode()) if text is not None else 0 for text in texts),
-        np.uint64,
-        len(texts),
-    )
-    codes = pc.fill_null(column.indices, len(texts)).to_numpy(zero_copy_only=False)
-    return np.append(distinct, np.uint64(0))[codes]
+    """Return one key per row. Only the texts that the rows use are hashed."""
+    size = len(column.dictionary)
+    codes = pc.fill_null(column.indices, size).to_numpy(zero_copy_only=False)
+    used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])
+    texts = column.dictionary.take(pa.array(used)).to_pylist()
+    distinct = np.zeros(size + 1, np.uint64)
+    distinct[used] = [0 if text is None else _digest(text.encode()) for text in texts]
+    return distinct[codes]
 
 
 def _of_struct(column: Any) -> Keys:
