@@ -306,11 +306,9 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
         return found if found is None or isinstance(rows, slice) else found.take(rows)
 
     def weight(name: str, rows: Rows) -> Values | None:
-        for each in WEIGHTS:
-            found = entered(batch, f"{each}.{name}")
-            if found is not None and is_numeric(found.type):
-                return column_in(found).values[rows]
-        return None
+        given = (entered(batch, f"{each}.{name}") for each in WEIGHTS)
+        found = next((each for each in given if each is not None and is_numeric(each.type)), None)
+        return None if found is None else column_in(found).values[rows]
 
     def columns() -> dict[str, np.ndarray]:
         steps = _steps(batch, known.step, numbers(known.step, "step"), step)
