@@ -401,3 +401,26 @@ def test_few_rollouts_do_not_show_that_one_reward_repeats_another():
     assert len(infer(Sample(numbers, GROUPS[:8]), Layout()).names) == 2
     numbers = {"accuracy": A, "style": 2 * A}
     assert len(inferred(numbers).names) == 1
+
+
+def test_a_number_that_follows_with_negative_weights_is_a_reward():
+    numbers = {"a_reward": A, "b_reward": STYLE, "c_reward": -A - STYLE}
+    assert len(inferred(numbers).names) == 3
+    assert inferred({**numbers, "c_reward": A + STYLE}).total == "c_reward"
+
+
+@pytest.mark.parametrize("name", ["c_reward", "w"])
+def test_a_number_that_three_values_of_others_explain_by_chance_is_no_total(name):
+    a, b, c = np.tile([(1, 0, 0.3), (0, 1, 0.7), (0, 0, 0)], (100, 1)).T
+    few = infer(Sample({"a_reward": a, "b_reward": b, name: c}, np.arange(300) // 4), Layout())
+    assert few.total is None
+
+
+def test_a_number_that_follows_from_one_reward_is_not_the_total_of_all():
+    numbers = {"rewards.a": A, "rewards.b": np.ones(320), "w": 2 * A}
+    assert inferred(numbers).total is None
+
+
+def test_a_sum_of_some_of_the_rewards_is_not_the_total_of_all():
+    numbers = {"rewards.a": A, "rewards.b": B, "rewards.c": C, "w": A + 2 * B}
+    assert inferred(numbers).total is None

@@ -831,8 +831,6 @@ def _by_names(found: _Candidates) -> Inferred:
 
 def _with_total_of_any_name(found: _Candidates) -> Inferred | None:
     """Return the rewards if another number is their weighted sum, whatever its name is, or None."""
-    if found.kind not in ("named", "object"):
-        return None
     numbers = found.numbers
     varying = [path for path in found.parts if _varies(numbers[path])]
     others = [path for path in found.rest if path not in found.parts]
