@@ -347,6 +347,21 @@ def test_a_damaged_arrow_file_is_one_problem(tmp_path, stream):
         read(path)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_texts_that_lie_outside_of_an_arrow_file_are_not_read(tmp_path, stream):
+    """Arrow trusts the offsets of texts, so a wrong one in the middle would read other memory."""
+    rows = [{"prompt": f"prompt {i}", "reward_a": 1.0, "reward_b": i % 2} for i in range(4)]
+    path = arrow(tmp_path / "a.arrow", rows, stream=stream, batch=4)
+    offsets = np.arange(0, 40, 8, dtype="<i4")
+    whole = path.read_bytes()
+    assert whole.count(offsets.tobytes()) == 1
+    offsets[2] = 2**30
+    path.write_bytes(whole.replace(np.arange(0, 40, 8, dtype="<i4").tobytes(), offsets.tobytes()))
+    tables, report = read(path)
+    assert sum(map(len, tables)) == 0
+    assert "offset" in str(report)
+
+
 def test_an_arrow_file_with_another_name_is_read_and_an_old_one_refused(tmp_path):
     path = arrow(tmp_path / "a.parquet", ROWS, stream=True)
     assert sum(map(len, read(path)[0])) == 8

@@ -294,8 +294,9 @@ def test_a_number_called_score_that_is_constant_in_every_group_and_not_in_the_to
     assert found.left_out["prompt_score"] == "dataset"
 
 
-def test_a_rate_of_the_prompt_is_of_the_dataset_although_its_name_says_pass():
-    found = inferred({"a_reward": A, "b_reward": B, "prior_pass_rate": PER_PROMPT})
+@pytest.mark.parametrize("rate", [PER_PROMPT, np.round(3 * PER_PROMPT) / 3])
+def test_a_rate_of_the_prompt_is_of_the_dataset_although_its_name_says_pass(rate):
+    found = inferred({"a_reward": A, "b_reward": B, "prior_pass_rate": rate})
     assert list(found.names) == ["a_reward", "b_reward"]
 
 
@@ -307,6 +308,8 @@ def test_a_count_of_passed_tests_may_be_a_reward():
 def test_few_rollouts_do_not_show_that_a_reward_is_not_the_total():
     numbers = {"reward": (A + 0.3 * C + STYLE)[:32], "a_reward": A[:32], "b_reward": B[:32]}
     assert infer(Sample(numbers, GROUPS[:32]), Layout(total="reward")).refused
+    assert infer(Sample(numbers | {"reward": C[:32]}, GROUPS[:32]), Layout(total="reward")).refused
+    assert not inferred({"reward": C, "a_reward": A, "b_reward": B}, "reward").refused
 
 
 def test_a_number_in_the_total_keeps_it_from_being_a_reward_of_its_own():
@@ -379,3 +382,45 @@ def test_ids_of_single_rows_are_no_groups_if_most_prompts_are_shared():
     assert found.alone
     found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 6), np.arange(4))
     assert not found.alone
+
+
+def test_a_reward_that_never_varies_is_none_of_the_dataset():
+    assert tuple(inferred({"accuracy": A, "safety": np.ones(320)}).names) == ("accuracy", "safety")
+
+
+def test_what_is_named_as_an_answer_needs_few_groups_to_be_of_the_dataset():
+    few = slice(0, 16)
+    numbers = {"accuracy": A[few], "answer_quality": PER_PROMPT[few], "clarity": PER_PROMPT[few]}
+    found = infer(Sample(numbers, GROUPS[few]), Layout())
+    assert "answer_quality" not in found.names
+    assert "clarity" in found.names
+
+
+def test_few_rollouts_do_not_show_that_one_reward_repeats_another():
+    numbers = {"accuracy": A[:8], "style": 2 * A[:8]}
+    assert len(infer(Sample(numbers, GROUPS[:8]), Layout()).names) == 2
+    numbers = {"accuracy": A, "style": 2 * A}
+    assert len(inferred(numbers).names) == 1
+
+
+def test_a_number_that_follows_with_negative_weights_is_a_reward():
+    numbers = {"a_reward": A, "b_reward": STYLE, "c_reward": -A - STYLE}
+    assert len(inferred(numbers).names) == 3
+    assert inferred({**numbers, "c_reward": A + STYLE}).total == "c_reward"
+
+
+@pytest.mark.parametrize("name", ["c_reward", "w"])
+def test_a_number_that_three_values_of_others_explain_by_chance_is_no_total(name):
+    a, b, c = np.tile([(1, 0, 0.3), (0, 1, 0.7), (0, 0, 0)], (100, 1)).T
+    few = infer(Sample({"a_reward": a, "b_reward": b, name: c}, np.arange(300) // 4), Layout())
+    assert few.total is None
+
+
+def test_a_number_that_follows_from_one_reward_is_not_the_total_of_all():
+    numbers = {"rewards.a": A, "rewards.b": np.ones(320), "w": 2 * A}
+    assert inferred(numbers).total is None
+
+
+def test_a_sum_of_some_of_the_rewards_is_not_the_total_of_all():
+    numbers = {"rewards.a": A, "rewards.b": B, "rewards.c": C, "w": A + 2 * B}
+    assert inferred(numbers).total is None

@@ -130,7 +130,7 @@ def test_a_prompt_of_csv_may_be_a_word_for_nothing(tmp_path):
 
 
 def test_a_reward_that_is_written_as_text_in_some_lines_is_read(tmp_path):
-    values = [1.0, "0.5", "yes", "9" * 41, None]
+    values = [1.0, "0.5", "good", "9" * 41, None]
     records = [verl_line(a=value, why="1.0") for value in values]
     (table,), report = read(written.lines(tmp_path / "1.jsonl", records))
     assert table.names == ("a",)  # no line has a number in the other field

@@ -306,11 +306,9 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
         return found if found is None or isinstance(rows, slice) else found.take(rows)
 
     def weight(name: str, rows: Rows) -> Values | None:
-        for each in WEIGHTS:
-            found = entered(batch, f"{each}.{name}")
-            if found is not None and is_numeric(found.type):
-                return column_in(found).values[rows]
-        return None
+        given = (entered(batch, f"{each}.{name}") for each in WEIGHTS)
+        found = next((each for each in given if each is not None and is_numeric(each.type)), None)
+        return None if found is None else column_in(found).values[rows]
 
     def columns() -> dict[str, np.ndarray]:
         steps = _steps(batch, known.step, numbers(known.step, "step"), step)
@@ -678,14 +676,14 @@ def keys_of(column: Any) -> Keys:
 
 
 def _of_dictionary(column: Any) -> Keys:
-    texts = column.dictionary.to_pylist()
-    distinct = np.fromiter(
-        (_digest(text.encode()) if text is not None else 0 for text in texts),
-        np.uint64,
-        len(texts),
-    )
-    codes = pc.fill_null(column.indices, len(texts)).to_numpy(zero_copy_only=False)
-    return np.append(distinct, np.uint64(0))[codes]
+    """Return one key per row. Only the texts that the rows use are hashed."""
+    size = len(column.dictionary)
+    codes = pc.fill_null(column.indices, size).to_numpy(zero_copy_only=False)
+    used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])
+    texts = column.dictionary.take(pa.array(used)).to_pylist()
+    distinct = np.zeros(size + 1, np.uint64)
+    distinct[used] = [0 if text is None else _digest(text.encode()) for text in texts]
+    return distinct[codes]
 
 
 def _of_struct(column: Any) -> Keys:

@@ -94,7 +94,8 @@ def listed(names: Collection[str]) -> str:
 
 
 LOOKED_AT = 4096
-"""Number of rollouts at the start of a file whose values are used to infer rewards."""
+"""Number of rollouts whose values are used to infer rewards: the first ones of a run, which may be
+spread over several files."""
 _COMPARED = 2048
 """Number of rollouts to examine when a total is compared with its parts."""
 _ADDED_UP = 24
@@ -217,8 +218,9 @@ _NEVER = frozenset(
     | {"source", "case", "cases", "year", "age", "advantage", "advantages", "adv", "return"}
     | {"weight", "weights", "flag", "staleness", "lag", "batch", "bucket", "eos", "clip", "hint"}
 )
-"""A field is never inferred to be a reward if its name contains one of these words. The same list
-applies to all formats."""
+"""A field is not inferred to be a reward from its name if it contains one of these words. The same
+list applies to all formats, except that TRL's logs and files name rewards after functions, such as
+`length`. If such a field is part of the total, it is a reward."""
 _NEVER_WHOLE = frozenset(
     {"created_at", "learning_rate", "top_p", "top_k", "ground_truth", "answer_value", "n", "k"}
     | {name for meaning, names in _GUESSES.items() if meaning != "total" for name in names}
@@ -524,9 +526,8 @@ def infer(
     kind, prefix, parts = _parts(rest if kind == "function" else [*rest, *empty], kind)
     unread = [path for path in texts if is_all_rewards(path)]
     if (unread and kind == "other") or (texts and not parts and not totals):
-        why = f"{listed(unread or texts)} cannot be read as numbers: write one number per reward "
-        why += "and one line per rollout"
-        return Inferred(refused=why)
+        how = "write one number per reward and one line per rollout"
+        return Inferred(refused=f"{listed(unread or texts)} cannot be read as numbers: {how}")
     out: dict[str, Reason] = dict.fromkeys(copied, "copy")
     sure = kind == "named" or (kind == "object" and not _is_measures(prefix))
     others = [p for p in rest if p not in parts and (_is_likely(p) or _is_earned_count(p))]
@@ -544,9 +545,8 @@ def infer(
     if found.refused:
         return found
     taken = {*found.names.values(), found.total}
-    rest += [path for path in empty if path not in rest]
-    unused = [p for p in totals if _varies(numbers[p])]
-    left: dict[str, Reason] = {p: "name" for p in rest + unused if p not in taken}
+    unused = [*rest, *empty, *(p for p in totals if _varies(numbers[p]))]
+    left: dict[str, Reason] = {p: "name" for p in unused if p not in taken}
     repeated = tuple((p, q) for p, q in copied.items() if q in taken)
     return replace(
         found,
@@ -779,8 +779,9 @@ def _unexplained(found: _Candidates) -> Inferred:
     if found.kind != "other" and int(np.isfinite(found.numbers[total]).sum()) < _ENOUGH:
         return found.found(parts)
     few = int(np.isfinite(found.numbers[total]).sum()) < _ENOUGH_TO_DENY
+    more = found.doubtful
     apart = not few and not any(
-        _is_total(each) or any(_contains(found.numbers[each], found.numbers[p]) for p in found.doubtful)
+        _is_total(each) or any(_contains(found.numbers[each], found.numbers[p]) for p in more)
         for each in found.totals
     )
     if found.kind in ("named", "object") and apart and len(found.totals) == 1:
@@ -789,7 +790,6 @@ def _unexplained(found: _Candidates) -> Inferred:
         f"{total!r} is not a weighted sum of {listed(parts)}, so it may be a reward of its own, "
         "their product, or the total with a part that is not in the file"
     )
-    more = found.doubtful
     both = [*found.totals, *parts], [*found.totals, *more]
     return found.refused(why, parts, more, *both, found.totals[:1])
 
@@ -831,8 +831,6 @@ def _by_names(found: _Candidates) -> Inferred:
 
 def _with_total_of_any_name(found: _Candidates) -> Inferred | None:
     """Return the rewards if another number is their weighted sum, whatever its name is, or None."""
-    if found.kind not in ("named", "object"):
-        return None
     numbers = found.numbers
     varying = [path for path in found.parts if _varies(numbers[path])]
     others = [path for path in found.rest if path not in found.parts]

@@ -425,11 +425,7 @@ class TableRewards:
         return self._few(named), found.how
 
     def _reward_texts(self) -> list[str]:
-        return [
-            path
-            for path, kind in self._kinds.items()
-            if kind == "text" and may_be_text(path)
-        ]
+        return [path for path, kind in self._kinds.items() if kind == "text" and may_be_text(path)]
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
         """Return text columns whose names suggest rewards: those with numbers, and others.
@@ -450,8 +446,7 @@ class TableRewards:
             if holds_numbers(column):
                 numeric.append(path)
             elif is_all_rewards(path) or (
-                is_named_as_reward(path)
-                and all(len(t or "") <= LONGEST for t in array.to_pylist())
+                is_named_as_reward(path) and all(len(t or "") <= LONGEST for t in array.to_pylist())
             ):
                 texts.append(path)
         return numeric, texts
