@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conformance.others.adapters import adapter
 
 from gdpo import ConfigError, DataError, gdpo
-from gdpo.integrations.slime import post_process
 
 SIZES = [3, 1, 4]
 NAMES = ["correct", "format"]
+post_process = adapter("slime").post_process
 
 
 @dataclass
@@ -127,7 +128,7 @@ def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
         ({"reward_key": None}, "--reward-key None"),
         ({"gdpo_reward_keys": None}, r"^gdpo_reward_keys=None"),
         ({"gdpo_reward_weights": [1.0]}, "gdpo_reward_weights=.*1 entries for 2"),
-        ({"gdpo_reward_key": ["a"]}, r"gdpo_reward_key\b.*'gdpo_reward_keys'"),
+        ({"gdpo_reward_key": ["a"]}, r"gdpo_reward_key\b.*gdpo_reward_keys"),
         ({"gdpo_estimator": "gpdo"}, "did you mean 'gdpo'"),
         ({"gdpo_options": {"noise": 1}}, "no option 'noise'"),
         ({"gdpo_reward_keys": ["corect"], "gdpo_reward_weights": None}, "did you mean 'correct'"),
