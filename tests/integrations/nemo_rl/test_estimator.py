@@ -5,10 +5,10 @@ import logging
 import numpy as np
 import pytest
 import torch
-from tests.integrations.nemo_rl.recorded import Loss, adv_estimator
+from tests.integrations.nemo_rl.recorded import adv_estimator
 
 from gdpo import ConfigError, DataError, gdpo
-from gdpo.integrations.nemo_rl._estimator import AdvantageEstimator
+from gdpo.integrations.nemo_rl import AdvantageEstimator
 
 SIZES = [3, 1, 4, 2]
 ROWS, TOKENS = sum(SIZES), 5
@@ -16,7 +16,7 @@ WEIGHTS = [1.0, 0.5]
 
 
 def estimator(**more):
-    return AdvantageEstimator(adv_estimator(gdpo_reward_weights=WEIGHTS, **more), Loss())
+    return AdvantageEstimator(adv_estimator(gdpo_reward_weights=WEIGHTS, **more))
 
 
 def scored():
