@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from unittest.mock import MagicMock
 
-import gdpo_environment
 import paths
 import pyarrow.parquet as pq
 import ray
@@ -110,7 +109,7 @@ def train(steps, folder):
 def main(recorded, folder):
     steps = [pq.read_table(f).to_pylist() for f in sorted(Path(recorded).glob("step_*.parquet"))]
     install()
-    gdpo_environment.register()
+    paths.gdpo_environment.register()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     out, sys.stdout = sys.stdout, sys.stderr  # NeMo-RL prints
