@@ -9,6 +9,7 @@ import pytest
 from tests.conformance.others.adapters import adapter
 
 from gdpo import ConfigError, DataError, gdpo
+from gdpo.advantages import RunningScale
 
 SIZES = [3, 1, 4]
 NAMES = ["correct", "format"]
@@ -50,7 +51,7 @@ def scored():
 
 
 def samples(rewards):
-    prompts = np.repeat(range(len(SIZES)), SIZES).tolist()
+    prompts = np.repeat(range(len(SIZES)), SIZES).tolist()[: len(rewards)]
     return [
         Sample(
             prompt, i, {"score": float(row.sum()), **dict(zip(NAMES, row.tolist(), strict=True))}
@@ -153,3 +154,13 @@ def test_another_estimator_goes_by_its_name():
     totals = scored() @ [1.0, 2.0]
     first = totals[:3]
     np.testing.assert_allclose(advantages[:3], (first - first.mean()) * 1.5, atol=1e-12)
+
+
+def test_the_batches_of_a_run_share_the_state_of_the_estimator():
+    settings = {"gdpo_reward_weights": None, "gdpo_options": {"scale_half_life": 128}}
+    scale = RunningScale(128)
+    for group in np.random.default_rng(2).random((3, 1, 3, 2)):
+        scale.update(group, [1.0, 1.0])
+        _, advantages = post_process(arguments(**settings), samples(group[0]))
+        wanted = gdpo(group, [1.0, 1.0], scale=scale.value)[0]
+        np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)
