@@ -75,15 +75,6 @@ def test_groups_get_the_advantages_of_the_formula_in_their_own_shapes(registry, 
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12)
 
 
-def test_a_signal_that_a_trajectory_lacks_is_left_out(registry, register):
-    register(reward_keys=NAMES, reward_weights={"correct": 1.0, "format": 0.5})
-    rewards, groups = scored(), groups_of(scored())
-    rewards[4, 1] = np.nan
-    del groups[1].trajectories[1].signals["format"]
-    advantages, _ = called(registry["gdpo"], groups)
-    np.testing.assert_allclose(advantages[1], by_formula(rewards)[1], rtol=0, atol=1e-12)
-
-
 def test_a_key_that_no_trajectory_has_names_the_nearest(registry, register):
     register("other", reward_keys=["corect"])
     with pytest.raises(ConfigError, match=r"did you mean 'correct'.*Signal"):

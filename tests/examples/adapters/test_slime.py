@@ -76,13 +76,6 @@ def test_a_rollout_batch_gets_the_advantages_of_the_formula_and_keeps_what_slime
     np.testing.assert_allclose(advantages, by_formula(rewards), rtol=0, atol=1e-12)
 
 
-def test_the_order_of_samples_changes_no_advantage():
-    order = np.random.default_rng(1).permutation(sum(SIZES))
-    given = samples(scored())
-    _, advantages = post_process(arguments(), [given[i] for i in order])
-    np.testing.assert_allclose(advantages, by_formula(scored())[order], rtol=0, atol=1e-12)
-
-
 def test_a_reward_that_a_sample_lacks_or_has_as_none_is_left_out():
     rewards, given = scored(), samples(scored())
     rewards[4, 1] = rewards[5, 0] = np.nan

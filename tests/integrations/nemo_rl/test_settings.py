@@ -73,24 +73,6 @@ def test_weights_go_by_name_and_are_1_by_default():
     assert read(gdpo_reward_weights={"format": 3, "correct": 1}).weights == (1.0, 3.0)
 
 
-def test_an_unknown_estimator_is_an_error_with_the_nearest_name():
-    refused("did you mean 'mo_grpo'", name="gdpo/mogrpo")
-
-
-def test_an_unknown_option_is_an_error():
-    refused("no option 'noise'", gdpo_options={"noise": 1})
-
-
-@pytest.mark.parametrize("keys", [None, [], "a"])
-def test_keys_that_name_no_rewards_are_an_error(keys):
-    refused(r"grpo\.adv_estimator\.gdpo_reward_keys=", gdpo_reward_keys=keys)
-
-
-@pytest.mark.parametrize("weights", [[1], [1, 2, 3], {"c": 1}, ["x", "y"]])
-def test_weights_that_do_not_fit_are_an_error(weights):
-    refused(r"grpo\.adv_estimator\.gdpo_reward_weights=", gdpo_reward_weights=weights)
-
-
 @pytest.mark.parametrize("field", ["gdpo_reward_weight", "options"])
 def test_a_field_that_nobody_reads_is_an_error(field):
     refused(f"{field}: .*Allowed: gdpo_diagnostics, gdpo_options", **{field: [1, 2]})
