@@ -10,10 +10,10 @@ import argparse
 from pathlib import Path
 
 import tinker
+from adapters.tinker import train_step
 from transformers import AutoTokenizer
 
 from gdpo.advantages import AdvantageRule
-from gdpo.integrations.tinker import train_step
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
 NAMES, WEIGHTS = ["digits", "brevity"], [1.0, 0.25]

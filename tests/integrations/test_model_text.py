@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.integrations.nemo_rl.recorded import environment
 from tests.rollouts.readers import written
 
 from gdpo.analysis import Rescorer
 from gdpo.analysis.rescore import MIXED
 from gdpo.errors import ConfigError
-from gdpo.integrations.nemo_rl._environment import Rewarder
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, with_messages
 from gdpo.rewards import Reward, Scorer
@@ -52,6 +52,7 @@ rewards = [
     Reward("turn", has_result, 0, 9, of="turn"),
 ]
 last, every, turn = rewards
+of_text = [last, every]
 HERE = f"{__name__}:"
 
 
@@ -187,10 +188,10 @@ def by_verl(talks, folder):
 
 def by_nemo_rl(talks, folder):
     """Score as NeMo-RL does: only the last message is not of the prompt."""
-    rewarder = Rewarder({"rewards": [HERE + "last", HERE + "every"]})
     metadata = [{"ground_truth": wanted(talk[-1:])} for talk in talks]
-    found = rewarder.score(talks, metadata)
-    return np.stack(list(found.values()), -1)
+    with pytest.MonkeyPatch.context() as patch:
+        scorer = environment(patch, folder, {"rewards": HERE + "of_text"})
+        return np.stack(list(scorer.step(talks, metadata).rewards.values()), -1)
 
 
 def rescored(path, names="rewards"):

@@ -11,10 +11,11 @@ from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, resolve_estimator
 from gdpo.analysis.logs.sources import METRICS
 from gdpo.analysis.replay import RECORDED
 from gdpo.diagnostics.diagnosis import Severity
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import ConfigError
 from gdpo.report.rollouts_page import MARK
 from gdpo.rollouts.readers import FORMATS
 from gdpo.rollouts.readers.columns import LARGEST
+from gdpo.rollouts.readers.torch_files import load_dump
 
 PAGE = Path("analysis.html")
 
@@ -102,7 +103,7 @@ class AnalyzeOptions:
                 "rewards": _names(rewards, "--rewards") if rewards is not None else None,
                 "columns": _pairs(columns, "--columns", "MEANING=COLUMN") or None,
                 "group_size": group_size,
-                "load_pt": _load_pt,
+                "load_pt": load_dump,
             },
             weights=None if weights is None else _numbers(weights, "--weights"),
             low={} if low is None else _numbers(low, "--low"),
@@ -116,15 +117,6 @@ class AnalyzeOptions:
             metrics=format == METRICS,
             for_rollouts=tuple(name for name, value in for_rollouts.items() if value is not None),
         )
-
-
-def _load_pt(path: Path) -> Any:
-    try:
-        from gdpo.integrations.slime import load_dump
-
-        return load_dump(path)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", "train", "to read .pt files") from error
 
 
 def _page(

@@ -2,6 +2,9 @@
 
 The rows of a framework's batch may be in any order, and each row has a prompt id. A batch may
 contain padding rows, and several rows of the same rollout. This module computes no statistics.
+
+An adapter for a framework is `make_settings` for its configuration and `advantages_of_rows` for its
+batches. `examples/adapters` holds six of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +19,18 @@ from gdpo._naming import did_you_mean
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError, DataError
-from gdpo.integrations._settings import Settings
+from gdpo.integrations._settings import Settings, make_settings
 from gdpo.integrations._turns import TurnPlaces, Turns
+
+__all__ = [
+    "Groups",
+    "Settings",
+    "advantages_of",
+    "advantages_of_rows",
+    "as_groups",
+    "make_settings",
+    "reward_columns",
+]
 
 NAME = "gdpo"
 """Name of a framework's own GDPO. NeMo-RL's is replaced by `install`, verl's by `gdpo_replace`."""
@@ -203,12 +216,57 @@ def as_groups(
     return Groups(grid, counts, prompts, samples)
 
 
+def advantages_of_rows(
+    rows: Sequence[Mapping[str, Any]],
+    settings: Settings,
+    prompt_ids: Sequence[Any],
+    token_counts: Sequence[int],
+    *,
+    rollout_ids: Sequence[Any] | None = None,
+    asked_by: str = "reward_keys",
+    given_by: str = "the reward function",
+) -> Float[np.ndarray, " row"]:
+    """Return the advantage of each row, and update the estimator's state if it has one.
+
+    Args:
+        rows: Rewards of each row, by name. A reward that is absent, None or NaN does not apply.
+        settings: Estimator, names and weights of the rewards.
+        prompt_ids: Prompt id of each row. Rows with the same prompt form a group.
+        token_counts: Number of trained tokens of each row.
+        rollout_ids: Rollout id of each row. Rows with the same id count as one rollout. A row with
+            the id None is a rollout of its own, and so is each row if `rollout_ids` is None.
+        asked_by: Setting that lists the rewards, used in error messages.
+        given_by: Function that must return the rewards, used in error messages.
+
+    Raises:
+        ConfigError: If no row has one of the rewards.
+        DataError: If a reward is infinite or not a number, or if rows of one rollout have different
+            rewards.
+    """
+    rewards = reward_columns(by_name(rows), settings.names, asked_by=asked_by, given_by=given_by)
+    ids = [None] * len(rows) if rollout_ids is None else rollout_ids
+    last = {name: row for row, name in enumerate(ids) if name is not None}
+    outputs = [last.get(name, row) for row, name in enumerate(ids)]
+    if not np.array_equal(rewards, rewards[outputs], equal_nan=True):
+        raise DataError(
+            "rows with the same rollout_id have different rewards: give them the same rewards, or "
+            "different rollout_ids"
+        )
+    groups = as_groups(rewards, prompt_ids, np.asarray(token_counts), outputs=outputs)
+    return groups.per_row(advantages_of(groups, settings))
+
+
 def advantages_of(
-    groups: Groups, settings: Settings
+    groups: Groups, settings: Settings, *, update: bool = True
 ) -> Float[np.ndarray, "prompt sample"] | Float[np.ndarray, "prompt sample turn"]:
     """Return the advantages of a batch, and update the estimator's state if it has one.
 
     The advantages are those of turns if the estimator wants turns.
+
+    Args:
+        groups: The batch.
+        settings: Estimator, names and weights of the rewards.
+        update: Whether to update the state. False for an evaluation.
 
     Raises:
         DataError: If a reward is infinite. The message identifies the reward.
@@ -221,7 +279,8 @@ def advantages_of(
         advantages = rule(groups.turns.rewards, weights, turns=groups.turns.counts)
     else:
         advantages = rule(groups.rewards, weights, token_counts=groups.token_counts)
-    rule.update(groups.rewards, weights)
+    if update:
+        rule.update(groups.rewards, weights)
     return advantages
 
 

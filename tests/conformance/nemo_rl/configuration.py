@@ -9,15 +9,14 @@ NeMo-RL's `calculate_rewards` calls it in a Ray actor that `create_env` created.
 import json
 import os
 import sys
-from pathlib import Path
 
 import ray
-from source import configured, result_of
+from source import EXAMPLE, configured, result_of
 
 from gdpo.integrations.nemo_rl import install
 from gdpo.tasks import resolve_task
 
-RECIPE = Path(__file__).parents[3] / "examples" / "nemo_rl" / "gsm8k.yaml"
+RECIPE = EXAMPLE / "gsm8k.yaml"
 KEYS = {"gdpo_reward_keys": ["correctness", "format"]}
 ESTIMATORS = {
     "plain": KEYS,
@@ -48,9 +47,11 @@ def recipe():
 
 def rewarded(env):
     """Return NeMo-RL's rewards of the reference answer and of a plain number."""
+    import gdpo_environment
     from nemo_rl.environments.utils import create_env
     from nemo_rl.experience.rollouts import calculate_rewards
 
+    gdpo_environment.register()
     gold = resolve_task("gsm8k").gold_completion({"answer": "42"})
     ask = {"role": "user", "content": "40 + 2?"}
     batch = {

@@ -89,7 +89,6 @@ def config(folder, steps):
 
 
 def train(steps, folder):
-    rewards = [{"name": f"story_rewards:{name}"} for name in NAMES]
     master_config = config(folder, steps)
     grpo.grpo_train(
         policy(),
@@ -98,7 +97,7 @@ def train(steps, folder):
         None,
         paths.Tokenizer(),
         MagicMock(),
-        {"stories": create_env("gdpo", {"rewards": rewards})},
+        {"stories": create_env("gdpo", {"rewards": "story_rewards:rewards"})},
         None,
         Logger(master_config.logger),
         MagicMock(),
@@ -110,6 +109,7 @@ def train(steps, folder):
 def main(recorded, folder):
     steps = [pq.read_table(f).to_pylist() for f in sorted(Path(recorded).glob("step_*.parquet"))]
     install()
+    paths.gdpo_environment.register()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     out, sys.stdout = sys.stdout, sys.stderr  # NeMo-RL prints

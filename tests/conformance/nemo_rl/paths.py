@@ -19,11 +19,11 @@ import torch
 from source import configured, result_of
 
 from gdpo import gdpo
-from gdpo.integrations.nemo_rl import _install, install
-from gdpo.integrations.nemo_rl._interface import Modules
+from gdpo.integrations.nemo_rl import install
 
 OURS = not os.environ.get("NEMO_RL_WITHOUT_GDPO")
 
+import gdpo_environment  # noqa: E402
 import nemo_rl  # noqa: E402
 import ray  # noqa: E402
 from nemo_rl.algorithms import grpo, grpo_sync  # noqa: E402
@@ -158,8 +158,7 @@ def policy():
 @cache
 def environment(count):
     """Return our environment, which reads the rewards from the completion."""
-    reward = [{"name": "listed_rewards:reward", "options": {"k": k}} for k in range(count)]
-    return create_env("gdpo", {"rewards": reward})
+    return create_env("gdpo", {"rewards": f"listed_rewards:of_{count}"})
 
 
 def whole_step(batch, **more):
@@ -243,8 +242,7 @@ def gdpo_metrics():
 def main():
     if OURS:
         install()
-    else:
-        _install._register_environment(Modules())
+    gdpo_environment.register()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     out, sys.stdout = sys.stdout, sys.stderr  # NeMo-RL prints

@@ -1,4 +1,6 @@
-"""Puts the checkout of `NEMO_RL_SOURCE` on the path. Import this before any module of NeMo-RL.
+"""Puts the checkout of `NEMO_RL_SOURCE` and our example on the path.
+
+Import this before any module of NeMo-RL.
 
 NeMo-RL is not on a package index under its own name, and requires Python 3.13. On an older Python,
 its typed dictionaries come from typing_extensions, as pydantic requires. Nothing else is changed.
@@ -16,6 +18,8 @@ warnings.simplefilter("ignore")
 
 SOURCE = Path(os.environ["NEMO_RL_SOURCE"])
 sys.path.insert(0, str(SOURCE))
+EXAMPLE = Path(__file__).parents[3] / "examples" / "nemo_rl"
+sys.path.append(str(EXAMPLE))
 if sys.version_info < (3, 12):
     typing.TypedDict = typing_extensions.TypedDict
 

@@ -10,7 +10,7 @@ import sys
 import torch
 from paths import Batch, BatchedDataDict, configured, grpo
 
-from gdpo.integrations.nemo_rl._install import Create
+from gdpo.integrations.nemo_rl import AdvantageEstimator
 
 CASES = {
     "groups of 4": {"sizes": (4, 4)},
@@ -38,13 +38,16 @@ def advantages(batch, create, masked=None, **adv_estimator):
     return values * mask
 
 
+def ours(config):
+    return AdvantageEstimator(config.grpo.adv_estimator)
+
+
 def largest(values):
     return "NaN" if torch.isnan(values).any() else f"{float(values.abs().max()):.2g}"
 
 
 def main():
     theirs = grpo._create_advantage_estimator
-    ours = Create(theirs)
     write = sys.stdout.write
     write("| batch | largest advantage: gdpo | NeMo-RL | largest difference | with its default |\n")
     write("|---|---|---|---|---|\n")

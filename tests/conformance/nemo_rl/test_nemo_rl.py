@@ -88,7 +88,7 @@ def test_nemo_rls_own_configuration_takes_our_fields_and_refuses_what_is_wrong()
     assert [line[name] for name in accepted] == ["AdvantageEstimator"] * len(accepted)
     assert line["theirs"] == "GRPOAdvantageEstimator"
     assert line["no keys"].startswith("ConfigError: grpo.adv_estimator.gdpo_reward_keys=None")
-    assert "use_leave_one_out_baseline=true has no effect" in line["leave one out"]
+    assert "use_leave_one_out_baseline=true does not work" in line["leave one out"]
     assert "alphabetical" in line["weights by the alphabet"]
 
 

@@ -11,10 +11,9 @@ from collections import defaultdict, deque
 from types import SimpleNamespace
 
 import torch
+from adapters import adapter
 from batches import print_lines
 from swift.rlhf_trainers.grpo_trainer import GRPOTrainer
-
-from gdpo.integrations.ms_swift import use_estimator
 
 OWN = "--own" in sys.argv
 SAMPLES = 6
@@ -59,7 +58,7 @@ def reinforce(batch):
 
 if __name__ == "__main__":
     if not OWN:
-        use_estimator()
+        adapter("ms_swift").use_estimator()
     paths = {
         "groups": advantages,
         "request-aware": several_turns,

@@ -10,10 +10,12 @@ how far the advantages in `output/completions.jsonl` are from the formula.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+ADAPTER = Path(__file__).parents[3] / "examples" / "adapters" / "ms_swift.py"
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 REWARDS = """
@@ -35,9 +37,10 @@ digits = Reward("digits", share_of_digits, low=0, high=1)
 """
 
 PLUGIN = """
-from gdpo.integrations.ms_swift import register_rewards{also}
+from gdpo_ms_swift import register_rewards{also}
+from swift_rewards import digits, letters
 
-register_rewards(rewards=["swift_rewards:letters", "swift_rewards:digits"])
+register_rewards([letters, digits])
 {then}
 """
 
@@ -117,6 +120,7 @@ def prepare(folder, own):
     ]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "swift_rewards.py").write_text(REWARDS)
+    shutil.copy(ADAPTER, folder / "gdpo_ms_swift.py")
     also, then = ("", "") if own else (", use_estimator", 'use_estimator("gdpo")')
     (folder / "plugin.py").write_text(PLUGIN.format(also=also, then=then).lstrip())
 

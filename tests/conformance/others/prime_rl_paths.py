@@ -27,6 +27,7 @@ from stand_ins import empty
 empty(("vllm", "ray", "wandb", "deepspeed"))
 
 import numpy as np
+from adapters import adapter
 from batches import ONE_BY_ONE, print_lines
 from prime_rl.configs.algorithm import GRPOAlgoConfig
 from prime_rl.orchestrator.algo import ALGORITHM_CLASSES, build_algorithm
@@ -45,8 +46,7 @@ from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import AgentInfo, TraceTask, WireTrace
 from verifiers.v1.types import AssistantMessage, UserMessage
 
-from gdpo.integrations.prime_rl import algorithm
-
+algorithm = adapter("prime_rl").algorithm
 OWN = "--own" in sys.argv
 
 

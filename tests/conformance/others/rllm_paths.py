@@ -10,6 +10,7 @@ import asyncio
 import sys
 
 import numpy as np
+from adapters import adapter
 from batches import HALF_LIFE, ONE_BY_ONE, print_lines
 from omegaconf import OmegaConf
 from rllm.trainer.algorithms import (
@@ -24,8 +25,7 @@ from rllm.trainer.metrics_aggregator import MetricsAggregator
 from rllm.trainer.sync_coordinator import SyncCoordinator, SyncCoordinatorConfig
 from rllm.types import Episode, Step, Trajectory, TrajectoryGroup
 
-from gdpo.integrations.rllm import register
-
+register = adapter("rllm").register
 OWN = "--own" in sys.argv
 
 

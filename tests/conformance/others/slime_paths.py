@@ -14,16 +14,18 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import yaml
+from adapters import adapter
 from batches import print_lines
 from stand_ins import empty
 
 FRAMEWORK = sys.argv[1]
 OWN = "--own" in sys.argv
-HOOK = "gdpo.integrations.slime.post_process"
+HOOK = "gdpo_slime.post_process"
 ABSENT = ("sglang", "sglang_router", "megatron", "wandb")
 
 
 empty(ABSENT)
+adapter("slime")  # slime imports the hook by its name
 Sample = import_module(f"{FRAMEWORK}.utils.types").Sample
 
 

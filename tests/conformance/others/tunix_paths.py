@@ -12,13 +12,13 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+from adapters import adapter
 from batches import HALF_LIFE, ONE_BY_ONE, print_lines
 from tunix.rl import function_registry
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
 from tunix.rl.rl_cluster import Mode
 
-from gdpo.integrations.tunix import register
-
+register = adapter("tunix").register
 OWN = "--own" in sys.argv
 SAMPLES = 6
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
+from tests.conformance.others.adapters import adapter
 from tests.engines.checks import advantage_difference, analyzed, close, learned, main, means
 from tunix.models.llama3 import model as llama
 from tunix.rl import rl_cluster
@@ -25,8 +26,9 @@ from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
 from tunix.rl.rollout import base_rollout
 from tunix.tests.test_common import MockVocab
 
-from gdpo.integrations.tunix import register
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+
+register = adapter("tunix").register
 
 STEPS, PROMPTS, SAMPLES = 20, 4, 8
 CLOSE = 0.02

@@ -3,10 +3,16 @@
 `tests/conformance/nemo_rl` runs the real NeMo-RL.
 """
 
+import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel, Field
+
+ENVIRONMENT = "gdpo_environment"
+"""Module with the environment of `examples/nemo_rl`."""
 
 
 class AdvEstimator(BaseModel, extra="allow"):
@@ -43,11 +49,11 @@ def adv_estimator(**more: Any) -> AdvEstimator:
     return AdvEstimator(**{"name": "gdpo", "gdpo_reward_keys": ["correct", "format"], **more})
 
 
-def master(estimator: dict[str, Any] | None = None, env=None, loss=None, **grpo: Any) -> Master:
+def master(environments=("math",), loss=None, estimator=None, **grpo: Any) -> Master:
     return Master(
         grpo=Grpo(adv_estimator=adv_estimator(**(estimator or {})), **grpo),
         loss_fn=Loss(**(loss or {})),
-        env=env or {},
+        data={"environments": list(environments)},
     )
 
 
@@ -64,10 +70,6 @@ class MasterConfig(BaseModel, extra="allow"):
     loss_fn: Loss
     env: dict
     data: dict
-
-class GDPOAdvantageEstimator:
-    def __init__(self, estimator_config, loss_config): ...
-    def compute_advantage(self, prompt_ids, rewards, mask, repeated_batch, **kwargs): ...
 
 def _create_advantage_estimator(master_config):
     return "theirs"
@@ -87,12 +89,6 @@ def grpo_train(config, batch, metrics):
         logger=None, total_steps=0, metrics=metrics, baseline=None, advantages=advantages
     )
     return advantages
-
-def async_grpo_train(config, batch):
-    return _create_advantage_estimator(config).compute_advantage(
-        prompt_ids=batch["prompt_ids"], rewards=batch["total_reward"], mask=batch["mask"],
-        repeated_batch=batch, sample_mask=None,
-    )
 """,
     "algorithms/grpo_sync.py": """
 from nemo_rl.algorithms.grpo import (
@@ -129,7 +125,7 @@ def register_env(env_name, actor_class_fqn):
 """,
     "data/utils.py": """
 def extract_necessary_env_names(data_config):
-    return [data_config["default"]["env_name"]]
+    return data_config.get("environments", ["math"])
 """,
     "distributed/ray_actor_environment_registry.py": "ACTOR_ENVIRONMENT_REGISTRY = {}",
     "distributed/virtual_cluster.py": """
@@ -145,3 +141,23 @@ def write_package(folder: Path) -> None:
         file = folder / "nemo_rl" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+
+def forget():
+    """Remove the stand-ins, and what imported them, from the imported modules."""
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("nemo_rl", ENVIRONMENT)
+    ]:
+        del sys.modules[name]
+
+
+def environment(monkeypatch, folder, cfg):
+    """Return the environment of `examples/nemo_rl` for the section `env.gdpo`, without Ray."""
+    forget()
+    write_package(folder)
+    ray = ModuleType("ray")
+    ray.remote = lambda **_: lambda actor: actor
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "examples" / "nemo_rl")
+    return import_module(ENVIRONMENT).GdpoEnvironment(cfg)

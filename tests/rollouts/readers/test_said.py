@@ -9,8 +9,7 @@ import pytest
 from tests.rollouts.readers import written
 
 from gdpo.errors import DataError
-from gdpo.integrations import slime
-from gdpo.rollouts.readers import read_rollout_files
+from gdpo.rollouts.readers import read_rollout_files, torch_files
 
 LINE = {"prompt": "a", "completion": "b", "step": 1, "reward_a": 1.0}
 
@@ -101,23 +100,23 @@ def test_a_csv_of_very_many_columns_is_refused_with_their_number(tmp_path):
 
 
 def test_a_pt_file_that_is_a_bomb_is_refused_before_torch_reads_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(slime, "_UNPACKED", 10_000)
+    monkeypatch.setattr(torch_files, "_UNPACKED", 10_000)
     path = tmp_path / "1.pt"
     for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
         with zipfile.ZipFile(path, "w", compression) as archive:
             archive.writestr("1/data.pkl", b"\0" * 20_000)
         if compression == zipfile.ZIP_DEFLATED:
             with pytest.raises(DataError, match="20,000 bytes"):
-                slime.load_dump(path)
+                torch_files.load_dump(path)
         else:
-            slime._refuse_packed(path)
+            torch_files._refuse_packed(path)
 
 
 def test_a_dump_of_slime_larger_than_the_bound_is_read(monkeypatch):
     from pathlib import Path
 
     pytest.importorskip("torch", exc_type=ImportError)
-    monkeypatch.setattr(slime, "_UNPACKED", 1)
+    monkeypatch.setattr(torch_files, "_UNPACKED", 1)
     golden = Path(__file__).parent / "golden/slime_624b824a8/data_3.pt"
-    reading = read_rollout_files(golden, load_pt=slime.load_dump)
+    reading = read_rollout_files(golden, load_pt=torch_files.load_dump)
     assert np.isfinite(next(reading).rewards).all()

@@ -163,8 +163,9 @@ def read_rollout_files(
         group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
             the rollouts of a prompt are consecutive. Default: rollouts with identical prompts form
             a group.
-        load_pt: Function that reads `.pt` files: `load_dump` from `gdpo.integrations.slime`, which
-            needs torch. Default: `.pt` files are reported as not read.
+        load_pt: Function that reads `.pt` files: `load_dump` from
+            `gdpo.rollouts.readers.torch_files`, which needs torch. Default: `.pt` files are
+            reported as not read.
         rescore: Function that computes the rewards of rollouts from their texts. Default: use the
             rewards in the files.
 

@@ -1,29 +1,28 @@
-"""Does one training step on several rewards through the Tinker API: sample, score, update."""
+"""Does one training step on several rewards through the Tinker API: sample, score, update.
+
+Copy this file as gdpo_tinker.py next to your script. examples/tinker_training.py is such a script.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from tinker import types
 
+from gdpo import DataError
 from gdpo.advantages import AdvantageRule
-from gdpo.errors import DataError
 
-Tokens: TypeAlias = list[int]
+Tokens = list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """Stores what was sampled and computed in one step."""
 
     completions: list[list[Tokens]]
-    """The completions of each prompt."""
     finish_reasons: list[list[str]]
-    """`stop` or `length`, for each completion."""
-    rewards: Float[np.ndarray, "prompt sample reward"]
-    advantages: Float[np.ndarray, "prompt sample"]
+    """`stop` or `length`, for each completion of each prompt."""
+    rewards: np.ndarray
+    advantages: np.ndarray
     logprob_difference: float
     """Mean difference of a token's log-probability between sampler and trainer, in nats. The
     difference stays small if the updated weights are transferred to the sampler."""
@@ -51,13 +50,9 @@ def train_step(
         weights: One weight per reward.
         sampling: Arguments of Tinker's `sample`: `num_samples` and `sampling_params`.
         learning_rate: Learning rate for Adam.
-
-    Raises:
-        DataError: If a prompt is empty, or the rewards are infinite or have another shape.
     """
     if not all(prompts):
         raise DataError("a prompt has no tokens. Pass at least one token per prompt")
-    types = import_module("tinker").types
     sampler = client.save_weights_and_get_sampling_client()
     futures = [sampler.sample(types.ModelInput.from_ints(each), **sampling) for each in prompts]
     groups = [future.result().sequences for future in futures]
@@ -71,7 +66,7 @@ def train_step(
         )
     advantages = np.asarray(rule(rewards, weights))
     rule.update(rewards, weights)
-    data = [_datum(types, prompts[p], groups[p][s], advantages[p, s]) for p, s in rows]
+    data = [datum(prompts[p], groups[p][s], advantages[p, s]) for p, s in rows]
     loss = client.forward_backward(data, "importance_sampling")
     client.optim_step(types.AdamParams(learning_rate=learning_rate)).result()
     differences = [
@@ -79,19 +74,17 @@ def train_step(
         for (p, s), output in zip(rows, loss.result().loss_fn_outputs, strict=True)
     ]
     reasons = [[str(each.stop_reason) for each in group] for group in groups]
-    difference = float(np.concatenate(differences).mean())
-    return Step(completions, reasons, rewards, advantages, difference)
+    return Step(completions, reasons, rewards, advantages, np.concatenate(differences).mean())
 
 
-def _datum(types: Any, prompt: Tokens, sampled: Any, advantage: float) -> Any:
+def datum(prompt: Tokens, sampled: Any, advantage: float) -> types.Datum:
     """Return a completion as Tinker's `Datum`. Position i predicts token i + 1."""
     tokens, before = [*prompt, *sampled.tokens], len(prompt) - 1
+    advantages = [0.0] * before + [advantage] * len(sampled.tokens)
     per_token = {
         "target_tokens": np.array(tokens[1:], dtype=np.int64),
         "logprobs": np.array([0.0] * before + list(sampled.logprobs), dtype=np.float32),
-        "advantages": np.array(
-            [0.0] * before + [advantage] * len(sampled.tokens), dtype=np.float32
-        ),
+        "advantages": np.array(advantages, dtype=np.float32),
     }
     inputs = {key: types.TensorData.from_numpy(value) for key, value in per_token.items()}
     return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)

@@ -1,4 +1,4 @@
-"""Tests the rLLM integration against recorded interfaces of rLLM."""
+"""Tests the adapter for rLLM against recorded interfaces of rLLM."""
 
 import logging
 import sys
@@ -7,10 +7,10 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.conformance.others.adapters import adapter
 
 from gdpo import ConfigError, gdpo
 from gdpo.advantages import RunningScale
-from gdpo.integrations.rllm import register
 
 NAMES = ["correct", "format"]
 SIZES = [3, 2, 4]
@@ -34,6 +34,11 @@ def registry(monkeypatch):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return found
+
+
+@pytest.fixture
+def register(registry):
+    return adapter("rllm").register
 
 
 def scored():
@@ -62,7 +67,7 @@ def called(estimator, groups):
     return estimator(rewards=totals, algorithm_config=SimpleNamespace(), traj_groups=groups)
 
 
-def test_groups_get_the_advantages_of_the_formula_in_their_own_shapes(registry):
+def test_groups_get_the_advantages_of_the_formula_in_their_own_shapes(registry, register):
     register(reward_keys=NAMES, reward_weights=[1.0, 0.5])
     advantages, returns = called(registry["gdpo"], groups_of(scored()))
     assert returns is advantages
@@ -70,22 +75,13 @@ def test_groups_get_the_advantages_of_the_formula_in_their_own_shapes(registry):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12)
 
 
-def test_a_signal_that_a_trajectory_lacks_is_left_out(registry):
-    register(reward_keys=NAMES, reward_weights={"correct": 1.0, "format": 0.5})
-    rewards, groups = scored(), groups_of(scored())
-    rewards[4, 1] = np.nan
-    del groups[1].trajectories[1].signals["format"]
-    advantages, _ = called(registry["gdpo"], groups)
-    np.testing.assert_allclose(advantages[1], by_formula(rewards)[1], rtol=0, atol=1e-12)
-
-
-def test_a_key_that_no_trajectory_has_names_the_nearest(registry):
+def test_a_key_that_no_trajectory_has_names_the_nearest(registry, register):
     register("other", reward_keys=["corect"])
     with pytest.raises(ConfigError, match=r"did you mean 'correct'.*Signal"):
         called(registry["other"], groups_of(scored()))
 
 
-def test_wrong_settings_are_refused_when_they_are_made(registry):
+def test_wrong_settings_are_refused_when_they_are_made(registry, register):
     with pytest.raises(ConfigError, match="did you mean 'mo_grpo'"):
         register(reward_keys=NAMES, estimator="mogrpo")
     with pytest.raises(ConfigError, match=r"reward_weights=.*3 entries for 2"):
@@ -93,7 +89,7 @@ def test_wrong_settings_are_refused_when_they_are_made(registry):
     assert not registry
 
 
-def test_batches_of_one_group_give_one_warning(registry, caplog):
+def test_batches_of_one_group_give_one_warning(registry, register, caplog):
     register(reward_keys=NAMES)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -101,7 +97,7 @@ def test_batches_of_one_group_give_one_warning(registry, caplog):
     assert caplog.text.count("scale_half_life") == 1
 
 
-def test_tasks_that_come_one_by_one_share_a_running_scale(registry, caplog):
+def test_tasks_that_come_one_by_one_share_a_running_scale(registry, register, caplog):
     rule = register(reward_keys=NAMES, options={"scale_half_life": 128})
     scale, groups, ends = RunningScale(), groups_of(scored()), np.cumsum([0, *SIZES])
     with caplog.at_level(logging.WARNING):

@@ -9,10 +9,10 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.conformance.others.adapters import adapter
 
 from gdpo import DataError, gdpo
 from gdpo.advantages import AdvantageRule
-from gdpo.integrations.tinker import train_step
 
 NAMES, WEIGHTS = ["correct", "brevity"], [1.0, 0.5]
 PROMPTS = [[11, 12, 13], [21]]
@@ -132,7 +132,7 @@ def sdk(monkeypatch):
 
 
 def step(client, rewards=REWARDS, rule=None):
-    return train_step(
+    return adapter("tinker").train_step(
         client,
         PROMPTS,
         lambda completions: rewards,
@@ -164,7 +164,7 @@ def test_the_completions_are_scored_and_their_advantages_are_those_of_the_estima
         scored.append(completions)
         return REWARDS
 
-    done = train_step(
+    done = adapter("tinker").train_step(
         Client(),
         PROMPTS,
         score,
@@ -243,7 +243,7 @@ def test_rewards_of_another_shape_are_refused_before_the_update(rewards):
 def test_an_empty_prompt_is_refused_before_anything_is_sampled():
     client = Client()
     with pytest.raises(DataError, match="prompt"):
-        train_step(
+        adapter("tinker").train_step(
             client, [[1], []], None, None, WEIGHTS, sampling={"num_samples": 1}, learning_rate=0.1
         )
     assert client.calls == []

@@ -1,0 +1,56 @@
+"""Reads `.pt` files with torch: the rollout files of slime and miles.
+
+Nothing else in `gdpo.rollouts` imports torch.
+"""
+
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+from gdpo.errors import DataError, MissingExtraError
+
+_UNPACKED = 2**27
+"""Maximum size, in bytes after decompression, of a compressed `.pt` file."""
+
+
+def load_dump(path: Path) -> Any:
+    """Return the contents of a `.pt` file. Only tensors, numbers and text are unpickled.
+
+    Args:
+        path: A file written by `--save-debug-rollout-data`.
+
+    Raises:
+        MissingExtraError: If torch is not installed.
+        DataError: If the file contains anything except tensors, numbers and text, or if it is
+            compressed and is very large when decompressed.
+    """
+    _refuse_packed(path)
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("torch", "train", "to read .pt files") from error
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        kind = type(error).__name__
+        raise DataError(
+            f"the file is not a torch file with only tensors, numbers and text ({kind}): write the "
+            "file with --save-debug-rollout-data"
+        ) from error
+
+
+def _refuse_packed(path: Path) -> None:
+    """Raise a DataError for a compressed file, which could decompress to an enormous size.
+
+    torch does not compress its files, so a valid file takes up its full size on disk.
+    """
+    try:
+        with ZipFile(path) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+    except (BadZipFile, OSError, NotImplementedError):  # torch reports what is wrong with it
+        return
+    if size > max(path.stat().st_size, _UNPACKED):
+        raise DataError(
+            f"the file has {path.stat().st_size:,} bytes on disk and {size:,} bytes unpacked, but "
+            "torch does not compress files: save it again with torch.save"
+        )
