@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gdpo import ConfigError, DataError, gdpo
-from gdpo.advantages import RunningScale
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import RunningScale, mo_grpo
 from gdpo.integrations.prime_rl import algorithm
 
 NAMES = ["correct", "format"]

@@ -17,7 +17,7 @@ from array_api_compat import is_array_api_obj
 from jaxtyping import Real
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages._decoupled import gdpo
+from gdpo.advantages._dual_ascent import DualAscent
 from gdpo.advantages._running import RunningScale
 from gdpo.advantages._set_points import FOLLOWING, STATUSES, SetPoint, SetPoints
 from gdpo.advantages._trial import MadeUp, ToArray, made_up_batches, try_out
@@ -31,13 +31,10 @@ from gdpo.advantages.arrays import (
     number,
     positive,
 )
-from gdpo.advantages.contrib import DualAscent, mo_grpo
-from gdpo.advantages.registry import (
-    ESTIMATORS,
-    check_advantages,
-    keyword_parameters,
-    resolve_estimator,
-)
+from gdpo.advantages.estimators import ESTIMATORS
+from gdpo.advantages.estimators.gdpo import gdpo
+from gdpo.advantages.estimators.mo_grpo import mo_grpo
+from gdpo.advantages.registry import check_advantages, keyword_parameters, resolve_estimator
 from gdpo.advantages.schedules import Schedules
 from gdpo.advantages.stages import namespace
 from gdpo.errors import ConfigError, GdpoError
