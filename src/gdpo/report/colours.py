@@ -38,7 +38,7 @@ _SHARED = len(LIGHT) - 2
 """Number of colours that several estimators share: all colours except the first two."""
 
 _PLACES = {name: place for place, name in enumerate(dict.fromkeys(("gdpo", "grpo", *ESTIMATORS)))}
-"""Number of each estimator's style: gdpo, grpo, and the others in alphabetical order."""
+"""Number of each estimator's style: gdpo, grpo, and the others in the order of the registry."""
 
 PLACES = 2 + (ceil((len(_PLACES) - 2) / _SHARED) + 1) * _SHARED
 """Number of styles: those of the estimators, and six that labels of users get first."""

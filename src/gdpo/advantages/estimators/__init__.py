@@ -37,9 +37,9 @@ from typing import Any, TypeAlias
 Estimator: TypeAlias = Callable[..., Any]
 """`(rewards[prompt, sample, reward], weights[reward], *, options) -> advantages[prompt, sample]`"""
 
+_FILES = [module.name for module in iter_modules(__path__) if not module.name.startswith("_")]
+
 ESTIMATORS: dict[str, Estimator] = {
-    module.name: getattr(import_module(f"{__name__}.{module.name}"), module.name)
-    for module in iter_modules(__path__)
-    if not module.name.startswith("_")
+    name: getattr(import_module(f"{__name__}.{name}"), name) for name in ("grpo", "gdpo", *_FILES)
 }
-"""Every estimator by name, in alphabetical order."""
+"""Every estimator by name: the baseline, the default, and the others in alphabetical order."""
