@@ -324,13 +324,13 @@ def number(name: str, value: Any) -> Number:
     return value
 
 
-def positive(name: str, value: Number) -> None:
+def positive(name: str, value: Any) -> None:
     """Raise a ConfigError if an option's value is not a finite number above 0."""
     if not 0 < number(name, value) < inf:
         raise ConfigError(f"{name} must be a finite number above 0, got {value}")
 
 
-def in_range(name: str, value: Number, low: Number, high: Number) -> None:
+def in_range(name: str, value: Any, low: Number, high: Number) -> None:
     """Raise a ConfigError if an option's value is not in `[low, high]`."""
     if not low <= number(name, value) <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}, got {value}")
