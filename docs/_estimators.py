@@ -7,6 +7,7 @@ section, its row in each table, and its picture without another edit.
 import sys
 from functools import cache
 from io import BytesIO
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ from examples import estimator_plots as plots
 
 PAGE = "estimators/README.md"
 
+_SHARED = """\
+::: gdpo.advantages.estimators
+    options: {members: false, show_root_heading: false, show_root_toc_entry: false}"""
+"""Shows what all estimators share, from the docstring of their folder."""
+
 
 @cache
 def _measured() -> dict[str, Any]:
@@ -26,15 +32,13 @@ def _measured() -> dict[str, Any]:
 
 def completed(markdown: str) -> str:
     """Return the page with its tables and sections in place of the comments `<!-- ... -->`."""
+    everything = {**ESTIMATORS, **TURN_ESTIMATORS}
     parts = {
         "list": _listed(ESTIMATORS),
         "influence": plots.table("influence of a reward that is", _measured(), 0, "{:.0%}"),
         "largest": plots.table("largest advantage", _measured(), 2, "{:.3g}"),
         "turns": _listed(TURN_ESTIMATORS),
-        "sections": "\n\n".join(
-            _section(name, estimator)
-            for name, estimator in {**ESTIMATORS, **TURN_ESTIMATORS}.items()
-        ),
+        "sections": "\n\n".join([_SHARED, *starmap(_section, everything.items())]),
     }
     for name, text in parts.items():
         assert f"<!-- {name} -->" in markdown, f"the page of the estimators has no place for {name}"

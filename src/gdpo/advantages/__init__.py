@@ -1,15 +1,6 @@
 """Provides estimators: functions that compute one advantage per rollout from several rewards.
 
-All estimators share a contract:
-
-- NaN means that a reward does not apply to a rollout. Missing values are excluded from every
-  statistic. A rollout without any reward gets the advantage 0.
-- A reward that does not vary within a group contributes exactly 0 to that group. If no reward
-  varies in any group, all advantages are exactly 0.
-- An infinite reward raises a `DataError`.
-- If groups differ in size, the smaller groups must be padded with NaN. A group with a single sample
-  contributes 0.
-
+Each is a file in `gdpo.advantages.estimators`, whose docstring states the contract that all share.
 Use `gdpo.testing.check_estimator` to test your own estimator against this contract.
 """
 

@@ -1,7 +1,7 @@
 r"""Holds the estimators: one file each, with the formula, its source and an example.
 
 To add an estimator, add a file with a function of the same name, and an oracle. The folder is the
-registry: `ESTIMATORS` holds every file whose name does not begin with `_`.
+registry: `ESTIMATORS` holds the function of every file.
 
 Every estimator is called as `estimator(rewards, weights, **options)`, and returns the advantages
 `[prompt, sample]`: dimensionless unless its docstring says otherwise, and 0 for a rollout without
@@ -13,8 +13,9 @@ standard deviation 1.
 What the estimators share stands here, and not in their docstrings:
 
 - `rewards`: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
-  reward does not apply. Missing values are excluded from every statistic. An array with other axes,
-  an infinite reward, or an advantage outside the range of the dtype raises a `DataError`.
+  reward does not apply, and missing values are excluded from every statistic. If groups differ in
+  size, pad the smaller groups with NaN. An infinite reward, an array with other axes, or an
+  advantage outside the range of the dtype raises a `DataError`.
 - `weights`: One weight per reward, or `[prompt, reward]`. If the estimator normalizes each reward,
   weights are dimensionless and express importance. If it adds raw rewards, a suitable weight
   depends on the unit of its reward.
@@ -23,10 +24,11 @@ What the estimators share stands here, and not in their docstrings:
 - `max_advantage`: Clips advantages to this absolute value, which must be above 0. The mean of a
   group may then differ from 0. None: no clipping.
 - An option of the wrong length, or out of its range, raises a `ConfigError`.
-- No ε is added to a denominator: TRL adds 1e-4 and verl 1e-6. A reward that does not vary within a
-  group contributes exactly 0 to it, where frameworks divide a rounding error by ε.
-- A missing reward is not counted as 0, as TRL does, and does not turn the batch into NaN, as in
-  verl and NeMo-RL.
+- A reward that does not vary within a group contributes exactly 0 to the group, and so does a group
+  with a single sample. If no reward varies in any group, all advantages are exactly 0. No ε is
+  added to a denominator: TRL adds 1e-4 and verl 1e-6, and both divide a rounding error by ε.
+- A missing reward is not counted as 0, as in TRL, and does not turn the batch into NaN, as in verl
+  and NeMo-RL.
 """
 
 from collections.abc import Callable
@@ -37,7 +39,7 @@ from typing import Any, TypeAlias
 Estimator: TypeAlias = Callable[..., Any]
 """`(rewards[prompt, sample, reward], weights[reward], *, options) -> advantages[prompt, sample]`"""
 
-_FILES = [module.name for module in iter_modules(__path__) if not module.name.startswith("_")]
+_FILES = [module.name for module in iter_modules(__path__)]
 
 ESTIMATORS: dict[str, Estimator] = {
     name: getattr(import_module(f"{__name__}.{name}"), name) for name in ("grpo", "gdpo", *_FILES)
