@@ -94,7 +94,11 @@ def test_the_page_has_a_row_a_section_and_a_small_picture_of_every_estimator():
         assert picture.startswith(b"\x89PNG")
         assert len(picture) < 60 * 1024
         assert f"(../images/estimators/{name}.png)" in page
-        assert len(re.findall(rf"^\| `{name}` \|.*%", page, re.MULTILINE)) == 1
+        rows = re.findall(rf"^\| `{name}` \| (.*) \|$", page, re.MULTILINE)
+        influence, largest = (row.split(" | ") for row in rows if " | " in row)
+        assert all(share.endswith("%") for share in influence)
+        assert len(influence) == len(largest) == len(WORLDS)
+        assert all(float(size) > 0 for size in largest)
     for name, estimator in {**ESTIMATORS, **TURN_ESTIMATORS}.items():
         assert f"| [`{name}`](#{name}) | {estimator.__doc__.splitlines()[0]} |" in page
         assert f"### {name}\n\n::: {estimator.__module__}.{name}\n" in page
