@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from _estimators import PAGE, completed, pictures
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -37,18 +38,22 @@ _MODULE = re.compile(r"^`(gdpo(?:\.\w+)*)`", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the README as the page index.md."""
+    """Add the README as the page index.md, and the pictures of the estimators."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "index.md", content=_links(readme, ROOT)))
+    for path, content in pictures().items():
+        files.append(File.generated(config, path, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite the links that leave docs/, and add the signatures to the page of public names."""
+    """Rewrite the links that leave docs/, and add what comes from docstrings."""
     source = page.file.src_uri
     if source == "index.md":
         return markdown
     markdown = _links(markdown, (ROOT / "docs" / source).parent)
+    if source == PAGE:
+        return completed(markdown)
     if source == "reference/api.md":
         modules = "\n\n".join(f"::: {name}" for name in dict.fromkeys(_MODULE.findall(markdown)))
         markdown += f"\n\n## Signatures\n\n{modules}\n"

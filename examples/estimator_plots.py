@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gdpo.advantages import ESTIMATORS
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import ESTIMATORS, mo_grpo
 from gdpo.errors import MissingExtraError
 from gdpo.report.colours import style
 

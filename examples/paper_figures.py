@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gdpo.advantages import grpo, grpo_no_std
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import grpo, grpo_no_std, mo_grpo
 from gdpo.errors import MissingExtraError
 from gdpo.report.colours import style
 

@@ -2,7 +2,12 @@
 
 import ast
 import re
+import sys
 from pathlib import Path
+
+import numpy as np
+
+from gdpo.advantages import gdpo
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gdpo"
@@ -96,3 +101,28 @@ def test_every_file_of_the_table_of_changes_is_there():
             assert (SOURCE / folder / Path(file).name).exists(), (line, file)
         for place in re.findall(r"`((?:docs|tests)/[^`]+)`", line):
             assert (ROOT / place).exists(), place
+
+
+def test_an_estimator_is_a_file_of_at_most_60_lines():
+    files = sorted((SOURCE / "advantages" / "estimators").glob("[!_]*.py"))
+    long = {file.name for file in files if len(file.read_text("utf-8").splitlines()) > 60}
+    assert not long
+
+
+def test_one_call_of_gdpo_enters_at_most_12_functions():
+    """A reader follows each of them. A second call counts: the first also fills caches."""
+    rewards, weights, entered = np.random.default_rng(0).random((4, 8, 2)), [1.0, 1.0], set()
+
+    def enter(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
+            entered.add(frame.f_code.co_qualname)
+
+    estimator = getattr(gdpo, "__wrapped__", gdpo)  # without the checks of annotations
+    estimator(rewards, weights)
+    sys.setprofile(enter)
+    try:
+        estimator(rewards, weights)
+    finally:
+        sys.setprofile(None)
+    assert "finish" in entered
+    assert len(entered) <= 12, sorted(entered)

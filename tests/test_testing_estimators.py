@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gdpo import gdpo
-from gdpo.advantages import grpo_no_std
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import grpo_no_std, mo_grpo
 from gdpo.errors import ConfigError, DataError
 from gdpo.testing import Claims, check_estimator
 

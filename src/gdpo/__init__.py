@@ -7,7 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gdpo.advantages import gdpo, grpo, grpo_no_std
+    from gdpo.advantages.estimators.gdpo import gdpo
+    from gdpo.advantages.estimators.grpo import grpo
+    from gdpo.advantages.estimators.grpo_no_std import grpo_no_std
     from gdpo.diagnostics import diagnose
     from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
     from gdpo.rewards import Example, Reward

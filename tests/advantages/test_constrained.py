@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages.contrib import DualAscent, constrained_grpo, mo_grpo
+from gdpo.advantages import DualAscent, constrained_grpo, mo_grpo
 from gdpo.errors import ConfigError, DataError
 
 NAN = float("nan")

@@ -15,7 +15,11 @@ from tests.advantages.claims import SUBJECTS
 
 from gdpo.advantages import arrays as edge
 from gdpo.advantages import (
+    constrained_grpo,
     corr_grpo,
+    dara_asymmetric,
+    dara_symmetric,
+    dvao,
     gd2po_hard,
     gd2po_snr,
     gdpo,
@@ -25,18 +29,12 @@ from gdpo.advantages import (
     grpo_batch_norm,
     grpo_batch_std,
     grpo_no_std,
+    mo_grpo,
     per_reward_batch_std,
     rloo,
+    rvpo,
     sa_mrpo,
     saw,
-)
-from gdpo.advantages.contrib import (
-    constrained_grpo,
-    dara_asymmetric,
-    dara_symmetric,
-    dvao,
-    mo_grpo,
-    rvpo,
 )
 from gdpo.advantages.stages import SAMPLES, centre, spread_of_others
 from gdpo.errors import ConfigError, DataError

@@ -9,8 +9,7 @@ import pytest
 import torch
 from tests.advantages.claims import SUBJECTS
 
-from gdpo.advantages import AdvantageRule, RunningScale, arrays, gdpo
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import AdvantageRule, RunningScale, arrays, gdpo, mo_grpo
 from gdpo.errors import ConfigError
 
 NAN = float("nan")

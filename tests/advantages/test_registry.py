@@ -1,14 +1,77 @@
 """Estimators by name, and errors of a user's own estimators."""
 
+import os
+import shutil
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import resolve_estimator
+import gdpo.advantages
+from gdpo.advantages import ESTIMATORS, resolve_estimator
 from gdpo.advantages.registry import check_advantages
 from gdpo.errors import ConfigError
 
 REWARDS = torch.zeros(3, 4, 2)
+ROOT = Path(__file__).parents[2]
+
+OF_MY_OWN = '''
+from gdpo.advantages.arrays import finish, prepare
+from gdpo.advantages.stages import SAMPLES, centre, weighted_sum
+
+def mine(rewards, weights, *, strength=1.0):
+    """Compute a new estimator."""
+    r, w = prepare(rewards, weights)
+    return finish(weighted_sum(centre(r, over=SAMPLES), strength * w), rewards)
+'''
+FOUND = """
+import numpy as np
+from docs._estimators import PAGE, completed, plots
+from gdpo.advantages import ESTIMATORS, AdvantageRule, mine
+from gdpo.report.colours import styles
+
+assert ESTIMATORS["mine"] is mine
+rule = AdvantageRule("mine", ["a"], {"strength": 2.0})
+assert rule(np.array([[[0.0], [1.0]]]), [1.0]).tolist() == [[-1, 1]]
+looks = {(style.light, style.dashes) for style in styles(list(ESTIMATORS)).values()}
+assert len(looks) == len(ESTIMATORS) == 21
+plots.situations.__defaults__ = (20, 8, 0)
+page = completed(open(f"docs/{PAGE}").read())
+assert "| [`mine`](#mine) | Compute a new estimator. |" in page
+assert "::: gdpo.advantages.estimators.mine.mine" in page and page.count("| `mine` |") == 2
+"""
+
+
+def test_the_folder_is_the_registry():
+    files = (ROOT / "src" / "gdpo" / "advantages" / "estimators").glob("[!_]*.py")
+    first, second, *others = ESTIMATORS
+    assert (first, second) == ("grpo", "gdpo")
+    assert others == sorted({file.stem for file in files} - {"grpo", "gdpo"})
+    for name, estimator in ESTIMATORS.items():
+        assert estimator is getattr(gdpo.advantages, name)
+        assert list(signature(estimator).parameters)[:2] == ["rewards", "weights"]
+        assert ">>>" in estimator.__doc__
+    with pytest.raises(AttributeError, match="gdop"):
+        _ = gdpo.advantages.gdop
+
+
+def test_a_new_file_is_in_the_registry_the_page_the_colours_and_the_options(tmp_path):
+    """With no other edit: in a copy of the package."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "src" / "gdpo" / "advantages" / "estimators" / "mine.py").write_text(OF_MY_OWN)
+    path = os.pathsep.join([str(tmp_path / "src"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", FOUND],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import AdvantageRule, RunningScale, gdpo, sa_mrpo, saw, turn_gdpo
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import AdvantageRule, RunningScale, gdpo, mo_grpo, sa_mrpo, saw, turn_gdpo
 from gdpo.errors import ConfigError
 
 NAMES = ["format", "correct"]

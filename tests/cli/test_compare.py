@@ -146,7 +146,7 @@ def test_only_a_dry_run_works_without_trl_and_prints_what_it_does_not_check(
 
 
 def test_an_estimator_with_a_name_of_ones_own_is_shown_by_that_name(gdpo_says, tmp_path):
-    named = "grpo,ours=gdpo,mine=gdpo.advantages.contrib:mo_grpo"
+    named = "grpo,ours=gdpo,mine=gdpo.advantages:mo_grpo"
     options = ["--estimators", named, "--dry-run", "--output", tmp_path / "compared"]
     code, out, err = gdpo_says("compare", "recipes/gsm8k", *options)
     assert (code, err) == (0, "")

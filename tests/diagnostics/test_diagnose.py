@@ -12,9 +12,8 @@ import pytest
 import torch
 from tests.pairs import every_pair
 
-from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, sa_mrpo
+from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, mo_grpo, sa_mrpo
 from gdpo.advantages import stages as st
-from gdpo.advantages.contrib import mo_grpo
 from gdpo.diagnostics import diagnose, group_std, zero_advantage_groups, zero_variance_groups
 from gdpo.diagnostics.diagnosis import Kind
 from gdpo.errors import ConfigError, DataError

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from tests.diagnostics.healthy import HEALTHY, false_alarms
 
-from gdpo.advantages import gdpo
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import gdpo, mo_grpo
 from gdpo.diagnostics import Thresholds, diagnose
 from gdpo.diagnostics.diagnosis import Cause, Kind, Severity
 

@@ -15,8 +15,16 @@ from examples.escape_bandit import (
     with_ranges,
 )
 
-from gdpo.advantages import ESTIMATORS, gdpo, grpo, grpo_no_std, rloo, sa_mrpo
-from gdpo.advantages.contrib import constrained_grpo, dara_asymmetric
+from gdpo.advantages import (
+    ESTIMATORS,
+    constrained_grpo,
+    dara_asymmetric,
+    gdpo,
+    grpo,
+    grpo_no_std,
+    rloo,
+    sa_mrpo,
+)
 
 TOY = {"prompts": 16, "learning_rate": 0.05, "format_weight": 1.0}
 learn = partial(steps_to_learn, **TOY)

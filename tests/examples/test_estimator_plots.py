@@ -1,4 +1,4 @@
-"""The script's numbers are those of the formulas, and what the estimators' pages say is so."""
+"""The script's numbers are those of the formulas, and what the estimators' page says is so."""
 
 import doctest
 import re
@@ -7,37 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples.estimator_plots import advantages, main, measure, situations, table
+from docs._estimators import completed, pictures
+from examples.estimator_plots import advantages, main, measure, situations
 
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, AdvantageRule
-from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError
 from gdpo.recipes.read import load_recipe
-from gdpo.rewards import Gate
-from gdpo.rewards.gates import check_gates
 from gdpo.training._quiet import quiet
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted((DOCS / "estimators").glob("*.md"))
-TURNS = DOCS / "estimators" / "turn_gdpo.md"
-INDEX_PAGE = DOCS / "estimators" / "README.md"
-INDEX = INDEX_PAGE.read_text()
+PAGE = Path(__file__).parents[2] / "docs" / "estimators" / "README.md"
 REWARDS = ["format", "correctness"]
 HEADER = "task: tool_calling\nmodel: none\ndata: {source: none.jsonl}\n"
 WORLDS = situations()
 
 
-def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def page_of(name):
-    """The page that an estimator's row of the index leads to. Estimators for turns share one."""
-    if name in TURN_ESTIMATORS:
-        return TURNS
-    rows = re.findall(rf"^\| `{name}` \|.*\]\((\w+\.md)\) \|$", INDEX, re.MULTILINE)
-    assert len(rows) == 1, f"{name} has {len(rows)} rows"
-    return DOCS / "estimators" / rows[0]
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def anchors(text):
@@ -102,89 +87,53 @@ def test_the_command_prints_the_estimator_with_grpo_and_gdpo_and_draws_only_it(
     assert (tmp_path / "new" / "gdpo_leave_one_out.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_every_estimator_has_a_row_a_page_and_a_small_picture_on_it(name):
-    page = page_of(name).read_text()
-    assert f"`{name}`" in page.splitlines()[0]
-    assert f"(../images/estimators/{name}.png)" in page
-    picture = (DOCS / "images" / "estimators" / f"{name}.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert len(picture) < 60 * 1024
+def test_the_page_has_a_row_a_section_and_a_small_picture_of_every_estimator():
+    page, drawn = completed(PAGE.read_text()), pictures()
+    assert list(drawn) == [f"images/estimators/{name}.png" for name in ESTIMATORS]
+    for name, picture in zip(ESTIMATORS, drawn.values(), strict=True):
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) < 60 * 1024
+        assert f"(../images/estimators/{name}.png)" in page
+        rows = re.findall(rf"^\| `{name}` \| (.*) \|$", page, re.MULTILINE)
+        influence, largest = (row.split(" | ") for row in rows if " | " in row)
+        assert all(share.endswith("%") for share in influence)
+        assert len(influence) == len(largest) == len(WORLDS)
+        assert all(float(size) > 0 for size in largest)
+    for name, estimator in {**ESTIMATORS, **TURN_ESTIMATORS}.items():
+        assert f"| [`{name}`](#{name}) | {estimator.__doc__.splitlines()[0]} |" in page
+        assert f"### {name}\n\n::: {estimator.__module__}.{name}\n" in page
 
 
-def test_every_page_belongs_to_an_estimator_and_every_picture_too():
-    others = {INDEX_PAGE, TURNS}
-    assert {page_of(name) for name in ESTIMATORS} == set(PAGES) - others
-    pictures = (DOCS / "images" / "estimators").iterdir()
-    assert {picture.stem for picture in pictures} == set(ESTIMATORS)
+def test_a_page_without_a_place_for_a_part_is_an_error():
+    with pytest.raises(AssertionError, match="influence"):
+        completed(PAGE.read_text().replace("<!-- influence -->", ""))
 
 
-def test_the_table_of_the_index_is_what_the_script_prints():
-    measured = {name: measure(name, WORLDS) for name in ESTIMATORS}
-    assert table("influence of a reward that is", measured, 0, "{:.0%}") in INDEX
-
-
-@pytest.mark.parametrize(
-    ("name", "situation", "largest"),
-    [
-        ("gdpo", "opposed by twice its std", "8.7"),
-        ("gdpo_leave_one_out", "opposed by twice its std", "17.4"),
-        ("gdpo_leave_one_out", "one of two alike", "9.0"),
-        ("grpo_no_std", "of 1/8 the other's std", "5.8"),
-        ("mo_grpo", "next to two that agree", "6.3"),
-        ("mo_grpo", "opposed by twice its std", "3.7"),
-        ("per_reward_batch_std", "earned once in 20 groups", "14.1"),
-        ("saw", "earned once in 20 groups", "12.0"),
-        ("dara_symmetric", "earned once in 20 groups", "9.8"),
-        ("dara_asymmetric", "earned once in 20 groups", "10.1"),
-        ("corr_grpo", "opposed by twice its std", "684"),
-        ("gd2po_hard", "opposed by twice its std", "4.9"),
-        ("gd2po_snr", "opposed by twice its std", "6.6"),
-        ("constrained_grpo", "next to two that agree", "8.7"),
-    ],
-)
-def test_the_largest_advantages_that_a_page_quotes_are_what_the_script_prints(
-    name, situation, largest
-):
-    measured = measure(name, {situation: WORLDS[situation]})[situation][2]
-    assert largest in (f"{measured:.1f}", f"{measured:.0f}")
-    assert largest in page_of(name).read_text()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_examples_of_a_page_give_the_output_that_it_shows(page):
-    text = "\n".join(blocks(page, "pycon"))
-    test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+def test_the_examples_of_the_page_give_the_output_that_it_shows():
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks("pycon")), {}, "page", str(PAGE), 0)
     result = doctest.DocTestRunner().run(test)
     assert result.attempted > 0
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_recipe_accepts_the_yaml_of_a_page(page, tmp_path):
+def test_a_recipe_accepts_the_yaml_of_the_page(tmp_path):
     names = set()
-    for i, block in enumerate(blocks(page, "yaml")):
+    for i, block in enumerate(blocks("yaml")):
         file = tmp_path / f"{i}.yaml"
         file.write_text(HEADER + block)
         names.add(load_recipe(file).advantage)
-    assert page in (INDEX_PAGE, TURNS, *map(page_of, names))
+    assert names == {"gdpo", "constrained_grpo"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_trl_config_accepts_the_python_of_a_page(page, tmp_path):
+def test_a_trl_config_accepts_the_python_of_the_page(tmp_path):
     from gdpo.integrations.trl import GDPOConfig
 
-    for block in blocks(page, "python"):
-        *before, call = block.splitlines()
-        known = {"GDPOConfig": partial(GDPOConfig, output_dir=str(tmp_path), use_cpu=True)}
-        exec("\n".join(before), known)
-        with quiet():
-            config = eval(call, known)
-        turns = config.advantage in TURN_ESTIMATORS
-        AdvantageRule(config.advantage, REWARDS, config.advantage_options, turns=turns)
-        weights_by_name(REWARDS, config.reward_weights)
-        check_gates(REWARDS, {name: Gate(**gate) for name, gate in (config.gates or {}).items()})
-        assert page in (INDEX_PAGE, page_of(config.advantage))
+    (block,) = blocks("python")
+    known = {"GDPOConfig": partial(GDPOConfig, output_dir=str(tmp_path), use_cpu=True)}
+    with quiet():
+        config = eval(block.splitlines()[-1], known)
+    assert config.advantage in TURN_ESTIMATORS
+    AdvantageRule(config.advantage, REWARDS, config.advantage_options, turns=True)
 
 
 def test_an_option_that_a_page_invents_would_be_refused(tmp_path):
@@ -194,10 +143,19 @@ def test_an_option_that_a_page_invents_would_be_refused(tmp_path):
         load_recipe(file)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_link_of_a_page_leads_somewhere(page):
-    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
+def test_every_link_of_the_page_leads_somewhere():
+    page = completed(PAGE.read_text())
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page):
         path, _, anchor = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        assert file.exists(), target
-        assert not anchor or anchor in anchors(file.read_text()), target
+        file = (PAGE.parent / path).resolve() if path else PAGE
+        made = "images/estimators" in path or file == PAGE
+        assert made or file.exists(), target
+        assert not anchor or anchor in anchors(page if made else file.read_text()), target
+
+
+def test_other_pages_link_to_sections_that_the_page_has():
+    there = anchors(completed(PAGE.read_text()))
+    for page in PAGE.parents[1].rglob("*.md"):
+        for target in re.findall(r"estimators/([^)\s]+)\)", page.read_text()):
+            file, _, anchor = target.partition("#")
+            assert page == PAGE or (file == "README.md" and (not anchor or anchor in there)), page

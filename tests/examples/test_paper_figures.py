@@ -15,8 +15,7 @@ from examples.paper_figures import (
     table,
 )
 
-from gdpo.advantages import grpo, grpo_no_std
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import grpo, grpo_no_std, mo_grpo
 
 PAPER = json.loads((Path(__file__).parents[1] / "golden" / "paper_figure_3.json").read_text())
 ESTIMATORS = {"grpo": grpo, "gdpo": mo_grpo}

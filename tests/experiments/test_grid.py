@@ -277,11 +277,11 @@ def test_what_a_comparison_can_show_is_printed_before_it_is_trained(recipe, tmp_
 
 def test_a_name_of_ones_own_stands_for_the_estimator_everywhere(recipe, tmp_path):
     folder = tmp_path / "compare"
-    labels = read_labels("grpo, mine=gdpo.advantages.contrib:mo_grpo,ours=gdpo")
+    labels = read_labels("grpo, mine=gdpo.advantages:mo_grpo,ours=gdpo")
     assert labels == ["grpo", "mine", "ours"]
     grid = make_grid(recipe, labels, [1], folder, reach=0.8, variants=varied(recipe))
     cell = next(each for each in grid.cells if each.label == "mine format.weight=0.5")
-    assert cell.recipe.advantage == "gdpo.advantages.contrib:mo_grpo"
+    assert cell.recipe.advantage == "gdpo.advantages:mo_grpo"
     assert cell.run.path == folder / "mine_format.weight_0.5-seed-1"
     ours = next(each for each in grid.cells if each.label.startswith("ours"))
     assert (ours.recipe.advantage, ours.recipe.name) == ("gdpo", "ours_format.weight_1-seed-1")
@@ -316,14 +316,14 @@ def existing(recipe, folder, labels):
 @pytest.mark.parametrize(
     ("name", "other"),
     [
-        ("gdpo.advantages.contrib_mo_grpo", "gdpo.advantages.contrib:mo_grpo"),
+        ("gdpo.advantages_mo_grpo", "gdpo.advantages:mo_grpo"),
         ("MINE", "mine"),
         ("GRPO", "grpo"),
     ],
 )
 def test_a_new_name_cannot_take_the_runs_of_another_estimator(recipe, tmp_path, name, other):
     folder = tmp_path / "compare"
-    existing(recipe, folder, "grpo,gdpo.advantages.contrib:mo_grpo,mine=gdpo")
+    existing(recipe, folder, "grpo,gdpo.advantages:mo_grpo,mine=gdpo")
     with pytest.raises(ConfigError, match=rf"'{name}' .*'{other}'.*--output"):
         make_grid(recipe, read_labels(f"{name}=rloo"), [1], folder, reach=0.8)
 

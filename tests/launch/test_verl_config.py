@@ -41,7 +41,7 @@ def test_the_copied_defaults_are_trls_defaults():
     assert {name: theirs[name] for name in DEFAULTS} == dict(DEFAULTS)
 
 
-@pytest.mark.parametrize("name", ["gdpo", "grpo", "gdpo.advantages.contrib:mo_grpo"])
+@pytest.mark.parametrize("name", ["gdpo", "grpo", "gdpo.advantages:mo_grpo"])
 def test_the_estimator_is_gdpos_and_never_one_of_verls_names(planned, name):
     assert planned(f"advantage={name}").config["algorithm"]["adv_estimator"] == f"gdpo/{name}"
 

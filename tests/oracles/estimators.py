@@ -1,8 +1,26 @@
 """The estimators written as loops from the papers' formulas, in exact-enough Python floats. Slow
-and plain on purpose.
+and plain on purpose. `subject` states what the estimator of the same name claims.
 """
 
 import math
+
+from gdpo.testing import Claims
+
+
+def subject(invariance, options=(), **claims):
+    """State an estimator's claims and options: a dict, or a function of the rewards."""
+
+    def stated(oracle):
+        oracle.claims = Claims(invariance, prompt_weights=True, **claims)
+        oracle.options = options or {}
+        return oracle
+
+    return stated
+
+
+def per_reward(**values):
+    """Return options with the same number for every reward."""
+    return lambda rewards: {name: [v] * rewards.shape[-1] for name, v in values.items()}
 
 
 def _mean(values):
@@ -72,6 +90,7 @@ def _centred_sum(group, weights):
     return _weighted(columns, weights)
 
 
+@subject("all", local=True)
 def grpo(rewards, weights, epsilon=0.0):
     result = []
     for group in rewards:
@@ -81,10 +100,12 @@ def grpo(rewards, weights, epsilon=0.0):
     return _filled(result)
 
 
+@subject("kept", local=True)
 def grpo_no_std(rewards, weights):
     return _filled([_centred_sum(group, weights) for group in rewards])
 
 
+@subject("each")
 def gdpo(rewards, weights, epsilon=0.0):
     groups = [
         _weighted([_standardized(c, epsilon) for c in _columns(group)], weights)
@@ -134,6 +155,7 @@ def _z(group, floor=None):
     return columns
 
 
+@subject("kept", local=True)
 def rloo(rewards, weights):
     result = []
     for group in rewards:
@@ -146,6 +168,7 @@ def rloo(rewards, weights):
     return _filled(result)
 
 
+@subject("all", pooled=True)
 def grpo_batch_std(rewards, weights):
     """Sums of values centred over the batch differ from the raw sums where a reward is missing."""
     each, size = _by_group(rewards, weights), len(rewards[0])
@@ -162,6 +185,7 @@ def grpo_batch_std(rewards, weights):
     )
 
 
+@subject("all")
 def grpo_batch_norm(rewards, weights):
     normalized = []
     for group in rewards:
@@ -171,6 +195,7 @@ def grpo_batch_norm(rewards, weights):
     return _batch_standardized(normalized)
 
 
+@subject("each", local=True)
 def mo_grpo(rewards, weights, noise_floor=None):
     return _filled([_weighted(_z(group, noise_floor), weights) for group in rewards])
 
@@ -180,6 +205,7 @@ def gdpo_token_weighted(rewards, weights, token_counts):
     return _batch_standardized(sums, [n for row in token_counts for n in row])
 
 
+@subject("mixed", zero_variance_groups=False)
 def gdpo_leave_one_out(rewards, weights):
     sums = []
     for group in rewards:
@@ -199,6 +225,7 @@ def gdpo_leave_one_out(rewards, weights):
     return _batch_standardized(sums)
 
 
+@subject("each", pooled=True)
 def per_reward_batch_std(rewards, weights):
     centred = [[_standardless(c) for c in _columns(group)] for group in rewards]
     count = len(rewards[0][0])
@@ -223,6 +250,7 @@ def _standardless(column):
     return [None if v is None else v - mean for v in column]
 
 
+@subject("all", local=True)
 def dvao(rewards, weights):
     result = []
     for group in rewards:
@@ -234,6 +262,7 @@ def dvao(rewards, weights):
     return _filled(result)
 
 
+@subject("mixed", local=True)
 def corr_grpo(rewards, weights, epsilon=1e-6):
     """Return the double sum over correlations. A missing value counts as average."""
     result = []
@@ -278,10 +307,12 @@ def _conflicting(pulls, threshold):
     return any(p > enough for p in signed) and any(p < -enough for p in signed)
 
 
+@subject("each", zero_variance_groups=False)
 def gd2po_hard(rewards, weights, threshold=0.0):
     return _gd2po(rewards, weights, lambda pulls: _conflicting(pulls, threshold))
 
 
+@subject("each", zero_variance_groups=False)
 def gd2po_snr(rewards, weights, threshold=0.2):
     def drops(pulls):
         terms = [w * z for w, z in pulls]
@@ -310,6 +341,7 @@ def _all_of(rewards, k):
     return [row[k] for group in rewards for row in group if not math.isnan(row[k])]
 
 
+@subject("mixed", per_reward(low=-10.0, high=10.0), shift=False, pooled=True)
 def sa_mrpo(rewards, weights, low, high, gamma=0.5):
     emphasis = []
     for k in range(len(low)):
@@ -319,6 +351,7 @@ def sa_mrpo(rewards, weights, low, high, gamma=0.5):
     return _emphasized(rewards, weights, emphasis)
 
 
+@subject("mixed", per_reward(low=-10.0), shift=False, pooled=True)
 def saw(rewards, weights, low):
     cvs, used = [], _used(rewards, weights)
     for k in range(len(low)):
@@ -338,10 +371,12 @@ def _boosts(rewards, weights, max_boost):
     return [min(max_boost, max(1.0, math.sqrt(max(live) / (n or 1)))) for n in live]
 
 
+@subject("each", pooled=True)
 def dara_symmetric(rewards, weights, max_boost=5.0):
     return _emphasized(rewards, weights, _boosts(rewards, weights, max_boost))
 
 
+@subject("each", zero_variance_groups=False, pooled=True)
 def dara_asymmetric(rewards, weights, max_boost=5.0):
     boosts = _boosts(rewards, weights, max_boost)
     sums = []
@@ -354,6 +389,7 @@ def dara_asymmetric(rewards, weights, max_boost=5.0):
     return _batch_standardized(sums)
 
 
+@subject("each", zero_variance_groups=False, constant_rewards=False, signed=False)
 def rvpo(rewards, weights, sharpness=1.0):
     sums = []
     for group in rewards:
@@ -372,6 +408,7 @@ def rvpo(rewards, weights, sharpness=1.0):
     return _batch_standardized(sums)
 
 
+@subject("each", lambda r: {"multipliers": [2.0] + [math.nan] * (r.shape[-1] - 1)}, local=True)
 def constrained_grpo(rewards, weights, multipliers):
     factors = [1.0 if math.isnan(m) else m for m in multipliers]
     return _filled([_emphasis_sum(_z(group), weights, factors) for group in rewards])
@@ -401,6 +438,7 @@ def _inverse_root(matrix):
     return z
 
 
+@subject("each", pooled=True)
 def gdpo_decorrelated(rewards, weights, power=0.5, shrinkage=0.1):
     each = _by_group(rewards, weights)
     z = [

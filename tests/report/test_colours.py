@@ -13,9 +13,9 @@ def looks(found):
     return [(each.light, each.dashes) for each in found.values()]
 
 
-def test_the_twenty_estimators_have_twenty_looks_that_do_not_depend_on_the_company():
+def test_every_estimator_has_a_look_of_its_own_that_does_not_depend_on_the_company():
     together = styles(list(ESTIMATORS))
-    assert len(set(looks(together))) == len(ESTIMATORS) == 20
+    assert len(set(looks(together))) == len(ESTIMATORS)
     assert together == {name: style(name) for name in ESTIMATORS}
 
 
@@ -31,7 +31,7 @@ def test_no_estimator_but_grpo_and_gdpo_has_their_colours():
 def test_labels_of_users_differ_from_each_other_and_from_every_estimator():
     labels = ["gdpo a=1", "gdpo a=0.5", "my:estimator", "x", "\ud800", ""]
     found = styles([*ESTIMATORS, *labels])
-    assert len(set(looks(found))) == 26 == PLACES
+    assert len(set(looks(found))) == len(ESTIMATORS) + len(labels) <= PLACES
     few = styles(["grpo", "gdpo", *labels[:4]])
     assert len({each.light for each in few.values()}) == 6, "no colour twice while there are others"
 

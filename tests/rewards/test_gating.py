@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gdpo import gdpo
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import mo_grpo
 from gdpo.errors import ConfigError
 from gdpo.rewards import Gate, Reward, apply_gates
 from gdpo.rewards.gates import closed_gates, declared_ranges, describe_rewards

@@ -5,7 +5,7 @@ estimator's arguments and tested once, before a model is loaded.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
 from math import nan
@@ -17,27 +17,17 @@ from array_api_compat import is_array_api_obj
 from jaxtyping import Real
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages._decoupled import gdpo
+from gdpo.advantages._dual_ascent import DualAscent
 from gdpo.advantages._running import RunningScale
 from gdpo.advantages._set_points import FOLLOWING, STATUSES, SetPoint, SetPoints
 from gdpo.advantages._trial import MadeUp, ToArray, made_up_batches, try_out
 from gdpo.advantages._turns import TURN_ESTIMATORS, TurnAdvantages, TurnRewards
-from gdpo.advantages.arrays import (
-    Advantages,
-    Number,
-    Rewards,
-    Weights,
-    broadcast_weights,
-    number,
-    positive,
-)
-from gdpo.advantages.contrib import DualAscent, mo_grpo
-from gdpo.advantages.registry import (
-    ESTIMATORS,
-    check_advantages,
-    keyword_parameters,
-    resolve_estimator,
-)
+from gdpo.advantages._types import Advantages, Number, Rewards, Weights
+from gdpo.advantages.arrays import broadcast_weights, number, positive
+from gdpo.advantages.estimators import ESTIMATORS
+from gdpo.advantages.estimators.gdpo import gdpo
+from gdpo.advantages.estimators.mo_grpo import mo_grpo
+from gdpo.advantages.registry import check_advantages, keyword_parameters, resolve_estimator
 from gdpo.advantages.schedules import Schedules
 from gdpo.advantages.stages import namespace
 from gdpo.errors import ConfigError, GdpoError
@@ -138,24 +128,28 @@ class AdvantageRule:
         if self.estimator is gdpo:
             parameters[_SCALE_OPTION] = parameters.pop(_SCALE)
         weighting = {k: given.pop(k) for k in (_SCHEDULES, _INFLUENCE) if k in given}
-        _refuse_unknown(name, given, [*_weighting_options(self.estimator), *parameters])
-        self.wants_token_counts = _switch(name, given)
+        self._refuse_unknown(given, parameters)
+        self.wants_token_counts = given.pop(_BY_BATCH, False)
+        if not isinstance(self.wants_token_counts, bool):
+            raise ConfigError(
+                f"options of estimator {name!r}: {_BY_BATCH} must be true or false, got "
+                f"{self.wants_token_counts!r}. The counts themselves are passed with each batch"
+            )
         self.duals = _dual_ascent(names, given) if _DUALS in parameters else None
         half_life = given.pop(_SCALE_OPTION, None) if self.estimator is gdpo else None
         self._options = {key: _by_name(key, value, names) for key, value in given.items()}
-        floor = self._options.get("noise_floor")
-        scale = None if half_life is None else _running_scale(half_life, floor)
-        self.scale: RunningScale | SetPoints | None = scale
+        self.scale: RunningScale | SetPoints | None = None
+        if half_life is not None:
+            positive(_SCALE_OPTION, half_life)
+            self.scale = RunningScale(half_life, self._options.get("noise_floor"))
         self.weighting: Schedules | SetPoints | None = None
         for key, declared in (("low", low), ("high", high)):
             if key in parameters and declared is not None:
                 self._options[key] = _completed(self._options.get(key), declared)
         self._refuse_missing(parameters, names)
+        self._is_ours = self.estimator in (*ESTIMATORS.values(), *TURN_ESTIMATORS.values())
         self._to_array: ToArray = np.asarray
-        if self._is_ours:
-            self._try_out(len(names))
-        else:
-            self._to_array = self._try_out_own(low, high, weights)
+        self._to_array = self._try_out() if self._is_ours else self._try_own(low, high, weights)
         self.weighting = self._weighting_of(names, weighting, low, high)
         if self.estimator is gdpo and isinstance(self.weighting, SetPoints):
             self.scale = self.scale or self.weighting
@@ -259,7 +253,9 @@ class AdvantageRule:
         Raises:
             ConfigError: If the weights contradict the requested influence shares.
         """
-        now = np.asarray(_listed(self._weighted(weights)), dtype=np.float64)
+        given = self._weighted(weights)
+        plain = given.tolist() if hasattr(given, "tolist") else list(given)
+        now = np.asarray(plain, dtype=np.float64)
         if self.duals is not None:
             multipliers = np.asarray(self.duals.multipliers)
             now = now * np.where(np.isnan(multipliers), 1.0, multipliers)
@@ -338,10 +334,6 @@ class AdvantageRule:
         xp, place = namespace(given), device_of(given)
         return given * xp.asarray(self.weighting.factors, dtype=given.dtype, device=place)
 
-    @property
-    def _is_ours(self) -> bool:
-        return self.estimator in (*ESTIMATORS.values(), *TURN_ESTIMATORS.values())
-
     def _weighting_of(
         self,
         names: Sequence[str],
@@ -365,6 +357,16 @@ class AdvantageRule:
             return self(rewards[:, :, None, :], weights, token_counts=ones, turns=ones)
         return self(rewards, weights, token_counts=ones)
 
+    def _refuse_unknown(self, given: Options, parameters: Mapping[str, Parameter]) -> None:
+        weighting = (_SCHEDULES, _INFLUENCE) if self.estimator in _WITH_INFLUENCE else (_SCHEDULES,)
+        duals = _DUAL_OPTIONS if _DUALS in parameters else ()
+        allowed = [*weighting, *(key for key in parameters if key != _DUALS), *duals]
+        for key in given:
+            if key not in allowed:
+                raise ConfigError(
+                    f"estimator {self.name!r} has no option {key!r}: {did_you_mean(key, allowed)}"
+                )
+
     def _refuse_missing(self, parameters: Mapping[str, Parameter], names: Sequence[str]) -> None:
         for key, parameter in parameters.items():
             if parameter.default is not Parameter.empty or key == _DUALS:
@@ -385,15 +387,16 @@ class AdvantageRule:
                     "reward name to value"
                 )
 
-    def _try_out(self, count: int) -> None:
-        low = self._options.get("low")
+    def _try_out(self) -> ToArray:
+        low, count = self._options.get("low"), self._count
         lowest = low if isinstance(low, list) and len(cast("list[Any]", low)) == count else 0.0
         try:
             self._of_one_turn(np.zeros((1, 2, count)) + lowest, np.ones(count))
         except (GdpoError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"options of estimator {self.name!r}: {error}") from error
+        return self._to_array
 
-    def _try_out_own(
+    def _try_own(
         self,
         low: Sequence[Number] | None,
         high: Sequence[Number] | None,
@@ -433,36 +436,6 @@ def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None
         )
 
 
-def _listed(weights: Any) -> list[Any]:
-    return weights.tolist() if hasattr(weights, "tolist") else list(weights)
-
-
-def _weighting_options(estimator: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the options that change weights, which are no parameters."""
-    return (_SCHEDULES, _INFLUENCE) if estimator in _WITH_INFLUENCE else (_SCHEDULES,)
-
-
-def _refuse_unknown(name: str, given: Mapping[str, Any], parameters: Sequence[str]) -> None:
-    allowed = [key for key in parameters if key != _DUALS]
-    if _DUALS in parameters:
-        allowed += _DUAL_OPTIONS
-    for key in given:
-        if key not in allowed:
-            raise ConfigError(
-                f"estimator {name!r} has no option {key!r}: {did_you_mean(key, allowed)}"
-            )
-
-
-def _switch(name: str, given: dict[str, Any]) -> bool:
-    value = given.pop(_BY_BATCH, False)
-    if not isinstance(value, bool):
-        raise ConfigError(
-            f"options of estimator {name!r}: {_BY_BATCH} must be true or false, got {value!r}. The "
-            "counts themselves are passed with each batch"
-        )
-    return value
-
-
 def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
     options = {key: given.pop(key) for key in _DUAL_OPTIONS if key in given}
     targets = _by_name("targets", options.pop("targets", {}), names)
@@ -473,11 +446,6 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
         )
     checked = [number("targets", target) for target in cast("list[Any]", targets)]
     return DualAscent(checked, **options)
-
-
-def _running_scale(half_life: Any, noise_floor: Any) -> RunningScale:
-    positive(_SCALE_OPTION, number(_SCALE_OPTION, half_life))
-    return RunningScale(half_life, noise_floor)
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:

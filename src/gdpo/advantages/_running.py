@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import exp, expm1, hypot, inf, log, sqrt
 from typing import Any
 
-from gdpo.advantages._decoupled import normalized_sum
-from gdpo.advantages.arrays import Number, PerReward, Rewards, Weights, positive
-from gdpo.advantages.stages import SAMPLES, present_in, spread
+from gdpo.advantages._types import Number, PerReward, Rewards, Weights
+from gdpo.advantages.arrays import floors, positive, prepare
+from gdpo.advantages.stages import SAMPLES, present_in, spread, standardize, weighted_sum
 from gdpo.errors import ConfigError
 
 
@@ -111,7 +111,8 @@ def _root_mean_square(
     rewards: Rewards, weights: Weights, noise_floor: PerReward
 ) -> tuple[float, float, int]:
     """Return the root mean square of the sum, and the numbers of rollouts and groups that count."""
-    total = normalized_sum(rewards, weights, noise_floor=noise_floor)
+    r, w = prepare(rewards, weights)
+    total = weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values)), w)
     xp, std = total.xp, spread(total, over=SAMPLES)
     groups, largest = int(xp.sum(xp.astype(std > 0, xp.int64))), xp.max(std)
     if groups == 0:

@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
-from gdpo.advantages.arrays import Number, PerReward, Rewards, floors, number, rounded
+from gdpo.advantages._types import Number, PerReward, Rewards
+from gdpo.advantages.arrays import floors, number, rounded
 from gdpo.advantages.stages import SAMPLES, standardize
 from gdpo.errors import ConfigError
 

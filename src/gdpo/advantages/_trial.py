@@ -12,7 +12,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj
 
 from gdpo._naming import last_line
-from gdpo.advantages.arrays import Number, Weights
+from gdpo.advantages._types import Number, Weights
 from gdpo.advantages.registry import check_advantages, check_unchanged
 from gdpo.errors import ConfigError
 

@@ -39,7 +39,6 @@ from gdpo.advantages.stages import (
     centre,
     divide,
     namespace,
-    rounding_of,
     scale,
     times,
     weighted_sum,
@@ -87,7 +86,7 @@ class _Batch:
         xp = namespace(values)
         typical = xp.sum(size, axis=SAMPLES, keepdims=True) / self.alive()
         values = values if self.complete else xp.where(self.counts, values, xp.nan)
-        return Rounded(values, rounding_of(typical, self.eps), self.complete)
+        return Rounded(values, self.eps * typical, self.complete)
 
     def to_go(self) -> Rounded:
         """Return what each rollout earns from each turn on."""

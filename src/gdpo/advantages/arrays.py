@@ -7,38 +7,23 @@ from collections.abc import Sequence
 from functools import cache
 from math import inf, isfinite, nan, prod
 from sys import float_info
-from typing import Any, TypeAlias
+from typing import Any
 
 from array_api_compat import device, is_numpy_namespace, is_torch_array
 from jaxtyping import Float, Real
 
+from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
 from gdpo.advantages.stages import (
+    BATCH,
     SAMPLES,
-    Number,
     PreparedWeights,
     Rounded,
     mean,
     namespace,
-    rounding_of,
+    rounding,
+    used_rewards,
 )
 from gdpo.errors import ConfigError, DataError
-
-Rewards: TypeAlias = Real[Any, "prompt sample reward"]
-"""Raw rewards, each in its own unit. NaN means that the reward does not apply to this rollout, or
-that the rollout is padding."""
-
-Weights: TypeAlias = Real[Any, "*own reward"] | Sequence[Any]
-"""Importance of each reward (dimensionless): one weight per reward, or one per prompt and reward. A
-reward with weight 0 is ignored. NaN in `[prompt, reward]` means that the reward does not apply to
-this prompt. `[prompt, 1, reward]` is accepted as well."""
-
-PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
-"""An option with one number per reward, in that reward's unit. NaN: no value for this reward.
-None: no value for any reward."""
-
-Advantages: TypeAlias = Float[Any, "prompt sample"]
-"""Factor by which the policy gradient of each rollout is multiplied."""
-
 
 _SMALL = 8192
 """Largest array size, in elements, for which NumPy in float64 is faster than torch."""
@@ -67,25 +52,19 @@ def prepare(
             or a weight in `[reward]` is NaN.
     """
     r = rounded(rewards, reorder=reorder)
-    xp = r.xp
+    xp, (prompts, _, count) = namespace(r.values), r.values.shape
     if is_torch_array(weights):
         weights = weights.detach() if is_torch_array(r.values) else weights.tolist()
     w = xp.asarray(weights, dtype=r.values.dtype, device=device(r.values))
-    if w.ndim < 2:
-        _check_weights(w, (rewards.shape[-1],))
-        return r, w
-    return _per_prompt(r, w)
-
-
-def _per_prompt(r: Rounded, w: Any) -> tuple[Rounded, Any]:
-    """Return rewards that are missing where a weight is NaN, and weights that broadcast to them."""
-    xp = r.xp
-    prompts, _, count = r.values.shape
-    if w.shape == (prompts, 1, count):
-        w = w[:, 0, :]
+    own = w.ndim > 1  # each prompt has weights of its own
+    w = w[:, 0, :] if w.shape == (prompts, 1, count) else w
     absent = xp.isnan(w)
-    w = xp.where(absent, 0.0, w)
-    _check_weights(w, (prompts, count))
+    w = xp.where(absent, 0.0, w) if own else w
+    shape = (prompts, count) if own else (count,)
+    if tuple(w.shape) != shape or not bool(xp.all(xp.isfinite(w))):
+        raise _wrong_weights(w, shape)
+    if not own:
+        return r, w
     w, absent = w[:, None, :], absent[:, None, :]
     # Where all weights of a prompt are 0, no reward applies, so the sum is missing.
     complete = r.complete and not bool(xp.any(w == 0))
@@ -110,21 +89,16 @@ def broadcast_weights(rewards: Rewards, weights: Weights) -> tuple[Rewards, Any]
         DataError: If a reward is infinite or the reward array does not have three axes.
         ConfigError: If the shape of the weights does not fit the rewards, or a weight is infinite.
     """
-    if not per_prompt(weights):
+    axes = getattr(weights, "ndim", None)
+    if axes is None:
+        nested = any(isinstance(each, Sequence) or getattr(each, "ndim", 0) for each in weights)
+        axes = 2 if nested else 1
+    if axes < 2:
         return rewards, weights
     r, w = prepare(rewards, weights)
     xp = namespace(rewards)
-    dtype, _ = _result_dtype(xp, rewards.dtype)
-    where = {"dtype": dtype, "device": device(rewards)}
+    where = {"dtype": _result_dtype(xp, rewards.dtype)[0], "device": device(rewards)}
     return xp.asarray(r.values, **where), xp.asarray(w, **where)
-
-
-def per_prompt(weights: Weights) -> bool:
-    """Return whether these are weights per prompt, and not one weight per reward."""
-    axes = getattr(weights, "ndim", None)
-    if axes is None:
-        return any(isinstance(each, Sequence) or getattr(each, "ndim", 0) for each in weights)
-    return axes > 1
 
 
 def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
@@ -150,37 +124,27 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
             f"rewards have the shape {tuple(rewards.shape)} [prompt, sample, reward], so there is "
             "nothing to compute: pass at least one rollout and one reward"
         )
-    dtype, eps = precision(xp, rewards.dtype)
-    values = _in_its_precision(rewards, dtype)
-    if reorder:
-        values = _rewards_apart(values)
+    dtype, noise = precision(xp, rewards.dtype)
+    if not is_torch_array(rewards):
+        values = xp.astype(rewards, dtype, copy=False)
+    elif rewards.device.type == "cpu" and prod(rewards.shape) <= _SMALL:
+        values = rewards.detach().double().numpy()
+    else:
+        values = rewards.detach().to(dtype)
     xp = namespace(values)
+    if reorder:
+        prompts, samples, count = values.shape
+        turned = xp.reshape(xp.permute_dims(values, (2, 0, 1)), (-1,))
+        values = xp.permute_dims(xp.reshape(turned, (count, prompts, samples)), (1, 2, 0))
     size = xp.abs(values)
     typical = xp.sum(size, axis=SAMPLES, keepdims=True) / rewards.shape[SAMPLES]
     if isfinite(float(xp.max(typical))):  # neither NaN nor infinity
-        return Rounded(values, rounding_of(typical, eps), complete=True)
+        return Rounded(values, noise * typical, complete=True)
     check_finite(values)
     if not bool(xp.any(xp.isnan(values))):
         raise DataError(f"rewards are too large for statistics in {values.dtype}: scale them down")
     typical = mean(size, over=SAMPLES)
-    return Rounded(values, rounding_of(xp.where(xp.isnan(typical), 0.0, typical), eps))
-
-
-def _in_its_precision(rewards: Any, dtype: Any) -> Any:
-    """Return the rewards in the dtype of the statistics. A small tensor becomes a NumPy array."""
-    if not is_torch_array(rewards):
-        return namespace(rewards).astype(rewards, dtype, copy=False)
-    if rewards.device.type == "cpu" and prod(rewards.shape) <= _SMALL:
-        return rewards.detach().double().numpy()
-    return rewards.detach().to(dtype)
-
-
-def _rewards_apart(rewards: Any) -> Any:
-    """Return the array with the samples of each prompt and reward contiguous in memory."""
-    xp = namespace(rewards)
-    prompts, samples, count = rewards.shape
-    turned = xp.reshape(xp.permute_dims(rewards, (2, 0, 1)), (-1,))
-    return xp.permute_dims(xp.reshape(turned, (count, prompts, samples)), (1, 2, 0))
+    return Rounded(values, noise * xp.where(xp.isnan(typical), 0.0, typical))
 
 
 def finish(
@@ -261,6 +225,43 @@ def per_reward(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " r
     return array
 
 
+def declared(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " reward"]:
+    """Return an option that needs one number for every reward, such as a range.
+
+    Raises:
+        ConfigError: As `per_reward`, or if a reward has no value.
+    """
+    xp, array = namespace(like), per_reward(values, like, name=name)
+    if bool(xp.any(xp.isnan(array))):
+        raise ConfigError(
+            f"{name} is missing for reward {int(xp.nonzero(xp.isnan(array))[0][0])}: this "
+            "estimator needs the range of every reward. Set one number per reward"
+        )
+    return array
+
+
+def above_low(r: Rounded, weights: PreparedWeights, low: PerReward) -> Float[Any, "..."]:
+    """Return each reward's mean over the batch minus its lowest possible value, at least 0.
+
+    Raises:
+        DataError: If the mean of a reward with a weight is below its declared lowest value.
+        ConfigError: As `declared`.
+    """
+    xp, bottom = r.xp, declared(low, r.values, name="low")
+    means = mean(r.values, over=BATCH)
+    above = means - bottom
+    error = xp.max(r.error, axis=BATCH, keepdims=True)
+    noise = error + rounding(xp, means.dtype) * (xp.abs(means) + xp.abs(bottom))
+    below = xp.reshape((above < -noise) & used_rewards(weights), (-1,))
+    if bool(xp.any(below)):
+        k = int(xp.nonzero(below)[0][0])
+        raise DataError(
+            f"reward {k} has a mean below its declared lowest value {float(bottom[k])}: correct "
+            "`low`, or fix the reward function"
+        )
+    return xp.where(above > noise, above, 0.0)
+
+
 def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | None:
     """Return the noise floor of each reward, or 0 for a reward without a floor. None: no floors.
 
@@ -298,6 +299,22 @@ def per_rollout(
     return array
 
 
+def fixed_scale(scale: Number, like: Any, *, token_counts: Any) -> Any:
+    """Return the divisor that replaces `gdpo`'s normalization over the batch.
+
+    Raises:
+        ConfigError: If the scale is negative or infinite, or there are token counts as well.
+    """
+    if token_counts is not None:
+        raise ConfigError(
+            "scale and token_counts exclude each other: a mean weighted by tokens is not 0 in each "
+            "group, so one number cannot replace it. Remove one of them"
+        )
+    if not 0 <= number("scale", scale) < inf:
+        raise ConfigError(f"scale must be a finite number of at least 0, got {scale}")
+    return namespace(like).asarray(scale, dtype=like.dtype, device=device(like))
+
+
 def number(name: str, value: Any) -> Number:
     """Return an option's value. Raise a ConfigError if the value is a bool or not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -307,34 +324,33 @@ def number(name: str, value: Any) -> Number:
     return value
 
 
-def positive(name: str, value: Number) -> None:
+def positive(name: str, value: Any) -> None:
     """Raise a ConfigError if an option's value is not a finite number above 0."""
     if not 0 < number(name, value) < inf:
         raise ConfigError(f"{name} must be a finite number above 0, got {value}")
 
 
-def in_range(name: str, value: Number, low: Number, high: Number) -> None:
+def in_range(name: str, value: Any, low: Number, high: Number) -> None:
     """Raise a ConfigError if an option's value is not in `[low, high]`."""
     if not low <= number(name, value) <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}, got {value}")
 
 
-def _check_weights(weights: Any, shape: tuple[int, ...]) -> None:
-    xp = namespace(weights)
+def _wrong_weights(weights: Any, shape: tuple[int, ...]) -> ConfigError:
+    """Return an error that says what is wrong with weights, which should have this shape."""
     if tuple(weights.shape) != shape:
         prompts = "" if len(shape) == 1 else f"{shape[0]} prompts and "
-        raise ConfigError(
+        return ConfigError(
             f"weights have the shape {tuple(weights.shape)}, but there are {prompts}{shape[-1]} "
             "rewards: pass one weight per reward, or an array [prompt, reward]"
         )
-    if not bool(xp.all(xp.isfinite(weights))):
-        flat = xp.reshape(weights, (-1,))
-        first = int(xp.nonzero(~xp.isfinite(flat))[0][0])
-        raise ConfigError(
-            f"weights must be finite numbers, but weight {first} of {flat.shape[0]} is "
-            f"{float(flat[first])}: correct it. (In weights [prompt, reward], NaN is allowed and "
-            "means that the reward does not apply to the prompt.)"
-        )
+    flat = [float(weight) for weight in namespace(weights).reshape(weights, (-1,))]
+    first = [isfinite(weight) for weight in flat].index(False)
+    return ConfigError(
+        f"weights must be finite numbers, but weight {first} of {len(flat)} is {flat[first]}: "
+        "correct it. (In weights [prompt, reward], NaN is allowed and means that the reward does "
+        "not apply to the prompt.)"
+    )
 
 
 @cache
@@ -347,7 +363,7 @@ def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
 
 @cache
 def precision(xp: Any, dtype: Any) -> tuple[Any, float]:
-    """Return the dtype to compute in, and the relative rounding error of the input.
+    """Return the dtype to compute in, and the relative `rounding` error of the input.
 
     For a float32 array, the rounding error of float32 is returned even if the statistics use
     float64. Half precision is treated as float32, because rewards are rarely computed in half
@@ -355,7 +371,7 @@ def precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     """
     if not xp.isdtype(dtype, "real floating"):
         dtype = xp.asarray(0.0).dtype  # the library's own choice: JAX may have no float64
-        return dtype, float(xp.finfo(dtype).eps)
-    single, own = float(xp.finfo(xp.float32).eps), float(xp.finfo(dtype).eps)
+        return dtype, rounding(xp, dtype)
+    single, own = rounding(xp, xp.float32), rounding(xp, dtype)
     at_least_single = dtype if own <= single else xp.float32
     return (xp.float64 if is_numpy_namespace(xp) else at_least_single), min(own, single)

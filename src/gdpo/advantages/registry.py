@@ -2,60 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from gdpo._naming import did_you_mean, find
-from gdpo.advantages._agreement import corr_grpo, gd2po_hard, gd2po_snr, gdpo_decorrelated
-from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, per_reward_batch_std
-from gdpo.advantages._emphasis import sa_mrpo, saw
-from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
 from gdpo.advantages._turns import TURN_ESTIMATORS
-from gdpo.advantages.contrib import (
-    constrained_grpo,
-    dara_asymmetric,
-    dara_symmetric,
-    dvao,
-    mo_grpo,
-    rvpo,
-)
+from gdpo.advantages.estimators import ESTIMATORS, Estimator
 from gdpo.errors import ConfigError
-
-Estimator: TypeAlias = Callable[..., Any]
-"""`(rewards[prompt, sample, reward], weights[reward], *, options) -> advantages[prompt, sample]`"""
-
-ESTIMATORS: dict[str, Estimator] = {
-    estimator.__name__: estimator
-    for estimator in (
-        # sum-then-normalize
-        grpo,
-        grpo_no_std,
-        rloo,
-        grpo_batch_std,
-        grpo_batch_norm,
-        # normalize-then-sum
-        mo_grpo,
-        gdpo,
-        gdpo_leave_one_out,
-        per_reward_batch_std,
-        # weights that depend on the batch
-        dvao,
-        sa_mrpo,
-        saw,
-        dara_symmetric,
-        dara_asymmetric,
-        # agreement of the rewards
-        corr_grpo,
-        gd2po_hard,
-        gd2po_snr,
-        gdpo_decorrelated,
-        rvpo,
-        # constraints
-        constrained_grpo,
-    )
-}
 
 
 def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:

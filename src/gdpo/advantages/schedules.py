@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
-from gdpo.advantages.arrays import Number, Rewards, number
+from gdpo.advantages._types import Number, Rewards
+from gdpo.advantages.arrays import number
 from gdpo.errors import ConfigError
 
 FORMS = (

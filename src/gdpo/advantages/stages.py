@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace, device
 from jaxtyping import Bool, Float
 
-Axis = int | tuple[int, ...]
+from gdpo.advantages._types import Number
 
-Number = float | int
+Axis = int | tuple[int, ...]
 
 PreparedWeights = Float[Any, "*prompts reward"]
 """Weights that broadcast over the samples: `[reward]`, or `[prompt, 1, reward]`."""
@@ -39,7 +39,6 @@ _SAFETY = 8
 
 Several operations are applied to a user's values before the comparison, and each operation adds up
 to half a unit in the last place."""
-
 
 _MARGIN = 4
 """Multiple of the rounding noise that the spread of a group must exceed to count.
@@ -80,23 +79,17 @@ class Rounded:
         return namespace(self.values)
 
 
-def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
+def centre(x: Rounded, *, over: Axis) -> Rounded:
     r"""Subtract the mean of the available values: $x_i - \bar x$.
 
     The result is exactly 0 if the values do not vary. One of the values is subtracted first, so
     that identical values give exactly 0 and a common offset causes no loss of precision.
-
-    Args:
-        x: Values to center.
-        over: Axes over which the mean is computed.
-        counts: How many times each value counts in the mean. None: each value counts once.
     """
-    xp = x.xp
-    centred, divisor = _centred(x, over, counts)
-    return times(centred, xp.astype(xp.isfinite(divisor), centred.values.dtype))
+    centred, std = _centred(x, over)
+    return times(centred, namespace(std).astype(std > 0, std.dtype))
 
 
-def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
+def scale(x: Rounded, *, over: Axis, floor: Any = None) -> Rounded:
     """Divide centered values by their `spread`, or by `floor` if that is larger.
 
     If the spread is 0, the result is exactly 0. The spread of a single value is 0.
@@ -104,16 +97,13 @@ def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -
     Args:
         x: Centered values.
         over: Axes over which the spread is computed.
-        counts: How many times each value counts in the spread. None: each value counts once.
         floor: Smallest divisor, in the unit of `x`, so that noise is not scaled up to unit size.
             None: no floor.
     """
-    xp = x.xp
-    std = spread(x, over=over, counts=counts)
-    return _over(x, xp.where(std > 0, std, xp.inf), floor)
+    return divide(x, spread(x, over=over), floor)
 
 
-def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."]:
+def spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     r"""Return the sample standard deviation $\sqrt{\sum_i x_i^2 / (n - 1)}$ of centered values.
 
     Returns:
@@ -121,13 +111,12 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
         is exactly 0 for fewer than two values, and for a spread that does not exceed the rounding
         error.
     """
-    xp = x.xp
-    present = _present(x, xp)
-    values = _filled(x.values, present, xp)
-    size = _total(xp.abs(values), over, counts, xp) / _count(x.values, present, over, counts)
-    degrees = _count(x.values, present, over, counts, less=1)
-    std = _root_mean_square(values, size, degrees, over, counts, xp)
-    return xp.where(std > _bar(_typical(x.error, over, xp), over), std, 0.0)
+    xp = namespace(x.values)
+    counted = _counted(x, over)
+    present = counted.present
+    values = x.values if present is None else xp.where(present, x.values, 0.0)
+    size = counted.total(xp.abs(values)) / counted.count
+    return _deviation(values, counted, size, error=x.error)[0]
 
 
 def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
@@ -136,15 +125,19 @@ def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     Calling `centre` and then `spread` gives the same value, but with twice the bound on the
     rounding error, because centering adds an error as large as the values' own error.
     """
-    xp = x.xp
-    _, divisor = _centred(x, over, None)
-    return xp.where(xp.isfinite(divisor), divisor, 0.0)
+    return _centred(x, over)[1]
 
 
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
-    r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$, or exactly 0 if $s = 0$."""
-    centred, divisor = _centred(x, over, counts)
-    return _over(centred, divisor, floor)
+    r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$, or exactly 0 if $s = 0$.
+
+    Args:
+        x: Values to standardize.
+        over: Axes over which the mean and the spread are computed.
+        counts: How many times each value counts in both. None: each value counts once.
+        floor: Smallest divisor, as in `scale`.
+    """
+    return divide(*_centred(x, over, counts), floor)
 
 
 def times(x: Rounded, factor: Any) -> Rounded:
@@ -153,16 +146,22 @@ def times(x: Rounded, factor: Any) -> Rounded:
     return Rounded(x.values * factor, x.error * xp.abs(factor), x.complete)
 
 
-def divide(x: Rounded, divisor: Any) -> Rounded:
-    """Divide by an exact spread of a broadcastable shape. A spread of 0 gives exactly 0."""
-    xp = x.xp
-    return _over(x, xp.where(divisor > 0, divisor, xp.inf))
+def divide(x: Rounded, divisor: Any, floor: Any = None) -> Rounded:
+    """Divide by an exact spread of a broadcastable shape, or by `floor` if that is larger.
+
+    A spread of 0 gives exactly 0, also with a floor.
+    """
+    xp = namespace(divisor)
+    divisor = xp.where(divisor > 0, divisor, xp.inf)
+    if floor is not None:
+        divisor = xp.maximum(divisor, floor)
+    return Rounded(x.values / divisor, x.error / divisor, x.complete)
 
 
 def below(values: Any, bound: Any, *, size: Any) -> Any:
     """Return a mask of the values that are below the bound by more than rounding error."""
     xp = namespace(values)
-    return values + _SAFETY * rounding_of(size, _eps(xp, values.dtype)) < bound
+    return values + _SAFETY * (rounding(xp, values.dtype) * size) < bound
 
 
 def weighted_sum(x: Rounded, weights: PreparedWeights) -> Rounded:
@@ -170,27 +169,26 @@ def weighted_sum(x: Rounded, weights: PreparedWeights) -> Rounded:
 
     A reward with weight 0 is ignored. If no reward applies, the sum is missing.
     """
-    xp = x.xp
-    applies = None if x.complete else ~xp.isnan(x.values) & (weights != 0)
-    terms = weights * _filled(x.values, applies, xp)
-    rounding = rounding_of(xp.sum(xp.abs(terms), axis=-1), _eps(xp, terms.dtype))
-    error = xp.sum(_filled(xp.abs(weights) * x.error, applies, xp), axis=-1) + rounding
+    xp = namespace(x.values)
+    values, errors = x.values, xp.abs(weights) * x.error
+    applies = None if x.complete else ~xp.isnan(values) & (weights != 0)
+    if applies is not None:
+        values, errors = xp.where(applies, values, 0.0), xp.where(applies, errors, 0.0)
+    terms = weights * values
+    noise = rounding(xp, terms.dtype) * xp.sum(xp.abs(terms), axis=-1)
+    error = xp.sum(errors, axis=-1) + noise
     total = xp.sum(terms, axis=-1)
-    values = xp.where(xp.abs(total) > rounding, total, 0.0)
+    total = xp.where(xp.abs(total) > noise, total, 0.0)
     if applies is None:
-        return Rounded(values, error, complete=True)
+        return Rounded(total, error, complete=True)
     present = xp.any(applies, axis=-1)
-    return Rounded(xp.where(present, values, xp.nan), xp.where(present, error, 0.0))
+    return Rounded(xp.where(present, total, xp.nan), xp.where(present, error, 0.0))
 
 
-def rounding_of(size: Any, eps: float) -> Any:
-    """Return the rounding error of a few operations on values of this size, in their unit.
-
-    Args:
-        size: Size of the values.
-        eps: Relative rounding error of one operation.
-    """
-    return _SAFETY * eps * size
+@cache
+def rounding(xp: Any, dtype: Any) -> float:
+    """Return the relative rounding error of a few operations in this dtype."""
+    return _SAFETY * float(xp.finfo(dtype).eps)
 
 
 def soft_minimum(x: Rounded, weights: PreparedWeights, *, sharpness: Number) -> Rounded:
@@ -214,25 +212,22 @@ def soft_minimum(x: Rounded, weights: PreparedWeights, *, sharpness: Number) -> 
     ratio = xp.where(present, xp.sum(terms, axis=-1) / whole, 1.0)
     values = -(largest + xp.log(ratio)) / sharpness
     size = xp.max(xp.where(applies, xp.abs(x.values), 0.0), axis=-1)
-    rounding = rounding_of(size + 1 / sharpness, _eps(xp, size.dtype))
-    error = xp.where(size > 0, xp.max(xp.where(applies, x.error, 0.0), axis=-1) + rounding, 0.0)
+    noise = rounding(xp, size.dtype) * (size + 1 / sharpness)
+    error = xp.where(size > 0, xp.max(xp.where(applies, x.error, 0.0), axis=-1) + noise, 0.0)
     return Rounded(xp.where(present, values, xp.nan), xp.where(present, error, 0.0))
 
 
 def present_in(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     """Return the number of available values, at least 1, with the axes `over` kept at length 1."""
-    xp = x.xp
-    return _count(x.values, ~xp.isnan(x.values), over, None)
+    return _counted(Rounded(x.values, x.error), over).count
 
 
 def mean(x: Float[Any, "..."], *, over: Axis) -> Float[Any, "..."]:
     """Return the mean of the available values, or NaN, with the axes `over` kept at length 1."""
     xp = namespace(x)
-    present = ~xp.isnan(x)
-    total = xp.sum(xp.where(present, x, 0.0), axis=over, keepdims=True)
-    return xp.where(
-        xp.any(present, axis=over, keepdims=True), total / _count(x, present, over, None), xp.nan
-    )
+    present, total, count = _counted(Rounded(x, 0.0), over)[:3]
+    some = xp.any(present, axis=over, keepdims=True)
+    return xp.where(some, total(xp.where(present, x, 0.0)) / count, xp.nan)
 
 
 def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward reward"]:
@@ -255,13 +250,29 @@ def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward re
 
 
 def decorrelated(
-    weights: PreparedWeights, correlations: Float[Any, "*each reward reward"], *, power: Number
+    z: Rounded, weights: PreparedWeights, *, power: Number, shrinkage: Number
 ) -> PreparedWeights:
-    r"""Return $w' = C^{-\alpha} w$, for a positive definite $C$ (or one for each prompt)."""
-    xp = namespace(correlations)
-    values, vectors = xp.linalg.eigh(correlations)
+    r"""Return the weights $w' = C^{-\alpha} w$, with the `correlation` $C$ of the rewards.
+
+    A reward with weight 0 keeps it, and is left out of $C$. With weights per prompt, each prompt
+    has the correlations of the rewards that it uses.
+    """
+    xp, used = z.xp, weights != 0
+    c = correlation(Rounded(xp.where(used, z.values, 0.0), z.error), shrinkage=shrinkage)
+    if weights.ndim > 1:
+        itself = xp.eye(c.shape[-1], dtype=c.dtype, device=device(c))
+        c = xp.where(used & xp.matrix_transpose(used), c, itself)
+    values, vectors = xp.linalg.eigh(c)
     powered = xp.matmul(vectors * values[..., None, :] ** -power, xp.matrix_transpose(vectors))
-    return xp.matmul(weights, powered)
+    return xp.where(used, xp.matmul(weights, powered), 0.0)
+
+
+def standardize_kept(total: Rounded, keep: Any) -> Rounded:
+    """Multiply each kept sum by the kept share of its group, and standardize over the batch."""
+    xp, values = total.xp, total.values
+    kept = Rounded(xp.where(keep, values, xp.nan), xp.where(keep, total.error, 0.0))
+    share = mean(xp.where(xp.isnan(values), xp.nan, xp.astype(keep, values.dtype)), over=SAMPLES)
+    return standardize(times(kept, xp.where(xp.isnan(share), 0.0, share)), over=BATCH)
 
 
 def used_rewards(weights: PreparedWeights) -> Bool[Any, " reward"]:
@@ -287,15 +298,14 @@ def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
     a sum over the group would leave rounding errors if one sample is much larger than the others.
     """
     xp = namespace(x)
-    present = ~xp.isnan(x)
-    values = _filled(x, present, xp)
-    unit = _total(xp.abs(values), SAMPLES, None, xp) / _count(x, present, SAMPLES, None)
-    unit = unit + _tiniest(xp, unit.dtype)
+    present, total, count = _counted(Rounded(x, error), SAMPLES)[:3]
+    values = xp.where(present, x, 0.0)
+    unit = total(xp.abs(values)) / count + _tiniest(xp, x.dtype)
     each = _Moments(xp.astype(present, x.dtype), values / unit, xp.zeros_like(values))
     flip = partial(xp.flip, axis=SAMPLES)
     others = _before(each).with_others(_before(each.changed(flip)).changed(flip))
     std = unit * xp.sqrt(others.squares / xp.where(others.count > 1, others.count - 1, 1.0))
-    return xp.where(std > _bar(2 * error, SAMPLES), std, 0.0)  # error of values and mean
+    return xp.where(std > _MARGIN * 2 * error, std, 0.0)  # error of values and mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,94 +347,82 @@ def _before(each: _Moments) -> _Moments:
     return found
 
 
-def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
-    """Return the centered values and the divisor: the spread, or infinity for pure noise."""
-    xp = x.xp
-    present = _present(x, xp)
-    count = _count(x.values, present, over, counts)
-    values = _filled(x.values - _one_of(x.values, present, over, xp), present, xp)
-    mean = _total(values, over, counts, xp) / count
-    values = _filled(values - mean, present, xp)
-    distance = xp.abs(values)
-    size = _total(distance, over, counts, xp) / count
-    rounding = rounding_of(xp.abs(mean) + size, _eps(xp, size.dtype))
-    values = xp.where(distance > rounding, values, 0.0)
-    del distance  # an array as large as the batch, no longer needed
-    degrees = _count(x.values, present, over, counts, less=1)
-    std = _root_mean_square(values, size, degrees, over, counts, xp)
-    noise = _typical(x.error, over, xp) + rounding
-    divisor = xp.where(std > _bar(noise, over), std, xp.inf)
-    return Rounded(_filled(values, present, xp, xp.nan), x.error + noise, x.complete), divisor
+class _Counted(NamedTuple):
+    """Stores what a statistic over some axes of an array needs."""
+
+    present: Any
+    """Mask of the available values. None: all are available."""
+    total: Callable[[Any], Any]
+    """Sums values over the axes."""
+    count: Any
+    """Number of available values, at least 1."""
+    degrees: Any
+    """The number minus 1, at least 1."""
+    axes: tuple[int, ...]
 
 
-def _over(x: Rounded, divisor: Any, floor: Any = None) -> Rounded:
-    """Return the quotient. An infinite divisor means no spread, so the result is exactly 0."""
-    if floor is not None:
-        divisor = namespace(divisor).maximum(divisor, floor)
-    return Rounded(x.values / divisor, x.error / divisor, x.complete)
-
-
-def _present(x: Rounded, xp: Any) -> Any:
-    """Return a mask of the available values. None: all values are available."""
-    return None if x.complete else ~xp.isnan(x.values)
-
-
-def _filled(values: Any, present: Any, xp: Any, gap: Number = 0.0) -> Any:
-    """Return the values, with missing values replaced by `gap`."""
-    return values if present is None else xp.where(present, values, gap)
-
-
-def _one_of(values: Any, present: Any, over: Axis, xp: Any) -> Any:
-    """Return one available value: the first, or the largest if the first is missing."""
+def _counted(x: Rounded, over: Axis, counts: Counts = None) -> _Counted:
+    """Count the available values. With `counts`, sums count each value so many times."""
+    xp = namespace(x.values)
     axes = (over,) if isinstance(over, int) else over
-    start = tuple(slice(0, 1) if i in axes else slice(None) for i in range(values.ndim))
+    plain = partial(xp.sum, axis=over, keepdims=True)
+    total = plain if counts is None else lambda values: plain(counts * values)
+    present = None if x.complete else ~xp.isnan(x.values)
+    if present is None and counts is None:
+        n = prod(map(x.values.shape.__getitem__, axes))
+        return _Counted(present, total, n, max(1, n - 1), axes)
+    there = xp.ones_like(x.values) if present is None else xp.astype(present, x.values.dtype)
+    n = total(there)
+    count, degrees = xp.where(n > 0, n, 1.0), xp.where(n - 1 > 0, n - 1, 1.0)
+    return _Counted(present, total, count, degrees, axes)
+
+
+def _centred(x: Rounded, over: Axis, counts: Counts = None) -> tuple[Rounded, Any]:
+    """Return the values minus their mean, and their spread, which is 0 for pure noise."""
+    xp = namespace(x.values)
+    present, total, count, _, axes = counted = _counted(x, over, counts)
+    first = [slice(None)] * x.values.ndim
+    for axis in axes:
+        first[axis] = slice(1)
+    one = x.values[tuple(first)]
     if present is None:
-        return values[start]
-    largest = xp.max(xp.where(present, values, -xp.inf), axis=over, keepdims=True)
-    return xp.where(present[start], values[start], largest)
+        values = x.values - one
+        mean = total(values) / count
+        values = values - mean
+    else:  # the largest value stands for the first, if that is missing
+        largest = xp.max(xp.where(present, x.values, -xp.inf), axis=over, keepdims=True)
+        values = x.values - xp.where(present[tuple(first)], one, largest)
+        mean = total(xp.where(present, values, 0.0)) / count
+        values = xp.where(present, values - mean, 0.0)
+    distance = xp.abs(values)
+    size = total(distance) / count
+    noise = rounding(xp, size.dtype) * (xp.abs(mean) + size)
+    values = xp.where(distance > noise, values, 0.0)
+    del distance  # an array as large as the batch, no longer needed
+    std, noise = _deviation(values, counted, size, error=x.error, rounded=noise)
+    if present is not None:
+        values = xp.where(present, values, xp.nan)
+    return Rounded(values, x.error + noise, x.complete), std
 
 
-def _root_mean_square(
-    values: Any, size: Any, degrees: Any, over: Axis, counts: Counts, xp: Any
-) -> Any:
-    """Return the root mean square, computed on ratios to the mean size to avoid overflow."""
+def _deviation(
+    values: Any, over: _Counted, size: Any, *, error: Any, rounded: Any = 0.0
+) -> tuple[Any, Any]:
+    """Return the spread of centered values, or 0 within the noise, and the noise.
+
+    The squares are those of ratios to the mean size, so that they do not overflow. The noise is an
+    upper bound on the root mean square of the errors, computed without squaring, plus the rounding
+    error of centering. Over the batch, the spread needs no margin.
+    """
+    xp = namespace(values)
     unit = size + _tiniest(xp, size.dtype)
     ratios = values / unit
-    return unit * xp.sqrt(_total(ratios * ratios, over, counts, xp) / degrees)
-
-
-def _bar(noise: Any, over: Axis) -> Any:
-    """Return the threshold for a spread. A spread over the batch needs no margin."""
-    return noise if over == BATCH else _MARGIN * noise
-
-
-def _typical(error: Any, over: Axis, xp: Any) -> Any:
-    """Return an upper bound on the root mean square of the errors, computed without squaring."""
-    axes = (over,) if isinstance(over, int) else over
-    if all(error.shape[axis] == 1 for axis in axes):
-        return error
-    mean = xp.mean(error, axis=over, keepdims=True)
-    return xp.sqrt(mean) * xp.sqrt(xp.max(error, axis=over, keepdims=True))
-
-
-def _total(values: Any, over: Axis, counts: Counts, xp: Any) -> Any:
-    return xp.sum(values if counts is None else counts * values, axis=over, keepdims=True)
-
-
-def _count(values: Any, present: Any, over: Axis, counts: Counts, *, less: int = 0) -> Any:
-    """Return the number of available values minus `less`, at least 1, as a divisor."""
-    axes = (over,) if isinstance(over, int) else over
-    if present is None and counts is None:
-        return max(1, prod(values.shape[axis] for axis in axes) - less)
-    xp = namespace(values)
-    there = xp.ones_like(values) if present is None else xp.astype(present, values.dtype)
-    count = _total(there, over, counts, xp) - less
-    return xp.where(count > 0, count, 1.0)
-
-
-@cache
-def _eps(xp: Any, dtype: Any) -> float:
-    return float(xp.finfo(dtype).eps)
+    std = unit * xp.sqrt(over.total(ratios * ratios) / over.degrees)
+    if prod(map(error.shape.__getitem__, over.axes)) > 1:
+        mean = xp.mean(error, axis=over.axes, keepdims=True)
+        error = xp.sqrt(mean) * xp.sqrt(xp.max(error, axis=over.axes, keepdims=True))
+    noise = error + rounded
+    return xp.where(std > (noise if over.axes == BATCH else _MARGIN * noise), std, 0.0), noise
 
 
 @cache

@@ -9,7 +9,10 @@ patterns.
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TypeAlias
+
+from gdpo.advantages import ESTIMATORS
 
 LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b05c8d", "#4d4d4d", "#b07900", "#7b4fc9", "#8a3324")
 """Colours on a light background."""
@@ -31,36 +34,14 @@ _DASHES: tuple[Dashes, ...] = (
     (5, 3),
 )
 
-_ESTIMATORS = (
-    "gdpo",
-    "grpo",
-    "rloo",
-    "dvao",
-    "grpo_no_std",
-    "mo_grpo",
-    "gdpo_leave_one_out",
-    "per_reward_batch_std",
-    "grpo_batch_norm",
-    "saw",
-    "grpo_batch_std",
-    "sa_mrpo",
-    "gdpo_decorrelated",
-    "rvpo",
-    "corr_grpo",
-    "gd2po_hard",
-    "dara_symmetric",
-    "gd2po_snr",
-    "constrained_grpo",
-    "dara_asymmetric",
-)
-"""Estimators in the order of their styles. Append new estimators at the end, so that existing
-colours do not change."""
-
 _SHARED = len(LIGHT) - 2
 """Number of colours that several estimators share: all colours except the first two."""
 
-PLACES = 2 + 4 * _SHARED
-"""Number of styles. The last six styles are used first for labels that users choose."""
+_PLACES = {name: place for place, name in enumerate(dict.fromkeys(("gdpo", "grpo", *ESTIMATORS)))}
+"""Number of each estimator's style: gdpo, grpo, and the others in the order of the registry."""
+
+PLACES = 2 + (ceil((len(_PLACES) - 2) / _SHARED) + 1) * _SHARED
+"""Number of styles: those of the estimators, and six that labels of users get first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +76,19 @@ def styles(labels: Sequence[str]) -> dict[str, Style]:
     Each of gdpo's own estimators always has the same style. The style of every other label
     (`module:attribute`, or an estimator with options) is derived from a hash of its text. If the
     chart already uses that style, the label gets the next unused style, if possible with an unused
-    colour. With more than 26 labels, styles repeat.
+    colour. With more than `PLACES` labels, styles repeat.
 
     Args:
         labels: Labels of the estimators in the chart. The order of the labels has no effect.
     """
-    places = {label: _ESTIMATORS.index(label) for label in labels if label in _ESTIMATORS}
+    places = {label: _PLACES[label] for label in labels if label in _PLACES}
     for label in sorted(set(labels) - set(places)):
         places[label] = _free(label, set(places.values()))
     return {label: style_at(places[label]) for label in labels}
 
 
 def style_at(place: int) -> Style:
-    """Return the style with this number, between 0 and 25."""
+    """Return the style with this number, below `PLACES`."""
     hue = _hue(place)
     family = (place - hue) // _SHARED
     # Styles of one colour differ in their dashes, and so do the styles of one family.
@@ -136,7 +117,7 @@ def _variables(colours: Iterable[str]) -> str:
 def _free(label: str, taken: set[int]) -> int:
     start = int(hashlib.sha256(label.encode("utf-8", "replace")).hexdigest(), 16) % _SHARED
     own = [PLACES - _SHARED + (start + step) % _SHARED for step in range(_SHARED)]
-    places = [place - family * _SHARED for family in range(4) for place in own]
+    places = [place - family * _SHARED for family in range(PLACES // _SHARED) for place in own]
     hues = {_hue(place) for place in taken}
     unused = [place for place in places if _hue(place) not in hues]
     free = [place for place in places if place not in taken]

@@ -21,7 +21,7 @@ KEYS = {"gdpo_reward_keys": ["correctness", "format"]}
 ESTIMATORS = {
     "plain": KEYS,
     "another": {"name": "gdpo/per_reward_batch_std", **KEYS},
-    "own": {"name": "gdpo/gdpo.advantages.contrib:mo_grpo", **KEYS},
+    "own": {"name": "gdpo/gdpo.advantages:mo_grpo", **KEYS},
     "weights by name": {**KEYS, "gdpo_reward_weights": {"correctness": 1.0, "format": 0.5}},
     "options": {**KEYS, "gdpo_options": {"token_counts": True, "noise_floor": {"format": 0.1}}},
     "no keys": {},

@@ -34,7 +34,7 @@ FUNCTION = [
 LINES = {
     "plain": [KEYS],
     "another": ["algorithm.adv_estimator=gdpo/per_reward_batch_std", KEYS],
-    "own": ["algorithm.adv_estimator=gdpo/gdpo.advantages.contrib:mo_grpo", KEYS],
+    "own": ["algorithm.adv_estimator=gdpo/gdpo.advantages:mo_grpo", KEYS],
     "weights by name": [KEYS, "+algorithm.gdpo_reward_weights={correctness: 1.0, format: 0.5}"],
     "options": [KEYS, "+algorithm.gdpo_options={token_counts: true, noise_floor: {format: 0.1}}"],
     "reward function": [KEYS, *FUNCTION],

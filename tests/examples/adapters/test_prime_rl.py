@@ -9,8 +9,7 @@ import pytest
 from tests.conformance.others.adapters import adapter
 
 from gdpo import ConfigError, gdpo
-from gdpo.advantages import RunningScale
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import RunningScale, mo_grpo
 
 NAMES = ["correct", "format"]
 

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from gdpo.advantages.contrib import mo_grpo
+from gdpo.advantages import mo_grpo
 from gdpo.experiments.toys._toys import Array
 
 

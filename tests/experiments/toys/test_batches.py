@@ -11,8 +11,7 @@ from tests.experiments.toys.batches import (
     thinning_batch,
 )
 
-from gdpo.advantages import gdpo, gdpo_decorrelated, grpo
-from gdpo.advantages.contrib import dvao, mo_grpo
+from gdpo.advantages import dvao, gdpo, gdpo_decorrelated, grpo, mo_grpo
 
 
 @pytest.mark.parametrize(("rate", "samples"), [(0.5, 4), (0.5, 8), (0.4, 8), (0.1, 4)])

@@ -60,7 +60,7 @@ def test_a_prefix_leads_to_the_estimator_of_that_name(name):
 
 
 def test_ones_own_estimator_goes_by_module_and_attribute():
-    assert read(name="gdpo/gdpo.advantages.contrib:mo_grpo").rule.estimator.__name__ == "mo_grpo"
+    assert read(name="gdpo/gdpo.advantages:mo_grpo").rule.estimator.__name__ == "mo_grpo"
 
 
 def test_rewards_come_in_the_order_of_the_configuration_and_not_of_the_alphabet():

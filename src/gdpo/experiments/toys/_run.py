@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gdpo.advantages import AdvantageRule, resolve_estimator
-from gdpo.advantages.contrib import constrained_grpo
+from gdpo.advantages import AdvantageRule, constrained_grpo, resolve_estimator
 from gdpo.experiments.toys._toys import Array, Toy, moments
 
 _DECAY = (0.9, 0.999)
