@@ -183,7 +183,7 @@ def test_a_measurement_may_show_a_worse_kind_and_never_a_better_one():
         Noticed(kind, "k") for kind in (Kind.UNDER_WEIGHTED, Kind.IGNORED, Kind.CONSTANT)
     )
     assert as_measured(under, small, Thresholds()) == ignored
-    assert as_measured(ignored, small, Thresholds(ignored=0)) == ignored
+    assert as_measured(ignored, small, Thresholds(ignored=0.0)) == ignored
     assert as_measured(ignored, large, Thresholds()) == ignored
     assert as_measured(under, large, Thresholds()) == under
     assert as_measured(constant, small, Thresholds()) == constant
@@ -280,7 +280,7 @@ def test_the_advice_is_a_setting_that_helps():
     assert "partial credit" not in ranged
     sparse = effect(batch(varies=0.2), estimator="gdpo").remedy
     assert sparse.startswith("use per_reward_batch_std. On the same groups, `k` would have: per")
-    assert ", gdpo with 2 times the weight 28 %" in sparse
+    assert ", gdpo with 3 times the weight 37 %" in sparse
     assert sparse.endswith(
         "Larger groups, easier prompts or partial credit: not known from these rollouts"
     )

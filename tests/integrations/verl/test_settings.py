@@ -69,10 +69,7 @@ def test_a_prefix_leads_to_the_estimator_of_that_name(name):
 
 
 def test_ones_own_estimator_goes_by_module_and_attribute():
-    assert (
-        read(adv_estimator="gdpo/gdpo.advantages:mo_grpo").rule.estimator.__name__
-        == "mo_grpo"
-    )
+    assert read(adv_estimator="gdpo/gdpo.advantages:mo_grpo").rule.estimator.__name__ == "mo_grpo"
 
 
 def test_options_go_by_reward_name():
