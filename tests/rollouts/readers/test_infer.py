@@ -424,3 +424,27 @@ def test_a_number_that_follows_from_one_reward_is_not_the_total_of_all():
 def test_a_sum_of_some_of_the_rewards_is_not_the_total_of_all():
     numbers = {"rewards.a": A, "rewards.b": B, "rewards.c": C, "w": A + 2 * B}
     assert inferred(numbers).total is None
+
+
+def test_a_part_of_the_total_is_not_found_among_monitors_of_few_rollouts():
+    rows = slice(0, 8)
+    numbers = {"a_reward": A[rows], "b_reward": B[rows], "kl": STYLE[rows]}
+    numbers["reward"] = A[rows] + STYLE[rows]
+    found = infer(Sample(numbers, GROUPS[rows]), Layout(total="reward"))
+    assert list(found.names) == ["a_reward", "b_reward"]
+
+
+def test_a_number_of_any_name_may_be_a_part_of_the_total():
+    numbers = {"reward": A + 0.5 * STYLE, "a_reward": A, "gizmo": STYLE}
+    assert inferred(numbers, "reward").weights == pytest.approx({"a_reward": 1, "gizmo": 0.5})
+
+
+def test_a_reward_that_a_length_gives_is_a_reward_beside_others():
+    length = RNG.integers(10, 99, 320).astype(float)
+    numbers = {"reward": -0.01 * length, "a_reward": A, "response_length": length}
+    assert list(inferred(numbers, "reward").names) == ["reward", "a_reward"]
+
+
+def test_a_total_of_one_of_several_logged_numbers_is_the_only_reward():
+    found = inferred({"score": A, "acc": A, "judge": C}, "score")
+    assert (found.kind, list(found.names)) == ("total", ["score"])
