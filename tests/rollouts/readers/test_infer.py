@@ -424,3 +424,83 @@ def test_a_number_that_follows_from_one_reward_is_not_the_total_of_all():
 def test_a_sum_of_some_of_the_rewards_is_not_the_total_of_all():
     numbers = {"rewards.a": A, "rewards.b": B, "rewards.c": C, "w": A + 2 * B}
     assert inferred(numbers).total is None
+
+
+def test_a_part_of_the_total_is_not_found_among_monitors_of_few_rollouts():
+    rows = slice(0, 8)
+    numbers = {"a_reward": A[rows], "b_reward": B[rows], "kl": STYLE[rows]}
+    numbers["reward"] = A[rows] + STYLE[rows]
+    found = infer(Sample(numbers, GROUPS[rows]), Layout(total="reward"))
+    assert list(found.names) == ["a_reward", "b_reward"]
+
+
+def test_a_number_of_any_name_may_be_a_part_of_the_total():
+    numbers = {"reward": A + 0.5 * STYLE, "a_reward": A, "gizmo": STYLE}
+    assert inferred(numbers, "reward").weights == pytest.approx({"a_reward": 1, "gizmo": 0.5})
+
+
+def test_a_reward_that_a_length_gives_is_a_reward_beside_others():
+    length = RNG.integers(10, 99, 320).astype(float)
+    numbers = {"reward": -0.01 * length, "a_reward": A, "response_length": length}
+    assert list(inferred(numbers, "reward").names) == ["reward", "a_reward"]
+
+
+def test_a_total_of_one_of_several_logged_numbers_is_the_only_reward():
+    found = inferred({"score": A, "acc": A, "judge": C}, "score")
+    assert (found.kind, list(found.names)) == ("total", ["score"])
+
+
+def test_a_constant_that_the_total_lacks_has_weight_0_and_several_have_the_usual_weight():
+    one = np.ones(320)
+    numbers = {"a_reward": A, "b_reward": B, "c_reward": one}
+    found = inferred({"total": A + 0.2 * B, **numbers}, "total")
+    assert found.weights["c_reward"] == 0
+    total = A + 0.2 * B + 0.75
+    found = inferred({"total": total, **numbers, "d_reward": one}, "total")
+    assert (found.weights["c_reward"], found.weights["d_reward"]) == pytest.approx((0.6, 0.6))
+
+
+def test_a_number_named_as_a_total_is_tried_before_one_named_reward():
+    numbers = {"reward": A, "a_reward": A, "b_reward": B, "total_reward": A + 0.5 * B}
+    assert inferred(numbers, "reward").total == "total_reward"
+
+
+def test_a_number_that_contains_one_of_the_rewards_is_not_a_reward_of_its_own():
+    assert inferred({"reward": A * STYLE, "a_reward": A, "b_reward": B}, "reward").refused
+
+
+def test_two_numbers_named_as_totals_that_contain_nothing_are_refused():
+    assert inferred({"reward": C, "score": STYLE, "a_reward": A}, "reward").refused
+
+
+def test_a_score_beside_an_object_of_rewards_is_a_reward_if_it_contains_none_of_them():
+    found = inferred({"rewards.a": A, "rewards.b": B, "score": C}, "score")
+    assert list(found.names) == ["score", "a", "b"]
+
+
+def test_one_number_of_an_unknown_name_leaves_the_scalar_the_only_reward():
+    assert list(inferred({"reward": C, "gizmo": STYLE}, "reward").names) == ["reward"]
+
+
+def test_a_count_of_what_was_earned_leaves_a_doubt_beside_usual_names():
+    numbers = {"accuracy": A, "num_tests_passed": np.round(4 * STYLE)}
+    assert inferred(numbers).choices == (("accuracy",), ("accuracy", "num_tests_passed"))
+
+
+def test_names_that_do_not_show_what_they_are_are_rewards_if_the_user_named_the_others():
+    assert list(inferred({"accuracy": A, "gizmo": B}, described=True).names) == [
+        "accuracy",
+        "gizmo",
+    ]
+
+
+def test_a_clipped_form_of_a_part_of_the_total_is_a_copy():
+    numbers = {"a_reward": A, "judge_reward": STYLE, "clipped_judge_reward": np.minimum(STYLE, 0.5)}
+    found = inferred({"score": A + STYLE, **numbers}, "score")
+    assert list(found.names) == ["a_reward", "judge_reward"]
+    assert found.left_out["clipped_judge_reward"] == "copy"
+
+
+def test_a_few_rollouts_do_not_contradict_the_rewards_that_the_user_named():
+    sample = Sample({"reward": (A * STYLE)[:12], "a_reward": A[:12]}, GROUPS[:12])
+    assert not named_by_user(sample, Layout(total="reward"), ["a_reward"]).contradicts

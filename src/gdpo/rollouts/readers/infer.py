@@ -921,9 +921,9 @@ def _weights_of_constants(
     known = {path: value for path, value in values.items() if np.isfinite(value) and value}
     found = dict.fromkeys(values, usual)
     for path, value in known.items() if len(known) == 1 else ():
-        weight = float(np.median(rest)) / value
-        if weight > 2 * rounding / abs(value):
-            found[path] = float(f"{weight:.3g}")
+        weight, limit = float(np.median(rest)) / value, 2 * rounding / abs(value)
+        if weight > -limit:
+            found[path] = float(f"{weight:.3g}") if weight > limit else 0.0
     return found
 
 
