@@ -18,7 +18,7 @@ from gdpo.analysis.verdict import Action, Verdict, worst
 from gdpo.cli import main
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy
 from gdpo.report import write_rollouts_report
-from gdpo.report.rollouts_summary import rollouts_summary, verdict_lines
+from gdpo.report.rollouts_summary import rollouts_summary, verdict_line
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -130,8 +130,7 @@ def test_nothing_is_to_do_with_one_reward_or_with_enough_influence_of_each(scale
     analysis = analyzed(run_with(*scales))
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.trained, verdict.unchecked) == (action, trained, ())
-    (line,) = verdict_lines(analysis, width=500)
-    assert line.plain == f"verdict: {verdict.sentence}"
+    assert verdict_line(analysis).plain == f"verdict: {verdict.sentence}"
     assert "verdict" not in printed(analysis)
 
 

@@ -54,7 +54,10 @@ def test_a_total_that_is_off_by_more_than_its_rounding_is_none(off):
     total[::7] += off
     found = inferred({"reward": total, "a_reward": A, "style_reward": STYLE}, "reward")
     assert not found.names
-    assert found.choices[:2] == (("a_reward", "style_reward"), ("reward", "a_reward", "style_reward"))
+    assert found.choices[:2] == (
+        ("a_reward", "style_reward"),
+        ("reward", "a_reward", "style_reward"),
+    )
 
 
 @pytest.mark.parametrize(
