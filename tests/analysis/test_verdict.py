@@ -161,6 +161,23 @@ def test_rewards_that_measure_the_same_call_for_a_change():
     assert set(verdict.rewards) == {"r0", "r1"}
 
 
+def test_the_other_warnings_are_counted_and_the_worst_kind_is_named():
+    verdict = only_verdict(analyzed(run_with(0.3, 1, 100)))
+    assert (verdict.action, verdict.kind, verdict.more) == (Action.TRAIN, Kind.IGNORED, 1)
+    assert verdict.sentence.endswith(" (1 more warning)")
+
+
+def test_what_a_single_step_shows_calls_for_nothing():
+    def draw(random, step, size):
+        first = random.standard_normal(size)
+        return {"a": first, "b": first if step == 3 else random.standard_normal(size)}
+
+    analysis = analyzed(Run(draw, (), {}, steps=8, size=(16, 8)))
+    (run,) = analysis.runs
+    assert [held.finding.kind for held in run.findings()] == [Kind.REDUNDANT]
+    assert only_verdict(analysis).action is Action.NOTHING
+
+
 BASE = Verdict(
     Action.TRAIN,
     "",
