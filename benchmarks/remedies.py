@@ -1,156 +1,171 @@
-"""Is the influence share that a finding prints for a remedy the share that the remedy gives?
+"""Whether a setting that `gdpo analyze` prints as a remedy gives the share that it prints.
 
-    python benchmarks/remedies.py --findings 500
+    python benchmarks/remedies.py --findings 500 --seed 0
 
-Draws runs with a planted fault (a small range, a sparse, opposed or missing reward), writes them
-as rollout files, and calls `gdpo analyze --json`. For each printed setting, the advantages are
-computed by the estimator itself, and the share and its interval by the formulas of the reference
-page, written out here. The exit code is 1 if a number differs, or if a setting that the verdict
-advises does not give the reward a larger share.
+Each file has a planted fault: a reward with a small range, one that varies in few groups, one that
+is opposed to another, one that is missing from many rollouts, or two of these. Each printed setting
+is computed again without the replay: with the estimator, and with the formulas of the share and its
+interval written out. A finding is right if all numbers agree, the text and the verdict print these
+numbers, and the advice is the first setting of the text. The exit code is 1 if one is wrong.
 """
 
 import argparse
 import contextlib
 import io
 import json
-import re
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.cli import main as gdpo
+from gdpo.diagnostics.diagnosis import Remedy, interval
 
-FAULTS = ("range", "sparse", "opposed", "missing", "range and sparse")
-USED = ("grpo", "gdpo", "grpo_no_std", "mo_grpo")
-NAMES = ("first", "second", "third", "fourth")
-PRINTED = re.compile(r"^(under )?(−?[\d.]+) %(?: ± (\d+(?:\.\d+)?))?")
-
-
-def drawn(random):
-    """Rewards [step, group, sample, reward], weights, and the estimator of a run with a fault."""
-    fault, estimator = random.choice(FAULTS), random.choice(USED)
-    steps, samples = random.choice([1, 2, 8]), random.integers(4, 17)
-    shape = (steps, 256 // steps, samples, random.integers(2, 5))
-    rewards = random.normal(size=shape)
-    weights = random.choice([1.0, 0.5, 2.0], shape[-1])
-    own = rewards[..., 0]
-    if "range" in fault:
-        own *= random.choice([0.02, 0.1, 0.2])
-    if "sparse" in fault:
-        own *= random.random(shape[:2])[..., None] < random.choice([0.05, 0.1, 0.2, 0.3])
-    if fault == "opposed":
-        own -= random.choice([0.6, 1.2]) * rewards[..., 1]
-    if fault == "missing":
-        own[random.random(shape[:3]) < 0.8] = np.nan
-    return fault, rewards, weights, str(estimator)
+FAULTS = ("range", "sparse", "opposed", "missing")
+USED = ("grpo", "grpo", "grpo_no_std", "mo_grpo", "gdpo", "per_reward_batch_std", "gd2po_hard")
 
 
-def written(folder, rewards, weights, estimator):
-    """Writes a file per step, as TRL does, with the advantages of the estimator."""
-    for step, values in enumerate(rewards, 1):
-        groups, samples, count = values.shape
-        advantages = np.asarray(ESTIMATORS[estimator](values, weights))
-        columns = {
-            "step": [step] * (groups * samples),
-            "prompt": np.repeat([f"{step}-{g}" for g in range(groups)], samples),
-            "completion": ["x"] * (groups * samples),
-            **{name: values[..., k].ravel() for k, name in enumerate(NAMES[:count])},
-            "advantage": advantages.ravel(),
-        }
-        pq.write_table(pa.table(columns), folder / f"completions_{step:05d}.parquet")
+def planted(rng, faults, binary, size):
+    """Return the rewards `[prompt, sample, reward]` of a step. The first one has the faults."""
+    level = rng.uniform(0.2, 0.8, (size[0], 1, 1))
+    rewards = np.where(binary, rng.random(size) < level, rng.normal(0, 0.5, size))
+    first, other = rewards[..., 0].copy(), rewards[..., 1]
+    if "opposed" in faults:
+        first -= faults["opposed"] * other
+    if "range" in faults:
+        first *= faults["range"]
+    if "sparse" in faults:
+        first[rng.random(size[0]) >= faults["sparse"]] = 0.0
+    if "missing" in faults:
+        first[rng.random(size[:2]) < faults["missing"]] = np.nan
+    rewards[..., 0] = first
+    rewards[rng.random(size[:2]) < faults["shorter"]] = np.nan  # groups of different sizes
+    return rewards
 
 
-def analyzed(folder, weights):
-    given = ",".join(f"{name}={weight}" for name, weight in zip(NAMES, weights, strict=False))
-    names = ",".join(NAMES[: len(weights)])
-    printed = io.StringIO()
-    command = ["analyze", str(folder), "--json", "--weights", given, "--rewards", names]
-    silent, ends = contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit)
-    with contextlib.redirect_stdout(printed), silent, ends:
-        gdpo(command)
-    (run,) = json.loads(printed.getvalue())["runs"]
-    return run
+def a_run(rng):
+    """Return the steps, the weights, the estimator, and whether the advantages are recorded."""
+    drawn = {
+        "range": 10 ** rng.uniform(-2, -0.5),
+        "sparse": rng.uniform(0.05, 0.25),
+        "opposed": rng.uniform(0.3, 1.5),
+        "missing": rng.uniform(0.5, 0.9),
+    }
+    chosen = rng.choice(FAULTS, rng.choice([1, 1, 2]), replace=False)
+    faults = {"shorter": rng.choice([0, 0, 0.1]), **{fault: drawn[fault] for fault in chosen}}
+    size = (int(rng.choice([1, 4, 8, 16])), int(rng.choice([4, 8, 16])), int(rng.integers(2, 5)))
+    binary, groups = rng.random(size[2]) < 0.5, int(rng.integers(64, 200))
+    steps = [planted(rng, faults, binary, size) for _ in range(-(-groups // size[0]))]
+    weights = rng.choice([0.5, 1, 1, 2, -1], size[2])
+    return steps, weights, str(rng.choice(USED)), bool(rng.random() < 0.5)
 
 
-def measured(rewards, weights, reward, estimator, factor):
-    """Share of a reward, and the half-width of its 95 % interval by the delta method."""
-    raised = weights.copy()
-    raised[reward] *= factor
-    by_step = []
-    for values in rewards:
-        advantages = np.asarray(ESTIMATORS[estimator](values, raised))
-        there = ~np.isnan(values)
-        count = np.maximum(there.sum(axis=1, keepdims=True), 1)
-        apart = np.where(there, values - np.nansum(values, axis=1, keepdims=True) / count, 0.0)
-        std = np.sqrt(np.sum(apart**2, axis=1, keepdims=True) / np.maximum(count - 1, 1))
-        z = apart / np.where(std > 1e-12, std, np.inf)
-        by_step.append(np.einsum("gs,gsk->gk", advantages, z))
-    sums = np.sum(np.concatenate(by_step), axis=0)
-    total = np.sum(np.abs(sums))
-    share = sums[reward] / total
-    variance = 0.0
-    for u in by_step:
-        slope = (u[:, reward] - share * u @ np.sign(sums)) / total
-        variance += len(u) / (len(u) - 1) * np.sum((slope - slope.mean()) ** 2)
-    return share, 1.959964 * np.sqrt(variance)
+def write(path, steps, advantages):
+    """Write the rollouts. `advantages`: those of each step, or None."""
+    with path.open("w", encoding="utf-8") as file:
+        for step, rewards in enumerate(steps, 1):
+            for p, s in np.argwhere(~np.all(np.isnan(rewards), axis=-1)).tolist():
+                known = {f"r{k}": v for k, v in enumerate(rewards[p, s].tolist()) if v == v}
+                row = {"step": step, "prompt": f"{step} {p}", "completion": "x", "rewards": known}
+                if advantages is not None:
+                    row["advantage"] = float(advantages[step - 1][p, s])
+                file.write(json.dumps(row) + "\n")
 
 
-def printed_share(sentence, remedy):
-    """The share and margin that the sentence prints for a setting, in percent."""
-    raised = "" if remedy["factor"] == 1 else f" with {remedy['factor']} times the weight"
-    found = re.search(rf"(?<![\w]){remedy['estimator']}{raised} (?=under |−?\d)", sentence)
-    return PRINTED.match(sentence[found.end() :])
+def computed(steps, weights, k, remedy):
+    """Return the influence share of a reward with a setting, and the half-width of its interval."""
+    raised = weights * np.where(np.arange(len(weights)) == k, remedy["factor"], 1)
+    total, products, sampled, groups, before, known = 0, 0, 0, 0, None, False
+    for rewards in steps:
+        a = np.asarray(ESTIMATORS[remedy["estimator"]](rewards, raised))
+        count = np.sum(~np.isnan(rewards), axis=1, keepdims=True)
+        apart = rewards - np.nansum(rewards, axis=1, keepdims=True) / np.maximum(count, 1)
+        std = np.sqrt(np.nansum(apart**2, axis=1, keepdims=True) / np.maximum(count - 1, 1))
+        z = np.nan_to_num(np.where(std > 1e-12, apart / np.maximum(std, 1e-12), 0))
+        u = np.sum(a[..., None] * z, axis=1)
+        n = len(u)
+        total, groups = total + u.sum(axis=0), groups + n
+        known = known | np.any(~np.isnan(rewards), axis=(0, 1))  # a file may begin without a reward
+        if n > 1:
+            off = u - u.mean(axis=0)
+            products, sampled = products + off.T @ off * n / (n - 1), sampled + n
+        elif before is not None and np.all(before[1] == known):
+            off = u - before[0]
+            products, sampled = products + off.T @ off / 2, sampled + 1
+        before = (u, known) if n == 1 else None
+    size, sign = np.sum(np.abs(total)), np.sign(weights[k])
+    slope = (np.eye(len(weights))[k] - total[k] / size * np.sign(total)) / size
+    variance = slope @ products @ slope * groups / sampled
+    return sign * total[k] / size, 1.959964 * np.sqrt(max(variance, 0)), groups
 
 
-def close(text, value):
-    """Whether a printed number is the value, rounded to its digits."""
-    digits = len(text.partition(".")[2])
-    return abs(float(text.replace("−", "-")) - value) <= 0.5 * 10**-digits + 1e-9
-
-
-def right(finding, remedy, share, margin):
-    if not np.allclose((remedy["share"], remedy["margin"]), (share, margin), rtol=1e-9, atol=1e-8):
-        return False
-    under, number, width = printed_share(finding["remedy"], remedy).groups()
-    if under:
-        return 100 * (share + margin) <= float(number) + 0.5
-    return close(number, 100 * share) and (width is None or close(width, 100 * margin))
+def wrong(finding, verdict, steps, weights):
+    """Return what is wrong with the remedies of a finding, or an empty string."""
+    name, evidence = finding["rewards"][0], finding["evidence"]
+    if "from_step" in evidence:  # the finding is about the 64 groups from this step
+        start = int(evidence["from_step"]) - 1
+        steps = steps[start : start - (-64 // len(steps[0]))]
+    for remedy in finding["remedies"]:
+        found = computed(steps, weights, int(name[1:]), remedy)
+        printed = remedy["share"], remedy["margin"], remedy["groups"]
+        if not np.allclose(found, printed, rtol=0, atol=1e-7):
+            return f"{remedy} gives {found}"
+    texts = [str(Remedy(**remedy)) for remedy in finding["remedies"]]
+    text = finding["remedy"].partition(" would have: ")[2]
+    if not all(each in text for each in texts):
+        return f"{texts} are not in {text!r}"
+    first = finding["remedies"][[text.startswith(each) for each in texts].index(True)]
+    half = 0.5 * evidence["weight_share"]
+    advised = first["estimator"] in finding["remedy"].partition(". ")[0]
+    if advised != (not finding["remedy"].startswith("none")) or not (
+        advised or all(remedy["share"] < half for remedy in finding["remedies"])
+    ):
+        return f"the advice is not the first setting: {finding['remedy']}"
+    if verdict["rewards"] == [name] and verdict["kind"] == finding["kind"]:
+        share = interval(first["share"], first["margin"])
+        if (verdict["remedy"] == first) != advised or (
+            advised and share not in verdict["sentence"]
+        ):
+            return f"the verdict is another: {verdict['sentence']}"
+    return ""
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--findings", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    random = np.random.default_rng(options.seed)
-    found = settings = wrong = advised = 0
-    while found < options.findings:
-        fault, rewards, weights, estimator = drawn(random)
-        with tempfile.TemporaryDirectory() as folder:
-            written(Path(folder), rewards, weights, estimator)
-            run = analyzed(Path(folder), weights)
+    counts, seed = Counter(), options.seed
+    while counts.total() < options.findings:
+        steps, weights, estimator, recorded = a_run(np.random.default_rng(seed))
+        advantages = [np.asarray(ESTIMATORS[estimator](each, weights)) for each in steps]
+        given = ",".join(f"r{k}={weight}" for k, weight in enumerate(weights.tolist()))
+        printed = io.StringIO()
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            path = Path(folder) / "run.jsonl"
+            write(path, steps, advantages if recorded else None)
+            arguments = ["analyze", str(path), "--weights", given, "--json"]
+            with contextlib.suppress(SystemExit):
+                gdpo(arguments if recorded else [*arguments, "--estimators", estimator])
+        (run,) = json.loads(printed.getvalue())["runs"]
         for finding in run["findings"]:
-            found += bool(finding.get("remedies"))
-            for remedy in finding.get("remedies", ()):
-                settings += 1
-                reward = NAMES.index(finding["rewards"][0])
-                numbers = measured(rewards, weights, reward, remedy["estimator"], remedy["factor"])
-                if not right(finding, remedy, *numbers):
-                    wrong += 1
-                    print(f"{fault}, {estimator}: {numbers} but {finding['remedy']}")
-        if run["verdict"]["action"] == "train":
-            advised += 1
-            verdict = run["verdict"]
-            if not verdict["remedy"]["share"] > verdict["influence_share"]:
-                wrong += 1
-                print(f"{fault}, {estimator}: {verdict['sentence']}")
-    print(f"{found} findings with {settings} settings, {advised} advised: {wrong} wrong")
-    return int(wrong > 0)
+            if finding["remedies"] and counts.total() < options.findings:
+                why = wrong(finding, run["verdict"], steps, weights)
+                counts["wrong" if why else finding["kind"]] += 1
+                if why:
+                    print(f"seed {seed}: {finding['message']}: {why}", flush=True)
+        seed += 1
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    right = counts.total() - counts["wrong"]
+    print(f"{right} of {counts.total()} findings have the share that they print ({kinds})")
+    return 1 if counts["wrong"] else 0
 
 
 if __name__ == "__main__":

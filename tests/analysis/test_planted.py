@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.analysis.planted import PLANTED, QUESTIONS, analyzed, write_run
+from tests.analysis.planted import PLANTED, QUESTIONS, Run, analyzed, write_run
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/do_i_need_this.md"
 
@@ -26,15 +26,15 @@ def test_a_planted_run_has_its_true_influence_and_the_right_verdict(name):
 
 
 def rule():
-    """The command of the page, and its answer for each action."""
+    """The command of the page, and for each action the start of its verdict and the answer."""
     page = PAGE.read_text(encoding="utf-8")
     command = re.search(r"^gdpo analyze .*$", page, re.MULTILINE)[0]
-    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|.]+)\.[^|]* \|$", page, re.MULTILINE)
-    return shlex.split(command)[1:], dict(rows)
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|.]+)\.[^|]* \|$", page, re.MULTILINE)
+    return shlex.split(command)[1:], {action: told for action, *told in rows}
 
 
 def test_the_page_answers_for_each_action():
-    assert rule()[1] == ANSWERS
+    assert {action: answer for action, (_, answer) in rule()[1].items()} == ANSWERS
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -50,4 +50,18 @@ def test_the_rule_of_the_page_gives_the_right_answer(name, tmp_path, monkeypatch
     (found,) = json.loads(capsys.readouterr().out)["runs"]
     verdict = found["verdict"]
     assert (verdict["action"], verdict["kind"], verdict["rewards"]) == run.calls_for
-    assert answers[verdict["action"]] == ("No" if name.startswith("healthy") else "Yes")
+    start, answer = answers[verdict["action"]]
+    assert answer == ("No" if name.startswith("healthy") else "Yes")
+    assert verdict["sentence"].startswith(start.removesuffix(" …"))
+
+
+def test_the_page_quotes_the_verdict_of_a_run_with_too_few_groups_and_has_a_row_for_a_change():
+    few = Run(QUESTIONS["healthy: two rewards of 0 or 1"].draw, (), {}, steps=2, size=(8, 8))
+    for action, run in (("unknown", few), ("change", next(iter(PLANTED.values())))):
+        analysis = analyzed(run)
+        verdict = analysis.verdict(analysis.runs[0])
+        assert verdict.action == action
+        others = [start for known, (start, _) in rule()[1].items() if known != action]
+        assert not verdict.sentence.startswith(tuple(start.removesuffix(" …") for start in others))
+        if action == "unknown":
+            assert verdict.sentence.startswith(rule()[1][action][0])

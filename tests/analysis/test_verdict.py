@@ -18,7 +18,7 @@ from gdpo.analysis.verdict import Action, Verdict, worst
 from gdpo.cli import main
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy
 from gdpo.report import write_rollouts_report
-from gdpo.report.rollouts_summary import rollouts_summary, verdict_lines
+from gdpo.report.rollouts_summary import rollouts_summary, verdict_line
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -140,8 +140,7 @@ def test_nothing_is_to_do_with_one_reward_or_with_enough_influence_of_each(scale
     analysis = analyzed(run_with(*scales))
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.trained, verdict.unchecked) == (action, trained, ())
-    (line,) = verdict_lines(analysis, width=500)
-    assert line.plain == f"verdict: {verdict.sentence}"
+    assert verdict_line(analysis).plain == f"verdict: {verdict.sentence}"
     assert "verdict" not in printed(analysis)
 
 
@@ -170,6 +169,23 @@ def test_rewards_that_measure_the_same_call_for_a_change():
     verdict = only_verdict(analyzed(run_with(1, 1, same=10)))
     assert (verdict.action, verdict.kind) == (Action.CHANGE, Kind.REDUNDANT)
     assert set(verdict.rewards) == {"r0", "r1"}
+
+
+def test_the_other_warnings_are_counted_and_the_worst_kind_is_named():
+    verdict = only_verdict(analyzed(run_with(0.3, 1, 100)))
+    assert (verdict.action, verdict.kind, verdict.more) == (Action.TRAIN, Kind.IGNORED, 1)
+    assert verdict.sentence.endswith(" (1 more warning)")
+
+
+def test_what_a_single_step_shows_calls_for_nothing():
+    def draw(random, step, size):
+        first = random.standard_normal(size)
+        return {"a": first, "b": first if step == 3 else random.standard_normal(size)}
+
+    analysis = analyzed(Run(draw, (), {}, steps=8, size=(16, 8)))
+    (run,) = analysis.runs
+    assert [held.finding.kind for held in run.findings()] == [Kind.REDUNDANT]
+    assert only_verdict(analysis).action is Action.NOTHING
 
 
 BASE = Verdict(

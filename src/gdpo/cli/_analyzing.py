@@ -29,7 +29,7 @@ from gdpo.report.rollouts_summary import (
     LINES,
     estimators_summary,
     rollouts_summary,
-    verdict_lines,
+    verdict_line,
 )
 from gdpo.rollouts.readers import ReadReport, RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files
@@ -39,7 +39,7 @@ _PAUSE_S = 3.0
 _WIDTH = 100
 _AROUND = 2
 """Number of lines printed before the summary (input paths) and after it (path of the page). The
-verdict follows as the last line."""
+verdict is the last line."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:
@@ -224,17 +224,16 @@ def _print_analysis(
         print(json.dumps(json.loads(to_json(everything))), flush=True)
         return
     width, whole = _width(console), not console.is_terminal
-    room = LINES - _AROUND - len(verdict_lines(analysis, width=width))
+    room = LINES - _AROUND - -(-len(verdict_line(analysis)) // width)
     lines = rollouts_summary(analysis, width=width, room=room, whole=whole)
     for line in (*lines, *estimators_summary(analysis, width=width, whole=whole)):
         console.print(line, soft_wrap=True)
 
 
 def _print_verdict(analysis: Analysis, options: AnalyzeOptions, console: Console) -> None:
-    """Print the verdict, which is the end of the output."""
-    if not options.json:
-        for line in verdict_lines(analysis, width=_width(console)):
-            console.print(line, soft_wrap=True)
+    """Print the verdict, which is the last line of the output."""
+    if analysis.runs and not options.json:
+        console.print(verdict_line(analysis), soft_wrap=True)
 
 
 def _width(console: Console) -> int:

@@ -232,11 +232,12 @@ def compare_toys(
         console.print(Markdown(table(done)))
     else:  # do not wrap lines, because a program may read the output
         console.print(table(done), markup=False, soft_wrap=True)
-    legend = (
-        "Steps until a reward reached 80 % of its range: median [range over seeds], and the number "
-        "of seeds that never did."
+    console.print(
+        "Steps until a reward reached 80 % of its range: median [range over seeds],\n"
+        "and the number of seeds that never did.",
+        markup=False,
+        soft_wrap=True,
     )
-    console.print(legend, markup=False, soft_wrap=True)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         for name, experiment in done.items():

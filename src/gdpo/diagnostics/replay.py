@@ -46,7 +46,8 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     """Return the influence share that a reward has on these steps with other settings.
 
     Args:
-        steps: The rewards and weights of the steps.
+        steps: The rewards and weights of the steps. In a step without the reward, the other rewards
+            have their influence.
         name: The reward.
         wanted: Influence share above which the interval must lie, so that no larger weight is
             tried.
@@ -55,8 +56,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
         The settings, those with the largest share first. Settings that do not give the reward a
         larger share than the estimator of the steps are included too.
     """
-    steps = [step for step in steps if name in step.names]
-    if not steps:
+    if not any(name in step.names for step in steps):
         return ()
     batches = [Batch.of(step.rewards, step.weights) for step in steps]
     used = {step.estimator for step in steps}
@@ -102,7 +102,7 @@ def _tried(steps: Sequence[Scored], batches: Sequence[Batch], name: str, remedy:
     parts: list[Influence] = []
     for step, batch in zip(steps, batches, strict=True):
         weights = np.array(step.weights, np.float64)
-        weights[..., step.names.index(name)] *= remedy.factor
+        weights[..., np.array(step.names) == name] *= remedy.factor
         advantages = np.asarray(ESTIMATORS[remedy.estimator](step.rewards, weights), np.float64)
         scores = np.nan_to_num(batch.z)
         part = replayed_influence(advantages, scores, batch.prompt_weights, step.names)

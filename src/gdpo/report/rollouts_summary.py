@@ -1,7 +1,6 @@
 """Summarizes an analysis in about 24 lines for a terminal, for `gdpo analyze`.
 
-The last lines of the summary are what could not be checked. `verdict_lines` are printed after
-everything else.
+The summary ends with what could not be checked. `verdict_line` is printed after everything else.
 
 Control characters in text from files are made visible, so that they have no effect on the terminal.
 """
@@ -54,8 +53,8 @@ _PLACE = 40
 """Minimum width of a shortened file name, in terminal cells."""
 
 _WHOLE = 500
-"""Maximum width of the sentence about a file, in terminal cells. The end of the sentence is kept,
-because it contains the remedy."""
+"""Maximum width of the sentence about a file, in terminal cells, and of the verdict. The end of the
+sentence about a file is kept, because it contains the remedy."""
 
 
 def rollouts_summary(
@@ -85,22 +84,14 @@ def rollouts_summary(
     return [*lines, *_findings(analysis, width, room - len(lines)), *end]
 
 
-def verdict_lines(analysis: Analysis, *, width: int = 100) -> list[Text]:
-    """Return the verdict for the worst run. The list is empty if no run was analyzed.
-
-    Args:
-        analysis: The result of `gdpo.analysis.analyze`.
-        width: Width of the terminal in cells.
-    """
+def verdict_line(analysis: Analysis) -> Text:
+    """Return the verdict for the worst run, on one line. Empty if no run was analyzed."""
     verdict = analysis.worst_verdict()
     if verdict is None:
-        return []
+        return Text()
     where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
     text = f"verdict: {where}{one_line(verdict.sentence)}"
-    lines = list(wrapped([_cut(text, 3 * width - 8)], width))
-    for line in lines:
-        line.stylize("bold")
-    return lines
+    return Text(_cut(text, _WHOLE), style="bold")
 
 
 def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:

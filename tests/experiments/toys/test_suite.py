@@ -84,3 +84,16 @@ def test_the_table_counts_the_seeds_that_never_had_a_reward():
     lines = table({"opposed": replace(e, runs=tuple(made))}).splitlines()
     assert lines[0] == "| opposed | heavier | larger |"
     assert lines[2] == "| `gdpo` | 24 [14 to >30], 1 never | never |"
+
+
+def test_a_table_of_many_rewards_fits_into_80_columns_and_has_each_reward_once():
+    toy = replace(TOYS["ten_rewards"], steps=3)
+    e = toy_experiment(toy, ["grpo", Label("l" * 60, "gdpo")], [0], processes=1)
+    tables = [text.splitlines() for text in table({"ten_rewards": e}).split("\n\n")]
+    cells = [line[0].strip("| ").split(" | ") for line in tables]
+    assert {first for first, *_ in cells} == {"ten_rewards"}
+    assert [name for _, *names in cells for name in names] == [r.name for r in e.rewards]
+    short = toy_experiment(toy, ["grpo"], [0], processes=1)
+    lines = table({"ten_rewards": short}).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len([line for line in lines if "grpo" in line]) < len(e.rewards)

@@ -150,7 +150,7 @@ def _run(folder: Path, estimator: str, outcome: ToyResult | str, seed: int, plac
 
 
 def table(experiments: Mapping[str, Experiment]) -> str:
-    """Return a Markdown table per toy: the step at which each estimator reached each threshold.
+    """Return Markdown tables for each toy: the step at which an estimator reached each threshold.
 
     A cell contains the median (the step by which half of the seeds had reached the threshold), the
     range over the seeds, and the number of seeds that never reached the threshold. A threshold is
@@ -160,17 +160,25 @@ def table(experiments: Mapping[str, Experiment]) -> str:
     return "\n\n".join(_table(experiment) for experiment in experiments.values()) + "\n"
 
 
+_WIDTH = 80
+"""Maximum width of a table. The rewards that do not fit follow in further tables."""
+
+
 def _table(experiment: Experiment) -> str:
-    names = [measured.name for measured in experiment.rewards]
-    lines = [
-        [experiment.name, *names],
-        ["---"] * (1 + len(names)),
-        *(
-            [f"`{a}`", *(_cell(experiment, a, m) for m in experiment.rewards)]
-            for a in experiment.labels
-        ),
-    ]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    first = [experiment.name, "---", *(f"`{label}`" for label in experiment.labels)]
+    tables = [[first]]
+    for measured in experiment.rewards:
+        cells = (_cell(experiment, label, measured) for label in experiment.labels)
+        column = [measured.name, "---", *cells]
+        fits = max(map(len, _lines([*tables[-1], column]))) <= _WIDTH
+        if not fits and len(tables[-1]) > 1:
+            tables.append([first])
+        tables[-1].append(column)
+    return "\n\n".join("\n".join(_lines(columns)) for columns in tables)
+
+
+def _lines(columns: Sequence[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(row) + " |" for row in zip(*columns, strict=True)]
 
 
 def _cell(experiment: Experiment, label: str, measured: Measured) -> str:
