@@ -417,7 +417,8 @@ _WARM_START = (
 
 _UNTRIED = {
     Cause.MISSING: "Check why it is missing",
-    Cause.SPARSE: "Larger groups, easier prompts or partial credit may help more, but no replay shows it",
+    Cause.SPARSE: "Larger groups, easier prompts or partial credit may help more, but no replay "
+    "shows it",
     Cause.OPPOSED: "Or gate the other rewards on it",
     Cause.RANGE: "",
 }

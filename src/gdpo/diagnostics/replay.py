@@ -49,8 +49,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
         steps: The rewards and weights of the steps. In a step without the reward, the other rewards
             have their influence.
         name: The reward.
-        wanted: Influence share above which the interval must lie, so that no larger weight is
-            tried.
+        wanted: Influence share at which no larger weight is tried.
 
     Returns:
         The settings, those with the largest share first. Settings that do not give the reward a
@@ -65,7 +64,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     base = steps[0].estimator if len(used) == 1 and used <= set(_WEIGHTED) else "grpo"
     for factor in FACTORS:
         raised = _tried(steps, batches, name, Remedy(str(base), factor))
-        if raised.lowest >= wanted:
+        if raised.share >= wanted:
             found.append(raised)
             break
     return tuple(sorted(found, key=lambda remedy: -remedy.share))
@@ -74,7 +73,10 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
 def best_remedy(
     found: Sequence[Remedy], share: float, margin: float, limit: float
 ) -> Remedy | None:
-    """Return the setting to use, or None if the interval of none shows that it helps.
+    """Return the setting to use, or None if no setting helps.
+
+    A setting helps if it gives the limit, or at least twice the present share and more than the
+    upper end of its interval. The interval of what it gives must also lie above the present share.
 
     Args:
         found: The replayed settings.
@@ -85,9 +87,14 @@ def best_remedy(
     helps = max(_HELPS * share, share + margin, 0.0)
 
     def worse(each: Remedy) -> tuple[bool, int, bool, float]:
-        return each.lowest < limit, each.factor, each.estimator != "gdpo", -each.share
+        enough = each.share + each.margin >= limit
+        return not enough, each.factor, each.estimator != "gdpo", -each.share
 
-    better = (remedy for remedy in found if remedy.lowest >= min(limit, helps))
+    better = [
+        remedy
+        for remedy in found
+        if remedy.share >= min(limit, helps) and remedy.lowest > max(share, 0.0)
+    ]
     return min(better, key=worse, default=None)
 
 
