@@ -213,7 +213,7 @@ def test_texts_that_are_scored_anew_are_few_at_a_time(tmp_path, monkeypatch):
 def test_texts_before_the_first_number_of_a_reward_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(batches, "_CHUNK", 4)
     monkeypatch.setattr(rewards, "LOOKED_AT", 4)
-    values = ["no"] * 4 + ["0.5"] * 2 + [None, None] + [1.0, "0.25"]
+    values = ["bad"] * 4 + ["0.5"] * 2 + [None, None] + [1.0, "0.25"]
     records = [verl_line(acc=value, sure=1.0) for value in values]
     (table,), report = read(written.lines(tmp_path / "1.jsonl", records))
     assert table.names == ("sure", "acc")
