@@ -61,6 +61,8 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
         {"check": missing.check, "reason": missing.reason, "remedy": missing.remedy}
     ]
     assert (run["verdict"]["action"], run["verdict"]["groups"]) == ("unknown", 16)
+    assert run["verdict"]["sentence"] == verdict.sentence
+    assert "unchecked" not in run["verdict"]
     write_rollouts_report(analysis, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "logging_steps=1" in page.replace("<wbr>", "")
