@@ -125,16 +125,6 @@ def test_a_range_of_turns_is_that_of_their_sum():
     assert "unknown" in _unknown_range({"f": 1.5, "g": nan}, of_sum=False).reason
 
 
-def test_a_reversed_reward_that_is_opposed_calls_for_priorities_and_no_estimator():
-    def draw(random, step, size):
-        common, noise = random.standard_normal((2, *size))
-        return {"small": common + 0.3 * noise, "large": -10 * common + noise}
-
-    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=8, size=(16, 8))))
-    assert (verdict.action, verdict.kind) == (Action.CHANGE, Kind.OPPOSED)
-    assert set(verdict.rewards) == {"small", "large"}
-
-
 @pytest.mark.parametrize(
     ("scales", "action", "trained"), [((1,), "nothing", 1), ((1, 1, 2), "nothing", 3)]
 )

@@ -195,7 +195,7 @@ def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
     # Of a reward that is constant at an unknown place, nothing is known.
     known = [finding for finding in warnings if not at_unknown_place(finding)]
     if known:
-        return replace(_about(_to_act_on(known), base), more=len(warnings) - 1)
+        return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
     if unclear := tuple(_unclear(rewards, learned)):
@@ -206,19 +206,6 @@ def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
 def worst(verdicts: Sequence[Verdict]) -> Verdict | None:
     """Return the most urgent verdict of several runs, or None without runs."""
     return min(verdicts, key=lambda verdict: list(Action).index(verdict.action), default=None)
-
-
-def _to_act_on(warnings: Sequence[Finding]) -> Finding:
-    """Return the worst warning.
-
-    If its reward is opposed to another one, return the warning about both: an estimator changes
-    which of them wins, but cannot raise both.
-    """
-    first = min(warnings, key=lambda finding: finding.rank)
-    if first.kind not in _BELOW:
-        return first
-    opposed = [finding for finding in warnings if finding.kind is Kind.OPPOSED]
-    return next((both for both in opposed if set(first.rewards) < set(both.rewards)), first)
 
 
 def _about(finding: Finding, base: Verdict) -> Verdict:
