@@ -213,20 +213,19 @@ def test_texts_that_are_scored_anew_are_few_at_a_time(tmp_path, monkeypatch):
 def test_texts_before_the_first_number_of_a_reward_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(batches, "_CHUNK", 4)
     monkeypatch.setattr(rewards, "LOOKED_AT", 4)
-    values = ["bad"] * 4 + ["0.5"] * 2 + [None, None] + [1.0, "0.25"]
-    records = [verl_line(acc=value, sure=1.0) for value in values]
+    values = ["0.5"] * 6 + [None, None] + [1.0, "0.25"]
+    records = [verl_line(zeal=value, sure=1.0) for value in values]
     (table,), report = read(written.lines(tmp_path / "1.jsonl", records))
-    assert table.names == ("sure", "acc")
+    assert table.names == ("sure", "zeal")
     np.testing.assert_array_equal(table.rewards[:, 1], [np.nan] * 8 + [1, 0.25])
     before, read_as = notices(report)
     assert before[:2] == (1, 6)
-    assert "reward 'acc'" in before[2]
+    assert "reward 'zeal'" in before[2]
     assert "--rewards" in before[2]
     assert read_as[:2] == (10, 1)
-    assert "reward 'acc' is the text of a number" in read_as[2]
-    (table,), _ = read(tmp_path / "1.jsonl", rewards=["acc"])
-    expected = [np.nan] * 4 + [0.5] * 2 + [np.nan] * 2 + [1, 0.25]
-    np.testing.assert_array_equal(table.rewards[:, 0], expected)
+    assert "reward 'zeal' is the text of a number" in read_as[2]
+    (table,), _ = read(tmp_path / "1.jsonl", rewards=["zeal"])
+    np.testing.assert_array_equal(table.rewards[:, 0], [0.5] * 6 + [np.nan] * 2 + [1, 0.25])
 
 
 def test_more_fields_of_texts_than_are_looked_after_are_told(tmp_path, monkeypatch):

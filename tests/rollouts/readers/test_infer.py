@@ -504,3 +504,19 @@ def test_a_clipped_form_of_a_part_of_the_total_is_a_copy():
 def test_a_few_rollouts_do_not_contradict_the_rewards_that_the_user_named():
     sample = Sample({"reward": (A * STYLE)[:12], "a_reward": A[:12]}, GROUPS[:12])
     assert not named_by_user(sample, Layout(total="reward"), ["a_reward"]).contradicts
+
+
+def test_penalties_have_neither_weights_nor_times():
+    assert is_named_reward("length_penalty")
+    assert not any(map(is_named_reward, ("penalty_weight", "time_penalty", "bonus_id")))
+
+
+def test_a_length_beside_other_fields_is_no_reward_outside_of_formats_of_functions():
+    assert list(inferred({"accuracy": A, "length": STYLE}).names) == ["accuracy"]
+    named = inferred({"accuracy": A, "length": STYLE}, kind="function").names
+    assert list(named) == ["accuracy", "length"]
+
+
+def test_an_object_that_describes_a_reward_gives_it_its_name():
+    numbers = {"rewards.a.value": A, "rewards.a.raw": STYLE, "rewards.b.value": B}
+    assert list(inferred(numbers).names) == ["a", "b"]
