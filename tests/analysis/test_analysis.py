@@ -213,7 +213,7 @@ def test_steps_with_and_without_weights_are_both_told(tmp_path):
     ]
     for step in (1, 2):
         write_rollouts(rollout_file(tmp_path, step), [replace(r, step=step) for r in rollouts])
-    rows = [{"step": 3, "prompt": "a", "score": 1, "x": float(i)} for i in range(2)]
+    rows = [{"step": 3, "prompt": "a", "score": float(i)} for i in range(2)]
     (tmp_path / "3.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run,) = analyze_runs(analyze_steps(read_rollout_files(tmp_path)))
     assert run.weights_from == f"recorded in 2 of 3 steps; {UNKNOWN_WEIGHTS} in 1 of 3 steps"

@@ -104,4 +104,4 @@ def test_a_trainer_logs_the_parting_once(caplog):
     (message,) = [message for message in caplog.messages if PARTED in message]
     # The window after the parting has at least 10 steps, so the first report can be early.
     assert re.search(r"from about step 1[123] on", message)
-    assert REMEDY in message
+    assert "Gate `brevity` on `correctness`" in message

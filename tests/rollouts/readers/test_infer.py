@@ -373,6 +373,8 @@ def test_a_total_that_is_constant_drops_no_reward():
     numbers = {"reward": np.ones(320), "a_reward": A, "helpfulness": STYLE}
     found = inferred(numbers, "reward")
     assert found.choices == (("a_reward",), ("a_reward", "helpfulness"))
+    found = inferred({"reward": np.ones(320), "x": A}, "reward")
+    assert found.choices == (("x",), ("reward",))
 
 
 def test_ids_of_single_rows_are_no_groups_if_most_prompts_are_shared():
