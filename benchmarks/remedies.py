@@ -79,7 +79,10 @@ def computed(steps, weights, k, remedy):
     """Return the influence share of a reward with a setting, and the half-width of its interval."""
     raised = weights * np.where(np.arange(len(weights)) == k, remedy["factor"], 1)
     total, products, sampled, groups, before, known = 0, 0, 0, 0, None, False
-    for rewards in steps:
+    for step in steps:
+        rewards = step[np.any(~np.isnan(step), axis=(1, 2))]  # the groups that are in the file
+        if not len(rewards):
+            continue
         a = np.asarray(ESTIMATORS[remedy["estimator"]](rewards, raised))
         count = np.sum(~np.isnan(rewards), axis=1, keepdims=True)
         apart = rewards - np.nansum(rewards, axis=1, keepdims=True) / np.maximum(count, 1)
@@ -118,11 +121,12 @@ def wrong(finding, verdict, steps, weights):
     if not all(each in text for each in texts):
         return f"{texts} are not in {text!r}"
     first = finding["remedies"][[text.startswith(each) for each in texts].index(True)]
-    half = 0.5 * evidence["weight_share"]
+    half, now = 0.5 * evidence["weight_share"], max(evidence["influence_share"], 0)
+    helps = [
+        r for r in finding["remedies"] if r["share"] >= half and r["share"] - r["margin"] > now
+    ]
     advised = first["estimator"] in finding["remedy"].partition(". ")[0]
-    if advised != (not finding["remedy"].startswith("none")) or not (
-        advised or all(remedy["share"] < half for remedy in finding["remedies"])
-    ):
+    if advised == finding["remedy"].startswith("no replayed setting") or (helps and not advised):
         return f"the advice is not the first setting: {finding['remedy']}"
     if verdict["rewards"] == [name] and verdict["kind"] == finding["kind"]:
         share = interval(first["share"], first["margin"])

@@ -449,13 +449,14 @@ def _advice(
     shares = f"On {where}, `{reward.name}` would have: {listed}"
     if best is None:
         place = _place(reward, known)
-        last = f"multiply its weight by more than {FACTORS[-1]}"
+        raised = max(each.factor for each in found)
+        last = f"multiply its weight by more than {raised if raised > 1 else FACTORS[-1]}"
         if place is not None and place <= _BOTTOM:
             last = _WARM_START
         elif causes[0] is not Cause.RANGE:
             last = f"{_UNREPLAYED[causes[0]]}, or {last}"
-        half = f"none of the replayed settings gives `{reward.name}` half of its weight share"
-        return f"{half}. {shares}. {capitalized(last)}"
+        none = "no replayed setting is certain to help"
+        return f"{none}. {shares}. {capitalized(last)}"
     what = f"use {best.estimator}"
     if best.factor > 1:
         what = f"with {best.estimator}, multiply the weight of `{reward.name}` by {best.factor}"
