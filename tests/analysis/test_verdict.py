@@ -196,6 +196,13 @@ BASE = Verdict(
 )
 
 
+def test_a_reward_that_is_only_watched_is_no_second_reward(tmp_path):
+    write_run(tmp_path / "run", run_with(1, 2))
+    tables = read_rollout_files(tmp_path / "run")
+    verdict = only_verdict(analyze(tables, weights={"r0": 1.0, "r1": 0.0}))
+    assert (verdict.action, verdict.trained) == (Action.NOTHING, 1)
+
+
 def test_the_sentence_names_the_setting_the_shares_and_the_groups():
     assert BASE.sentence == (
         "train with gdpo: `format` has 4 % ± 1 of the influence for 50 % of the weight. With this "
