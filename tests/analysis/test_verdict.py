@@ -201,6 +201,7 @@ def test_a_reward_that_is_only_watched_is_no_second_reward(tmp_path):
     tables = read_rollout_files(tmp_path / "run")
     verdict = only_verdict(analyze(tables, weights={"r0": 1.0, "r1": 0.0}))
     assert (verdict.action, verdict.trained) == (Action.NOTHING, 1)
+    assert "no second reward" in verdict.sentence
 
 
 def test_the_sentence_names_the_setting_the_shares_and_the_groups():
