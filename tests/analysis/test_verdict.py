@@ -224,6 +224,12 @@ def test_the_sentence_names_the_setting_the_shares_and_the_groups():
     assert len({replace(change, causes=(c,)).sentence for c in Cause}) == len(Cause)
 
 
+def test_a_run_that_has_learned_everything_says_so():
+    learned = replace(BASE, action=Action.NOTHING, learned=("a", "b"))
+    assert learned.sentence.endswith("`a` and `b` are learned")
+    assert "each other reward" in replace(learned, trained=3).sentence
+
+
 def test_each_kind_of_warning_has_something_to_do():
     for kind in Kind:
         verdict = replace(BASE, action=Action.CHANGE, kind=kind, rewards=("a", "b"), remedy=None)
