@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import nan
+from math import isnan, nan
 
 from gdpo.analysis.run import RunAnalysis
 from gdpo.diagnostics import Finding
@@ -76,7 +76,7 @@ def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
     ranges, they, are = "the range", "it", "is"
     if len(names) > 1:
         ranges, they, are = "the ranges", "they", "are"
-    wrong = all(place == place for place in places.values())
+    wrong = not any(map(isnan, places.values()))
     state = f"{'wrong' if wrong else 'unknown'}, so {they} may be learned or out of reach"
     low, high = (
         shlex.quote(",".join(f"{name}={end}" for name in places)) for end in ("LOWEST", "HIGHEST")

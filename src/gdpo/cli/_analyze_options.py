@@ -12,10 +12,10 @@ from gdpo.analysis.logs.sources import METRICS
 from gdpo.analysis.replay import RECORDED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.errors import ConfigError
+from gdpo.integrations.torch_files import load_dump
 from gdpo.report.rollouts_page import MARK
 from gdpo.rollouts.readers import FORMATS
 from gdpo.rollouts.readers.columns import LARGEST
-from gdpo.rollouts.readers.torch_files import load_dump
 
 PAGE = Path("analysis.html")
 

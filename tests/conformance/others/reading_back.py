@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from tests.conformance.others.known_rollouts import STEPS, WEIGHTS, known
 
+from gdpo.integrations.torch_files import load_dump
 from gdpo.rewards.text import completion_text, from_file, prompt_text
 from gdpo.rollouts.readers import read_rollout_files, read_texts
-from gdpo.rollouts.readers.torch_files import load_dump
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.rollouts.readers import written
 
 from gdpo.errors import DataError
+from gdpo.integrations.torch_files import load_dump
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 from gdpo.rollouts.readers.report import FileReport
-from gdpo.rollouts.readers.torch_files import load_dump
 
 
 def read(path, **options):

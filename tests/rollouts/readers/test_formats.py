@@ -11,9 +11,9 @@ import pytest
 from tests.rollouts.readers import written
 
 from gdpo.errors import ConfigError, DataError
+from gdpo.integrations.torch_files import load_dump
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import FORMATS, Rescored, read_rollout_files, read_texts
-from gdpo.rollouts.readers.torch_files import load_dump
 
 
 def read(path, **options):

@@ -9,7 +9,8 @@ import pytest
 from tests.rollouts.readers import written
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers import read_rollout_files, torch_files
+from gdpo.integrations import torch_files
+from gdpo.rollouts.readers import read_rollout_files
 
 LINE = {"prompt": "a", "completion": "b", "step": 1, "reward_a": 1.0}
 

@@ -164,7 +164,7 @@ def read_rollout_files(
             the rollouts of a prompt are consecutive. Default: rollouts with identical prompts form
             a group.
         load_pt: Function that reads `.pt` files: `load_dump` from
-            `gdpo.rollouts.readers.torch_files`, which needs torch. Default: `.pt` files are
+            `gdpo.integrations.torch_files`, which needs torch. Default: `.pt` files are
             reported as not read.
         rescore: Function that computes the rewards of rollouts from their texts. Default: use the
             rewards in the files.

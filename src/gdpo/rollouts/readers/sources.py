@@ -25,7 +25,7 @@ from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.readers.text import BROKEN, is_gzip, opened, opened_text
 
 LoadPt: TypeAlias = Callable[[Path], Any]
-"""Function that reads a `.pt` file with torch: `gdpo.rollouts.readers.torch_files.load_dump`."""
+"""Function that reads a `.pt` file with torch: `gdpo.integrations.torch_files.load_dump`."""
 
 LONGEST_LINE = 2**27
 """Maximum size of a line, in decompressed bytes. A line of ms-swift contains a whole step, and this
@@ -166,7 +166,7 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
     """
     if load_pt is None:
         raise DataError(
-            ".pt files need torch: pass load_pt=load_dump, from gdpo.rollouts.readers.torch_files"
+            ".pt files need torch: pass load_pt=load_dump, from gdpo.integrations.torch_files"
         )
     payload = load_pt(file.path)
     if not isinstance(payload, dict) or not {"rollout_id", "samples"} <= set(payload):

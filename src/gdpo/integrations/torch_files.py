@@ -1,6 +1,6 @@
-"""Reads `.pt` files with torch: the rollout files of slime and miles.
+"""Reads `.pt` files with torch, the rollout files of slime and miles, for `gdpo.rollouts`.
 
-Nothing else in `gdpo.rollouts` imports torch.
+`gdpo.rollouts` itself never imports torch.
 """
 
 from pathlib import Path
