@@ -4,6 +4,7 @@ On a CPU: CPU seconds and resident memory. On a GPU: wall-clock seconds and allo
 """
 
 import contextlib
+import gc
 import io
 import json
 import subprocess
@@ -20,10 +21,16 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 from transformers.utils import logging
+from trl import GRPOConfig
 
 THEIRS = "TRL"
 
 ON_GPU = torch.cuda.is_available()
+
+NEWER = {
+    name: False for name in ("activation_checkpointing",) if name in GRPOConfig.__dataclass_fields__
+}
+"""Of gradient checkpointing, the field that newer releases of transformers have."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,8 @@ def quiet():
 
 
 def once(part, variant, name):
+    gc.collect()  # an earlier trainer holds its optimizer in a cycle
+    torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         return part.prepare(variant, part.settings[name], folder)()
 

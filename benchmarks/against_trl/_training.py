@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.against_trl._measure import ON_GPU, THEIRS, Clock, Part
+from benchmarks.against_trl._measure import NEWER, ON_GPU, THEIRS, Clock, Part
 from benchmarks.against_trl._policies import (
     BYTES,
     END,
@@ -41,6 +41,8 @@ class Setting:
     """Makes a model with a vocabulary of this size."""
     bf16: bool = False
     checkpointing: bool = False
+    steps: int = 1
+    """Generations. Of several, the first is not timed."""
 
 
 SETTINGS = {
@@ -64,10 +66,13 @@ LARGE = Setting(
     vocabulary=151_936,
     model=qwen_1_5b,
     bf16=True,
+    steps=3,
 )
+TOOL_CALLING = replace(LARGE, samples=4, mean=100, longest=400, prompt=600, constant=16)
 if ON_GPU:
     SETTINGS = {
         "shape of Qwen2.5-1.5B": LARGE,
+        "shape of Qwen2.5-1.5B, tool calling": TOOL_CALLING,
         "shape of Qwen2.5-1.5B, gradient checkpointing": replace(LARGE, checkpointing=True),
     }
 
@@ -122,7 +127,7 @@ def prepare(variant, setting, folder):
         gradient_accumulation_steps=setting.micro_batches,
         num_generations=setting.samples,
         max_completion_length=setting.longest,
-        max_steps=setting.iterations,
+        max_steps=setting.steps * setting.iterations,
         num_iterations=setting.iterations,
         beta=setting.beta,
         seed=1,
@@ -132,15 +137,19 @@ def prepare(variant, setting, folder):
         bf16=setting.bf16,
         disable_tqdm=True,
         gradient_checkpointing=setting.checkpointing,
-        activation_checkpointing=False,
         logging_strategy="no",
+        **NEWER,
         **({"scale_rewards": "none"} if variant == THEIRS else OURS[variant]),
     )
-    model, tokenizer = setting.model(setting.vocabulary), byte_tokenizer()
-    model.save_pretrained(folder)  # for a KL term, TRL loads the reference model from a folder
-    tokenizer.save_pretrained(folder)
+    with torch.device("cuda" if ON_GPU else "cpu"):
+        model = setting.model(setting.vocabulary)
+    tokenizer = byte_tokenizer()
+    if setting.beta:  # TRL loads the reference model from a folder
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        model = type(model).from_pretrained(folder)
     trainer = (GRPOTrainer if variant == THEIRS else GDPOTrainer)(
-        type(model).from_pretrained(folder),
+        model,
         [rewards_of(setting)],
         config,
         train_dataset=Dataset.from_dict({"prompt": prompts_of(setting)}),
@@ -151,7 +160,7 @@ def prepare(variant, setting, folder):
 
     def work():
         trainer.train()
-        return float(np.mean(clock.seconds))
+        return float(np.mean(clock.seconds[setting.iterations if setting.steps > 1 else 0 :]))
 
     return work
 

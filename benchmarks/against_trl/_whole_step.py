@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from benchmarks.against_trl._generation import prompt_ids, smollm2
-from benchmarks.against_trl._measure import THEIRS, Clock, Part
+from benchmarks.against_trl._measure import NEWER, THEIRS, Clock, Part
 from benchmarks.against_trl._policies import (
     byte_tokenizer,
     log_normal,
@@ -49,7 +49,7 @@ def trainer_of(variant, folder, **kwargs):
         bf16=False,
         disable_tqdm=True,
         gradient_checkpointing=False,
-        activation_checkpointing=False,
+        **NEWER,
         logging_strategy="no",
         **settings,
         **own,

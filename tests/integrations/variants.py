@@ -10,6 +10,12 @@ from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 PROMPTS = ["count to ten", "say hi", "what", "now then", "go", "name a bird"]
 SAMPLES = 4
 WEIGHTS = [1.0, 0.5, 0.25]
+CHECKPOINTING = next(
+    name
+    for name in ("activation_checkpointing", "gradient_checkpointing")
+    if name in GRPOConfig.__dataclass_fields__
+)
+"""The name of the field depends on the release of transformers."""
 
 
 def bytes_written(completions, **columns):
@@ -86,7 +92,7 @@ def settings(folder, **changed):
         "use_cpu": True,
         "bf16": False,
         "disable_tqdm": True,
-        "activation_checkpointing": False,
+        CHECKPOINTING: False,
         "reward_weights": WEIGHTS,
         **changed,
     }

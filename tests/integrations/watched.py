@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 from tests.integrations.variants import (
+    CHECKPOINTING,
     PROMPTS,
     bytes_written,
     dataset,
@@ -65,7 +66,7 @@ def make(name, policy, folder, **changed):
     }
     config = settings(folder, **{**wanted, **own, **changed})
     config["reward_weights"] = config["reward_weights"][: len(rewards)]
-    config.pop("activation_checkpointing")
+    config.pop(CHECKPOINTING)
     trainer = trainer_class(
         AutoModelForCausalLM.from_pretrained(policy),
         rewards,
