@@ -24,7 +24,7 @@ import torch
 import transformers
 import trl
 from benchmarks.against_trl._generation import GENERATION
-from benchmarks.against_trl._measure import compare, once, peak, quiet
+from benchmarks.against_trl._measure import ON_GPU, compare, once, peak, quiet
 from benchmarks.against_trl._training import TRAINING
 from benchmarks.against_trl._whole_step import OVERHEAD, STEP
 
@@ -38,7 +38,9 @@ def table(part, names, variants, rounds):
     if part is not STEP:
         for variant in variants:  # a warm-up, so that loading at first use is not timed
             once(part, variant, first)
-    print(f"\n{part.title}: CPU seconds of {part.unit}\n", flush=True)
+    print(
+        f"\n{part.title}: {'wall-clock' if ON_GPU else 'CPU'} seconds of {part.unit}\n", flush=True
+    )
     header = None
     for name in names:
         try:
@@ -71,7 +73,8 @@ def main():
         return
     print(
         f"torch {torch.__version__}, TRL {trl.__version__}, transformers "
-        f"{transformers.__version__}, Python {platform.python_version()}, one thread, float32; "
+        f"{transformers.__version__}, Python {platform.python_version()}, "
+        f"{torch.cuda.get_device_name() if ON_GPU else 'one thread, float32'}; "
         f"{options.rounds} rounds"
     )
     for title in options.parts or PARTS:

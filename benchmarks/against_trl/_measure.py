@@ -81,9 +81,14 @@ def quiet():
     logging.disable_progress_bar()
 
 
-def once(part, variant, name):
-    gc.collect()  # an earlier trainer holds its optimizer in a cycle
+def free():
+    """Return the memory of earlier trainers to the GPU."""
+    gc.collect()  # a trainer holds its optimizer in a cycle
     torch.cuda.empty_cache()
+
+
+def once(part, variant, name):
+    free()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         return part.prepare(variant, part.settings[name], folder)()
 
@@ -120,14 +125,13 @@ def resident(field):
 
 
 def peak(part, variant, name):
-    """Return the memory that the work adds at its peak, in MB: resident, or on the GPU."""
+    """Return in MB the resident memory that the work adds at its peak, or all memory on the GPU."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         work = part.prepare(variant, part.settings[name], folder)
         if ON_GPU:
-            before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
             work()
-            return (torch.cuda.max_memory_allocated() - before) / 2**20
+            return torch.cuda.max_memory_allocated() / 2**20
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         work()
@@ -135,6 +139,9 @@ def peak(part, variant, name):
 
 
 def peak_apart(part, variant, name):
+    if ON_GPU:  # the counters of the GPU can be reset
+        free()
+        return f"{peak(part, variant, name):.0f}"
     if not Path("/proc/self/clear_refs").exists():
         return ""
     command = [sys.executable, "-m", "benchmarks.against_trl", part.title, "--peak-of", variant]

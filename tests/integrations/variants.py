@@ -1,5 +1,7 @@
 """Trains the same short run with our trainer and with TRL's, and records both."""
 
+import os
+
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -89,7 +91,7 @@ def settings(folder, **changed):
         "seed": 7,
         "report_to": [],
         "save_strategy": "no",
-        "use_cpu": True,
+        "use_cpu": os.environ.get("GDPO_TEST_ON_GPU") != "1",
         "bf16": False,
         "disable_tqdm": True,
         CHECKPOINTING: False,
