@@ -3,11 +3,13 @@
 import io
 
 import pytest
+import yaml
 from rich.console import Console
 
 from gdpo.errors import MissingExtraError
+from gdpo.recipes.recipe import DataConfig, Recipe, RewardConfig
 from gdpo.rewards import Reward
-from gdpo.runs.summary import draw_curves, duration, reward_changes, summary_table
+from gdpo.runs.summary import draw_curves, duration, readme, reward_changes, summary_table
 from gdpo.training._progress import RunView, dashboard, one_line, show, trend
 from gdpo.training._quiet import quiet
 
@@ -206,3 +208,21 @@ def test_libraries_are_quiet_and_downloads_are_not():
             warnings.warn("of a user", UserWarning, stacklevel=1)
     after = (hf.get_verbosity(), hf.is_progress_bar_enabled(), logging.getLogger("trl").level)
     assert after == before
+
+
+def test_the_readme_has_the_metadata_of_a_model_card():
+    recipe = Recipe(
+        task="gsm8k",
+        model="Qwen/Qwen2.5-1.5B-Instruct",
+        data=DataConfig(source="openai/gsm8k"),
+        rewards=(RewardConfig(name="correctness"), RewardConfig(name="format", weight=0.5)),
+    )
+    _, head, text = readme(recipe, {"seed": 3}, (), steps=3, has_curves=True).split("---\n", 2)
+    assert yaml.safe_load(head) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "base_model": "Qwen/Qwen2.5-1.5B-Instruct",
+        "datasets": ["openai/gsm8k"],
+        "tags": ["gdpo", "trl", "multi-reward", "gsm8k"],
+    }
+    assert text.lstrip().startswith("# gsm8k-gdpo\n")

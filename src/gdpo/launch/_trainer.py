@@ -169,7 +169,7 @@ def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
         "kl_loss_coef": beta,
         "data_loader_seed": field(recipe, "seed"),
         "optim": _optimizer(recipe, batches),
-        # hf_model is in the format of transformers, which `gdpo evaluate` and `gdpo push` read.
+        # hf_model is in the format of transformers, which `gdpo evaluate` reads.
         "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
     }
     if field(recipe, "loss_type") == "dr_grpo":
