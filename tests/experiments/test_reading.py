@@ -48,18 +48,6 @@ def test_one_run_is_an_experiment_too(two_estimators):
     assert experiment.runs[0].steps == 4
 
 
-def test_a_plan_written_before_arms_became_labels_is_still_read(two_estimators):
-    plan = Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8)
-    plan.write(two_estimators)
-    file = two_estimators / "comparison.json"
-    plain = json.loads(file.read_text())
-    plain["arms"] = plain.pop("labels")
-    del plain["estimators"]
-    file.write_text(json.dumps(plain))
-    assert read_plan(two_estimators) == plan
-    assert read_experiment(two_estimators).labels == ("grpo", "gdpo")
-
-
 def test_a_plan_keeps_the_estimators_of_names_of_ones_own(tmp_path):
     plan = Plan("task: x", ("grpo", Label("mine a=1", "m:e"), "gdpo a=1"), (1,), 0.8)
     plan.write(tmp_path)
@@ -165,14 +153,12 @@ def test_a_plan_that_is_not_an_object_is_named(tmp_path, text):
         read_plan(tmp_path)
 
 
-@pytest.mark.parametrize("key", ["labels", "arms", "seeds"])
+@pytest.mark.parametrize("key", ["labels", "seeds"])
 @pytest.mark.parametrize("value", ["grpo", "12", [], None, {"grpo": 1}])
 def test_a_plan_whose_labels_or_seeds_are_not_a_filled_list_is_named(tmp_path, key, value):
     Plan("task: x", ("gdpo",), (1,)).write(tmp_path)
     file = tmp_path / "comparison.json"
     plain = json.loads(file.read_text())
-    if key == "arms":
-        del plain["labels"]
     file.write_text(json.dumps({**plain, key: value}))
     with pytest.raises(DataError, match=rf"comparison.json .*'{key}'"):
         read_plan(tmp_path)

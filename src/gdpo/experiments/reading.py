@@ -254,8 +254,6 @@ class Plan:
 def read_plan(folder: Path) -> Plan | None:
     """Return the plan of a comparison, or None if the folder has no plan.
 
-    Older plans, which have the key `arms` instead of `labels`, can be read as well.
-
     Raises:
         DataError: If the plan cannot be read.
     """
@@ -267,13 +265,13 @@ def read_plan(folder: Path) -> Plan | None:
         if not isinstance(plain, dict):
             raise TypeError("it is not a JSON object")
         plain = cast("dict[str, Any]", plain)
-        named = plain.get("estimators", {})
+        named = plain["estimators"]
         labels = tuple(
             Label(str(label), str(named[label])) if label in named else str(label)
-            for label in _entries(plain, "arms" if "arms" in plain else "labels")
+            for label in _entries(plain, "labels")
         )
         seeds = tuple(map(int, _entries(plain, "seeds")))
-        varied = tuple(map(str, plain.get("varied", ())))
+        varied = tuple(map(str, plain["varied"]))
         return Plan(str(plain["recipe"]), labels, seeds, float(plain["reach"]), varied)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
