@@ -33,7 +33,6 @@ from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
 from gdpo.report import summary, write_report
-from gdpo.report.export import missing_png
 from gdpo.report.front_summary import front_summary
 from gdpo.report.requested import requested_summary
 from gdpo.training.preflight import prepare
@@ -187,8 +186,6 @@ def make_report(
     console.print(f"report: {file}", markup=False, soft_wrap=True)
     if export is not None:
         console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)
-        if missing := missing_png():
-            console.print(missing, markup=False, soft_wrap=True)
 
 
 def compare_toys(

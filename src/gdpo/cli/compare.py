@@ -57,7 +57,7 @@ def compare(
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
         front: Two rewards, as in `--front correctness,length`. Prints their final values for each
-            variant, and the front and hypervolume of each estimator. The report shows a chart.
+            variant, and whether it is on the front of its estimator. The report shows a chart.
             Default: no front.
         price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
             Default: print no cost.

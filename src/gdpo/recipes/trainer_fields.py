@@ -193,8 +193,8 @@ def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
         try:
             check_vllm(same_process=config.vllm_mode == "colocate")
         except ConfigError as error:
-            why = f"cannot be true: {error} (--set trainer.use_vllm=false)"
-            raise _mistake(recipe, "use_vllm", why) from error
+            place = recipe.place("trainer", "use_vllm")
+            raise ConfigError(f"{place}: {error} (--set trainer.use_vllm=false)") from error
     if config.use_liger_kernel and find_spec("liger_kernel") is None:
         raise _mistake(
             recipe,

@@ -93,11 +93,6 @@ class RunDirectory:
         return self.path / "report.html"
 
     @property
-    def curves(self) -> Path:
-        """Return the path of the plot of the rewards over the steps."""
-        return self.path / "curves.png"
-
-    @property
     def exists(self) -> bool:
         """Return whether the path contains a run or anything else that must not be overwritten."""
         path = self.path
@@ -193,7 +188,7 @@ class RunDirectory:
             write_whole(aside / self.metrics.name, _lines(later))
         if self.metrics.exists():
             write_whole(self.metrics, _lines(kept))
-        results = [] if step else [self.model, self.readme, self.report, self.curves]
+        results = [] if step else [self.model, self.readme, self.report]
         moved = [
             *self._rollouts_after(step),
             *self._checkpoints_after(step),

@@ -74,7 +74,7 @@ class RunResult:
     seconds: float
     rewards: tuple[RewardChange, ...]
     notes: tuple[str, ...] = ()
-    """Notes for the user, for example about a missing extra for the plots."""
+    """Notes for the user, for example about missing weights."""
     is_main_process: bool = True
     """Whether this process is the main process, which prints the result."""
 
