@@ -73,7 +73,8 @@ def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_estima
     failure = failure_file(two_estimators, "gdpo", 2)
     failure.parent.mkdir()
     failure.write_text(json.dumps({"why": "out of memory"}))
-    (two_estimators / "gdpo-seed-2" / "environment.json").write_text("{}")
+    unfinished = json.dumps({"rewards": DECLARED})
+    (two_estimators / "gdpo-seed-2" / "environment.json").write_text(unfinished)
     experiment = read_experiment(two_estimators)
     assert experiment.labels == ("grpo", "gdpo")
     assert experiment.reach == 0.5
@@ -101,7 +102,7 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
 @pytest.mark.parametrize(
     "declared",
     [
-        None,
+        {},
         [["format", 0, 1]],
         {"format": [0, 1]},
         {"format": {"low": 1, "high": 0}},
@@ -109,10 +110,10 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
         {"format": {"low": 0, "high": 10**400}},
     ],
 )
-def test_rewards_of_a_run_that_kept_no_range_have_the_one_that_was_seen(tmp_path, declared):
+def test_a_run_without_the_ranges_of_its_rewards_is_named(tmp_path, declared):
     write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]}, declared=declared)
-    [reward] = read_experiment(tmp_path).rewards
-    assert (reward.name, reward.low, reward.high) == ("format", 0.5, 2.5)
+    with pytest.raises(DataError, match=r"environment\.json .*range"):
+        read_experiment(tmp_path)
 
 
 def test_a_run_whose_environment_is_no_object_is_named(tmp_path):
@@ -216,12 +217,6 @@ def test_strange_lines_of_metrics_are_left_out(tmp_path):
     np.testing.assert_array_equal(
         read_experiment(tmp_path).runs[0].means["format"], [0.5, 0.6, 0.7]
     )
-
-
-def test_a_constant_reward_of_a_run_that_kept_no_range_has_one(tmp_path):
-    write_run(tmp_path, "gdpo", 1, {"format": [0.5, 0.5]})
-    [reward] = read_experiment(tmp_path).rewards
-    assert (reward.low, reward.high) == (0.5, 1.5)
 
 
 def weighted(folder, weight, seed, *, gate=None, level=0.5):

@@ -120,15 +120,20 @@ class RunDirectory:
             )
         return cast("dict[str, Any]", facts)
 
-    def read_ranges(self) -> dict[str, Range | None]:
-        """Return the declared range of each reward, in the recipe's order. None: no range.
-
-        The result is empty for runs from earlier versions, which did not store ranges.
+    def read_ranges(self) -> dict[str, Range]:
+        """Return the declared range of each reward, in the recipe's order.
 
         Raises:
-            DataError: If `environment.json` is missing or not a JSON object.
+            DataError: If `environment.json` is missing or does not have the ranges.
         """
-        return described_ranges(self.read_environment().get("rewards"))
+        ranges = described_ranges(self.read_environment().get("rewards"))
+        known = {name: each for name, each in ranges.items() if each is not None}
+        if not known or len(known) < len(ranges):
+            raise DataError(
+                f"{self.environment} does not have the range of each reward, which every run of "
+                "gdpo stores under `rewards`. Restore the file"
+            )
+        return known
 
     def update_environment(self, **facts: Any) -> None:
         """Add facts to `environment.json`, or replace existing facts."""
@@ -153,6 +158,10 @@ class RunDirectory:
             return []
         lines = self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
         return [row for line in lines if (row := _parsed(line)) is not None]
+
+    def read_steps(self) -> list[dict[str, Any]]:
+        """Return the rows of `metrics.jsonl` that belong to training steps."""
+        return [row for row in self.read_metrics() if "loss" in row]
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Append a line to `metrics.jsonl`. NaN and infinities become null."""

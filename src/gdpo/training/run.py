@@ -364,7 +364,7 @@ def _view(job: Job, run: RunDirectory) -> RunView:
         name=job.recipe.name,
         rewards=[(reward.name, entry.factor) for reward, entry in entries],
         total_steps=job.batches.total_steps,
-        rows=[row for row in run.read_metrics() if "loss" in row],
+        rows=run.read_steps(),
     )
 
 
