@@ -47,7 +47,6 @@ from tests.experiments.conftest import write_run
         (["recipes/gsm8k", "--estimators", "grpo=gdpo"], "'grpo'"),
         (["recipes/gsm8k", "--estimators", "recorded=gdpo"], "'recorded'"),
         (["recipes/gsm8k", "--estimators", "mine=gpdo"], "did you mean 'gdpo'"),
-        (["recipes/gsm8k", "--arms", "grpo", "--estimators", "gdpo"], "--arms"),
     ],
 )
 def test_a_wrong_option_is_named_before_anything_runs(arguments, message, gdpo_says):
@@ -154,21 +153,6 @@ def test_an_estimator_with_a_name_of_ones_own_is_shown_by_that_name(gdpo_says, t
     assert "ours-seed-1" in out
     assert "mine-seed-1" in out
     assert "contrib" not in out
-
-
-@pytest.mark.parametrize("what", [["recipes/gsm8k", "--dry-run"], ["--suite", "toys"]])
-def test_the_former_option_works_with_one_notice_and_is_not_in_the_help(what, gdpo_says, tmp_path):
-    few = ["--seeds", "1", "--jobs", "1"]
-    if "--suite" not in what:
-        few += ["--output", tmp_path / "compared"]
-    former = gdpo_says("compare", *what, *few, "--arms", "grpo_no_std")
-    now = gdpo_says("compare", *what, *few, "--estimators", "grpo_no_std")
-    assert former[:2] == now[:2]
-    assert (former[0], now[2]) == (0, "")
-    assert former[2].count("--estimators") == former[2].count("\n") == 1
-    _, help_text, _ = gdpo_says("compare", "--help")
-    assert "--estimators" in help_text
-    assert "--arms" not in help_text
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import pytest
         (("train", "x", "--resum"), "--resume"),
         (("compare", "x", "--seed", "3"), "--seeds"),
         (("analyze", "x", "--rewardz=a"), "--rewards"),
-        (("push", "x", "y", "--rolouts"), "--rollouts"),
     ],
 )
 def test_what_is_meant_is_an_option_or_a_key_of_the_recipe(gdpo_says, arguments, meant):
@@ -24,7 +23,7 @@ def test_what_is_meant_is_an_option_or_a_key_of_the_recipe(gdpo_says, arguments,
     assert message.endswith(f"{meant}?")
 
 
-@pytest.mark.parametrize("arguments", [("train", "x", "--zzzz"), ("push", "x", "y", "--max-steps")])
+@pytest.mark.parametrize("arguments", [("train", "x", "--zzzz"), ("report", "x", "--max-steps")])
 def test_nothing_is_meant_where_nothing_is_near(gdpo_says, arguments):
     _, out, err = gdpo_says(*arguments)
     assert f"Unknown option: {arguments[-1]}. " in out + err

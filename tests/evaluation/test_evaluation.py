@@ -17,10 +17,9 @@ from gdpo.evaluation import evaluate
 from gdpo.evaluation.benchmarks import find_benchmark
 from gdpo.evaluation.evaluation import Settings, read_results
 from gdpo.evaluation.named import folder_of, responder_of, weights_of
-from gdpo.evaluation.push import add_to_readme
 from gdpo.evaluation.responders import LocalModel, Response, Sampling
 from gdpo.evaluation.server import ANSWERED, Answered
-from gdpo.evaluation.tables import differences_table
+from gdpo.evaluation.tables import add_to_readme, differences_table
 from gdpo.integrations.trl.logprobs import KERNELS
 from gdpo.rollouts import read_rollouts
 

@@ -59,8 +59,8 @@ def test_a_measure_for_some_rows_shows_their_number(tmp_path, capsys):
 
 def test_the_card_of_a_model_names_the_rows(tmp_path, capsys):
     from gdpo.evaluation.evaluation import Settings
-    from gdpo.evaluation.push import add_to_readme
     from gdpo.evaluation.responders import Sampling
+    from gdpo.evaluation.tables import add_to_readme
 
     result, _ = evaluated(tmp_path, "math500", MATHS, capsys)
     readme = tmp_path / "README.md"

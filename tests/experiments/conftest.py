@@ -37,8 +37,8 @@ def write_run(
     path.mkdir(parents=True)
     (path / "recipe.yaml").write_text(recipe.to_yaml())
     facts = {"started": "2026-01-01T00:00:00+00:00", **({"finished": "x"} if finished else {})}
-    if declared is not None:
-        facts["rewards"] = declared
+    usual = {name: DECLARED.get(name, DECLARED["format"]) for name in curves}
+    facts["rewards"] = usual if declared is None else declared
     (path / "environment.json").write_text(json.dumps(facts))
     with (path / "metrics.jsonl").open("w") as file:
         for step, values in enumerate(zip(*curves.values(), strict=True), start=1):

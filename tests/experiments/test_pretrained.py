@@ -1,5 +1,6 @@
 """The experiment on a pretrained model: its task, its problems, and its decisions."""
 
+import json
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from benchmarks.pretrained._prepare import PHRASES, half_solved, prepare, proble
 from benchmarks.pretrained._tables import first_difference
 from benchmarks.pretrained._tables import times as when_reached
 from benchmarks.pretrained.arithmetic import ARITHMETIC
+from tests.experiments.conftest import DECLARED
 from tests.rollouts.readers import written
 
 from gdpo.cli._codes import INTERRUPTED, MISTAKE
@@ -188,7 +190,8 @@ def as_experiment(runs):
 
 
 def test_results_are_not_read_before_every_run_has_ended(two_estimators):
-    (two_estimators / "grpo-seed-1" / "environment.json").write_text("{}")
+    unfinished = json.dumps({"rewards": DECLARED})
+    (two_estimators / "grpo-seed-1" / "environment.json").write_text(unfinished)
     folder = as_experiment(two_estimators)
     with pytest.raises(SystemExit, match="have not ended: grpo-seed-1"):
         ended(folder)

@@ -48,18 +48,6 @@ def test_one_run_is_an_experiment_too(two_estimators):
     assert experiment.runs[0].steps == 4
 
 
-def test_a_plan_written_before_arms_became_labels_is_still_read(two_estimators):
-    plan = Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8)
-    plan.write(two_estimators)
-    file = two_estimators / "comparison.json"
-    plain = json.loads(file.read_text())
-    plain["arms"] = plain.pop("labels")
-    del plain["estimators"]
-    file.write_text(json.dumps(plain))
-    assert read_plan(two_estimators) == plan
-    assert read_experiment(two_estimators).labels == ("grpo", "gdpo")
-
-
 def test_a_plan_keeps_the_estimators_of_names_of_ones_own(tmp_path):
     plan = Plan("task: x", ("grpo", Label("mine a=1", "m:e"), "gdpo a=1"), (1,), 0.8)
     plan.write(tmp_path)
@@ -85,7 +73,8 @@ def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_estima
     failure = failure_file(two_estimators, "gdpo", 2)
     failure.parent.mkdir()
     failure.write_text(json.dumps({"why": "out of memory"}))
-    (two_estimators / "gdpo-seed-2" / "environment.json").write_text("{}")
+    unfinished = json.dumps({"rewards": DECLARED})
+    (two_estimators / "gdpo-seed-2" / "environment.json").write_text(unfinished)
     experiment = read_experiment(two_estimators)
     assert experiment.labels == ("grpo", "gdpo")
     assert experiment.reach == 0.5
@@ -113,7 +102,7 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
 @pytest.mark.parametrize(
     "declared",
     [
-        None,
+        {},
         [["format", 0, 1]],
         {"format": [0, 1]},
         {"format": {"low": 1, "high": 0}},
@@ -121,10 +110,10 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
         {"format": {"low": 0, "high": 10**400}},
     ],
 )
-def test_rewards_of_a_run_that_kept_no_range_have_the_one_that_was_seen(tmp_path, declared):
+def test_a_run_without_the_ranges_of_its_rewards_is_named(tmp_path, declared):
     write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]}, declared=declared)
-    [reward] = read_experiment(tmp_path).rewards
-    assert (reward.name, reward.low, reward.high) == ("format", 0.5, 2.5)
+    with pytest.raises(DataError, match=r"environment\.json .*range"):
+        read_experiment(tmp_path)
 
 
 def test_a_run_whose_environment_is_no_object_is_named(tmp_path):
@@ -165,14 +154,12 @@ def test_a_plan_that_is_not_an_object_is_named(tmp_path, text):
         read_plan(tmp_path)
 
 
-@pytest.mark.parametrize("key", ["labels", "arms", "seeds"])
+@pytest.mark.parametrize("key", ["labels", "seeds"])
 @pytest.mark.parametrize("value", ["grpo", "12", [], None, {"grpo": 1}])
 def test_a_plan_whose_labels_or_seeds_are_not_a_filled_list_is_named(tmp_path, key, value):
     Plan("task: x", ("gdpo",), (1,)).write(tmp_path)
     file = tmp_path / "comparison.json"
     plain = json.loads(file.read_text())
-    if key == "arms":
-        del plain["labels"]
     file.write_text(json.dumps({**plain, key: value}))
     with pytest.raises(DataError, match=rf"comparison.json .*'{key}'"):
         read_plan(tmp_path)
@@ -230,12 +217,6 @@ def test_strange_lines_of_metrics_are_left_out(tmp_path):
     np.testing.assert_array_equal(
         read_experiment(tmp_path).runs[0].means["format"], [0.5, 0.6, 0.7]
     )
-
-
-def test_a_constant_reward_of_a_run_that_kept_no_range_has_one(tmp_path):
-    write_run(tmp_path, "gdpo", 1, {"format": [0.5, 0.5]})
-    [reward] = read_experiment(tmp_path).rewards
-    assert (reward.low, reward.high) == (0.5, 1.5)
 
 
 def weighted(folder, weight, seed, *, gate=None, level=0.5):

@@ -20,7 +20,7 @@ from gdpo.errors import ConfigError
 from gdpo.experiments.analysis import analyse
 from gdpo.experiments.reading import Label, Measured
 from gdpo.report import write_report
-from gdpo.report._tables import Estimate, Name, Table, to_csv, to_latex, to_markdown
+from gdpo.report._tables import Estimate, Name, Table, to_csv, to_markdown
 from gdpo.report.colours import style
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -66,14 +66,14 @@ class Cells(HTMLParser):
             self.parts.append(data)
 
 
-def test_every_table_is_there_in_three_formats_and_every_figure_in_three(usual):
+def test_every_table_and_every_figure_is_there_in_two_formats(usual):
     names = {path.name for path in usual[1].iterdir()}
     figures = {"reward-1-format", "reward-2-correct", "threshold-1-format"}
     assert {name.rpartition(".")[0] for name in names} == {*TABLES, *figures, "README"}
     for stem in TABLES:
-        assert {f"{stem}.csv", f"{stem}.md", f"{stem}.tex"} <= names
+        assert {f"{stem}.csv", f"{stem}.md"} <= names
     for stem in figures:
-        assert {f"{stem}.svg", f"{stem}.csv", f"{stem}.png"} <= names
+        assert {f"{stem}.svg", f"{stem}.csv"} <= names
 
 
 def test_the_index_names_every_file_and_the_conclusion(usual):
@@ -98,15 +98,14 @@ def test_every_number_of_the_tables_stands_on_the_page(usual):
     assert checked > 40
 
 
-def test_the_three_formats_of_a_table_have_the_same_numbers(usual):
+def test_both_formats_of_a_table_have_the_same_numbers(usual):
     _, folder, _ = usual
     for stem in TABLES:
-        texts = [(folder / f"{stem}.{end}").read_text(encoding="utf-8") for end in ("md", "tex")]
-        texts[1] = texts[1].replace("$-$", "−").replace("{[}", "[").replace("{-}", "-")
+        text = (folder / f"{stem}.md").read_text(encoding="utf-8")
         for row in rows_of(folder / f"{stem}.csv"):
             for value in filter(None, row.values()):
                 shown = value.replace("-", "−") if re.fullmatch(r"-?[\d.]+", value) else value
-                assert all(shown in text for text in texts), (stem, value)
+                assert shown in text, (stem, value)
 
 
 def test_the_numbers_of_a_csv_file_are_numbers(usual):
@@ -139,13 +138,6 @@ def test_a_picture_is_one_svg_file_with_its_curves_and_its_own_styles(usual):
     assert {"grpo", "gdpo", "format: mean reward"} <= set(words)
 
 
-def test_a_png_file_is_one(usual):
-    for file in usual[1].glob("*.png"):
-        head = file.read_bytes()[:24]
-        assert head[:8] == b"\x89PNG\r\n\x1a\n"
-        assert int.from_bytes(head[16:20], "big") > 600
-
-
 def test_a_picture_says_which_part_of_the_range_its_axis_shows(tmp_path):
     runs = [unrecorded(label, 1, tmp_path) for label in ("grpo", "gdpo")]
     runs = [replace(run, means={"format": np.full(12, 0.1 + k / 10)}) for k, run in enumerate(runs)]
@@ -156,30 +148,12 @@ def test_a_picture_says_which_part_of_the_range_its_axis_shows(tmp_path):
     assert "0 to 1" in text
 
 
-def test_without_matplotlib_there_is_no_png_and_the_index_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr("gdpo.report.export.find_spec", lambda name: None)
-    comparison = analyse(experiment_of(tmp_path, [unrecorded("gdpo", 1, tmp_path)]), draws=100)
-    folder = exported(tmp_path, comparison)
-    assert list(folder.glob("*.svg"))
-    assert not list(folder.glob("*.png"))
-    assert "matplotlib" in (folder / "README.md").read_text(encoding="utf-8")
-
-
-def test_an_svg_file_is_made_without_importing_matplotlib(tmp_path, monkeypatch):
-    monkeypatch.setattr("gdpo.report.export.find_spec", lambda name: None)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    comparison = analyse(experiment_of(tmp_path, [unrecorded("gdpo", 1, tmp_path)]), draws=100)
-    exported(tmp_path, comparison)
-    assert "matplotlib" not in sys.modules
-
-
 def test_a_single_run_is_exported_without_columns_of_a_comparison(tmp_path):
     run = trained(tmp_path / "runs", "gdpo", 1)
     folder = exported(tmp_path, analyse(experiment_of(tmp_path, [run]), draws=100))
     (row, _) = rows_of(folder / "results.csv")
     assert not [column for column in row if "difference" in column or "p," in column]
-    assert (folder / "reward-1-format.png").is_file()
+    assert (folder / "reward-1-format.svg").is_file()
 
 
 @pytest.mark.parametrize("kind", ["file", "full"])
@@ -211,7 +185,7 @@ def test_a_failed_export_leaves_nothing_half_written(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gdpo.report.export.to_latex", full)
+    monkeypatch.setattr("gdpo.report.export.to_markdown", full)
     comparison = analyse(experiment_of(tmp_path, [unrecorded("gdpo", 1, tmp_path)]), draws=100)
     with pytest.raises(OSError, match="space"):
         write_report(comparison, tmp_path / "page.html", export=tmp_path / "export")
@@ -269,9 +243,9 @@ def test_a_file_that_appears_in_an_empty_folder_is_kept(tmp_path, monkeypatch, c
 
     def slow(table):
         (empty / "results.csv").write_text("mine")
-        return to_latex(table)
+        return to_markdown(table)
 
-    monkeypatch.setattr("gdpo.report.export.to_latex", slow)
+    monkeypatch.setattr("gdpo.report.export.to_markdown", slow)
     with pytest.raises(ConfigError, match=r"--export .*empty"):
         write_report(comparison, tmp_path / "page.html", export=empty)
     assert [path.read_text() for path in empty.iterdir()] == ["mine"]
@@ -353,24 +327,18 @@ def hostile(folder, name, why):
 
 def test_nothing_is_shortened_in_an_export(tmp_path):
     folder = exported(tmp_path, hostile(tmp_path, "reward", LONG))
-    for stem in ("runs.csv", "runs.md", "runs.tex"):
+    for stem in ("runs.csv", "runs.md"):
         assert (folder / stem).read_text(encoding="utf-8").count(" word") == 200
     assert "…" not in (folder / "findings.csv").read_text(encoding="utf-8")
     assert rows_of(folder / "findings.csv")
 
 
-def test_a_name_is_no_formula_no_command_and_no_markup(tmp_path):
+def test_a_name_is_no_formula_and_no_markup(tmp_path):
     folder = exported(tmp_path, hostile(tmp_path, LONG[:80], LONG))
     for file in folder.glob("*.csv"):
         for row in csv.reader(io.StringIO(file.read_text(encoding="utf-8"), newline="")):
             assert not [cell for cell in row if cell.startswith(("=", "+", "@"))]
             assert not [cell for cell in row if cell.startswith("-") and not float(cell) < 0]
-    for file in folder.glob("*.tex"):
-        text = file.read_text(encoding="utf-8")
-        assert "\\input" not in text
-        # What is left of LaTeX's own characters is ours: the columns, the maths and the commands.
-        for line in text.splitlines():
-            assert not re.search(r"(?<!\\)[#%~^_]", line), line
     for file in folder.glob("*.md"):
         text = file.read_text(encoding="utf-8")
         assert "<b>" not in text
@@ -391,8 +359,6 @@ def test_hostile_names_leave_every_file_whole(tmp_path, kind):
         elif file.suffix == ".csv":
             rows = list(csv.reader(io.StringIO(file.read_text(encoding="utf-8"), newline="")))
             widths[file.name] = {len(row) for row in rows}
-        elif file.suffix == ".png":
-            assert file.read_bytes().startswith(b"\x89PNG")
         else:
             text = file.read_text(encoding="utf-8")
             assert not {c for c in text if not c.isprintable()} - {"\n"}
@@ -415,15 +381,6 @@ def test_a_csv_file_has_an_interval_in_three_columns():
         "'=1,,,",
         "a|b&c,-1,,",
     ]
-
-
-def test_a_latex_table_uses_booktabs_and_escapes_what_is_latexs():
-    text = to_latex(TABLE)
-    for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{ll}"):
-        assert text.count(rule) == 1
-    assert r"    a\textbar{}b\&c & $-$1 \\" in text
-    assert r"{-}5 & $-$0.50 {[}$-$1.00, 0.10] \\" in text
-    assert r"\caption{a\_b}" in text
 
 
 def test_a_markdown_table_has_as_many_cells_in_every_row():

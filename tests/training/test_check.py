@@ -3,24 +3,20 @@
 import json
 import re
 import shutil
+import threading
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from transformers import Qwen3Config
-from trl import GRPOConfig
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
 from gdpo.recipes.data import read_data
 from gdpo.recipes.models import (
-    TRL_DEFAULTS,
-    LocatedModel,
     context_length,
     load_tokenizer,
     locate_model,
     prompt_lengths,
-    shares_gpu_with_vllm,
-    vllm_memory,
 )
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.resolve import find_task
@@ -307,7 +303,7 @@ def test_a_prompt_beyond_the_context_is_reported(recipe_file):
     [
         ("./nowhere", "there is no folder nowhere"),
         ("Qwen/Qwen2.5-1.5B-Instruct", "Hub cannot be reached"),
-        ("two words", "is not a model name"),
+        ("two words", "(owner/name)"),
     ],
 )
 def test_a_model_that_is_not_there_is_reported_before_the_data_is_read(
@@ -351,7 +347,7 @@ def test_what_is_no_model_is_no_neighbour(recipe_file, tmp_path):
 
 def test_a_folder_without_a_model_is_reported(recipe_file, tmp_path):
     recipe = load_recipe(recipe_file, [f"model={tmp_path}"])
-    with pytest.raises(ConfigError, match=r"config.json"):
+    with pytest.raises(ConfigError, match=r"no weights"):
         locate_model(recipe)
 
 
@@ -437,6 +433,34 @@ def test_a_cached_model_is_taken_at_once_where_the_hub_cannot_be_reached(
     assert not is_offline_mode()
 
 
+def test_a_model_that_the_hub_does_not_have_is_reported(recipe_file, tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    for name, value in (
+        ("HF_HUB_CACHE", str(tmp_path / "hub")),
+        ("HF_HUB_OFFLINE", False),
+        ("HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"),
+    ):
+        monkeypatch.setattr(constants, name, value)
+    recipe = load_recipe(recipe_file, ["model=ann/tyni"])
+    with pytest.raises(ConfigError, match=r"^--set model=ann/tyni: 'ann/tyni' .* `hf auth login`"):
+        locate_model(recipe)
+    server.shutdown()
+    server.server_close()
+
+
 def test_a_model_of_the_hub_needs_the_extra(recipe_file, monkeypatch):
     import sys
 
@@ -513,38 +537,3 @@ def prompt_lengths_of(recipe_file):
     recipe = load_recipe(recipe_file)
     tokenizer = load_tokenizer(locate_model(recipe), recipe)
     return prompt_lengths(tokenizer, read_data(find_task(recipe), recipe.data).problems, recipe)
-
-
-def test_a_rollout_that_does_not_fit_vllms_memory_is_refused(tmp_path, recipe_file):
-    """The sizes of Qwen3-4B: 147,456 bytes of keys and values a token, 4.02 billion weights."""
-    folder = tmp_path / "qwen3_4b"
-    Qwen3Config(
-        vocab_size=151936,
-        hidden_size=2560,
-        intermediate_size=9728,
-        num_hidden_layers=36,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=262144,
-        tie_word_embeddings=True,
-    ).save_pretrained(folder)
-    model = LocatedModel(str(folder), "a configuration")
-    whole = load_recipe(recipe_file, ["trainer.use_vllm=true"])
-    with pytest.raises(ConfigError, match=r"7\.5 GiB .* 36\.00 GiB .* 262,144 tokens"):
-        vllm_memory(model, whole)
-    limited = ["data.max_prompt_length=1024", "trainer.max_completion_length=8000"]
-    text = vllm_memory(model, load_recipe(recipe_file, [*limited, "trainer.use_vllm=true"]))
-    assert "1.24 GiB of keys and values for a rollout of 9,024 tokens" in text
-
-
-def test_a_vllm_server_has_gpus_of_its_own_so_that_its_memory_is_not_judged(recipe_file):
-    use = "trainer.use_vllm=true"
-    assert shares_gpu_with_vllm(load_recipe(recipe_file, [use]))
-    assert not shares_gpu_with_vllm(load_recipe(recipe_file, [use, "trainer.vllm_mode=server"]))
-    assert not shares_gpu_with_vllm(load_recipe(recipe_file))
-
-
-def test_what_is_taken_for_trls_defaults_of_vllm_are_trls_defaults():
-    theirs = {field.name: field.default for field in fields(GRPOConfig)}
-    assert {name: theirs[name] for name in TRL_DEFAULTS} == TRL_DEFAULTS

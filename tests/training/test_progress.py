@@ -3,11 +3,12 @@
 import io
 
 import pytest
+import yaml
 from rich.console import Console
 
-from gdpo.errors import MissingExtraError
+from gdpo.recipes.recipe import DataConfig, Recipe, RewardConfig
 from gdpo.rewards import Reward
-from gdpo.runs.summary import draw_curves, duration, reward_changes, summary_table
+from gdpo.runs.summary import duration, readme, reward_changes, summary_table
 from gdpo.training._progress import RunView, dashboard, one_line, show, trend
 from gdpo.training._quiet import quiet
 
@@ -174,20 +175,6 @@ def test_a_reward_that_was_never_measured_has_no_change():
     assert change.end is None
 
 
-def test_curves_are_drawn_whole(tmp_path):
-    rows = [row(step) for step in range(1, 30)]
-    changes = reward_changes(rows, REWARDS, [1.0, 1.0])
-    draw_curves(tmp_path / "curves.png", "tiny", rows, changes)
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert [p.name for p in tmp_path.iterdir()] == ["curves.png"]
-
-
-def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"'\.\[plots\]'"):
-        draw_curves(tmp_path / "curves.png", "tiny", [], [])
-
-
 def test_libraries_are_quiet_and_downloads_are_not():
     import logging
     import warnings
@@ -206,3 +193,21 @@ def test_libraries_are_quiet_and_downloads_are_not():
             warnings.warn("of a user", UserWarning, stacklevel=1)
     after = (hf.get_verbosity(), hf.is_progress_bar_enabled(), logging.getLogger("trl").level)
     assert after == before
+
+
+def test_the_readme_has_the_metadata_of_a_model_card():
+    recipe = Recipe(
+        task="gsm8k",
+        model="Qwen/Qwen2.5-1.5B-Instruct",
+        data=DataConfig(source="openai/gsm8k"),
+        rewards=(RewardConfig(name="correctness"), RewardConfig(name="format", weight=0.5)),
+    )
+    _, head, text = readme(recipe, {"seed": 3}, (), steps=3).split("---\n", 2)
+    assert yaml.safe_load(head) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "base_model": "Qwen/Qwen2.5-1.5B-Instruct",
+        "datasets": ["openai/gsm8k"],
+        "tags": ["gdpo", "trl", "multi-reward", "gsm8k"],
+    }
+    assert text.lstrip().startswith("# gsm8k-gdpo\n")

@@ -93,3 +93,16 @@ def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
 def test_a_recipe_that_cannot_work_is_an_error_with_its_line(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         resolve(load_recipe(recipe_of(tmp_path, **changes)))
+
+
+def test_a_wrong_schedule_is_found_where_a_name_begins_like_another(tmp_path, monkeypatch):
+    (tmp_path / "own_late.py").write_text(
+        "from gdpo.rewards import Reward\n"
+        "late = Reward('format_late', lambda completion, reference: 0.0, low=0, high=1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    wrong = "{after: {reward: x, mean_at_least: 1}, value: 0.2}"
+    more = f"  - name: own_late:late\n    weight: {wrong}"
+    file = recipe_of(tmp_path, weight="{from: 1.0, to: 0.2, steps: 200}", more=more)
+    with pytest.raises(ConfigError, match=r"recipe\.yaml:9: .*'x', which is not a reward"):
+        load_recipe(file)

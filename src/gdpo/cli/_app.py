@@ -27,7 +27,6 @@ from gdpo.cli.demo import demo
 from gdpo.cli.evaluate import evaluate
 from gdpo.cli.init import init
 from gdpo.cli.launch import launch
-from gdpo.cli.push import push
 from gdpo.cli.recipes import recipes
 from gdpo.cli.report import report
 from gdpo.cli.train import train
@@ -55,7 +54,7 @@ app = App(
     suppress_keyboard_interrupt=False,
     error_formatter=error_panel,
 )
-for _verb in (demo, analyze, init, recipes, check, train, compare, report, evaluate, push):
+for _verb in (demo, analyze, init, recipes, check, train, compare, report, evaluate):
     app.command(_verb)
 app.command(launch)
 app.command(credit)

@@ -2,8 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,9 +32,7 @@ from gdpo.experiments.toys import suite, table
 from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
-from gdpo.recipes.yaml import override_place
 from gdpo.report import summary, write_report
-from gdpo.report.export import missing_png
 from gdpo.report.front_summary import front_summary
 from gdpo.report.requested import requested_summary
 from gdpo.training.preflight import prepare
@@ -73,21 +70,19 @@ def compare_recipe(
     _check_front(front, shared)
     recipe = shared.recipe
     folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
-    values = read_variants(vary)
-    with _naming_vary(values):
-        grid = make_grid(
-            shared,
-            _labels(estimators),
-            _seeds(seeds),
-            folder,
-            reach=REACHED if reach is None else reach,
-            variants={
-                name: resolve(read_recipe(path, [*overrides, *assignments]))
-                for name, assignments in values.items()
-            },
-            retry_failed=retry_failed and not dry_run,
-        )
-        unchecked = _check_fields(grid, dry_run=dry_run)
+    grid = make_grid(
+        shared,
+        _labels(estimators),
+        _seeds(seeds),
+        folder,
+        reach=REACHED if reach is None else reach,
+        variants={
+            name: resolve(read_recipe(path, overrides, varied=assignments))
+            for name, assignments in read_variants(vary).items()
+        },
+        retry_failed=retry_failed and not dry_run,
+    )
+    unchecked = _check_fields(grid, dry_run=dry_run)
     jobs = jobs or _jobs()
     if dry_run:
         for line in (*described(grid, jobs=jobs), *unchecked):
@@ -108,19 +103,6 @@ def compare_recipe(
             _say(console, grid.conclusion())
         raise
     return _conclude(grid, console, front)
-
-
-@contextmanager
-def _naming_vary(values: Mapping[str, Sequence[str]]) -> Generator[None]:
-    """Raise an error about a varied value with `--vary` as its place instead of `--set`."""
-    try:
-        yield
-    except ConfigError as error:
-        text = str(error)
-        for assignment in dict.fromkeys(each for some in values.values() for each in some):
-            place = override_place(assignment)
-            text = text.replace(place, place.replace("--set", "--vary", 1))
-        raise ConfigError(text) from error
 
 
 def _check_fields(grid: Grid, *, dry_run: bool) -> list[str]:
@@ -204,8 +186,6 @@ def make_report(
     console.print(f"report: {file}", markup=False, soft_wrap=True)
     if export is not None:
         console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)
-        if missing := missing_png():
-            console.print(missing, markup=False, soft_wrap=True)
 
 
 def compare_toys(

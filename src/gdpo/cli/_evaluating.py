@@ -14,11 +14,16 @@ from gdpo.evaluation import evaluate
 from gdpo.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
 from gdpo.evaluation.evaluation import Progress, Settings, read_results
 from gdpo.evaluation.named import folder_of, responder_of
-from gdpo.evaluation.push import add_to_readme
 from gdpo.evaluation.responders import VllmOptions, check_sampling
 from gdpo.evaluation.sanity import Sanity
 from gdpo.evaluation.server import Server
-from gdpo.evaluation.tables import bfcl_lines, differences_table, results_table, unscorable_lines
+from gdpo.evaluation.tables import (
+    add_to_readme,
+    bfcl_lines,
+    differences_table,
+    results_table,
+    unscorable_lines,
+)
 from gdpo.runs.directory import RunDirectory
 
 

@@ -1,6 +1,5 @@
 """`gdpo compare`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,6 @@ def compare(
     /,
     *,
     estimators: str | None = None,
-    arms: Annotated[str | None, Parameter(show=False)] = None,
     vary: Annotated[list[str] | None, Parameter(negative=())] = None,
     seeds: str | None = None,
     suite: str | None = None,
@@ -44,7 +42,6 @@ def compare(
         estimators: Comma-separated estimators, or `all`. The first estimator is the baseline. To
             use your own estimator, write NAME=MODULE:FUNCTION, as in
             `mine=my_module:my_estimator`. Default: grpo,gdpo (with --suite: all).
-        arms: Former name of --estimators.
         vary: Recipe key with its comma-separated values, as in `--vary
             rewards.length.weight=1,0.5`. Can be repeated. Every combination of values is trained
             with each estimator.
@@ -60,7 +57,7 @@ def compare(
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
         front: Two rewards, as in `--front correctness,length`. Prints their final values for each
-            variant, and the front and hypervolume of each estimator. The report shows a chart.
+            variant, and whether it is on the front of its estimator. The report shows a chart.
             Default: no front.
         price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
             Default: print no cost.
@@ -73,14 +70,6 @@ def compare(
     from gdpo.errors import ConfigError
 
     console = terminal()
-    if arms is not None:
-        if estimators is not None:
-            raise ConfigError("--arms is the former name of --estimators: use only --estimators")
-        print(
-            "gdpo: --arms will be removed in the next version. Use --estimators instead",
-            file=sys.stderr,
-        )
-        estimators = arms
     if suite not in (None, "toys"):
         raise ConfigError(f"--suite {suite}: the only suite is toys. Use --suite toys")
     if (recipe is None) == (suite is None):

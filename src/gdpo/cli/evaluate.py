@@ -27,7 +27,6 @@ def evaluate(
     at_once: int = 32,
     output: Path | None = None,
     baseline: Path | None = None,
-    push: str | None = None,
 ) -> int:
     """Evaluate a model on benchmarks and print every score with a 95 % confidence interval.
 
@@ -71,11 +70,9 @@ def evaluate(
             MODEL is a run, otherwise evaluations/MODEL.
         baseline: Folder of another evaluation to compare with. Also prints the difference of each
             score, paired by problem.
-        push: Upload the run to this Hub repository (OWNER/NAME) afterwards, as `gdpo push` does.
     """
     from gdpo._terminal import terminal
     from gdpo.cli._evaluating import files_of, names_of, run_evaluation
-    from gdpo.cli._pushing import check_run, push_run
     from gdpo.evaluation import Sampling, Settings
     from gdpo.evaluation.named import weights_of
 
@@ -90,13 +87,10 @@ def evaluate(
         max_model_len=max_model_len,
     )
     names = names_of(benchmarks)
-    console = terminal()
-    if push is not None:
-        check_run(Path(model), push)
     run_evaluation(
         settings,
         names,
-        console,
+        terminal(),
         server=server,
         deadline=deadline,
         enforce_eager=enforce_eager,
@@ -104,6 +98,4 @@ def evaluate(
         output=output,
         baseline=baseline,
     )
-    if push is not None:
-        push_run(Path(model), push, console)
     return 0

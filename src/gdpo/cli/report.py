@@ -20,10 +20,10 @@ def report(
     Args:
         run: A run directory, a folder of run directories, or a folder that `gdpo compare` wrote.
         output: Path of the HTML file. An existing file is replaced. Default: `report.html` in RUN.
-        export: Write every figure (SVG, PNG, CSV) and every table (CSV, Markdown, LaTeX) to this
-            folder. The folder must be empty or not exist. PNG files need matplotlib.
+        export: Write every figure (SVG, CSV) and every table (CSV, Markdown) to this folder. The
+            folder must be empty or not exist.
         front: Two rewards, as in `--front correctness,length`. Prints their final values for each
-            variant, and the front and hypervolume of each estimator. The report shows a chart.
+            variant, and whether it is on the front of its estimator. The report shows a chart.
             Default: no front.
     """
     from gdpo._terminal import terminal

@@ -1,16 +1,18 @@
-"""Formats results as tables for a terminal."""
+"""Formats results as tables for a terminal and for the README of a run."""
 
 from collections.abc import Sequence
 from math import isnan, nan
+from pathlib import Path
 from statistics import fmean
 
 from rich.table import Column, Table
 
+from gdpo._files import write_whole
 from gdpo.errors import ConfigError
 from gdpo.evaluation._bfcl import VERSIONS, bfcl_averages
 from gdpo.evaluation._intervals import Estimate, difference
 from gdpo.evaluation.benchmarks import GROUPS
-from gdpo.evaluation.evaluation import Result
+from gdpo.evaluation.evaluation import Result, Settings
 
 _SHOWN = 20
 """Maximum number of problem numbers to list in a sentence."""
@@ -118,3 +120,41 @@ def _shown(estimate: Estimate, form: str = ".3f") -> tuple[str, str]:
     if isnan(estimate.low):
         return f"{estimate.mean:{form}}", "none (all equal)"
     return f"{estimate.mean:{form}}", f"{estimate.low:{form}} to {estimate.high:{form}}"
+
+
+HEADING = "## Evaluation"
+
+
+def add_to_readme(readme: Path, results: Sequence[Result], settings: Settings) -> None:
+    """Append the results to a README, replacing earlier results.
+
+    Args:
+        readme: README of a run.
+        results: Results of all benchmarks.
+        settings: Settings of the evaluation.
+    """
+    before, *_ = readme.read_text(encoding="utf-8").partition(f"\n{HEADING}\n")
+    write_whole(readme, f"{before.rstrip()}\n\n{HEADING}\n\n{_section(results, settings)}")
+
+
+def _section(results: Sequence[Result], settings: Settings) -> str:
+    drawn = settings.sampling
+    rows = "\n".join(
+        f"| {result.benchmark} | {estimate.problems:,} | {name} | {_number(estimate.mean)} "
+        f"| {_number(estimate.low)} to {_number(estimate.high)} |"
+        for result in results
+        for name, estimate in result.estimates.items()
+    )
+    notes = "".join(f"\n{line}.\n" for line in unscorable_lines(results))
+    samples = "1 response" if drawn.samples == 1 else f"{drawn.samples:,} responses"
+    return f"""Settings: {samples} per problem, temperature {drawn.temperature:g}, top-p {drawn.top_p:g}, at most {drawn.max_tokens:,} tokens, seed {drawn.seed}, engine {settings.engine}.
+A response with more than {settings.token_limit:,} tokens counts as too long. The confidence intervals are over problems.
+
+| benchmark | problems | measure | mean | 95 % confidence interval |
+|---|---|---|---|---|
+{rows}
+{notes}"""  # noqa: E501  lines of Markdown
+
+
+def _number(value: float) -> str:
+    return "–" if isnan(value) else f"{value:.3f}"

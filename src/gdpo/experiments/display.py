@@ -115,7 +115,7 @@ def _rows(cell: Cell) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=4096)
 def _read(run: RunDirectory, _size: int) -> tuple[dict[str, Any], ...]:
-    return tuple(row for row in run.read_metrics() if "loss" in row)
+    return tuple(run.read_steps())
 
 
 def _rewards(runs: Sequence[Sequence[dict[str, Any]]]) -> list[str]:

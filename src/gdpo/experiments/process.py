@@ -171,16 +171,12 @@ class Training:
         code = self.process.poll()
         return code is not None and (-code in _STOPS or code == _INTERRUPTED)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of the finished steps."""
-        return [row for row in self.run.read_metrics() if "loss" in row]
-
     def why(self) -> str:
         """Return the last output lines of a failed run, and the signal that killed it, if any."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         shown = "\n".join(lines[-_LOG_LINES:]) or "(it printed nothing)"
         code = self.process.returncode
-        killed = f"\n{_killed_by(-code, len(self.rows()))}" if code < 0 else ""
+        killed = f"\n{_killed_by(-code, len(self.run.read_steps()))}" if code < 0 else ""
         return f"exit code {code}; the end of {self.log}:\n{shown}{killed}"
 
 
@@ -284,7 +280,7 @@ def describe_ending(run: RunDirectory, *, killed: bool) -> str:
     """Return a phrase with the step that a stopped run was saved at, or will resume from."""
     checkpoint = run.last_checkpoint()
     saved = 0 if checkpoint is None else checkpoint.step
-    done = max(saved, *(row["step"] for row in run.read_metrics() if "loss" in row), 0)
+    done = max(saved, *(row["step"] for row in run.read_steps()), 0)
     if not killed and done == saved:
         return f"saved at step {saved}" if saved else "stopped before its first step"
     resumes = f"resumes from step {saved}" if saved else "will start over: nothing was saved"

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -254,8 +254,6 @@ class Plan:
 def read_plan(folder: Path) -> Plan | None:
     """Return the plan of a comparison, or None if the folder has no plan.
 
-    Older plans, which have the key `arms` instead of `labels`, can be read as well.
-
     Raises:
         DataError: If the plan cannot be read.
     """
@@ -267,13 +265,13 @@ def read_plan(folder: Path) -> Plan | None:
         if not isinstance(plain, dict):
             raise TypeError("it is not a JSON object")
         plain = cast("dict[str, Any]", plain)
-        named = plain.get("estimators", {})
+        named = plain["estimators"]
         labels = tuple(
             Label(str(label), str(named[label])) if label in named else str(label)
-            for label in _entries(plain, "arms" if "arms" in plain else "labels")
+            for label in _entries(plain, "labels")
         )
         seeds = tuple(map(int, _entries(plain, "seeds")))
-        varied = tuple(map(str, plain.get("varied", ())))
+        varied = tuple(map(str, plain["varied"]))
         return Plan(str(plain["recipe"]), labels, seeds, float(plain["reach"]), varied)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
@@ -349,7 +347,7 @@ def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
 
 def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -> str:
     """Return the label that `gdpo compare --vary` would give to a run started manually."""
-    names = list(RunDirectory(path).read_ranges()) or [entry.name for entry in recipe.rewards]
+    names = list(RunDirectory(path).read_ranges())
     values = [
         f"{names[place]}.{key}={in_words(getattr(recipe.rewards[place], key))}"
         for place, key in own
@@ -410,35 +408,18 @@ def _experiment(
 
 
 def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured, ...]:
-    """Return the rewards with their recorded ranges, or with the range of the logged means.
-
-    Code that a recipe refers to is never imported, because a run may come from an untrusted source.
-    """
-    ranges = _declared(runs) or dict.fromkeys(_logged(runs))
+    """Return the rewards with ranges that are valid for all runs. A gate extends a range to 0."""
+    begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
     weights = (
         {None if isinstance(e.weight, dict) else e.weight for e in each}
         for each in zip(*(r.rewards for r in recipes), strict=False)
     )
-    return tuple(
-        Measured(name, *(known or _seen(name, runs)), each.pop() if len(each) == 1 else None)
-        for (name, known), each in zip(ranges.items(), weights, strict=False)
-    )
-
-
-def _declared(runs: Sequence[Run]) -> dict[str, tuple[float, float] | None]:
-    """Return ranges that are valid for all runs. A gate extends the range of gated runs to 0."""
-    begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
-    names = dict.fromkeys(name for kept in begun for name in kept)
-    known = {name: [kept[name] for kept in begun if name in kept] for name in names}
-    return {name: _widest(ranges) for name, ranges in known.items()}
-
-
-def _widest(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
-    """Return the smallest range that contains all ranges, or None if a range is unknown."""
-    known = [each for each in ranges if each is not None]
-    if len(known) < len(ranges):
-        return None
-    return min(low for low, _ in known), max(high for _, high in known)
+    measured: list[Measured] = []
+    for name, each in zip(begun[0], weights, strict=False):
+        lows, highs = zip(*(ranges[name] for ranges in begun if name in ranges), strict=True)
+        weight = each.pop() if len(each) == 1 else None
+        measured.append(Measured(name, min(lows), max(highs), weight))
+    return tuple(measured)
 
 
 def unlike(
@@ -462,20 +443,9 @@ def unlike(
     )
 
 
-def _logged(runs: Iterable[Run]) -> list[str]:
-    return list(dict.fromkeys(name for run in runs for name in run.means))
-
-
-def _seen(name: str, runs: Iterable[Run]) -> tuple[float, float]:
-    values = np.concatenate([np.empty(0), *(r.means[name] for r in runs if name in r.means)])
-    known = values[~np.isnan(values)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    return (low, high) if low < high else (low, low + 1.0)
-
-
 def _read_run(label: str, seed: int, path: Path, failed: Path | None) -> Run:
     run = RunDirectory(path)
-    rows = [row for row in run.read_metrics() if "loss" in row] if path.is_dir() else []
+    rows = run.read_steps() if path.is_dir() else []
     state, why = _state(run, failed)
     return Run(label, seed, path, state, why, **_curves(rows))
 

@@ -47,7 +47,7 @@ def finish(resolved: Resolved, files: VerlFiles) -> str:
     facts = {"finished": now(), "steps": _step(last)}
     changes = reward_changes(rows, resolved.rewards, resolved.weights)
     environment = run.read_environment() | facts
-    text = readme(resolved.recipe, environment, changes, steps=_step(last), has_curves=False)
+    text = readme(resolved.recipe, environment, changes, steps=_step(last))
     write_whole(run.readme, text)
     run.update_environment(**facts)  # last, because `finished` means that every file exists
     return f"finished; {run.model} is the model of step {_step(last):,}"

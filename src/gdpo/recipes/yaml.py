@@ -140,7 +140,7 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
     )
 
 
-def override(document: Document, assignment: str, *, given: str | None = None) -> Document:
+def override(document: Document, assignment: str, place: str | None = None) -> Document:
     """Return the document with one value replaced or added.
 
     Args:
@@ -148,18 +148,16 @@ def override(document: Document, assignment: str, *, given: str | None = None) -
         assignment: Text of the form `a.b=value`. The value is YAML, such as `1e-6`, `[1, 2]` or
             `text`. An empty value means null. Refer to an entry of a list by its index, as in
             `rewards.0.weight=2`.
-        given: Text that the user wrote, to show in messages. None: show the assignment.
+        place: What the user wrote, to show in messages. None: `--set` and the assignment.
 
     Raises:
         ConfigError: If `=` is missing, if the value is not valid YAML, or if a container in the
             path is neither a mapping nor a list.
     """
+    place = place or override_place(assignment)
     target, equals, text = assignment.partition("=")
     if not equals or not target.strip():
-        raise ConfigError(
-            f"--set {assignment}: write it as key=value, as in trainer.learning_rate=1e-6"
-        )
-    place = override_place(given or assignment)
+        raise ConfigError(f"{place}: write it as key=value, as in trainer.learning_rate=1e-6")
     keys = target.strip().split(".")
     places = dict(document.places)
     data = _copy(document.data)
@@ -211,9 +209,9 @@ def spell_number(value: float) -> str:
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
 
 
-def override_place(assignment: str) -> str:
+def override_place(assignment: str, option: str = "--set") -> str:
     """Return the text that refers to an override in messages."""
-    return f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
+    return f"{option} {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
 
 
 def _compose(text: str, source: str) -> yaml.Node | None:

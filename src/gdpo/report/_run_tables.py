@@ -6,7 +6,7 @@ from itertools import chain
 from gdpo.experiments.comparison import Comparison, Difference, Outcome
 from gdpo.experiments.reading import Measured
 from gdpo.experiments.statistics import Interval
-from gdpo.report._front_tables import hypervolumes, variants
+from gdpo.report._front_chart import front_table
 from gdpo.report._run_contents import Contents
 from gdpo.report._tables import NOTHING, Cell, Estimate, Name, Table, estimate
 from gdpo.report.requested import HEADINGS, cells
@@ -23,7 +23,7 @@ def tables(contents: Contents) -> list[Table]:
     if comparison.hypervolumes:
         found.append(_hypervolumes(comparison))
     if contents.trade_off is not None:
-        found += [variants(contents.trade_off, for_chart=True), hypervolumes(contents.trade_off)]
+        found.append(front_table(contents.trade_off))
     found += [_requested(contents), _runs(comparison), _findings(contents)]
     if contents.analysis.replayed:
         found.append(_advantages(contents))

@@ -1,4 +1,4 @@
-"""Writes tables as CSV, Markdown and LaTeX. All text is escaped for the respective format."""
+"""Writes tables as CSV and Markdown. All text is escaped for the respective format."""
 
 import csv
 import io
@@ -90,29 +90,6 @@ def to_markdown(table: Table) -> str:
     return f"**{_markdown(table.caption)}**\n\n{rows}\n"
 
 
-def to_latex(table: Table) -> str:
-    r"""Return a table as LaTeX. The document needs `\usepackage{booktabs}`."""
-    rows = [_latex_row([_latex(column) for column in table.columns])]
-    body = [_latex_row([_shown(cell, _latex) for cell in row]) for row in table.rows]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{_latex(table.caption)}}}",
-            rf"  \label{{tab:{table.file}}}",
-            rf"  \begin{{tabular}}{{{'l' * len(table.columns)}}}",
-            r"    \toprule",
-            *rows,
-            r"    \midrule",
-            *body,
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
 def markdown_text(text: str) -> str:
     """Return the text on one line, with all Markdown characters escaped."""
     return _markdown(text)
@@ -153,43 +130,3 @@ def _markdown(text: str) -> str:
     # Prevent automatic links.
     escaped = re.sub(r"(?i)(https?|ftp|www)([:.])", r"\1\\\2", escaped)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "_": r"\_",
-    "%": r"\%",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\char34{}",  # babel makes this character a command in some languages
-    "-": "{-}",
-    # After the end of a row, LaTeX would read these two characters as arguments.
-    "[": "{[}",
-    "*": "{*}",
-    "−": "$-$",
-    "–": "--",
-    "…": r"\ldots{}",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "×": r"$\times$",
-    "→": r"$\to$",
-    "⟨": r"$\langle$",
-    "⟩": r"$\rangle$",
-    "’": "'",
-}
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in one_line(text))
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return f"    {' & '.join(cells)} \\\\"

@@ -4,22 +4,17 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import gdpo
-from gdpo._text import one_line
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import ConfigError
 from gdpo.experiments.comparison import details, headline
 from gdpo.experiments.statistics import FEWEST_SEEDS
 from gdpo.report._charts import smoothing
-from gdpo.report._figures import Figure, save_png, to_svg, to_table
-from gdpo.report._front_chart import front_chart
-from gdpo.report._front_figure import front_svg, save_front_png
-from gdpo.report._front_tables import FRONT
+from gdpo.report._figures import Figure, to_svg, to_table
 from gdpo.report._run_contents import Contents
 from gdpo.report._run_tables import tables
-from gdpo.report._tables import Table, markdown_text, to_csv, to_latex, to_markdown
+from gdpo.report._tables import Table, markdown_text, to_csv, to_markdown
 
 INDEX = "README.md"
 """Name of the file that lists all other files of an export."""
@@ -84,19 +79,11 @@ def _has_ended(process: int) -> bool:
     return False
 
 
-def missing_png() -> str:
-    """Return the reason why an export has no PNG files, or an empty string if it has PNG files."""
-    if find_spec("matplotlib") is not None:
-        return ""
-    return f"No PNG files: {MissingExtraError('matplotlib', 'plots', 'to draw them')}."
-
-
 def write_export(contents: Contents, folder: Path) -> None:
     """Write all figures and tables of a page about runs, and a list of the files, to a folder.
 
-    A figure is written as SVG, as CSV with its points, and as PNG if matplotlib is installed. A
-    table is written as CSV, Markdown and LaTeX. The files appear in the folder only when all of
-    them are complete.
+    A figure is written as SVG, and as CSV with its points. A table is written as CSV and Markdown.
+    The files appear in the folder only when all of them are complete.
 
     Args:
         contents: Contents of the page.
@@ -145,23 +132,13 @@ def _move_up(partial: Path, folder: Path) -> None:
 
 def _write(contents: Contents, folder: Path) -> None:
     drawn, listed = list(_figures(contents)), tables(contents)
-    pngs = not missing_png()
-    chart = None if contents.trade_off is None else front_chart(contents.trade_off)
-    if chart is not None:
-        _save(folder / f"{FRONT}.svg", front_svg(chart))
-        if pngs:
-            save_front_png(chart, folder / f"{FRONT}.png")
     for figure in drawn:
         _save(folder / f"{figure.file}.svg", to_svg(figure))
         _save(folder / f"{figure.file}.csv", to_csv(to_table(figure)))
-        if pngs:
-            save_png(figure, folder / f"{figure.file}.png")
     for table in listed:
         _save(folder / f"{table.file}.csv", to_csv(table))
         _save(folder / f"{table.file}.md", to_markdown(table))
-        _save(folder / f"{table.file}.tex", to_latex(table))
-    charted = {FRONT} if chart is not None else set[str]()
-    _save(folder / INDEX, _index(contents, drawn, listed, charted=charted))
+    _save(folder / INDEX, _index(contents, drawn, listed))
 
 
 def _save(file: Path, text: str) -> None:
@@ -195,26 +172,11 @@ def _plain(name: str) -> str:
     return f"-{plain}" if plain else ""
 
 
-def _index(
-    contents: Contents, figures: Sequence[Figure], listed: Sequence[Table], *, charted: set[str]
-) -> str:
-    """Return the list of all files.
-
-    Args:
-        contents: Contents of the page.
-        figures: Figures whose points are in a CSV file.
-        listed: Tables.
-        charted: Files of the tables that are drawn as a chart too.
-    """
+def _index(contents: Contents, figures: Sequence[Figure], listed: Sequence[Table]) -> str:
+    """Return the list of all files."""
     comparison = contents.comparison
-    images = "svg" if missing_png() else "svg, png"
-    rows = [
-        f"| `{each.file}` | {images}, csv | {markdown_text(each.heading)} |" for each in figures
-    ]
-    for table in listed:
-        endings = f"{images}, csv, md, tex" if table.file in charted else "csv, md, tex"
-        rows.append(f"| `{table.file}` | {endings} | {markdown_text(table.caption)} |")
-    notices = [missing_png()] if missing_png() else []
+    rows = [f"| `{each.file}` | svg, csv | {markdown_text(each.heading)} |" for each in figures]
+    rows += [f"| `{each.file}` | csv, md | {markdown_text(each.caption)} |" for each in listed]
     return "\n\n".join(
         [
             f"# {markdown_text(comparison.experiment.name)}",
@@ -222,9 +184,7 @@ def _index(
             *map(markdown_text, details(comparison)),
             "\n".join(["| file | formats | contents |", "|---|---|---|", *rows]),
             "The CSV file of a figure contains the points of its lines. Intervals are 95 % "
-            "confidence intervals. The LaTeX tables need `\\usepackage{booktabs}`. If a name "
-            "contains characters that the LaTeX font lacks, use XeLaTeX or LuaLaTeX.",
-            *map(one_line, notices),
+            "confidence intervals.",
             f"Written by gdpo {gdpo.__version__} with the command `gdpo report --export`.",
             "",
         ]

@@ -12,8 +12,7 @@ from gdpo.experiments.comparison import Comparison, Outcome, details, headline
 from gdpo.experiments.reading import Experiment, Measured
 from gdpo.experiments.statistics import FEWEST_SEEDS
 from gdpo.report._charts import smoothing
-from gdpo.report._front_chart import front_chart
-from gdpo.report._front_tables import hypervolumes, variants
+from gdpo.report._front_chart import front_chart, front_table
 from gdpo.report._html import bars, finding_row, render
 from gdpo.report._run_contents import Contents, Lasting, read_contents
 from gdpo.report._run_tables import off_record
@@ -49,11 +48,10 @@ def write_report(
         comparison: The result of `gdpo.experiments.analysis.analyse`. For a single run, the page
             shows its curves, findings and rollouts without a comparison.
         file: Path of the HTML file. An existing file is replaced.
-        export: Folder for every figure (SVG, and PNG if matplotlib is installed) and every table
-            (CSV, Markdown, LaTeX). The folder must be empty or not exist. None: nothing is
-            exported.
+        export: Folder for every figure (SVG, CSV) and every table (CSV, Markdown). The folder must
+            be empty or not exist. None: nothing is exported.
         front: Two rewards. The page and the export show where the variants of each estimator end
-            in both, with intervals, and the hypervolumes. None: they do not show it.
+            in both, with intervals. None: they do not show it.
 
     Returns:
         The requested influence shares, and the shares that the rewards had.
@@ -105,9 +103,7 @@ def _page(contents: Contents) -> str:
         few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),
         trade_off=None if found is None else [reward.name for reward in found.rewards],
         front_chart=None if found is None else front_chart(found),
-        front_tables=()
-        if found is None
-        else (variants(found, for_chart=True), hypervolumes(found)),
+        front_table=None if found is None else front_table(found),
         window=smoothing(experiment.total_steps),
         curves=charts[: len(drawn)],
         survival=charts[times:weights],

@@ -93,11 +93,6 @@ class RunDirectory:
         return self.path / "report.html"
 
     @property
-    def curves(self) -> Path:
-        """Return the path of the plot of the rewards over the steps."""
-        return self.path / "curves.png"
-
-    @property
     def exists(self) -> bool:
         """Return whether the path contains a run or anything else that must not be overwritten."""
         path = self.path
@@ -125,15 +120,20 @@ class RunDirectory:
             )
         return cast("dict[str, Any]", facts)
 
-    def read_ranges(self) -> dict[str, Range | None]:
-        """Return the declared range of each reward, in the recipe's order. None: no range.
-
-        The result is empty for runs from earlier versions, which did not store ranges.
+    def read_ranges(self) -> dict[str, Range]:
+        """Return the declared range of each reward, in the recipe's order.
 
         Raises:
-            DataError: If `environment.json` is missing or not a JSON object.
+            DataError: If `environment.json` is missing or does not have the ranges.
         """
-        return described_ranges(self.read_environment().get("rewards"))
+        ranges = described_ranges(self.read_environment().get("rewards"))
+        known = {name: each for name, each in ranges.items() if each is not None}
+        if not known or len(known) < len(ranges):
+            raise DataError(
+                f"{self.environment} does not have the range of each reward, which every run of "
+                "gdpo stores under `rewards`. Restore the file"
+            )
+        return known
 
     def update_environment(self, **facts: Any) -> None:
         """Add facts to `environment.json`, or replace existing facts."""
@@ -158,6 +158,10 @@ class RunDirectory:
             return []
         lines = self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
         return [row for line in lines if (row := _parsed(line)) is not None]
+
+    def read_steps(self) -> list[dict[str, Any]]:
+        """Return the rows of `metrics.jsonl` that belong to training steps."""
+        return [row for row in self.read_metrics() if "loss" in row]
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Append a line to `metrics.jsonl`. NaN and infinities become null."""
@@ -193,7 +197,7 @@ class RunDirectory:
             write_whole(aside / self.metrics.name, _lines(later))
         if self.metrics.exists():
             write_whole(self.metrics, _lines(kept))
-        results = [] if step else [self.model, self.readme, self.report, self.curves]
+        results = [] if step else [self.model, self.readme, self.report]
         moved = [
             *self._rollouts_after(step),
             *self._checkpoints_after(step),

@@ -85,7 +85,7 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
     """
     before = run.read_environment()
     for key, (name, remedy) in _MUST_NOT_CHANGE.items():
-        if key in before and before[key] != facts[key]:
+        if before.get(key) != facts[key]:
             raise ConfigError(
                 f"{run.path} was started with {name} = {before[key]}, but the current value is "
                 f"{facts[key]}, so the steps would differ. {remedy}. The run was started with: "

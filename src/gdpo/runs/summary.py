@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from gdpo.diagnostics import Diagnosis
-from gdpo.errors import MissingExtraError
 from gdpo.recipes.models import SMOLLM2
 from gdpo.recipes.recipe import Recipe
 from gdpo.recipes.yaml import dump_yaml
@@ -89,7 +88,6 @@ def readme(
     changes: Sequence[RewardChange],
     *,
     steps: int,
-    has_curves: bool,
     diagnosis: Diagnosis | None = None,
 ) -> str:
     """Return the README of a finished run, in Markdown."""
@@ -107,9 +105,6 @@ def readme(
         else ""
     )
     rows = "\n".join(f"| {' | '.join(_cells(change))} |" for change in changes)
-    picture = (
-        "\n![mean rewards and response length over the steps](curves.png)\n" if has_curves else ""
-    )
     return f"""{front_matter(recipe, recipe.data.sources, engine=engine)}# {recipe.name}
 
 {recipe.model} trained on {", ".join(recipe.data.sources)} with `{recipe.advantage}`: task
@@ -120,7 +115,7 @@ Mean reward over the first and the last tenth of the steps:
 | reward | range | weight | start | end | change |
 |---|---|---|---|---|---|
 {rows}
-{picture}{_diagnosis_section(diagnosis)}
+{_diagnosis_section(diagnosis)}
 This is one run with one seed ({environment.get("seed")}), so it does not show which estimator is
 better.
 
@@ -187,80 +182,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02d} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
-
-
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""The Okabe-Ito colours, which are distinguishable with any type of colour vision."""
-
-
-_LENGTH_COLOUR = "#555555"
-
-
-_LENGTHS = {
-    "completions/mean_length": "response length",
-    "completions/max_length": "longest response of a step",
-}
-"""Maps each metric to the title of its panel."""
-
-
-def draw_curves(
-    path: Path, title: str, rows: Sequence[Mapping[str, Any]], rewards: Sequence[RewardChange]
-) -> None:
-    """Draw one panel per reward, and panels for the mean and the maximum response length.
-
-    Thin lines show the value of each step, and thick lines show the running mean.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plots", "to draw the curves of a run") from error
-    steps = [row for row in rows if "loss" in row]
-    panels = len(rewards) + len(_LENGTHS)
-    figure = Figure(figsize=(3.4 * panels, 3.0), dpi=150, layout="constrained")
-    figure.suptitle(title, fontsize=11, fontweight="bold")
-    axes: Any = figure.subplots(1, panels)
-    for i, reward in enumerate(rewards):
-        _panel(axes[i], steps, f"rewards/{reward.name}/mean", _COLOURS[i % len(_COLOURS)])
-        axes[i].set_title(reward.name, fontsize=10)
-        axes[i].set_ylabel(f"mean reward ({reward.low:g} to {reward.high:g})", fontsize=8)
-    for axis, (key, title) in zip(axes[len(rewards) :], _LENGTHS.items(), strict=True):
-        _panel(axis, steps, key, _LENGTH_COLOUR)
-        axis.set_title(title, fontsize=10)
-        axis.set_ylabel("tokens", fontsize=8)
-    partial = path.with_name(f".{path.stem}.partial.png")
-    figure.savefig(partial)
-    partial.replace(path)
-
-
-def _panel(axis: Any, rows: Sequence[Mapping[str, Any]], key: str, colour: str) -> None:
-    points = [(row["step"], value) for row in rows if (value := number(row, key)) is not None]
-    steps, values = [step for step, _ in points], [value for _, value in points]
-    axis.plot(steps, values, color=colour, alpha=0.35, linewidth=0.9)
-    axis.plot(steps, _running_mean(values), color=colour, linewidth=2)
-    _widen_if_flat(axis)
-    axis.set_xlabel("optimizer step", fontsize=8)
-    axis.tick_params(labelsize=8)
-    axis.grid(alpha=0.25, linewidth=0.6)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.xaxis.get_major_locator().set_params(integer=True)
-
-
-def _widen_if_flat(axis: Any) -> None:
-    """Widen the y axis of a constant line, so that rounding errors are not magnified."""
-    low, high = axis.get_ylim()
-    middle, least = (low + high) / 2, 0.05 * max(1.0, abs(low + high) / 2)
-    if high - low < least:
-        axis.set_ylim(middle - least, middle + least)
-
-
-def _running_mean(values: Sequence[float]) -> list[float]:
-    """Return the running mean over a tenth of the run. The window is shorter at both ends."""
-    half = max(1, len(values) // 20)
-    windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
-    return [sum(window) / len(window) for window in windows]
 
 
 _ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")

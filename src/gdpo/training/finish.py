@@ -1,4 +1,4 @@
-"""Writes the results of a finished run: the model, the curves and the README."""
+"""Writes the results of a finished run: the model and the README."""
 
 import os
 import shutil
@@ -12,13 +12,12 @@ from gdpo._files import write_whole
 from gdpo._text import capitalized
 from gdpo.diagnostics import Diagnosis, diagnose
 from gdpo.diagnostics.diagnosis import Severity
-from gdpo.errors import MissingExtraError
 from gdpo.recipes.recipe import Recipe
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
 from gdpo.runs.checkpoints import LIST, Checkpoint, best_checkpoint
 from gdpo.runs.directory import RunDirectory
 from gdpo.runs.environment import now
-from gdpo.runs.summary import RewardChange, draw_curves, number, readme, reward_changes
+from gdpo.runs.summary import RewardChange, number, readme, reward_changes
 from gdpo.training.preflight import Job
 
 _NO_SIGNAL = (
@@ -36,10 +35,10 @@ _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_ar
 
 
 def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
-    """Write the model, the curves and the README of a run, if its last step is finished.
+    """Write the model and the README of a run, if its last step is finished.
 
     Returns:
-        Notes for the user, for example about a missing extra.
+        Notes for the user, for example about a model that was not written.
     """
     last = run.last_checkpoint()
     if last is None or last.step < job.batches.total_steps:
@@ -54,10 +53,6 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
     changes, rows = changes_so_far(job, run), run.read_metrics()
     if rows and not any(_has_signal(row) for row in rows):
         notes.append(_NO_SIGNAL)
-    try:
-        draw_curves(run.curves, job.recipe.name, rows, changes)
-    except MissingExtraError as error:
-        notes.append(str(error))
     diagnosis = _diagnose_the_end(job, run, last.step)
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
@@ -68,7 +63,6 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
         run.read_environment() | facts,
         changes,
         steps=last.step,
-        has_curves=run.curves.exists(),
         diagnosis=diagnosis,
     )
     write_whole(run.readme, text)

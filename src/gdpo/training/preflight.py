@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gdpo.errors import ConfigError, DataError, GdpoError
+from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError
 from gdpo.recipes.batches import BatchPlan, plan_batches, sharing
 from gdpo.recipes.data import Rows, check_weights, read_data
 from gdpo.recipes.models import (
@@ -18,15 +19,12 @@ from gdpo.recipes.models import (
     SMOLLM2,
     LocatedModel,
     Tokenizer,
-    check_lora,
     context_length,
     load_tokenizer,
     locate_model,
     longest_prompt,
     make_ready,
     prompt_lengths,
-    shares_gpu_with_vllm,
-    vllm_memory,
 )
 from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.recipes.resolve import Resolved, resolve
@@ -165,8 +163,6 @@ class _Inspection:
         )
         if model is not None and tokenizer is not None and problems is not None:
             self._attempt(lambda: self._measure_prompts(model, tokenizer, problems, config))
-        if model is not None and shares_gpu_with_vllm(recipe):
-            self._attempt(lambda: self._fine(vllm_memory(model, recipe)))
         if problems is None or config is None or batches is None or model is None:
             return None
         return Job(
@@ -204,8 +200,16 @@ class _Inspection:
         self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
 
     def _describe_lora(self) -> None:
-        if description := check_lora(self.recipe):
-            self._fine(description)
+        lora = self.recipe.lora
+        if lora is None:
+            return
+        if find_spec("peft") is None:
+            raise MissingExtraError("peft", "lora", "to train with LoRA")
+        where = lora.target_modules
+        modules = where if isinstance(where, str) else ", ".join(where)
+        self._fine(
+            f"LoRA: r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout:g}, modules {modules}"
+        )
 
     def _find_place(self) -> None:
         run = RunDirectory(self.recipe.run_dir)

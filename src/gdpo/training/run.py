@@ -74,7 +74,7 @@ class RunResult:
     seconds: float
     rewards: tuple[RewardChange, ...]
     notes: tuple[str, ...] = ()
-    """Notes for the user, for example about a missing extra for the plots."""
+    """Notes for the user, for example about missing weights."""
     is_main_process: bool = True
     """Whether this process is the main process, which prints the result."""
 
@@ -364,7 +364,7 @@ def _view(job: Job, run: RunDirectory) -> RunView:
         name=job.recipe.name,
         rewards=[(reward.name, entry.factor) for reward, entry in entries],
         total_steps=job.batches.total_steps,
-        rows=[row for row in run.read_metrics() if "loss" in row],
+        rows=run.read_steps(),
     )
 
 
