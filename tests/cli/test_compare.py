@@ -1,4 +1,4 @@
-"""`gdpo compare` and `gdpo report`: wrong options are refused at once, and toys need no model."""
+"""`gdpo compare` and `gdpo report`: wrong options are refused at once."""
 
 import json
 import os
@@ -15,12 +15,8 @@ from tests.experiments.conftest import write_run
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "a recipe, or --suite toys"),
-        (["recipes/gsm8k", "--suite", "toys"], "a recipe, or --suite toys, not both"),
-        (["--suite", "toys", "--set", "a=b"], "--set"),
-        (["--suite", "games"], "--suite games"),
-        (["--suite", "toys", "--estimators", "gpdo"], "did you mean 'gdpo'"),
-        (["--suite", "toys", "--seeds", "many"], "--seeds many"),
+        (["recipes/gsm8k", "--estimators", "gpdo"], "did you mean 'gdpo'"),
+        (["recipes/gsm8k", "--seeds", "many"], "--seeds many"),
         (["recipes/gsm8k", "--seeds", "0"], "--seeds 0"),
         (["recipes/gsm8k", "--estimators", ","], "--estimators"),
         (["recipes/gsm8k", "--reach", "1.5"], "above 0 and at most 1"),
@@ -33,11 +29,9 @@ from tests.experiments.conftest import write_run
             ["recipes/gsm8k", "--estimators", "grpo", "--vary", "influence={format: 1},null"],
             "--vary influence={format: 1}: influence has no share",
         ),
-        (["--suite", "toys", "--vary", "a=1"], "--vary"),
-        (["--suite", "toys", "--front", "a,b"], "--front"),
         (["recipes/gsm8k", "--front", "format,lenght"], "no reward 'lenght'"),
         (["recipes/gsm8k", "--front", "format"], "name two rewards"),
-        (["--suite", "toys", "--estimators", "gdpo,gdpo"], "gdpo is listed twice"),
+        (["recipes/gsm8k", "--estimators", "gdpo,gdpo"], "gdpo"),
         (["recipes/gsm8k", "--estimators", "a=gdpo,a=grpo"], "a twice"),
         (["recipes/gsm8k", "--estimators", "gdpo,a=gdpo"], "'gdpo' and 'a'"),
         (["recipes/gsm8k", "--estimators", "my mine=gdpo"], "'my mine'"),
@@ -156,13 +150,10 @@ def test_an_estimator_with_a_name_of_ones_own_is_shown_by_that_name(gdpo_says, t
     assert "contrib" not in out
 
 
-@pytest.mark.parametrize("what", [["recipes/gsm8k", "--dry-run"], ["--suite", "toys"]])
-def test_the_former_option_works_with_one_notice_and_is_not_in_the_help(what, gdpo_says, tmp_path):
-    few = ["--seeds", "1", "--jobs", "1"]
-    if "--suite" not in what:
-        few += ["--output", tmp_path / "compared"]
-    former = gdpo_says("compare", *what, *few, "--arms", "grpo_no_std")
-    now = gdpo_says("compare", *what, *few, "--estimators", "grpo_no_std")
+def test_the_former_option_works_with_one_notice_and_is_not_in_the_help(gdpo_says, tmp_path):
+    few = ["recipes/gsm8k", "--dry-run", "--seeds", "1", "--output", tmp_path / "compared"]
+    former = gdpo_says("compare", *few, "--arms", "grpo_no_std")
+    now = gdpo_says("compare", *few, "--estimators", "grpo_no_std")
     assert former[:2] == now[:2]
     assert (former[0], now[2]) == (0, "")
     assert former[2].count("--estimators") == former[2].count("\n") == 1
@@ -198,27 +189,6 @@ def test_the_last_line_names_what_was_stopped_and_the_exit_code_is_not_0(
     assert last.endswith("same command to resume")
     assert process.returncode == 130
     assert not note.exists()
-
-
-@pytest.mark.slow
-def test_toys_are_compared_and_each_gets_a_page(gdpo_says, tmp_path):
-    code, out, _ = gdpo_says(
-        "compare",
-        "--suite",
-        "toys",
-        "--estimators",
-        "grpo,gdpo",
-        "--seeds",
-        "2",
-        "--jobs",
-        "1",
-        "--output",
-        str(tmp_path / "toys"),
-    )
-    assert code == 0
-    assert "escape" in out
-    assert "ten_rewards" in out
-    assert (tmp_path / "toys" / "escape.html").stat().st_size > 10_000
 
 
 def test_a_folder_of_runs_is_reported(gdpo_says, tmp_path):
