@@ -27,8 +27,6 @@ from gdpo.advantages._turns import (
     TurnRewards,
     turn_broadcast,
     turn_gdpo,
-    turn_group_centred,
-    turn_index_centred,
 )
 from gdpo.advantages.arrays import Advantages, Rewards, Weights
 from gdpo.advantages.registry import ESTIMATORS, Estimator, resolve_estimator
@@ -63,6 +61,4 @@ __all__ = [
     "saw",
     "turn_broadcast",
     "turn_gdpo",
-    "turn_group_centred",
-    "turn_index_centred",
 ]
