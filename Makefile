@@ -54,6 +54,7 @@ docs docs-serve: export NO_MKDOCS_2_WARNING := 1
 docs: export PYTHONWARNINGS := ignore:IProgress
 # The tutorials' commands write no colours and no spinners.
 docs: export TTY_COMPATIBLE := 0
+docs: export PYTHONPATH := $(CURDIR):$(PYTHONPATH)    # python -m benchmarks.toys
 docs docs-serve: export PATH := $(CURDIR)/$(BIN):$(PATH)
 docs: $(VENV)/.docs  ## Build the documentation site strictly into site/, tutorials executed
 	@rm -rf .cache/tutorials && mkdir -p .cache/tutorials    # what the tutorials write

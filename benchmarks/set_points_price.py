@@ -18,13 +18,14 @@ import argparse
 from unittest import mock
 
 import numpy as np
+from benchmarks.toys._run import run_toy
+from benchmarks.toys._toys import TOYS
 
 from gdpo._student import student_quantile
 from gdpo.advantages import AdvantageRule
 from gdpo.analysis.steps import batch_of
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.influence import Influence, pooled
-from gdpo.experiments.toys import TOYS, run_toy
 from gdpo.rollouts.readers import read_rollout_files
 
 TOYS_WITH_EQUAL_WEIGHTS = ("escape", "sparse", "duplicated", "saturating")
@@ -70,8 +71,8 @@ def trained(toy, estimator, seeds, options=None):
     """Return the curves of each reward as parts of its range, and the recorded influence."""
     kept = Recorded(toy.names)
     with mock.patch.object(AdvantageRule, "__call__", kept.calls(AdvantageRule.__call__)):
-        result = run_toy(toy, estimator, seeds=seeds, options=options)
-    curves = [(result.curves[m.name] - m.low) / (m.high - m.low) for m in toy.measured]
+        found = run_toy(toy, estimator, seeds=seeds, options=options)
+    curves = [(found[m.name] - m.low) / (m.high - m.low) for m in toy.measured]
     return np.stack(curves, axis=-1), kept
 
 

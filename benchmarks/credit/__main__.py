@@ -4,29 +4,32 @@ python -m benchmarks.credit table     # 18 estimators, groups of 3 with 4 turns,
 python -m benchmarks.credit sweep     # stopping rates, numbers of turns, sizes of groups
 python -m benchmarks.credit stale     # rollouts of an older policy, with ratios and clipping
 python -m benchmarks.credit batch     # standard deviations of the batch, drawn batches, seed 0
+python -m benchmarks.credit module:attribute    # your own estimator, for each reward and turn
 
 Prints Markdown tables. `table`, `sweep` and `stale` are exact. Shares are of the length of the true
 gradient, variances are relative to (a).
 """
 
 import argparse
-from dataclasses import replace
 
 import numpy as np
 from benchmarks.credit._batch import scaling
+from benchmarks.credit._measure import rows_of
 from benchmarks.credit._stale import FORMS, GAPS, divergence, shifted, stale
 from benchmarks.credit._subjects import SUBJECTS, as_estimator
 
+from gdpo._naming import find
 from gdpo._student import student_quantile
+from gdpo.advantages import TURN_ESTIMATORS
 from gdpo.testing._agents import (
     TurnTask,
     exact_gradient,
-    example_agent,
+    example_policy,
     example_tasks,
     list_groups,
     list_rollouts,
 )
-from gdpo.testing._credit import credit_rows, mean_gradient, no_signal
+from gdpo.testing._turn_estimators import mean_gradient, no_signal, turn_bias, with_options
 
 KINDS = ("dense", "outcome", "outcome + 1")
 
@@ -59,21 +62,32 @@ def joined(values):
     return ", ".join(map(number, values))
 
 
-def rows_of(name, rollouts, size):
-    return credit_rows(as_estimator(SUBJECTS[name]), rollouts, size=size, tasks=tasks)
+def rows_of_subject(name, rollouts, size):
+    return rows_of(as_estimator(SUBJECTS[name]), rollouts, size=size, tasks=tasks)
 
 
 def biases(subject, rollouts, groups):
     """Yield the bias for each task, NaN without a gradient. Variances would take longer."""
     for task in tasks(rollouts):
         wanted = exact_gradient(rollouts, task)
-        mean = mean_gradient(subject, rollouts, task, *groups).gradient
-        length = np.linalg.norm(wanted)
-        yield np.linalg.norm(mean - wanted) / length if length > 1e-9 else np.nan
+        mean = mean_gradient(subject, rollouts, task, *groups)
+        has_gradient = np.linalg.norm(wanted) > 1e-9
+        yield np.linalg.norm(turn_bias(mean, wanted, any_factor=False)) if has_gradient else np.nan
+
+
+def own_table(name):
+    """Print the bias for each kind of reward and each turn. The variance only without a bias."""
+    estimator = with_options(find(name, TURN_ESTIMATORS, "estimator for turns"))
+    rollouts = list_rollouts(example_policy())
+    turns = [f"turn {turn + 1}" for turn in range(rollouts.actions.shape[1])]
+    head("reward", "bias", "degrees", *turns, "variance")
+    for row in rows_of(estimator, rollouts, size=3):
+        numbers = (row.bias, row.degrees, *row.turn_bias, row.variance)
+        line(row.reward, *map(number, numbers))
 
 
 def table():
-    four, three = list_rollouts(example_agent()), list_rollouts(example_agent(turns=3))
+    four, three = list_rollouts(example_policy()), list_rollouts(example_policy(turns=3))
     eights = list_groups(three, 8)
     print("Probability of reaching each turn:", joined(four.reached))
     kinds = ", ".join(KINDS)
@@ -87,7 +101,7 @@ def table():
         "equal outcome",
     )
     for name, subject in SUBJECTS.items():
-        rows = rows_of(name, four, 3)
+        rows = rows_of_subject(name, four, 3)
         line(
             name,
             joined(row.bias for row in rows),
@@ -113,11 +127,11 @@ def sweep():
     print(f"Bias for {', '.join(KINDS)}; variance for D. Groups of 3, 4 turns, stop 0.4")
     head("setting", *SWEPT)
     for name, agent, size in settings:
-        rollouts = list_rollouts(example_agent(**agent))
+        rollouts = list_rollouts(example_policy(**agent))
         groups, cells = list_groups(rollouts, size), []
         for each in SWEPT:
             if each.startswith("D:"):
-                cells.append(joined(row.variance for row in rows_of(each, rollouts, size)))
+                cells.append(joined(row.variance for row in rows_of_subject(each, rollouts, size)))
             else:
                 cells.append(joined(biases(as_estimator(SUBJECTS[each]), rollouts, groups)))
         line(name, *cells)
@@ -128,7 +142,7 @@ STALE = [name for name in SUBJECTS if name.split(":")[0] in ("a", "b1", "c1", "d
 
 def stale_table(seeds):
     """Print bias and degrees of the gradient from groups that an older policy sampled."""
-    policy = example_agent().policy
+    policy = example_policy()
     behind = [[shifted(policy, gap, seed) for seed in range(seeds)] for gap in GAPS]
     apart = [np.mean([divergence(policy, old) for old in olds], axis=0) for olds in behind]
     print(f"Mean over {seeds} directions of the older policy. Groups of 3.")
@@ -155,24 +169,26 @@ def _cells(found):
 
 
 def batch_table():
-    rollouts = list_rollouts(example_agent(turns=3))
+    rollouts = list_rollouts(example_policy(turns=3))
     for name, weights in (("dense", (1.0,)), ("outcome", (1.0,)), ("three", (1.0, 2.0, 0.5))):
         print(f"\n{name}: degrees (noise), T = 3, G = 8\n")
         head("divided by", "8 prompts", "64 prompts", "512 prompts")
         task = next(task for task in example_tasks(rollouts) if task.name == name)
-        for divided, cells in scaling(rollouts, replace(task, weights=weights), size=8):
+        for divided, cells in scaling(rollouts, task._replace(weights=weights), size=8):
             line(divided, *(f"{degrees:.2f} ({noise:.2f})" for degrees, noise in cells))
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.credit")
-    parser.add_argument("what", choices=["table", "sweep", "stale", "batch"])
+    parser.add_argument("what", help="table, sweep, stale, batch, or an estimator for turns")
     parser.add_argument("--seeds", type=int, default=8, help="directions of the older policy")
     given = parser.parse_args()
     if given.what == "stale":
         stale_table(given.seeds)
+    elif given.what in (tables := {"table": table, "sweep": sweep, "batch": batch_table}):
+        tables[given.what]()
     else:
-        {"table": table, "sweep": sweep, "batch": batch_table}[given.what]()
+        own_table(given.what)
 
 
 if __name__ == "__main__":

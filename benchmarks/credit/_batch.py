@@ -1,12 +1,10 @@
 """Measures directions of `turn_gdpo` whose advantages are divided by standard deviations."""
 
-from dataclasses import replace
-
 import numpy as np
+from benchmarks.credit._measure import angle, sampled_gradient
 
 from gdpo.advantages import turn_gdpo
 from gdpo.testing._agents import exact_gradient, list_groups
-from gdpo.testing._credit import angle, sampled_gradient
 
 _AXES = {
     "batch std of each reward": (0, 1, 2),
@@ -52,7 +50,7 @@ def scaling(rollouts, task, *, size):
     Degrees are those between the mean gradient and that of the sum of w J / std.
     """
     weights = task.weights
-    aim = replace(task, weights=tuple(weights / limits(rollouts, task, size)))
+    aim = task._replace(weights=tuple(weights / limits(rollouts, task, size)))
     subjects = {name: divided(axes, weights) for name, axes in _AXES.items()}
     subjects["the same, then the batch step (turn_gdpo)"] = lambda rewards, _weights, *, turns: (
         turn_gdpo(rewards, weights, turns=turns)
@@ -60,6 +58,6 @@ def scaling(rollouts, task, *, size):
     for name, subject in subjects.items():
         cells = []
         for batch in (8, 64, 512):
-            mean = sampled_gradient(subject, rollouts, aim, size=size, batch=batch)
-            cells.append((angle(mean.gradient, exact_gradient(rollouts, aim)), mean.noise))
+            mean, noise = sampled_gradient(subject, rollouts, aim, size=size, batch=batch)
+            cells.append((angle(mean, exact_gradient(rollouts, aim)), noise))
         yield name, cells

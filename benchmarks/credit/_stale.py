@@ -1,16 +1,10 @@
 """Computes exact gradients from groups that an older policy sampled."""
 
 import numpy as np
+from benchmarks.credit._measure import angle
 from benchmarks.credit._subjects import as_estimator
 
-from gdpo.testing._agents import (
-    TurnAgent,
-    exact_gradient,
-    example_tasks,
-    list_groups,
-    list_rollouts,
-)
-from gdpo.testing._credit import angle
+from gdpo.testing._agents import exact_gradient, example_tasks, list_groups, list_rollouts
 
 GAPS = (0.0, 0.1, 0.2, 0.5, 1.0)
 """Standard deviations of the difference between the logits of the older and the trained policy."""
@@ -42,7 +36,7 @@ def _ratios(policy, old, rollouts):
 
 def divergence(policy, old):
     """Return the KL divergence per turn of the older policy, and how many ratios are clipped."""
-    rollouts = list_rollouts(TurnAgent(old))
+    rollouts = list_rollouts(old)
     ratio, there = _ratios(policy, old, rollouts), rollouts.actions >= 0
     weight = rollouts.probability[:, None] * there / rollouts.reached.sum()
     return -np.sum(weight * np.log(ratio)), np.sum(weight * (np.abs(ratio - 1) > _CLIP))
@@ -50,8 +44,8 @@ def divergence(policy, old):
 
 def stale(subject, policy, old, kind, size=3):
     """Return bias, degrees and variance for each form of the gradient."""
-    trained = list_rollouts(TurnAgent(policy))
-    sampled = list_rollouts(TurnAgent(old))  # in the same order
+    trained = list_rollouts(policy)
+    sampled = list_rollouts(old)  # in the same order
     (task,) = (each for each in example_tasks(trained) if each.name == kind)
     groups, chance = list_groups(sampled, size)
     a = as_estimator(subject)(task.rewards[groups], [1.0], turns=trained.turns[groups])

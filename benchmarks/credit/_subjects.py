@@ -167,15 +167,12 @@ SUBJECTS = {
 
 
 def as_estimator(subject):
-    """Return the function as an estimator for turns.
+    """Return the function as an estimator for turns. A last reward of weight 0 is the state."""
 
-    The first reward is the reward. The second one, if there is one, is the state of each turn.
-    """
-
-    def estimator(rewards, _weights, *, turns):
+    def estimator(rewards, weights, *, turns):
         there = np.arange(rewards.shape[2]) < np.asarray(turns)[:, :, None]
-        earned = np.where(there, rewards[..., 0], 0.0)
-        states = rewards[..., 1] if rewards.shape[3] > 1 else np.zeros(earned.shape)
+        earned = np.where(there, np.where(there[..., None], rewards, 0.0) @ np.asarray(weights), 0)
+        states = rewards[..., -1] if weights[-1] == 0 else np.zeros(earned.shape)
         return there * subject(earned, there, states)
 
     return estimator

@@ -2,7 +2,6 @@
 
     python -m benchmarks.study [PART ...] [--seeds 10] [--jobs 2] [--output FOLDER]
 
-- kit: the toys with 20 seeds and every estimator.
 - tools: the demo's tool calling with two rewards and a policy of 0.4 M parameters.
 - maths: stories like GSM8K's with three rewards and a policy of the same size.
 - map: tools again, from a policy that saw a quarter as many well-formed texts, over learning rates
@@ -21,7 +20,7 @@ from pathlib import Path
 from benchmarks.study._map import draw_map, map_cells, map_table
 from benchmarks.study._recipes import OFTEN, RARELY, maths_recipe, tools_recipe
 from benchmarks.study._requested import FIXED, asked, requested_table
-from benchmarks.study._tables import kit_tables, outcome_table
+from benchmarks.study._tables import outcome_table
 from rich.console import Console
 
 from gdpo.experiments.analysis import analyse
@@ -53,7 +52,7 @@ MAP_ESTIMATORS = (
     "per_reward_batch_std",
 )
 
-PARTS = ("kit", "tools", "maths", "map", "requested")
+PARTS = ("tools", "maths", "map", "requested")
 
 _FIRST_SEED = 1
 
@@ -88,7 +87,6 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     parser.add_argument("--seeds", type=int, default=10, help="seeds of tools and maths")
     parser.add_argument("--map-seeds", type=int, default=5, help="seeds of each cell of the map")
-    parser.add_argument("--toy-seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--output", type=Path, default=Path("runs/study"), help="%(default)s")
     parser.add_argument("--tables", action="store_true", help="print the tables of existing runs")
@@ -97,8 +95,6 @@ def main():
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
     parts, output = options.parts or PARTS, options.output.absolute()
-    if "kit" in parts:
-        print(kit_tables(options.toy_seeds, options.jobs))
     recipes = {
         "tools": partial(tools_recipe, well_formed=OFTEN),
         "maths": maths_recipe,

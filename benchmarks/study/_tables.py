@@ -2,16 +2,6 @@
 
 from math import isnan
 
-from gdpo.advantages import ESTIMATORS
-from gdpo.experiments.toys import suite, table
-
-
-def kit_tables(seeds, jobs):
-    """Return the results of the toys for every estimator that needs no options."""
-    estimators = [name for name in ESTIMATORS if name != "constrained_grpo"]
-    done = suite(estimators, range(seeds), processes=jobs)
-    return table(done)
-
 
 def outcome_table(comparison):
     """Return a line for each reward and estimator: end, difference, and steps to 80 %."""

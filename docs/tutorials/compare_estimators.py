@@ -13,14 +13,10 @@
 # ## Small problems
 #
 # A [toy](../reference/toys.md) is a policy with a few parameters and one or more rewards. Its exact
-# gradient is known, and a run takes well under a second.
+# gradient is known, and a run takes well under a second. The toys are in a clone of the repository.
 
-# %%
-from gdpo.experiments.toys import TOYS, suite, table
-
-chosen = [TOYS["opposed"], TOYS["ten_rewards"], TOYS["escape"]]
-experiments = suite(["grpo", "gdpo"], range(10), toys=chosen, processes=1)
-print(table(experiments))
+# %% language="bash"
+# python -m benchmarks.toys --estimators grpo,gdpo --seeds 10 --toys opposed,ten_rewards,escape
 
 # %% [markdown]
 # Each cell shows the step at which a reward reached 80 % of its range: the median and the range over
@@ -33,18 +29,8 @@ print(table(experiments))
 #   seeds overlap.
 # - `escape`: both estimators need about the same number of steps. Ten seeds show no difference.
 #
-# ## Test the difference
+# The line after each table is the conclusion, from confidence intervals and p-values.
 #
-# `analyse` computes confidence intervals and p-values, and `headline` returns the conclusion.
-
-# %%
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.comparison import headline
-
-for experiment in experiments.values():
-    print(f"{experiment.name}: {headline(analyse(experiment))}")
-
-# %% [markdown]
 # ## Check the number of seeds before you train
 #
 # `--dry-run` prints the planned runs and what they can show. Three seeds for each estimator are too

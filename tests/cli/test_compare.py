@@ -1,4 +1,4 @@
-"""`gdpo compare` and `gdpo report`: wrong options are refused at once, and toys need no model."""
+"""`gdpo compare` and `gdpo report`: wrong options are refused at once."""
 
 import json
 import os
@@ -15,12 +15,8 @@ from tests.experiments.conftest import write_run
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "a recipe, or --suite toys"),
-        (["recipes/gsm8k", "--suite", "toys"], "a recipe, or --suite toys, not both"),
-        (["--suite", "toys", "--set", "a=b"], "--set"),
-        (["--suite", "games"], "--suite games"),
-        (["--suite", "toys", "--estimators", "gpdo"], "did you mean 'gdpo'"),
-        (["--suite", "toys", "--seeds", "many"], "--seeds many"),
+        (["recipes/gsm8k", "--estimators", "gpdo"], "did you mean 'gdpo'"),
+        (["recipes/gsm8k", "--seeds", "many"], "--seeds many"),
         (["recipes/gsm8k", "--seeds", "0"], "--seeds 0"),
         (["recipes/gsm8k", "--estimators", ","], "--estimators"),
         (["recipes/gsm8k", "--reach", "1.5"], "above 0 and at most 1"),
@@ -33,11 +29,9 @@ from tests.experiments.conftest import write_run
             ["recipes/gsm8k", "--estimators", "grpo", "--vary", "influence={format: 1},null"],
             "--vary influence={format: 1}: influence has no share",
         ),
-        (["--suite", "toys", "--vary", "a=1"], "--vary"),
-        (["--suite", "toys", "--front", "a,b"], "--front"),
         (["recipes/gsm8k", "--front", "format,lenght"], "no reward 'lenght'"),
         (["recipes/gsm8k", "--front", "format"], "name two rewards"),
-        (["--suite", "toys", "--estimators", "gdpo,gdpo"], "gdpo is listed twice"),
+        (["recipes/gsm8k", "--estimators", "gdpo,gdpo"], "gdpo"),
         (["recipes/gsm8k", "--estimators", "a=gdpo,a=grpo"], "a twice"),
         (["recipes/gsm8k", "--estimators", "gdpo,a=gdpo"], "'gdpo' and 'a'"),
         (["recipes/gsm8k", "--estimators", "my mine=gdpo"], "'my mine'"),
@@ -182,27 +176,6 @@ def test_the_last_line_names_what_was_stopped_and_the_exit_code_is_not_0(
     assert last.endswith("same command to resume")
     assert process.returncode == 130
     assert not note.exists()
-
-
-@pytest.mark.slow
-def test_toys_are_compared_and_each_gets_a_page(gdpo_says, tmp_path):
-    code, out, _ = gdpo_says(
-        "compare",
-        "--suite",
-        "toys",
-        "--estimators",
-        "grpo,gdpo",
-        "--seeds",
-        "2",
-        "--jobs",
-        "1",
-        "--output",
-        str(tmp_path / "toys"),
-    )
-    assert code == 0
-    assert "escape" in out
-    assert "ten_rewards" in out
-    assert (tmp_path / "toys" / "escape.html").stat().st_size > 10_000
 
 
 def test_a_folder_of_runs_is_reported(gdpo_says, tmp_path):

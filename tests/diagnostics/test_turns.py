@@ -4,6 +4,7 @@ from math import nan
 
 import numpy as np
 import pytest
+from benchmarks.credit._subjects import as_estimator, index_centred
 from benchmarks.turn_findings import HEALTHY, NAMES, PLANTED, of_batch, of_run, per_turn
 
 from gdpo.advantages import TURN_ESTIMATORS, gdpo, turn_gdpo
@@ -304,7 +305,8 @@ def test_a_reward_of_every_turn_that_longer_rollouts_get_less_of_makes_fewer_tur
 
 def test_advantages_that_do_not_follow_the_number_of_turns_make_neither_better():
     rewards, counts = planted("paid per turn, 1.2 times the end")
-    assert kinds(rewards, counts, estimator="turn_index_centred") == set()
+    centred = as_estimator(index_centred)(rewards, np.ones(2), turns=counts)
+    assert kinds(rewards, counts, advantages=centred) == set()
     unrelated = np.random.default_rng(1).standard_normal(counts.shape)
     assert kinds(rewards, counts, advantages=unrelated) == set()
     against = -turn_gdpo(rewards, [1, 1], turns=counts)

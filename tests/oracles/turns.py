@@ -59,27 +59,6 @@ def _broadcast(earned):
     return result
 
 
-def _index_centred(earned):
-    longest = max((len(values) for values in earned if values is not None), default=0)
-    means = [
-        _mean([values[s] for values in earned if values is not None and s < len(values)])
-        for s in range(longest)
-    ]
-    return [
-        None if values is None else _to_go([v - means[s] for s, v in enumerate(values)])
-        for values in earned
-    ]
-
-
-def _group_centred(earned):
-    g = [None if values is None else _to_go(values) for values in earned]
-    known = [values for values in g if values is not None]
-    if len(known) < 2:
-        return [None if values is None else [0.0] * len(values) for values in earned]
-    mean = _mean([v for values in known for v in values])
-    return [None if values is None else [v - mean for v in values] for values in g]
-
-
 def _std(values):
     """Return the standard deviation about 0; less than the rounding of these loops is 0."""
     if len(values) < 2:
@@ -137,11 +116,3 @@ def turn_gdpo(rewards, weights, *, turns, outcome=None, scales=None, noise_floor
 
 def turn_broadcast(rewards, weights, *, turns, scales=None, noise_floor=None):
     return _scaled(_broadcast, rewards, weights, turns, None, scales, noise_floor)
-
-
-def turn_index_centred(rewards, weights, *, turns, outcome=None, scales=None, noise_floor=None):
-    return _scaled(_index_centred, rewards, weights, turns, outcome, scales, noise_floor)
-
-
-def turn_group_centred(rewards, weights, *, turns, outcome=None, scales=None, noise_floor=None):
-    return _scaled(_group_centred, rewards, weights, turns, outcome, scales, noise_floor)

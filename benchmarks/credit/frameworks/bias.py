@@ -1,4 +1,4 @@
-"""Measures the bias of an estimator for turns: with `gdpo.testing`, and as a closed form.
+"""Measures the bias of an estimator for turns: with `benchmarks.credit`, and as a closed form.
 
 The closed form uses agents that continue after turn t with probability `go[t]` and earn `paid[t]`.
 The gradient of such an agent has two parts for each turn: through the reward of the turn (`own`),
@@ -8,13 +8,17 @@ and through reaching later turns (`reach`).
 import json
 import sys
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gdpo.testing import measure_credit
+from gdpo.testing._agents import example_policy, list_rollouts
+from gdpo.testing._turn_estimators import no_signal, with_options
+
+sys.path.append(str(Path(__file__).parents[3]))
+from benchmarks.credit._measure import rows_of
 
 SIZE = 3
 """Rollouts per group."""
@@ -37,7 +41,7 @@ ROUNDING = 1e-5
 """Most frameworks compute in float32."""
 
 TASKS = ("outcome", "outcome + 1")
-"""The tasks of `gdpo.testing` that are printed. The closed form covers rewards of every turn."""
+"""The tasks that are printed. The closed form covers rewards of every turn."""
 
 
 @dataclass(frozen=True)
@@ -112,21 +116,20 @@ def closed_form(gradients):
 
 
 def measured(subject):
-    """Return the gradient of the smallest case, a closed form, and the verdict of the oracle."""
-    exact = not subject.batch
+    """Return the gradient of the smallest case, a closed form, and the bias of the tasks."""
+    exact, rollouts = not subject.batch, list_rollouts(example_policy())
     gradients = [expected(subject.estimator, *agent) for agent in AGENTS] if exact else []
-    credit = partial(measure_credit, subject.estimator, size=SIZE, bias=ROUNDING)
-    found = credit(any_factor=subject.scaled) if exact else credit(batch=BATCH)
-    rows = {row.reward: row for row in found.rows}
+    estimator = with_options(subject.estimator, {})
+    batch = None if exact else BATCH
+    found = rows_of(estimator, rollouts, size=SIZE, batch=batch, any_factor=subject.scaled)
+    rows = {row.reward: row for row in found}
     return {
         "smallest": float(gradients[0][0]) if exact else None,
         "closed": closed_form(gradients) if exact and not subject.scaled else None,
         "bias": [rows[task].bias for task in TASKS],
         "degrees": [rows[task].degrees for task in TASKS],
-        "noise": max(rows[task].noise or 0.0 for task in TASKS),
-        "no_signal": found.no_signal,
-        "unbiased": found.unbiased,
-        "reason": found.reason,
+        "noise": max(rows[task].noise for task in TASKS),
+        "no_signal": no_signal(estimator, rollouts.actions.shape[1], SIZE)[0],
     }
 
 

@@ -15,8 +15,6 @@ from gdpo.advantages._turns import (
     TurnRewards,
     turn_broadcast,
     turn_gdpo,
-    turn_group_centred,
-    turn_index_centred,
 )
 from gdpo.advantages._types import Advantages, Rewards, Weights
 from gdpo.advantages.estimators import ESTIMATORS, Estimator
@@ -39,8 +37,6 @@ __all__ = [
     "resolve_estimator",
     "turn_broadcast",
     "turn_gdpo",
-    "turn_group_centred",
-    "turn_index_centred",
 ]
 
 

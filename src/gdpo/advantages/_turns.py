@@ -81,16 +81,16 @@ class _Batch:
         alive = xp.sum(there, axis=SAMPLES, keepdims=True)
         return xp.where(alive > 0, alive, 1.0)
 
-    def rounded(self, values: Any, size: Any) -> Rounded:
-        """Return values, NaN where they do not count, with a rounding error for their size."""
-        xp = namespace(values)
+    def to_go(self) -> Rounded:
+        """Return what each rollout earns from each turn on, NaN where it does not count."""
+        xp, values, size = (
+            namespace(self.earned),
+            _from_here(self.earned),
+            _from_here(abs(self.earned)),
+        )
         typical = xp.sum(size, axis=SAMPLES, keepdims=True) / self.alive()
         values = values if self.complete else xp.where(self.counts, values, xp.nan)
         return Rounded(values, self.eps * typical, self.complete)
-
-    def to_go(self) -> Rounded:
-        """Return what each rollout earns from each turn on."""
-        return self.rounded(_from_here(self.earned), _from_here(abs(self.earned)))
 
 
 def turn_gdpo(
@@ -136,8 +136,8 @@ def turn_gdpo(
 
     We know of no paper that describes this estimator. TRL's GRPO and RLOO trainers have one
     advantage per rollout, and no estimator of verl 0.9.1 reads the turn rewards that verl collects.
-    PipelineRL and Atropos center the rewards of each turn index (see `turn_index_centred`), which
-    is biased if the number of turns depends on the policy.
+    PipelineRL and Atropos center the rewards of each turn index, which is biased if the number of
+    turns depends on the policy.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
@@ -232,135 +232,12 @@ def turn_broadcast(
     return _scaled(batch, _totals(batch), rewards, scales, noise_floor, max_advantage)
 
 
-def turn_index_centred(
-    rewards: TurnRewards,
-    weights: Weights,
-    *,
-    turns: TurnCounts,
-    outcome: Sequence[bool] | None = None,
-    scales: PerReward = None,
-    noise_floor: PerReward = None,
-    max_advantage: Number | None = None,
-) -> TurnAdvantages:
-    r"""Center the rewards of each turn index in the group, and sum them from the turn on. Biased.
-
-    $$ a_{i,t} = \sum_{s \ge t} (r_{i,s} - \mu_s), $$
-
-    where $\mu_s$ is the mean of the rollouts that took turn $s$, scaled as in `turn_gdpo`.
-
-    **Biased if the policy influences the number of turns.** The action at turn $t$ determines how
-    many means are subtracted. With $m_s$ the expected reward of turn $s$ among the rollouts that
-    take the turn and $q_s$ the probability of taking it, the true gradient is
-    $\sum_s q_s \nabla m_s + \sum_s m_s \nabla q_s$, and large groups estimate only the first sum.
-    Taking a turn that pays is not reinforced. Example: the policy continues with probability ½, and
-    turn 2 pays ½. The gradient is 0.125, the estimate is 0. In groups of $G$, the term of turn $s$
-    is also multiplied by $1 - (1 - (1 - q_s)^G) / (G q_s)$, because the rollout is in its own mean.
-    With a fixed number of turns, only the factor $(G - 1) / G$ remains.
-
-    Args:
-        rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
-        weights: One weight per reward, or weights `[prompt, reward]`.
-        turns: Number of turns that each rollout took, `[prompt, sample]`.
-        outcome: One boolean per reward that is broadcast, as in `turn_gdpo` and for the outcome of
-            MT-GRPO. None: no such reward.
-        scales: Fixed divisors, one per reward, as in `turn_gdpo`. None: use the batch.
-        noise_floor: Minimum standard deviation of each reward, as in `turn_gdpo`. None: no floor.
-        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
-            clipping.
-
-    Returns:
-        Dimensionless advantages, `[prompt, sample, turn]`, with 0 at turns that were not taken.
-
-    Raises:
-        DataError: As in `turn_gdpo`.
-        ConfigError: As in `turn_gdpo`.
-
-    References:
-        The centering follows descriptions of MT-GRPO (https://arxiv.org/abs/2505.11821; only
-        secondary ones could be read) and verl's issue 7244, without a division by the standard
-        deviation of each turn.
-
-    Examples:
-        >>> import numpy as np
-        >>> r = np.array([[[[1.0], [0.0]], [[0.0], [3.0]]]])
-        >>> turn_index_centred(r, [1], turns=[[1, 2]], scales=[1])
-        array([[[ 0.5,  0. ],
-                [-0.5,  0. ]]])
-    """
-    batch = _prepared(rewards, weights, turns)
-    xp = namespace(batch.earned)
-    c = centre(batch.rounded(batch.earned, abs(batch.earned)), over=SAMPLES)
-    added = _from_here(xp.where(batch.counts, c.values, 0.0))
-    a = batch.rounded(added, added)
-    a = Rounded(a.values, _from_here(c.error), a.complete)
-    a = _with_outcomes(batch, a, outcome)
-    return _scaled(batch, a, rewards, scales, noise_floor, max_advantage)
-
-
-def turn_group_centred(
-    rewards: TurnRewards,
-    weights: Weights,
-    *,
-    turns: TurnCounts,
-    outcome: Sequence[bool] | None = None,
-    scales: PerReward = None,
-    noise_floor: PerReward = None,
-    max_advantage: Number | None = None,
-) -> TurnAdvantages:
-    r"""Subtract the group's mean over all turns from each return-to-go. Biased.
-
-    $$ a_{i,t} = G_{i,t} - \frac{\sum_{j,s} G_{j,s}}{\sum_j T_j}, $$
-
-    where $T_j$ is the number of turns of rollout $j$, scaled as in `turn_gdpo`.
-
-    **Biased**: the mean contains the rollout's own later rewards, and its divisor contains the
-    rollout's number of turns, so the actions change the baseline. The bias is smaller in larger
-    groups. If all rewards are 1, early turns still get positive and late turns negative
-    advantages, because fewer rewards remain. A constant that is added to an outcome has no effect.
-
-    Args:
-        rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
-        weights: One weight per reward, or weights `[prompt, reward]`.
-        turns: Number of turns that each rollout took, `[prompt, sample]`.
-        outcome: One boolean per reward that is broadcast, as in `turn_gdpo`. None: no such reward.
-        scales: Fixed divisors, one per reward, as in `turn_gdpo`. None: use the batch.
-        noise_floor: Minimum standard deviation of each reward, as in `turn_gdpo`. None: no floor.
-        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
-            clipping.
-
-    Returns:
-        Dimensionless advantages, `[prompt, sample, turn]`, with 0 at turns that were not taken and
-        in groups of one.
-
-    Raises:
-        DataError: As in `turn_gdpo`.
-        ConfigError: As in `turn_gdpo`.
-
-    References:
-        Pull request 1554 of verifiers computes this form, up to a standard deviation. It is also
-        attributed to GTPO (https://arxiv.org/abs/2511.14846), whose text could not be read.
-
-    Examples:
-        >>> import numpy as np
-        >>> r = np.array([[[[1.0], [0.0]], [[0.0], [4.0]]]])
-        >>> turn_group_centred(r, [1], turns=[[1, 2]], scales=[1])
-        array([[[-2.,  0.],
-                [ 1.,  1.]]])
-    """
-    batch = _prepared(rewards, weights, turns)
-    a = centre(batch.to_go(), over=(SAMPLES, _TURNS))
-    a = times(a, namespace(a.values).astype(batch.alive()[:1, ...] > 1, a.values.dtype))
-    a = _with_outcomes(batch, a, outcome)
-    return _scaled(batch, a, rewards, scales, noise_floor, max_advantage)
-
-
 TurnEstimator: TypeAlias = Callable[..., Any]
 """`(rewards[prompt, sample, turn, reward], weights[reward], *, turns[prompt, sample], options) ->
 advantages[prompt, sample, turn]`"""
 
 TURN_ESTIMATORS: dict[str, TurnEstimator] = {
-    estimator.__name__: estimator
-    for estimator in (turn_gdpo, turn_broadcast, turn_index_centred, turn_group_centred)
+    estimator.__name__: estimator for estimator in (turn_gdpo, turn_broadcast)
 }
 
 

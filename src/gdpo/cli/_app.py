@@ -22,7 +22,6 @@ from gdpo.cli._unknown_option import error_panel
 from gdpo.cli.analyze import analyze
 from gdpo.cli.check import check
 from gdpo.cli.compare import compare
-from gdpo.cli.credit import credit
 from gdpo.cli.demo import demo
 from gdpo.cli.evaluate import evaluate
 from gdpo.cli.init import init
@@ -42,8 +41,7 @@ _HELP = """Train a language model on several rewards with GDPO, and measure what
 Start with `gdpo analyze --example`, which shows the influence of each reward in a recorded run.
 Then run `gdpo analyze FOLDER` on a run of your own. To compare GRPO and GDPO on a tiny model, run
 `gdpo demo` (on the CPU, no download). To train your own model, choose a shipped recipe (`gdpo
-recipes ls`) or create a project (`gdpo init`), then run `gdpo check` and `gdpo train`. To test
-advantages per turn of your own for bias, run `gdpo credit module:attribute`.
+recipes ls`) or create a project (`gdpo init`), then run `gdpo check` and `gdpo train`.
 """
 
 app = App(
@@ -57,7 +55,6 @@ app = App(
 for _verb in (demo, analyze, init, recipes, check, train, compare, report, evaluate):
     app.command(_verb)
 app.command(launch)
-app.command(credit)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import Progress
 
 from gdpo._files import is_full
 from gdpo.advantages import ESTIMATORS
@@ -28,7 +26,6 @@ from gdpo.experiments.grid import (
 )
 from gdpo.experiments.reading import LOGS, read_experiment
 from gdpo.experiments.threshold import REACHED
-from gdpo.experiments.toys import suite, table
 from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
@@ -186,43 +183,6 @@ def make_report(
     console.print(f"report: {file}", markup=False, soft_wrap=True)
     if export is not None:
         console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)
-
-
-def compare_toys(
-    estimators: str, seeds: str, output: Path | None, console: Console, *, jobs: int | None
-) -> None:
-    """Train on the toy problems, print when each reward reached its threshold, and write reports.
-
-    Raises:
-        ConfigError: If an argument is invalid. Arguments are checked before training starts.
-    """
-    labels, numbers = _labels(estimators), _seeds(seeds)
-    with Progress(console=console, transient=True) as progress:
-        shown = progress.add_task("", total=None)
-        done = suite(
-            labels,
-            numbers,
-            processes=jobs or _cores(),
-            folder=output or Path("toys"),
-            progress=lambda count, total, toy, label: progress.update(
-                shown, completed=count, total=total, description=f"{toy}, {label}"
-            ),
-        )
-    if console.is_terminal:
-        console.print(Markdown(table(done)))
-    else:  # do not wrap lines, because a program may read the output
-        console.print(table(done), markup=False, soft_wrap=True)
-    console.print(
-        "Steps until a reward reached 80 % of its range: median [range over seeds],\n"
-        "and the number of seeds that never did.",
-        markup=False,
-        soft_wrap=True,
-    )
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        for name, experiment in done.items():
-            write_report(analyse(experiment), output / f"{name}.html")
-        console.print(f"reports: {output}", markup=False, soft_wrap=True)
 
 
 def _labels(estimators: str) -> list[str]:

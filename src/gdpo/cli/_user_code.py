@@ -1,21 +1,13 @@
-"""Reports code of the user that ends the process, or that does not return."""
+"""Reports code of the user that ends the process."""
 
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from functools import wraps
-from threading import Timer
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from gdpo._text import one_line
 from gdpo.cli._codes import MISTAKE
-
-_PATIENCE_S = 5.0
-"""Number of seconds after which a message says what the command waits for."""
-
-_LIMIT_S = 600.0
-"""Number of seconds after which a call that does not return ends the command."""
 
 _leave = os._exit
 
@@ -40,47 +32,6 @@ def exits_reported() -> Generator[None]:
         yield
     finally:
         os._exit = _leave
-
-
-@contextmanager
-def patient(name: str) -> Generator[Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    """Print what the command waits for after some seconds.
-
-    Args:
-        name: What the command waits for, as shown in messages.
-
-    Yields:
-        A function that limits the time of each call of another function.
-    """
-
-    def too_long() -> None:
-        _say(f"{name} did not return within {_LIMIT_S:g} s: make it faster, or end its loop")
-        _leave(MISTAKE)
-
-    def limited(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def call(*arguments: Any, **options: Any) -> Any:
-            with _timer(_LIMIT_S, too_long):
-                return function(*arguments, **options)
-
-        return call
-
-    def waiting() -> None:
-        _say(f"waiting for {name}. Stops if a single call takes {_LIMIT_S:g} s")
-
-    with _timer(_PATIENCE_S, waiting):
-        yield limited
-
-
-@contextmanager
-def _timer(seconds: float, action: Callable[[], None]) -> Generator[None]:
-    timer = Timer(seconds, action)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _say(message: str) -> None:

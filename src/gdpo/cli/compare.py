@@ -8,13 +8,12 @@ from cyclopts.validators import Number
 
 
 def compare(
-    recipe: Path | None = None,
+    recipe: Path,
     /,
     *,
     estimators: str | None = None,
     vary: Annotated[list[str] | None, Parameter(negative=())] = None,
     seeds: str | None = None,
-    suite: str | None = None,
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     jobs: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     output: Path | None = None,
@@ -41,19 +40,16 @@ def compare(
         recipe: Recipe file (YAML), or a folder that contains a `recipe.yaml`.
         estimators: Comma-separated estimators, or `all`. The first estimator is the baseline. To
             use your own estimator, write NAME=MODULE:FUNCTION, as in
-            `mine=my_module:my_estimator`. Default: grpo,gdpo (with --suite: all).
+            `mine=my_module:my_estimator`. Default: grpo,gdpo.
         vary: Recipe key with its comma-separated values, as in `--vary
             rewards.length.weight=1,0.5`. Can be repeated. Every combination of values is trained
             with each estimator.
-        seeds: Number of seeds (5 means seeds 1 to 5), or comma-separated seeds. Default: 5 (with
-            --suite: 20).
-        suite: Compare on seven small problems instead of a recipe. The only suite is `toys`. Needs
-            no GPU.
+        seeds: Number of seeds (5 means seeds 1 to 5), or comma-separated seeds. Default: 5.
         set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
         jobs: Number of runs to train in parallel. Default: one per device in CUDA_VISIBLE_DEVICES,
             or one per CPU core if there is no GPU.
         output: Folder to write the comparison to. Default: `<task>-compare` in the recipe's
-            `runs_dir`. With --suite, HTML reports are written only if --output is set.
+            `runs_dir`.
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
         front: Two rewards, as in `--front correctness,length`. Prints their final values for each
@@ -66,24 +62,9 @@ def compare(
             Needs no GPU, data or network.
     """
     from gdpo._terminal import terminal
-    from gdpo.cli._comparing import compare_recipe, compare_toys
-    from gdpo.errors import ConfigError
+    from gdpo.cli._comparing import compare_recipe
 
     console = terminal()
-    if suite not in (None, "toys"):
-        raise ConfigError(f"--suite {suite}: the only suite is toys. Use --suite toys")
-    if (recipe is None) == (suite is None):
-        raise ConfigError(
-            "pass a recipe, or --suite toys" + ("" if recipe is None else ", not both")
-        )
-    if recipe is None:
-        if set or vary or price or front or retry_failed or dry_run or reach is not None:
-            raise ConfigError(
-                "--suite toys does not take --set, --vary, --front, --price, --reach, "
-                "--retry-failed or --dry-run: remove them, or pass a recipe"
-            )
-        compare_toys(estimators or "all", seeds or "20", output, console, jobs=jobs)
-        return 0
     return compare_recipe(
         recipe,
         set or (),

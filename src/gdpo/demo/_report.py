@@ -67,7 +67,7 @@ class Curve:
 
 def curves(trainings: Sequence[Training], rewards: Sequence[Reward]) -> tuple[Curve, ...]:
     """Return one curve per reward and estimator, from the logged metrics."""
-    rows = {training.name: training.rows() for training in trainings}
+    rows = {training.name: training.run.read_steps() for training in trainings}
     return tuple(
         Curve(name, reward.name, reward.low, reward.high, _values(logged, reward))
         for reward in rewards
@@ -133,7 +133,7 @@ def last_responses(trainings: Sequence[Training]) -> RenderableType:
     All estimators get the same prompts in the same order.
     """
     rollouts = [
-        read_rollouts(rollout_file(training.run.rollouts, len(training.rows())))[0]
+        read_rollouts(rollout_file(training.run.rollouts, len(training.run.read_steps())))[0]
         for training in trainings
     ]
     request = _content(rollouts[0], "prompt")

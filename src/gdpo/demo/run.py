@@ -472,7 +472,7 @@ def _follow(
             ended = not any(training.running for training in trainings)
             failed = [training for training in trainings if training.failed]
             for training, view in zip(trainings, views, strict=True):
-                view.rows = training.rows()
+                view.rows = training.run.read_steps()
             update()
             if ended or failed:
                 return failed

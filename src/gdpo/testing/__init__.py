@@ -18,20 +18,14 @@ Each check is one line in a test, and raises an error if the contract is broken:
     >>> test_my_estimator_keeps_its_contract()
 """
 
-from gdpo.testing._agents import TurnAgent
-from gdpo.testing._credit import Credit, CreditRow, measure_credit
 from gdpo.testing._estimators import Claims, check_estimator
 from gdpo.testing._rewards import check_reward, hostile_texts
 from gdpo.testing._turn_estimators import check_turn_estimator
 
 __all__ = [
     "Claims",
-    "Credit",
-    "CreditRow",
-    "TurnAgent",
     "check_estimator",
     "check_reward",
     "check_turn_estimator",
     "hostile_texts",
-    "measure_credit",
 ]

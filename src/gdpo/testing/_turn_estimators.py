@@ -1,21 +1,33 @@
 """Checks an estimator for turns: its contract, and that its policy gradient is unbiased."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from gdpo.advantages.registry import check_advantages, check_unchanged, keyword_parameters
 from gdpo.errors import ConfigError
-from gdpo.testing._credit import (
-    TurnOptions,
-    TurnSubject,
-    measure_credit,
-    with_options,
+from gdpo.testing._agents import (
+    Rollouts,
+    TurnTask,
+    exact_gradient,
+    example_policy,
+    example_tasks,
+    list_groups,
+    list_rollouts,
 )
+from gdpo.testing._turn_reasons import likely_reason
 
-_PROMPTS, _SAMPLES, _TURNS = 3, 4, 4
-_WEIGHTS = np.array([1.0, 0.5])
+TurnSubject: TypeAlias = Callable[..., Any]
+TurnOptions: TypeAlias = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
+
+_EXACT, _SINGLE = 1e-9, 1e-5  # bias that is rounding, in double and in single precision
+_ROUNDING = 1e-6  # advantage that is rounding, even in single precision
+_ALIKE = {
+    "no signal": "earn the same at every turn that they share",
+    "equal outcomes": "have the same outcome after different numbers of turns",
+}
 
 
 def check_turn_estimator(
@@ -23,7 +35,6 @@ def check_turn_estimator(
     *,
     options: TurnOptions | None = None,
     sizes: tuple[int, ...] = (2, 3),
-    batch: int | None = None,
     any_factor: bool = False,
     bias: float = 0.0,
 ) -> None:
@@ -34,23 +45,22 @@ def check_turn_estimator(
     - It returns finite advantages `[prompt, sample, turn]`, and does not change its arguments.
     - Values beyond the last turn of a rollout have no effect, even NaN, and get the advantage 0.
     - The order of prompts and samples, and padding with more turns, have no effect.
-    - The mean policy gradient is the true gradient of each reward. All groups of a small agent are
-      listed, so that the mean is exact (see `measure_credit`). One of the rewards is an outcome
-      plus a constant, which must not change the gradient.
+    - The mean policy gradient is the true gradient, for rewards at every turn, at single turns and
+      at the end, and for an outcome plus a constant, which must not change the gradient.
     - Groups whose rollouts earn the same at every turn that they share get 0, and so do groups
       whose rollouts have the same outcome.
+
+    The agent has up to 4 turns and 31 rollouts. All groups are listed, so that the mean is exact.
+    The rollouts are independent, from the policy that is trained, and the loss divides by a
+    constant.
 
     Args:
         estimator: A function `(rewards[prompt, sample, turn, reward], weights[reward], *,
             turns[prompt, sample], **options)` that returns advantages `[prompt, sample, turn]`, for
-            NumPy arrays.
-        options: Keyword options of the estimator, or a function of the number of rewards that
-            returns them. None: `scales=[1.0, ...]` if the estimator has the option `scales` and
-            `batch` is None, otherwise no options.
-        sizes: Numbers of rollouts per group, at least 2.
-        batch: Number of groups per call, for estimators whose advantages depend on the whole
-            batch. The direction of the gradient is then measured on drawn batches, with noise.
-            None: the mean is exact.
+            NumPy arrays. The advantages of a group must not depend on other groups.
+        options: Keyword options, or a function of the number of rewards that returns them. None:
+            `scales=[1.0, ...]` if the estimator has this option.
+        sizes: Numbers of rollouts per group, from 2 to 5.
         any_factor: Whether to compare only the directions of gradients, for each reward kind.
         bias: Accepted bias, as a share of the length of the true gradient. 0: only rounding (1e-9).
             Pass 1e-5 for advantages in single precision.
@@ -58,53 +68,148 @@ def check_turn_estimator(
     Raises:
         AssertionError: If a property does not hold. For a bias, the message names the reward, the
             turn, the size of the bias and the likely reason.
-        ConfigError: If an argument has an invalid value, the advantages of a group depend on other
-            groups and `batch` is None, or the estimator changes its arguments.
-        DataError: If the advantages have the wrong shape, or are not finite.
+        ConfigError: If an argument has an invalid value, or the estimator fails, returns no finite
+            array of the right shape, changes its arguments, or computes the advantages of a group
+            from other groups or from earlier calls.
 
     Examples:
         >>> from gdpo.advantages import turn_gdpo
         >>> check_turn_estimator(turn_gdpo)
     """
-    if not sizes or not 0 <= bias < inf:
+    if not sizes or min(sizes) < 2 or max(sizes) > 5 or not 0 <= bias < inf:
         raise ConfigError(
-            f"sizes {sizes}, bias {bias}: pass at least one size, and a finite bias from 0"
+            f"sizes {sizes}, bias {bias}: pass sizes from 2 to 5, and a finite bias from 0"
         )
-    subject = with_options(estimator, options, batch)
+    subject = with_options(estimator, options)
     _check_contract(subject)
+    rollouts = list_rollouts(example_policy())
     for size in sizes:
-        credit = measure_credit(
-            estimator, options=options, size=size, batch=batch, any_factor=any_factor, bias=bias
-        )
-        assert credit.unbiased, credit.verdict
-        assert not credit.notes, f"{credit.notes[0]} (groups of {size})"
+        _check_bias(subject, rollouts, size, any_factor=any_factor, bias=bias)
+        largest = no_signal(subject, rollouts.actions.shape[1], size)
+        for what, value in zip(_ALIKE, largest, strict=True):
+            assert value <= _ROUNDING, (
+                f"{what}: in groups of {size} where all rollouts {_ALIKE[what]}, the largest "
+                f"advantage is {value:.3g} instead of 0"
+            )
+
+
+def _check_bias(
+    subject: TurnSubject, rollouts: Rollouts, size: int, *, any_factor: bool, bias: float
+) -> None:
+    tasks, groups = example_tasks(rollouts), list_groups(rollouts, size)
+    means = np.array([mean_gradient(subject, rollouts, task, *groups) for task in tasks])
+    wanted = [exact_gradient(rollouts, task) for task in tasks]
+    off = [turn_bias(*pair, any_factor=any_factor) for pair in zip(means, wanted, strict=True)]
+    total = np.linalg.norm(off, axis=1)
+    worst = int(total.argmax())
+    if total[worst] <= max(bias, _EXACT):
+        return
+    if total[worst] <= _SINGLE:
+        reason = f"the advantages are rounded, as in single precision: accept bias {_SINGLE:.0e}"
+    else:
+        reason = likely_reason(subject, rollouts, tasks, means, size)
+    raise AssertionError(
+        f"biased for {np.sum(total > max(bias, _EXACT))} of {len(tasks)} rewards, most for "
+        f"{tasks[worst].name!r}: the mean gradient differs from the true gradient by "
+        f"{total[worst]:.2g} times its length, most at turn {off[worst].argmax() + 1} (groups of "
+        f"{size})" + (f". Likely reason: {reason}" if reason else "")
+    )
+
+
+def turn_bias(mean: Any, wanted: Any, *, any_factor: bool) -> Any:
+    """Return the bias of the logits of each turn, as a share of the length of the true gradient."""
+    if any_factor:
+        mean = mean * max(0.0, np.sum(mean * wanted) / max(np.sum(mean * mean), 1e-300))
+    return np.linalg.norm(mean - wanted, axis=(1, 2)) / np.linalg.norm(wanted)
+
+
+def with_options(estimator: Callable[..., Any], options: TurnOptions | None = None) -> TurnSubject:
+    """Return the estimator with its options, and with checks of what it returns."""
+    name = getattr(estimator, "__name__", repr(estimator))
+    if options is None:
+        fixed = "scales" in keyword_parameters(estimator)
+        options = (lambda count: {"scales": [1.0] * count}) if fixed else {}
+
+    def subject(rewards: Any, weights: Any, *, turns: Any) -> Any:
+        more = options(rewards.shape[3]) if callable(options) else options
+        given = {"rewards": rewards, "weights": np.array(weights), "turns": turns}
+        before = {key: array.copy() for key, array in given.items()}
+        try:
+            returned = estimator(rewards, given["weights"], turns=turns, **more)
+            advantages = np.asarray(returned, dtype=float)
+        except (Exception, SystemExit) as error:  # a user's estimator may raise anything
+            raise ConfigError(
+                f"estimator {name!r}: {type(error).__name__}: {error}. It gets (rewards, weights, "
+                "turns=turns), NumPy arrays, and returns an array [prompt, sample, turn]"
+            ) from error
+        check_unchanged(given, before, f"estimator {name!r}")
+        check_advantages(advantages, rewards, name)
+        return advantages
+
+    return subject
+
+
+def group_gradients(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any) -> Any:
+    """Return the gradient of each group, `[group, turn, state, action]`, in one call."""
+    a = _advantages(subject, rollouts, task, groups)
+    found = np.zeros((len(groups), *rollouts.score.shape[1:]))
+    for sample in range(groups.shape[1]):  # less memory than all samples at once
+        found += a[:, sample, :, None, None] * rollouts.score[groups[:, sample]]
+    return found / groups.shape[1]
+
+
+def mean_gradient(
+    subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any, weight: Any
+) -> Any:
+    """Return the exact mean of the gradient over all groups, given their probabilities."""
+    some = groups[:: max(1, len(groups) // 50)]
+    a = _advantages(subject, rollouts, task, some)
+    for part in (slice(None), slice(len(some) // 2), slice(None, None, -1)):
+        change = _advantages(subject, rollouts, task, some[part]) - a[part]
+        if np.abs(change).max() > _ROUNDING * max(1.0, np.abs(a).max()):
+            raise ConfigError(
+                "the advantages of a group depend on other groups or on earlier calls. Turn off "
+                "normalization over the batch, random numbers and memory with options"
+            )
+    return np.tensordot(weight, group_gradients(subject, rollouts, task, groups), 1)
+
+
+def _advantages(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any) -> Any:
+    return subject(task.rewards[groups], np.array(task.weights), turns=rollouts.turns[groups])
+
+
+def no_signal(subject: TurnSubject, longest: int, size: int) -> tuple[float, float]:
+    """Return the largest absolute advantages in groups without signal, and with equal outcomes."""
+    turns = np.stack(np.meshgrid(*[np.arange(1, longest + 1)] * size), axis=-1).reshape(-1, size)
+    at, equal = np.arange(longest), np.all(turns == turns[:, :1], axis=1)
+    every, first = 1.0 * (at < turns[equal][..., None]), np.full((*turns.shape, 1), 2.0) * (at == 0)
+    last = 1.0 * (at == turns[..., None] - 1)
+    largest = [
+        float(np.abs(subject(r[..., None], np.ones(1), turns=n.copy())).max())
+        for r, n in ((every, turns[equal]), (first, turns), (last, turns))
+    ]
+    return max(largest[:2]), largest[2]
 
 
 def _check_contract(subject: TurnSubject) -> None:
     """Check the properties that do not need a policy, on drawn rewards."""
-    rng = np.random.default_rng(0)
-    r = rng.integers(-16, 16, (_PROMPTS, _SAMPLES, _TURNS, 2), endpoint=True) / 8
-    turns = rng.integers(1, _TURNS, (_PROMPTS, _SAMPLES), endpoint=True)
-    turns[0, 0], turns[0, 1] = 1, _TURNS
-    a = subject(r, _WEIGHTS, turns=turns)
-    beyond = np.arange(_TURNS) >= turns[:, :, None]
-    assert not np.any(a[beyond]), (
-        "turns that a rollout did not take get advantages that are not 0: mask the result with "
-        "the number of turns"
-    )
+    rng, w = np.random.default_rng(0), np.array([1.0, 0.5])
+    r = rng.integers(-16, 16, (3, 4, 4, 2), endpoint=True) / 8
+    turns = rng.integers(1, 4, (3, 4), endpoint=True)
+    turns[0, 0], turns[0, 1] = 1, 4
+    a = subject(r, w, turns=turns)
+    beyond = np.arange(4) >= turns[:, :, None]
+    assert not np.any(a[beyond]), "turns that a rollout did not take must get 0: mask the result"
+    p, s = rng.permutation(3), rng.permutation(4)
+    wider = np.pad(r, ((0, 0), (0, 0), (0, 2), (0, 0)))
+    changes = {"a second call with the same rewards": (r, turns, a)}
+    changes["prompts and samples in another order"] = r[p][:, s], turns[p][:, s], a[p][:, s]
+    changes["two more turns of padding"] = wider, turns, np.pad(a, ((0, 0), (0, 0), (0, 2)))
     for junk in (1e6, np.nan):
         filled = np.where(beyond[..., None], junk, r)
-        _same(subject(filled, _WEIGHTS, turns=turns), a, f"rewards {junk} beyond the last turn")
-    p, s = rng.permutation(_PROMPTS), rng.permutation(_SAMPLES)
-    moved = subject(r[p][:, s], _WEIGHTS, turns=turns[p][:, s])
-    _same(moved, a[p][:, s], "prompts and samples in another order")
-    wider = np.pad(r, ((0, 0), (0, 0), (0, 2), (0, 0)))
-    padded = subject(wider, _WEIGHTS, turns=turns)
-    _same(padded[:, :, :_TURNS], a, "two more turns of padding")
-
-
-def _same(got: Any, wanted: Any, what: str) -> None:
-    difference = float(np.abs(got - wanted).max())
-    assert difference <= 1e-6 * max(1.0, float(np.abs(wanted).max())), (
-        f"{what} must have no effect: the advantages differ by {difference:.3g}"
-    )
+        changes[f"rewards {junk} beyond the last turn"] = filled, turns, a
+    for what, (rewards, counts, wanted) in changes.items():
+        difference = float(np.abs(subject(rewards, w, turns=counts) - wanted).max())
+        assert difference <= _ROUNDING * max(1.0, float(np.abs(wanted).max())), (
+            f"{what} must have no effect: the advantages differ by {difference:.3g}"
+        )

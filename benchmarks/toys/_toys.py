@@ -10,14 +10,10 @@ cannot influence.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float
 
 from gdpo.experiments.reading import Measured
-
-Array: TypeAlias = np.ndarray
 
 _NEARLY_EVEN = 1e-2
 """If the natural parameter is closer to 0 than this, the moments of a graded choice are computed
@@ -83,82 +79,72 @@ class Toy:
     """Targets for `constrained_grpo`, keyed by reward."""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self):
         """Names of the rewards."""
         return tuple(reward.measured.name for reward in self.rewards)
 
     @property
-    def measured(self) -> tuple[Measured, ...]:
+    def measured(self):
         """The rewards with their ranges and weights."""
         return tuple(reward.measured for reward in self.rewards)
 
     @property
-    def weights(self) -> Float[Array, " reward"]:
-        """Weights of the rewards."""
+    def weights(self):
+        """Weights of the rewards, `[reward]`."""
         return np.array([measured.weight for measured in self.measured])
 
     @property
-    def effects(self) -> Float[Array, "reward choice"]:
-        """Contribution of one unit of each choice to each reward."""
+    def effects(self):
+        """Contribution of one unit of each choice to each reward, `[reward, choice]`."""
         table = np.zeros((len(self.rewards), len(self.choices)))
         for row, reward in zip(table, self.rewards, strict=True):
             row[list(reward.choices)] = list(reward.choices.values())
         return table
 
     @property
-    def bases(self) -> Float[Array, " reward"]:
-        """Rewards of a rollout whose choices are all 0."""
-        return np.array([reward.base for reward in self.rewards])
-
-    @property
-    def start(self) -> Float[Array, " choice"]:
-        """Initial natural parameters of the policy."""
+    def start(self):
+        """Initial natural parameters of the policy, `[choice]`."""
         return np.array([choice.start for choice in self.choices])
 
     @property
-    def graded(self) -> Bool[Array, " choice"]:
+    def graded(self):
         """For each choice, whether it is graded."""
         return np.array([choice.graded for choice in self.choices])
 
     @property
-    def gram(self) -> Float[Array, "choice choice"]:
+    def gram(self):
         """Inner products of the directions of the choices. All directions have length 1."""
         count = len(self.choices)
         return np.full((count, count), self.cosine) + (1 - self.cosine) * np.eye(count)
 
-    def directions(self, rng: np.random.Generator) -> Float[Array, "choice parameter"]:
+    def directions(self, rng):
         """Return the direction of each choice in parameter space: random, with fixed angles."""
         orthonormal = np.linalg.qr(rng.normal(size=(self.width, len(self.choices))))[0]
         return np.ascontiguousarray(np.linalg.cholesky(self.gram) @ orthonormal.T)
 
-    def expected_rewards(self, eta: Float[Array, "*seed choice"]) -> Float[Array, "*seed reward"]:
-        """Return the exact expected value of each reward under a policy."""
-        return moments(eta, self.graded)[0] @ self.effects.T + self.bases
+    def expected_rewards(self, eta):
+        """Return the exact expected value of each reward, `[..., reward]`, under a policy."""
+        bases = np.array([reward.base for reward in self.rewards])
+        return moments(eta, self.graded)[0] @ self.effects.T + bases
 
-    def gradient(self, eta: Float[Array, " choice"]) -> Float[Array, "reward choice"]:
+    def gradient(self, eta):
         """Return the derivative of each expected reward with respect to each natural parameter."""
         return self.effects * moments(eta, self.graded)[1]
 
-    def sample(
-        self, eta: Float[Array, "*seed choice"], uniform: Float[Array, "*seed prompt sample draw"]
-    ) -> tuple[Float[Array, "*seed prompt sample choice"], Float[Array, "..."]]:
-        """Sample rollouts, and return the choices and the rewards `[..., prompt, sample, reward]`.
+    def sample(self, eta, uniform):
+        """Return the choices and the rewards, `[..., prompt, sample, reward]`, of rollouts.
 
-        Args:
-            eta: Natural parameters.
-            uniform: Random numbers from 0 to 1. The first numbers determine the choices, one per
-                choice. The other numbers determine the noise, one per reward.
+        `uniform[..., prompt, sample, draw]` are random numbers from 0 to 1. The first determine the
+        choices, one per choice, and the others the noise, one per reward.
         """
         count = len(self.choices)
         chosen = draw(eta[..., None, None, :], uniform[..., :count], self.graded)
-        jitter = np.array([reward.jitter for reward in self.rewards])
+        bases, jitter = np.array([(reward.base, reward.jitter) for reward in self.rewards]).T
         noise = jitter * (uniform[..., count:] - 0.5)
-        return chosen, chosen @ self.effects.T + self.bases + noise
+        return chosen, chosen @ self.effects.T + bases + noise
 
 
-def moments(
-    eta: Float[Array, "*seed choice"], graded: Bool[Array, " choice"]
-) -> tuple[Float[Array, "*seed choice"], Float[Array, "*seed choice"]]:
+def moments(eta, graded):
     r"""Return the mean and the variance of choices with these natural parameters.
 
     Binary: $p = 1 / (1 + e^{-\eta})$ and $p (1 - p)$. Graded, with density $\propto e^{\eta a}$ on
@@ -173,9 +159,7 @@ def moments(
     return np.where(graded, mean, p), np.where(graded, variance, p * (1 - p))
 
 
-def draw(
-    eta: Float[Array, "..."], uniform: Float[Array, "..."], graded: Bool[Array, " choice"]
-) -> Float[Array, "..."]:
+def draw(eta, uniform, graded):
     """Turn random numbers from 0 to 1 into choices, by inverting the distribution function."""
     size = np.maximum(np.abs(eta), 1e-9)
     above = np.where(eta < 0, 1 - uniform, uniform)
@@ -186,7 +170,7 @@ def draw(
     return np.where(graded, np.where(eta < 0, -tilted, tilted), binary)
 
 
-def _probability(log_odds: Float[Array, "..."]) -> Float[Array, "..."]:
+def _probability(log_odds):
     return (1 + np.tanh(log_odds / 2)) / 2
 
 
@@ -316,6 +300,6 @@ _TEN = Toy(
     constraint={"plain_1": 0.8},
 )
 
-TOYS: Mapping[str, Toy] = {
+TOYS = {
     toy.name: toy for toy in (_ESCAPE, _DUPLICATED, _JUNK, _SATURATING, _OPPOSED, _SPARSE, _TEN)
 }

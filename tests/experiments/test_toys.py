@@ -1,0 +1,264 @@
+"""A toy's gradients are those of what it samples, and estimators differ on it as its text says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.toys._run import Adam, mean_update, policy_gradient, rule_for, run_toy
+from benchmarks.toys._suite import suite, table
+from benchmarks.toys._toys import TOYS, draw, moments
+
+from gdpo.advantages import ESTIMATORS
+from gdpo.errors import ConfigError
+from gdpo.experiments.reading import Label
+
+ROLLOUTS = 200_000
+EVERY_TOY = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS)
+HERE = "tests.experiments.test_toys"
+SHORT = replace(TOYS["opposed"], steps=30)
+
+
+def nothing(rewards, weights):
+    return np.zeros(rewards.shape[:2])
+
+
+def the_first_reward_as_it_is(rewards, weights):
+    return rewards[..., 0].copy()
+
+
+def away_from_the_start(toy):
+    """Return natural parameters that a run may reach, the same at each call."""
+    return toy.start + np.random.default_rng(7).normal(size=len(toy.choices))
+
+
+def sampled(toy, eta):
+    draws = len(toy.choices) + len(toy.rewards)
+    uniform = np.random.default_rng(0).random((ROLLOUTS // 4, 4, draws))
+    chosen, rewards = toy.sample(eta, uniform)
+    return chosen.reshape(ROLLOUTS, -1), rewards.reshape(ROLLOUTS, -1)
+
+
+# The toys
+
+
+@EVERY_TOY
+def test_the_expected_rewards_and_their_gradient_are_the_means_of_many_rollouts(toy):
+    eta = away_from_the_start(toy)
+    chosen, rewards = sampled(toy, eta)
+    error = rewards.std(axis=0) / ROLLOUTS**0.5
+    assert (np.abs(rewards.mean(axis=0) - toy.expected_rewards(eta)) < 4 * error).all()
+    score = chosen - moments(eta, toy.graded)[0]
+    products = (rewards - toy.expected_rewards(eta))[:, :, None] * score[:, None, :]
+    error = products.std(axis=0) / ROLLOUTS**0.5
+    assert (np.abs(products.mean(axis=0) - toy.gradient(eta)) < 5 * error).all()
+
+
+@EVERY_TOY
+def test_the_gradient_is_the_slope_of_the_expected_rewards(toy):
+    eta, step = away_from_the_start(toy), 1e-5
+    shifts = step * np.eye(len(eta))
+    slopes = [toy.expected_rewards(eta + s) - toy.expected_rewards(eta - s) for s in shifts]
+    np.testing.assert_allclose(toy.gradient(eta), np.transpose(slopes) / (2 * step), atol=1e-8)
+
+
+@EVERY_TOY
+def test_rewards_use_their_declared_ranges_and_directions_have_the_declared_angles(toy):
+    _, rewards = sampled(toy, toy.start)
+    for column, reward in zip(rewards.T, toy.rewards, strict=True):
+        low, high = reward.measured.low, reward.measured.high
+        assert low <= column.min() <= column.max() <= high
+        if reward.choices:
+            np.testing.assert_allclose(np.ptp(column), high - low, rtol=1e-3)
+    directions = toy.directions(np.random.default_rng(1))
+    np.testing.assert_allclose(directions @ directions.T, toy.gram, atol=1e-12)
+
+
+@pytest.mark.parametrize("eta", [-40.0, -0.0101, -0.0099, 0.0, 1e-6, 0.0099, 0.0101, 2.0])
+def test_the_moments_of_a_graded_choice_are_the_integrals_over_its_density(eta):
+    a = np.linspace(-1, 1, 400_001)
+    middles = (a[1:] + a[:-1]) / 2
+    density = np.exp(eta * middles - abs(eta))
+    density /= density.sum()
+    mean = density @ middles
+    got = moments(np.array([eta]), np.array([True]))
+    np.testing.assert_allclose(got[0], mean, atol=1e-8)
+    np.testing.assert_allclose(got[1], density @ (middles - mean) ** 2, atol=1e-8)
+
+
+@pytest.mark.parametrize("eta", [-900.0, -5.0, -1e-12, 0.0, 0.3, 900.0])
+def test_a_graded_choice_is_the_inverse_of_its_distribution_function(eta):
+    uniform = np.linspace(0, 1, 11)
+    a = draw(np.full(11, eta), uniform, np.full(11, True))
+    assert -1 <= a.min() <= a.max() <= 1
+    assert (np.diff(a) >= 0).all()
+    if abs(eta) < 100:
+        size = max(abs(eta), 1e-9) * (1 if eta >= 0 else -1)
+        below = np.expm1(size * (a + 1)) / np.expm1(2 * size)
+        np.testing.assert_allclose(below, uniform, atol=1e-6)
+
+
+# A run
+
+
+@pytest.mark.parametrize("name", ["escape", "saturating"])
+def test_a_seed_does_not_know_which_others_run_and_begins_at_the_start(name):
+    toy = replace(TOYS[name], steps=40)
+    together = run_toy(toy, "gdpo", seeds=[3, 0])
+    for row, seed in enumerate([3, 0]):
+        alone = run_toy(toy, "gdpo", seeds=[seed])
+        for reward, start in zip(toy.names, toy.expected_rewards(toy.start), strict=True):
+            np.testing.assert_array_equal(alone[reward][0], together[reward][row])
+            assert alone[reward][0, 0] == pytest.approx(start)
+    assert (together[toy.names[0]][0, 1:] != together[toy.names[0]][1, 1:]).all()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_runs_on_every_toy(name):
+    for toy in TOYS.values():
+        curves = run_toy(replace(toy, steps=3), name, seeds=[0])
+        assert all(np.isfinite(curve).all() for curve in curves.values())
+
+
+def test_adam_is_the_one_of_torch():
+    gradients = np.random.default_rng(0).normal(size=(30, 2, 5))
+    parameters = torch.zeros(2, 5, dtype=torch.float64, requires_grad=True)
+    theirs = torch.optim.Adam([parameters], lr=0.02, maximize=True)
+    ours, adam = np.zeros((2, 5)), Adam(0.02, (2, 5))
+    for gradient in gradients:
+        parameters.grad = torch.tensor(gradient)
+        theirs.step()
+        ours += adam.ascend(gradient)
+    np.testing.assert_allclose(ours, parameters.detach().numpy(), rtol=1e-10)
+
+
+def test_raw_rewards_as_advantages_give_the_gradient_of_their_expected_value():
+    # They are not 0 on average, so that the score's mean has to be.
+    toy = replace(TOYS["escape"], prompts=50_000)
+    rule = rule_for(toy, f"{HERE}:the_first_reward_as_it_is")
+    eta = toy.start + np.array([3.0, 0.5])
+    push = policy_gradient(toy, eta[None], [rule], [np.random.default_rng(0)])
+    # Five standard errors of 200,000 rollouts.
+    np.testing.assert_allclose(push[0], toy.gradient(eta)[0], atol=0.003)
+
+
+def test_without_advantages_nothing_moves_and_a_constant_factor_changes_no_run():
+    still = run_toy(replace(TOYS["sparse"], steps=20), f"{HERE}:nothing", seeds=[0])
+    assert all(np.ptp(curve) == 0 for curve in still.values())
+    toy = replace(TOYS["escape"], steps=60)
+    curves = [run_toy(toy, name, seeds=[0, 1])["format"] for name in ("rloo", "grpo_no_std")]
+    np.testing.assert_allclose(*curves, rtol=1e-5)
+
+
+def test_the_multiplier_of_a_constraint_starts_at_1_and_then_moves():
+    toy = replace(TOYS["duplicated"], steps=10)
+    free, held = (
+        run_toy(toy, name, seeds=[0])["single"][0] for name in ("mo_grpo", "constrained_grpo")
+    )
+    np.testing.assert_array_equal(free[:2], held[:2])
+    assert (free[3:] != held[3:]).all()
+
+
+def test_jitter_slows_what_normalizes_it_without_a_floor_and_not_a_raw_sum():
+    toy = TOYS["junk"]
+    alone = replace(toy, rewards=toy.rewards[:1])
+
+    def end(toy, name, options=None):
+        curves = run_toy(toy, name, seeds=range(5), options=options)
+        return curves["correctness"][:, -1].mean()
+
+    assert end(toy, "gdpo") < end(alone, "gdpo") - 0.05
+    assert end(toy, "grpo_no_std") == pytest.approx(end(alone, "grpo_no_std"), abs=0.02)
+    assert end(toy, "mo_grpo", {"noise_floor": {"junk": 0.05}}) > end(toy, "mo_grpo")
+
+
+@pytest.mark.slow
+def test_the_escape_toy_separates_a_raw_sum_from_rewards_scaled_by_the_batch():
+    first = []
+    for name in ("grpo_no_std", "per_reward_batch_std"):
+        reached = run_toy(TOYS["escape"], name, seeds=range(8))["format"] >= 0.8
+        first.append(np.where(reached.any(axis=1), reached.argmax(axis=1), np.inf))
+    raw, scaled = first
+    assert np.isfinite(scaled).all()
+    assert np.isinf(raw).sum() >= 2
+    assert (scaled < raw).all()
+
+
+def test_on_opposed_rewards_the_weight_counts_once_they_are_normalized_and_else_the_unit():
+    toy = replace(TOYS["opposed"], steps=40)
+    for name in ("gdpo", "mo_grpo", "per_reward_batch_std"):
+        assert (run_toy(toy, name, seeds=range(2))["heavier"][:, -1] > 0.95).all()
+    for name in ("grpo", "grpo_no_std", "dvao"):
+        assert (run_toy(toy, name, seeds=range(2))["heavier"][:, -1] < 0.05).all()
+
+
+# The mean update
+
+
+@pytest.mark.parametrize("name", ["duplicated", "saturating", "opposed"])
+def test_without_a_std_the_update_points_along_the_gradient_of_the_weighted_sum(name):
+    toy = replace(TOYS[name], prompts=2000)
+    pull = mean_update(toy, "grpo_no_std", batches=10)
+    gradient = toy.weights @ toy.gradient(toy.start)
+    length = (pull @ toy.gram @ pull * (gradient @ toy.gram @ gradient)) ** 0.5
+    assert pull @ toy.gram @ gradient / length == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("toy", "name", "ratio", "margin"),
+    [  # a reward that is given twice has twice the influence, unless it is decorrelated
+        ("duplicated", "mo_grpo", 2, 0.08),
+        ("duplicated", "per_reward_batch_std", 2, 0.08),
+        ("duplicated", "gdpo_decorrelated", 2 / 1.9**0.5, 0.08),
+        ("ten_rewards", "grpo_no_std", 10, 1),
+        ("ten_rewards", "mo_grpo", 1, 0.1),
+    ],
+)
+def test_the_first_reward_pulls_as_much_more_as_the_formula_says(toy, name, ratio, margin):
+    pull = mean_update(replace(TOYS[toy], prompts=2000), name, batches=10)
+    assert pull[0] / pull[1:].mean() == pytest.approx(ratio, abs=margin)
+
+
+def test_dara_lifts_the_sparse_reward_by_the_root_of_the_ratio_of_active_groups():
+    def lift(toy, batches):
+        lifted, plain = (
+            mean_update(toy, name, batches=batches) for name in ("dara_symmetric", "mo_grpo")
+        )
+        return lifted[0] / lifted[1] / (plain[0] / plain[1])
+
+    assert lift(replace(TOYS["sparse"], prompts=4000), 5) == pytest.approx(3.35, abs=0.1)
+    # The fewer groups, the more often many of them vary where the boost is small.
+    assert lift(TOYS["sparse"], 200) == pytest.approx(3.0, abs=0.15)
+
+
+# The suite
+
+
+def test_an_experiment_has_a_run_per_label_and_seed_with_the_curves_of_the_toy():
+    labels = ["grpo", Label("ours", "gdpo")]
+    one, two = (suite(labels, [4, 2], [SHORT], jobs=jobs)["opposed"] for jobs in (1, 2))
+    assert (one.name, one.labels, one.seeds, one.total_steps) == ("opposed", (*labels,), (4, 2), 30)
+    assert [(run.label, run.seed, run.steps) for run in one.runs] == [
+        (label, seed, 30) for label in labels for seed in (4, 2)
+    ]
+    alone = run_toy(SHORT, "gdpo", seeds=[4, 2])
+    for experiment in (one, two):
+        np.testing.assert_array_equal(experiment.curves("ours", "heavier"), alone["heavier"])
+    assert "| `ours` |" in table(one)
+
+
+def test_a_misspelt_estimator_is_found_before_anything_starts():
+    with pytest.raises(ConfigError, match="did you mean 'gdpo'"):
+        suite(["grpo", "gpdo"], [0])
+
+
+def test_the_table_counts_the_seeds_that_never_had_a_reward():
+    rows = [[0.0] * wait + [1.0] * (30 - wait) for wait in (30, 10, 24, 20)]
+    experiment = suite(["gdpo"], range(4), [SHORT], jobs=1)["opposed"]
+    made = [
+        replace(run, means={"heavier": np.array(row), "larger": np.zeros(30)})
+        for run, row in zip(experiment.runs, rows, strict=True)
+    ]
+    lines = table(replace(experiment, runs=tuple(made))).splitlines()
+    assert lines[0] == "| opposed | heavier | larger |"
+    assert lines[2] == "| `gdpo` | 24 [14 to >30], 1 never | never |"
