@@ -20,9 +20,9 @@ from rich.console import Console
 
 from gdpo._files import write_whole
 from gdpo._student import paired_interval
-from gdpo.demo import run_demo
-from gdpo.demo._report import Curve
-from gdpo.demo.run import STARTS, DemoSettings
+from gdpo.lab.demo import run_demo
+from gdpo.lab.demo._report import Curve
+from gdpo.lab.demo.run import STARTS, DemoSettings
 
 
 def main() -> None:

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gdpo.analysis.example import EXAMPLE
-from gdpo.demo._policy import PolicySettings, make_policy
-from gdpo.demo._texts import Carelessness
-from gdpo.demo._tools import tool_rows
-from gdpo.recipes import Recipe
-from gdpo.training import train
+from gdpo.lab.demo._policy import PolicySettings, make_policy
+from gdpo.lab.demo._texts import Carelessness
+from gdpo.lab.demo._tools import tool_rows
+from gdpo.lab.recipes import Recipe
+from gdpo.lab.training import train
 
 STEPS, PROMPTS, SAMPLES = 30, 16, 8
 

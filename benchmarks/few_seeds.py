@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from scipy import stats
 
-from gdpo.experiments.statistics import (
+from gdpo.lab.experiments.statistics import (
     bootstrap,
     expanded_level,
     interquartile_mean,

@@ -19,8 +19,8 @@ import numpy as np
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.influence import pooled
 from gdpo.errors import GdpoError
-from gdpo.experiments.reading import read_experiment
-from gdpo.experiments.threshold import REACHED, final
+from gdpo.lab.experiments.reading import read_experiment
+from gdpo.lab.experiments.threshold import REACHED, final
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
 
 STEPS = 5

@@ -20,14 +20,14 @@ from pathlib import Path
 
 from transformers import PrinterCallback, TrainerCallback
 
-from gdpo.demo._policy import PolicySettings, make_policy
-from gdpo.demo._tools import tool_rows
 from gdpo.integrations.trl import GDPOTrainer
-from gdpo.recipes.models import SMOLLM2, convert_smollm2
-from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
-from gdpo.recipes.resolve import resolve
-from gdpo.training._loop import _dataset
-from gdpo.training.preflight import prepare
+from gdpo.lab.demo._policy import PolicySettings, make_policy
+from gdpo.lab.demo._tools import tool_rows
+from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2
+from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.training._loop import _dataset
+from gdpo.lab.training.preflight import prepare
 
 DEMO = "demo"
 MB = 2**20

@@ -16,7 +16,7 @@ import random
 import resource
 import time
 
-from gdpo.tasks import Problem, near_duplicates
+from gdpo.lab.tasks import Problem, near_duplicates
 
 KINDS = ("different", "templates", "one template")
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.reading import Experiment, Measured, Run
-from gdpo.report import write_report
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.reading import Experiment, Measured, Run
+from gdpo.lab.report import write_report
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
 LABELS = ("grpo", "gdpo")

@@ -14,8 +14,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+from gdpo.lab.tasks import TASKS, load_problems
 from gdpo.rewards import Scorer
-from gdpo.tasks import TASKS, load_problems
 
 ROWS = {"tool_calling": "tools/rlla_sft.json.gz", "gsm8k": "gsm8k/train.jsonl.gz"}
 

@@ -22,10 +22,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gdpo.sandbox import Asserts, Limits, Sandbox, SandboxError
-from gdpo.sandbox.backends import launcher
-from gdpo.tasks import load_rows
-from gdpo.tasks.coding._rows import mbpp_tests
+from gdpo.lab.sandbox import Asserts, Limits, Sandbox, SandboxError
+from gdpo.lab.sandbox.backends import launcher
+from gdpo.lab.tasks import load_rows
+from gdpo.lab.tasks.coding._rows import mbpp_tests
 
 PER_ROUND = {"sandbox": 971, "fresh": 100}
 LEFT_OUT = (123, 367, 927)

@@ -19,7 +19,7 @@ import statistics
 import time
 from pathlib import Path
 
-from gdpo.evaluation.benchmarks import find_benchmark, problems, rewards_of
+from gdpo.lab.evaluation.benchmarks import find_benchmark, problems, rewards_of
 from gdpo.rewards import Scorer
 
 LIMIT = 4000

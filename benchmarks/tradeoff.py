@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.demo._policy import PolicySettings, make_policy
-from gdpo.demo._texts import Example
-from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
-from gdpo.recipes.starter import no_progress_bars
-from gdpo.tasks import TASKS, Problem
+from gdpo.lab.demo._policy import PolicySettings, make_policy
+from gdpo.lab.demo._texts import Example
+from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
+from gdpo.lab.recipes.starter import no_progress_bars
+from gdpo.lab.tasks import TASKS, Problem
 
 LIMIT = 6
 """Token limit of the length reward: a result alone is shorter, and steps are longer."""

@@ -18,8 +18,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from gdpo.demo._policy import PolicySettings, make_policy
 from gdpo.integrations.trl import watch
+from gdpo.lab.demo._policy import PolicySettings, make_policy
 
 TAGS = ("</think>", "<answer>", "</answer>")
 WHOLE = re.compile(r"^\s*<think>[^<]*</think>\s*<answer>([^<]*)</answer>\s*$")

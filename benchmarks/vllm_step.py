@@ -25,7 +25,7 @@ from tests.engines.__main__ import HERE, prepare
 from tests.environments import ROOT
 from transformers import AutoTokenizer
 
-from gdpo.recipes.models import convert_smollm2
+from gdpo.lab.recipes.models import convert_smollm2
 
 SWITCHES = ("pack_micro_batches", "completion_only_head", "fast_generation")
 VARIANTS = {

@@ -25,10 +25,10 @@ from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo._student import student_quantile
-from gdpo.demo._policy import PolicySettings, make_policy
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl import watch
+from gdpo.lab.demo._policy import PolicySettings, make_policy
 
 TINY = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
 SMALL = PolicySettings(layers=8, width=384, heads=6, inner_width=1024, vocabulary=300, steps=3)

@@ -16,8 +16,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
-from gdpo.recipes.models import SMOLLM2, convert_smollm2
-from gdpo.tasks import TASKS, load_rows
+from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2
+from gdpo.lab.tasks import TASKS, load_rows
 
 
 def worked(row):

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.recipe import Recipe
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.recipe import Recipe
 
 settings.register_profile(
     "ci",

@@ -23,18 +23,30 @@ def rooms():
     cells = [
         line.split("|")[1] for line in section("The map").splitlines() if line.startswith("| `")
     ]
-    return [re.findall(r"`(\w+)(?:\.py|/)`", cell) for cell in cells]
+    return [re.findall(r"`([\w/]+?)(?:\.py|/)`", cell) for cell in cells]
+
+
+def room_of(parts):
+    """Return the room of a module or file: `lab/tasks` for gdpo.lab.tasks.rows."""
+    first, *others = (part.removesuffix(".py") for part in parts)
+    return f"lab/{others[0]}" if first == "lab" and others else first
 
 
 def imported(file):
+    """Yield the modules of gdpo that a file imports."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("gdpo."):
-            yield node.module.split(".")[1]
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gdpo."):
+            yield node.module.split(".")[1:]
 
 
 def test_every_room_is_on_the_map():
-    there = {path.stem for path in SOURCE.iterdir() if not path.name.startswith("__")}
-    assert {name for row in rooms() for name in row} == there - {"py", "_recipes"}
+    there = {
+        room_of(path.relative_to(SOURCE).parts)
+        for folder in (SOURCE, SOURCE / "lab")
+        for path in folder.iterdir()
+        if not path.name.startswith("__")
+    }
+    assert {name for row in rooms() for name in row} == there - {"lab", "py.typed", "_recipes"}
 
 
 def test_a_room_imports_only_from_rooms_above_it():
@@ -42,11 +54,17 @@ def test_a_room_imports_only_from_rooms_above_it():
     wrong = [
         (str(file.relative_to(SOURCE)), name)
         for file in SOURCE.rglob("*.py")
-        if (room := file.relative_to(SOURCE).parts[0].removesuffix(".py")) in floor
-        for name in imported(file)
+        if (room := room_of(file.relative_to(SOURCE).parts)) in floor
+        for name in map(room_of, imported(file))
         if floor[name] > floor[room]
     ]
     assert not wrong
+
+
+def test_the_core_imports_nothing_of_the_lab():
+    core = [file for file in SOURCE.rglob("*.py") if SOURCE / "lab" not in file.parents]
+    assert len(core) > 100
+    assert not [file for file in core for module in imported(file) if module[0] == "lab"]
 
 
 def test_a_room_imports_no_private_module_of_another():
@@ -57,7 +75,7 @@ def test_a_room_imports_no_private_module_of_another():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and (module := node.module or "").startswith("gdpo.")
         for name in node.names
-        if module.split(".")[1] != file.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if room_of(module.split(".")[1:]) != room_of(file.relative_to(SOURCE).parts)
         if any(part.startswith("_") for part in (*module.split(".")[2:], name.name))
     ]
     assert not wrong

@@ -320,13 +320,6 @@ def _import_everything():
     """Import everything that a command needs, so that forks start after the imports."""
     import torch
 
-    import gdpo.cli._app
-    import gdpo.evaluation
-    import gdpo.experiments
-    import gdpo.integrations.trl.resumable
-    import gdpo.report
-    import gdpo.training  # noqa: F401
-
     torch.set_num_threads(1)
 
 

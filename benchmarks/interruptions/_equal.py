@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
 
-from gdpo.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory
 
 _TIMES = ("step_time", "train_runtime")
 

@@ -28,9 +28,9 @@ from benchmarks.pretrained._picture import draw
 from benchmarks.pretrained._prepare import prepare
 from benchmarks.pretrained._tables import ESTIMATORS, SEEDS, SETS, tables
 
-from gdpo.cli._codes import FAILED
+from gdpo.cli.codes import FAILED
 from gdpo.errors import GdpoError
-from gdpo.experiments.reading import OPEN, read_experiment
+from gdpo.lab.experiments.reading import OPEN, read_experiment
 
 PARTS = ("prepare", "train", "evaluate", "tables")
 

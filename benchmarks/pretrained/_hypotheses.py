@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gdpo.experiments.statistics import log_rank_scores, paired_difference, permutation_test
+from gdpo.lab.experiments.statistics import log_rank_scores, paired_difference, permutation_test
 
 ALPHA = 0.05
 

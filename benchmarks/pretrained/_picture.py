@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from gdpo.experiments.threshold import REACHED, WINDOW, running_mean
+from gdpo.lab.experiments.threshold import REACHED, WINDOW, running_mean
 from gdpo.report.colours import style
 
 _SHOWN = ("grpo", "gdpo")

@@ -10,9 +10,9 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
-from gdpo.evaluation.evaluation import read_results
-from gdpo.recipes.models import convert_smollm2
-from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe
+from gdpo.lab.evaluation.evaluation import read_results
+from gdpo.lab.recipes.models import convert_smollm2
+from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe
 
 HELD_OUT, OTHERS, WORKED, DRAWN = 160, 128, 960, 2112
 """Numbers of problems: held out, of other kinds and held out, of the warm start, drawn at first."""

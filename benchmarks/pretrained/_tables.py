@@ -7,9 +7,9 @@ import numpy as np
 from benchmarks.pretrained._hypotheses import MEASURES, Times, decide, verdict
 
 from gdpo._student import paired_interval
-from gdpo.evaluation.evaluation import read_results
-from gdpo.experiments.threshold import REACHED, WINDOW, final, first_reached
-from gdpo.runs.directory import RunDirectory
+from gdpo.lab.evaluation.evaluation import read_results
+from gdpo.lab.experiments.threshold import REACHED, WINDOW, final, first_reached
+from gdpo.lab.runs.directory import RunDirectory
 
 ESTIMATORS = ("grpo", "gdpo", "mo_grpo", "dara_symmetric")
 RARE = "tags"

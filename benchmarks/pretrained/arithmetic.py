@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gdpo.errors import DataError
+from gdpo.lab.tasks import Problem, Task
 from gdpo.rewards import Example, Reward
-from gdpo.tasks import Problem, Task
 
 _NUMBER = re.compile(r"-?[0-9]+")
 _TAGS = re.compile(r"<answer>\s*-?[0-9]+\s*</answer>\s*\Z")

@@ -13,9 +13,9 @@ import re
 import reasoning_gym
 from transformers import AutoTokenizer
 
-from gdpo.evaluation.responders import LocalModel, Sampling
-from gdpo.recipes.models import convert_smollm2
-from gdpo.tasks import Problem
+from gdpo.lab.evaluation.responders import LocalModel, Sampling
+from gdpo.lab.recipes.models import convert_smollm2
+from gdpo.lab.tasks import Problem
 
 TASKS = {
     "aiw": {},

@@ -23,12 +23,12 @@ from benchmarks.study._requested import FIXED, asked, requested_table
 from benchmarks.study._tables import outcome_table
 from rich.console import Console
 
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.display import grid_display
-from gdpo.experiments.grid import make_grid, run_grid
-from gdpo.experiments.reading import read_experiment
-from gdpo.experiments.threshold import REACHED
-from gdpo.report import write_report
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.display import grid_display
+from gdpo.lab.experiments.grid import make_grid, run_grid
+from gdpo.lab.experiments.reading import read_experiment
+from gdpo.lab.experiments.threshold import REACHED
+from gdpo.lab.report import write_report
 
 ESTIMATORS = (
     "grpo",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gdpo.evaluation._intervals import share
+from gdpo.lab.evaluation._intervals import share
 
 REWARD = "format"
 _LEARNING_RATES = (2e-4, 5e-4, 1e-3)

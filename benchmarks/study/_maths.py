@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.demo._texts import Example
-from gdpo.tasks import TASKS, Problem
+from gdpo.lab.demo._texts import Example
+from gdpo.lab.tasks import TASKS, Problem
 
 NAMES = ("Ann", "Bob", "Eve", "Max")
 THINGS = ("apples", "coins", "books", "eggs")

@@ -6,10 +6,10 @@ from typing import Any
 
 from benchmarks.study._maths import TOKEN_LIMIT, Careless, story_rows
 
-from gdpo.demo._policy import PolicySettings, make_policy
-from gdpo.demo._texts import Carelessness
-from gdpo.demo._tools import tool_rows
-from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
+from gdpo.lab.demo._policy import PolicySettings, make_policy
+from gdpo.lab.demo._texts import Carelessness
+from gdpo.lab.demo._tools import tool_rows
+from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 
 PROMPTS = 16
 """Prompts per step."""

@@ -3,8 +3,8 @@
 import numpy as np
 from benchmarks.set_points_price import interval
 
-from gdpo.report._run_contents import analyze_experiment
-from gdpo.report.requested import counted_steps
+from gdpo.lab.report._run_contents import analyze_experiment
+from gdpo.lab.report.requested import counted_steps
 
 FIXED = ("gdpo", "per_reward_batch_std")
 """Estimators with fixed equal weights, which the requested shares are compared with."""

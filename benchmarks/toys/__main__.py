@@ -14,10 +14,10 @@ from benchmarks.toys._suite import suite, table
 from benchmarks.toys._toys import TOYS
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.comparison import headline
-from gdpo.experiments.grid import read_labels
-from gdpo.report import write_report
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.comparison import headline
+from gdpo.lab.experiments.grid import read_labels
+from gdpo.lab.report import write_report
 
 
 def main():

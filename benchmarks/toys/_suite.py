@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.toys._run import rule_for, run_toy
 from benchmarks.toys._toys import TOYS
 
-from gdpo.experiments.reading import Experiment, Run, estimator_of, run_name
-from gdpo.experiments.threshold import first_reached
+from gdpo.lab.experiments.reading import Experiment, Run, estimator_of, run_name
+from gdpo.lab.experiments.threshold import first_reached
 
 _ALL = tuple(TOYS.values())
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gdpo.experiments.reading import Measured
+from gdpo.lab.experiments.reading import Measured
 
 _NEARLY_EVEN = 1e-2
 """If the natural parameter is closer to 0 than this, the moments of a graded choice are computed

@@ -4,7 +4,8 @@ from math import cos, nan, pi, sin, sqrt, tan
 from statistics import fmean, stdev
 
 import numpy as np
-from jaxtyping import Float
+
+from gdpo._shapes import Float
 
 
 def paired_interval(

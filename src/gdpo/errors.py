@@ -5,7 +5,7 @@ GdpoError
 ├── ConfigError(ValueError)         a recipe, an option or an argument is wrong
 ├── DataError(ValueError)           a file, a row or an array of rewards is wrong
 ├── RewardError(RuntimeError)       a reward function broke its contract
-│   └── SandboxError                the sandbox failed, not the program in it (gdpo.sandbox)
+│   └── SandboxError                the sandbox failed, not the program in it (gdpo.lab.sandbox)
 └── MissingExtraError(ImportError)  a package from one of gdpo's extras is not installed
 ```
 

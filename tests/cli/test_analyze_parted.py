@@ -12,12 +12,12 @@ import pytest
 from tests.report.runs import experiment_of, record
 
 from gdpo.diagnostics import Watch
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.reading import Measured, Run
 from gdpo.integrations._scoring import compute
 from gdpo.integrations._settings import make_settings
 from gdpo.integrations.rows import Groups
-from gdpo.report import write_report
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.reading import Measured, Run
+from gdpo.lab.report import write_report
 
 NAMES = ("brevity", "correctness")
 STEPS, GROUPS, SAMPLES, LAST_GOOD = 24, 8, 4, 12

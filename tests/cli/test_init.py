@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.recipes import starter
-from gdpo.recipes.read import load_recipe
-from gdpo.runs.directory import RunDirectory
+from gdpo.lab.recipes import starter
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.directory import RunDirectory
 from gdpo.testing import check_reward
 
 

@@ -47,7 +47,7 @@ def started(*arguments, before=""):
 
 def test_an_exit_with_0_before_the_end_is_an_error_that_names_its_line(gdpo_says, recipe_file):
     (recipe_file.parent / "own_task.py").write_text(
-        "import sys\nfrom dataclasses import replace\nfrom gdpo.tasks import resolve_task\n"
+        "import sys\nfrom dataclasses import replace\nfrom gdpo.lab.tasks import resolve_task\n"
         "def leave(reference):\n    sys.exit()\n"
         "task = replace(resolve_task('gsm8k'), gold_completion=leave)\n"
     )

@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 
 from gdpo.cli import main
-from gdpo.demo import run_demo
-from gdpo.demo._policy import PolicySettings
-from gdpo.demo.run import DemoSettings
 from gdpo.errors import ConfigError
-from gdpo.recipes.read import load_recipe
+from gdpo.lab.demo import run_demo
+from gdpo.lab.demo._policy import PolicySettings
+from gdpo.lab.demo.run import DemoSettings
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.directory import RunDirectory
 from gdpo.rollouts import read_rollouts, rollout_file
-from gdpo.runs.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ def test_an_estimator_that_fails_is_reported_with_what_it_printed(place):
 
 
 def test_the_default_folder_gets_a_number_when_it_exists(place):
-    from gdpo.demo.run import _claim
+    from gdpo.lab.demo.run import _claim
 
     assert [_claim(None) for _ in range(3)] == [
         Path("runs/demo"),
@@ -119,7 +119,7 @@ def test_a_wrong_option_is_reported_and_leaves_no_folder(place, capsys, option, 
 
 
 def test_a_warm_start_that_is_interrupted_leaves_no_folder(place, monkeypatch):
-    from gdpo.demo import run
+    from gdpo.lab.demo import run
 
     def interrupted(settings, progress):
         raise KeyboardInterrupt
@@ -133,9 +133,9 @@ def test_a_warm_start_that_is_interrupted_leaves_no_folder(place, monkeypatch):
 _LONG = """
 import sys
 from rich.console import Console
-from gdpo.demo.run import DemoSettings
-from gdpo.demo._policy import PolicySettings
-from gdpo.demo import run_demo
+from gdpo.lab.demo.run import DemoSettings
+from gdpo.lab.demo._policy import PolicySettings
+from gdpo.lab.demo import run_demo
 policy = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
 run_demo(Console(), DemoSettings(steps=2000, prompts=4, samples=2, policy=policy))
 """
@@ -181,7 +181,7 @@ def test_each_seed_draws_its_own_warm_start():
 
 
 def test_the_next_commands_keep_the_other_options():
-    from gdpo.demo.run import _next_commands
+    from gdpo.lab.demo.run import _next_commands
 
     def commands(settings):
         return [line.partition(": ")[2] for line in _next_commands(settings)]

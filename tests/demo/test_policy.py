@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdpo.demo import _policy as policy_module
-from gdpo.demo._policy import (
+from gdpo.lab.demo import _policy as policy_module
+from gdpo.lab.demo._policy import (
     PolicySettings,
     build_model,
     count_parameters,
     make_policy,
     policy_folder,
 )
-from gdpo.demo._texts import Carelessness
-from gdpo.demo._tokenizer import END, build_tokenizer
-from gdpo.demo._tools import tool_rows
-from gdpo.demo.run import DemoSettings
+from gdpo.lab.demo._texts import Carelessness
+from gdpo.lab.demo._tokenizer import END, build_tokenizer
+from gdpo.lab.demo._tools import tool_rows
+from gdpo.lab.demo.run import DemoSettings
 
 TINY = PolicySettings(layers=1, width=16, heads=2, inner_width=16, vocabulary=300, steps=2, batch=4)
 

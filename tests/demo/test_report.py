@@ -3,9 +3,9 @@ import io
 import pytest
 from rich.console import Console
 
-from gdpo.demo._report import Curve, conclusions, draw_picture, report_table
-from gdpo.demo.run import TrainingView, trainings_display, trend
-from gdpo.tasks import TASKS
+from gdpo.lab.demo._report import Curve, conclusions, draw_picture, report_table
+from gdpo.lab.demo.run import TrainingView, trainings_display, trend
+from gdpo.lab.tasks import TASKS
 
 
 def curve(values, low=0.0, high=1.0, label="gdpo", reward="format"):

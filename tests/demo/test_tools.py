@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from gdpo.demo._texts import Carelessness, careless_answer
-from gdpo.demo._tools import CATALOGUE, OFFERED, draw_problem, tool_rows
+from gdpo.lab.demo._texts import Carelessness, careless_answer
+from gdpo.lab.demo._tools import CATALOGUE, OFFERED, draw_problem, tool_rows
+from gdpo.lab.tasks import TASKS, load_problems
 from gdpo.rewards import score
-from gdpo.tasks import TASKS, load_problems
 
 TASK = TASKS["tool_calling"]
 

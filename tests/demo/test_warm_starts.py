@@ -9,7 +9,7 @@ from benchmarks import demo_warm_starts
 from benchmarks.demo_warm_starts import curves_of, each_warm_start, over_warm_starts
 
 from gdpo._student import paired_interval
-from gdpo.demo._report import Curve
+from gdpo.lab.demo._report import Curve
 
 
 def demo(grpo, gdpo):

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gdpo.evaluation._bfcl import (
+from gdpo.lab.evaluation._bfcl import (
     CATEGORIES,
     bfcl_problems,
     bfcl_task,
 )
-from gdpo.evaluation._bfcl_handlers import HANDLERS, OURS, TOOLRL
+from gdpo.lab.evaluation._bfcl_handlers import HANDLERS, OURS, TOOLRL
 
 TURN = "<think>a</think>\n<tool_call>\n{}\n</tool_call>"
 
@@ -157,7 +157,7 @@ def test_rows_of_v3_are_read_where_its_package_is_installed(tmp_path, monkeypatc
     answer = {"id": "java_0", "ground_truth": [{"Queue.push": {}}]}
     (folder / "BFCL_v3_java.json").write_text(json.dumps(answer))
     here = {"bfcl_eval": SimpleNamespace(submodule_search_locations=[tmp_path]), "tree_sitter": 1}
-    monkeypatch.setattr("gdpo.evaluation._bfcl.find_spec", here.get)
+    monkeypatch.setattr("gdpo.lab.evaluation._bfcl.find_spec", here.get)
     task, [sample] = bfcl_task("simple_java"), bfcl_problems("simple_java", None)
     assert "is in Java 8 SDK syntax." in sample.prompt[0]["content"]
     assert "Queue.push" in task.gold_completion(sample.reference)

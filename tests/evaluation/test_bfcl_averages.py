@@ -2,11 +2,11 @@
 
 import pytest
 
-from gdpo.evaluation._bfcl import LIVE, MULTI_TURN, NON_LIVE, bfcl_averages
-from gdpo.evaluation._intervals import Estimate
-from gdpo.evaluation.benchmarks import GROUPS
-from gdpo.evaluation.evaluation import Result
-from gdpo.evaluation.tables import bfcl_lines
+from gdpo.lab.evaluation._bfcl import LIVE, MULTI_TURN, NON_LIVE, bfcl_averages
+from gdpo.lab.evaluation._intervals import Estimate
+from gdpo.lab.evaluation.benchmarks import GROUPS
+from gdpo.lab.evaluation.evaluation import Result
+from gdpo.lab.evaluation.tables import bfcl_lines
 
 IN_TURNS = {name: (i / 10, 200) for i, name in enumerate(MULTI_TURN)}
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gdpo.evaluation._bfcl_handlers import OURS, TOOLRL
-from gdpo.evaluation.benchmarks import GROUPS
+from gdpo.lab.evaluation._bfcl_handlers import OURS, TOOLRL
+from gdpo.lab.evaluation.benchmarks import GROUPS
 
 PUBLISHED = json.loads(
     (Path(__file__).parents[1] / "golden" / "bfcl_toolrl_published.json").read_text("utf-8")

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from gdpo.evaluation._bfcl import MULTI_TURN
-from gdpo.evaluation._bfcl_handlers import OURS, TOOLRL, as_python, fresh_tools, play, run_tools
-from gdpo.evaluation._bfcl_multi_turn import (
+from gdpo.lab.evaluation._bfcl import MULTI_TURN
+from gdpo.lab.evaluation._bfcl_handlers import OURS, TOOLRL, as_python, fresh_tools, play, run_tools
+from gdpo.lab.evaluation._bfcl_multi_turn import (
     MOST_STEPS,
     Conversations,
     multi_turn_problems,
@@ -15,9 +15,9 @@ from gdpo.evaluation._bfcl_multi_turn import (
     next_prompts,
     split_turns,
 )
-from gdpo.evaluation.responders import Response, RowAnswers
-from gdpo.tasks.tool_calling.parsing import parse
-from gdpo.tasks.tool_calling.prompt import write_completion
+from gdpo.lab.evaluation.responders import Response, RowAnswers
+from gdpo.lab.tasks.tool_calling.parsing import parse
+from gdpo.lab.tasks.tool_calling.prompt import write_completion
 
 pytestmark = pytest.mark.slow
 

@@ -13,14 +13,14 @@ from tests.evaluation.conftest import written
 from transformers import AutoModelForCausalLM
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.evaluation import evaluate
-from gdpo.evaluation.benchmarks import find_benchmark
-from gdpo.evaluation.evaluation import Settings, read_results
-from gdpo.evaluation.named import folder_of, responder_of, weights_of
-from gdpo.evaluation.responders import LocalModel, Response, Sampling
-from gdpo.evaluation.server import ANSWERED, Answered
-from gdpo.evaluation.tables import add_to_readme, differences_table
 from gdpo.integrations.trl.logprobs import KERNELS
+from gdpo.lab.evaluation import evaluate
+from gdpo.lab.evaluation.benchmarks import find_benchmark
+from gdpo.lab.evaluation.evaluation import Settings, read_results
+from gdpo.lab.evaluation.named import folder_of, responder_of, weights_of
+from gdpo.lab.evaluation.responders import LocalModel, Response, Sampling
+from gdpo.lab.evaluation.server import ANSWERED, Answered
+from gdpo.lab.evaluation.tables import add_to_readme, differences_table
 from gdpo.rollouts import read_rollouts
 
 TRL = "gdpo.integrations.trl"
@@ -262,7 +262,7 @@ def test_rows_that_cannot_be_read_are_reported_before_anything_is_generated(gsm8
 def test_benchmarks_are_found_by_name_or_are_tasks_with_a_file(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'math500'"):
         find_benchmark("math50", None)
-    assert find_benchmark("gdpo.tasks.gsm8k:TASK", "rows.jsonl").task().name == "gsm8k"
+    assert find_benchmark("gdpo.lab.tasks.gsm8k:TASK", "rows.jsonl").task().name == "gsm8k"
     assert find_benchmark("humaneval", None).file().is_file()
 
 

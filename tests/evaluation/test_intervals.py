@@ -5,7 +5,7 @@ from math import isnan, nan
 import numpy as np
 import pytest
 
-from gdpo.evaluation._intervals import difference, share
+from gdpo.lab.evaluation._intervals import difference, share
 
 
 def test_one_sample_per_problem_gives_wilsons_interval():

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gdpo.evaluation import BENCHMARKS
-from gdpo.evaluation.benchmarks import GROUPS, find_benchmark, problems
-from gdpo.evaluation.overlap import overlap_findings
-from gdpo.recipes.data import Rows, read_data
-from gdpo.recipes.recipe import DataConfig
-from gdpo.tasks import TASKS, load_rows
-from gdpo.training.preflight import Verdict
+from gdpo.lab.evaluation import BENCHMARKS
+from gdpo.lab.evaluation.benchmarks import GROUPS, find_benchmark, problems
+from gdpo.lab.evaluation.overlap import overlap_findings
+from gdpo.lab.recipes.data import Rows, read_data
+from gdpo.lab.recipes.recipe import DataConfig
+from gdpo.lab.tasks import TASKS, load_rows
+from gdpo.lab.training.preflight import Verdict
 
 DATA = os.environ.get("GDPO_DATA")
 SINGLE = ("bfcl_simple_python", "bfcl_live_multiple")
@@ -52,7 +52,7 @@ def test_a_named_benchmark_that_cannot_be_read_is_an_error(tmp_path):
 
 
 def test_a_missing_package_of_bfcl_is_reported_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("gdpo.evaluation._bfcl.find_spec", lambda name: None)
+    monkeypatch.setattr("gdpo.lab.evaluation._bfcl.find_spec", lambda name: None)
     (finding,) = overlap_findings(TASK, xlam(["Hello?"], tmp_path))
     assert finding.verdict is Verdict.NOTE
     assert "bfcl-eval" in finding.text

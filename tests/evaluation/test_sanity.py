@@ -5,9 +5,9 @@ from tests.evaluation.conftest import written
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.cli import main
-from gdpo.cli._evaluating import sanity_lines
-from gdpo.evaluation.benchmarks import find_benchmark
-from gdpo.evaluation.sanity import Sanity, sanity
+from gdpo.lab.cli._evaluating import sanity_lines
+from gdpo.lab.evaluation.benchmarks import find_benchmark
+from gdpo.lab.evaluation.sanity import Sanity, sanity
 
 
 def program(code, test="assert f(1) == 2"):

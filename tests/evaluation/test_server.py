@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.evaluation.responders import Sampling
-from gdpo.evaluation.server import ANSWERED, Server, ServerError, side_by_side
-from gdpo.tasks import Problem
+from gdpo.lab.evaluation.responders import Sampling
+from gdpo.lab.evaluation.server import ANSWERED, Server, ServerError, side_by_side
+from gdpo.lab.tasks import Problem
 
 PROBLEMS = [Problem([{"role": "user", "content": f"{i}?"}], {}) for i in range(3)]
 
@@ -58,7 +58,7 @@ def serve(monkeypatch):
 
     An answer that is no text is streamed, piece by piece; None in it breaks the connection.
     """
-    monkeypatch.setattr("gdpo.evaluation.server.time.sleep", lambda _: None)
+    monkeypatch.setattr("gdpo.lab.evaluation.server.time.sleep", lambda _: None)
     servers, seen = [], []
 
     def start(answer):
@@ -303,7 +303,7 @@ def test_after_a_failure_running_items_finish_and_no_other_starts():
 
 INTERRUPTED = """
 import threading
-from gdpo.evaluation.server import side_by_side
+from gdpo.lab.evaluation.server import side_by_side
 
 def interrupt(_):
     raise KeyboardInterrupt
@@ -325,7 +325,7 @@ def test_an_interruption_does_not_wait_for_requests():
 
 
 def test_a_server_that_does_not_exist_is_reported(monkeypatch):
-    monkeypatch.setattr("gdpo.evaluation.server.time.sleep", lambda _: None)
+    monkeypatch.setattr("gdpo.lab.evaluation.server.time.sleep", lambda _: None)
     server = Server("http://127.0.0.1:9/v1", "m", Sampling())
     with pytest.raises(ServerError, match="4 tries"):
         server.respond(PROBLEMS[:1], seed=0, samples=1)

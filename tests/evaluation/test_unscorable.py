@@ -6,11 +6,11 @@ from tests.evaluation.conftest import written
 
 from gdpo.cli import main
 from gdpo.errors import ConfigError
-from gdpo.evaluation.benchmarks import find_benchmark, rewards_of
-from gdpo.evaluation.evaluation import read_results, result_of
-from gdpo.evaluation.sanity import sanity
+from gdpo.lab.evaluation.benchmarks import find_benchmark, rewards_of
+from gdpo.lab.evaluation.evaluation import read_results, result_of
+from gdpo.lab.evaluation.sanity import sanity
+from gdpo.lab.tasks.tool_calling.prompt import write_completion
 from gdpo.rollouts import read_rollouts
-from gdpo.tasks.tool_calling.prompt import write_completion
 
 MATHS = [{"problem": f"{i}?", "answer": answer} for i, answer in enumerate(["2", "f(0,4]", "3"])]
 CALL = write_completion("so", [{"name": "add", "parameters": {"a": 1}}])
@@ -58,9 +58,9 @@ def test_a_measure_for_some_rows_shows_their_number(tmp_path, capsys):
 
 
 def test_the_card_of_a_model_names_the_rows(tmp_path, capsys):
-    from gdpo.evaluation.evaluation import Settings
-    from gdpo.evaluation.responders import Sampling
-    from gdpo.evaluation.tables import add_to_readme
+    from gdpo.lab.evaluation.evaluation import Settings
+    from gdpo.lab.evaluation.responders import Sampling
+    from gdpo.lab.evaluation.tables import add_to_readme
 
     result, _ = evaluated(tmp_path, "math500", MATHS, capsys)
     readme = tmp_path / "README.md"

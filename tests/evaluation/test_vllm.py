@@ -9,13 +9,13 @@ from typing import ClassVar
 import pytest
 
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.evaluation import evaluate
-from gdpo.evaluation.benchmarks import find_benchmark
-from gdpo.evaluation.evaluation import Settings
-from gdpo.evaluation.named import responder_of
-from gdpo.evaluation.responders import Response, Sampling, VllmOptions
+from gdpo.lab.evaluation import evaluate
+from gdpo.lab.evaluation.benchmarks import find_benchmark
+from gdpo.lab.evaluation.evaluation import Settings
+from gdpo.lab.evaluation.named import responder_of
+from gdpo.lab.evaluation.responders import Response, Sampling, VllmOptions
+from gdpo.lab.tasks import Problem
 from gdpo.rollouts import read_rollouts
-from gdpo.tasks import Problem
 
 
 @dataclass

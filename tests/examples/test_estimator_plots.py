@@ -12,8 +12,8 @@ from examples.estimator_plots import advantages, main, measure, situations
 
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, AdvantageRule
 from gdpo.errors import ConfigError
-from gdpo.recipes.read import load_recipe
-from gdpo.training._quiet import quiet
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.training._quiet import quiet
 
 PAGE = Path(__file__).parents[2] / "docs" / "estimators" / "README.md"
 REWARDS = ["format", "correctness"]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gdpo.experiments.reading import estimator_of, run_name
-from gdpo.recipes.recipe import DataConfig, Recipe
+from gdpo.lab.experiments.reading import estimator_of, run_name
+from gdpo.lab.recipes.recipe import DataConfig, Recipe
 
 
 def write_run(

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.comparison import details, headline
-from gdpo.experiments.reading import Experiment, Measured, Run
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.comparison import details, headline
+from gdpo.lab.experiments.reading import Experiment, Measured, Run
 
 FORMAT = Measured("format", 0.0, 1.0, 1.0)
 CORRECTNESS = Measured("correctness", -3.0, 3.0, 1.0)

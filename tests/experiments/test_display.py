@@ -5,11 +5,11 @@ import io
 from rich.console import Console
 from tests.experiments.conftest import write_run
 
-from gdpo.experiments.display import grid_display
-from gdpo.experiments.grid import Cell, Grid
-from gdpo.experiments.reading import Plan, failure_file
-from gdpo.recipes.read import read_recipe
-from gdpo.recipes.resolve import resolve
+from gdpo.lab.experiments.display import grid_display
+from gdpo.lab.experiments.grid import Cell, Grid
+from gdpo.lab.experiments.reading import Plan, failure_file
+from gdpo.lab.recipes.read import read_recipe
+from gdpo.lab.recipes.resolve import resolve
 
 
 def grid_of(folder, seeds):

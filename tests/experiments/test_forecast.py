@@ -17,7 +17,7 @@ from benchmarks.forecast import (
 )
 from tests.experiments.conftest import write_run
 
-from gdpo.experiments.reading import Plan
+from gdpo.lab.experiments.reading import Plan
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
 RANGES = {"right": (-3.0, 3.0), "tags": (0.0, 1.0)}

@@ -8,9 +8,9 @@ import pytest
 from tests.experiments.test_analysis import run
 
 from gdpo.errors import ConfigError
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.fronts import read_front, trade_off
-from gdpo.experiments.reading import Experiment, Measured
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.fronts import read_front, trade_off
+from gdpo.lab.experiments.reading import Experiment, Measured
 
 X, Y = Measured("x", 0.0, 1.0, 1.0), Measured("y", 0.0, 2.0, 1.0)
 BOTH = ("x", "y")

@@ -14,7 +14,7 @@ from tests.checkout import python_path
 from tests.experiments.conftest import write_run
 
 from gdpo.errors import ConfigError
-from gdpo.experiments.grid import (
+from gdpo.lab.experiments.grid import (
     _free,
     _slots,
     decidable,
@@ -23,9 +23,9 @@ from gdpo.experiments.grid import (
     read_labels,
     run_grid,
 )
-from gdpo.experiments.process import Training, noted
-from gdpo.experiments.reading import estimator_of, read_experiment
-from gdpo.recipes.recipe import DataConfig, GateConfig, Recipe
+from gdpo.lab.experiments.process import Training, noted
+from gdpo.lab.experiments.reading import estimator_of, read_experiment
+from gdpo.lab.recipes.recipe import DataConfig, GateConfig, Recipe
 
 REWARDS = """
 from gdpo import Reward
@@ -412,7 +412,7 @@ def test_a_comparison_that_was_killed_before_its_plan_takes_its_folder_again(rec
 HOLDER = """
 import sys
 from pathlib import Path
-from gdpo.runs.lock import lock
+from gdpo.lab.runs.lock import lock
 lock(Path(sys.argv[1]))
 print(flush=True)
 sys.stdin.read()
@@ -593,8 +593,8 @@ def test_a_closed_terminal_leaves_no_process_behind(recipe, tmp_path):
     script.write_text(f"""
 import signal
 from pathlib import Path
-from gdpo.experiments.grid import make_grid, run_grid
-from gdpo.recipes import load_recipe
+from gdpo.lab.experiments.grid import make_grid, run_grid
+from gdpo.lab.recipes import load_recipe
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 recipe = load_recipe({str(tmp_path / "recipe.yaml")!r})
 grid = make_grid(recipe, ["gdpo"], [1], Path({str(tmp_path / "compare")!r}), reach=0.8)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from gdpo.experiments.statistics import holm, permutation_test
+from gdpo.lab.experiments.statistics import holm, permutation_test
 
 # Few distinct values, so that there are ties.
 figures = st.integers(0, 8).map(lambda i: i / 10)

@@ -31,8 +31,8 @@ from benchmarks.pretrained.arithmetic import ARITHMETIC
 from tests.experiments.conftest import DECLARED
 from tests.rollouts.readers import written
 
-from gdpo.cli._codes import INTERRUPTED, MISTAKE
-from gdpo.experiments.reading import Measured, Run
+from gdpo.cli.codes import INTERRUPTED, MISTAKE
+from gdpo.lab.experiments.reading import Measured, Run
 from gdpo.testing import check_reward
 
 SEEDS = 5

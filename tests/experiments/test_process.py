@@ -8,9 +8,9 @@ import sys
 import pytest
 from tests.experiments.conftest import write_run
 
-from gdpo.experiments.process import Training, describe_ending, signals_held, stop_trainings
-from gdpo.recipes.read import read_recipe
-from gdpo.runs.directory import RunDirectory
+from gdpo.lab.experiments.process import Training, describe_ending, signals_held, stop_trainings
+from gdpo.lab.recipes.read import read_recipe
+from gdpo.lab.runs.directory import RunDirectory
 
 SLOW = """
 import signal, sys

@@ -13,9 +13,9 @@ import pytest
 from tests.experiments.conftest import DECLARED, write_run
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.comparison import headline
-from gdpo.experiments.reading import (
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.comparison import headline
+from gdpo.lab.experiments.reading import (
     Label,
     Plan,
     estimator_of,
@@ -24,7 +24,7 @@ from gdpo.experiments.reading import (
     read_plan,
     run_name,
 )
-from gdpo.runs.lock import is_locked, lock, unlock
+from gdpo.lab.runs.lock import is_locked, lock, unlock
 
 
 def test_a_folder_of_runs_is_an_experiment(two_estimators):

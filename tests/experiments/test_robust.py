@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from gdpo._student import student_quantile
-from gdpo.experiments.statistics import (
+from gdpo.lab.experiments.statistics import (
     bootstrap,
     expanded_level,
     interquartile_mean,

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gdpo.experiments.statistics import kaplan_meier, log_rank_scores, permutation_test
+from gdpo.lab.experiments.statistics import kaplan_meier, log_rank_scores, permutation_test
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "few_seeds.json").read_text(encoding="utf-8")

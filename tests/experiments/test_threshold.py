@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gdpo.experiments.threshold import best, final, first_reached, running_mean, start
+from gdpo.lab.experiments.threshold import best, final, first_reached, running_mean, start
 
 steps = arrays(np.float64, st.integers(1, 30), elements=st.integers(0, 16).map(lambda i: i / 16))
 

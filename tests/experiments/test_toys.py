@@ -11,7 +11,7 @@ from benchmarks.toys._toys import TOYS, draw, moments
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
-from gdpo.experiments.reading import Label
+from gdpo.lab.experiments.reading import Label
 
 ROLLOUTS = 200_000
 EVERY_TOY = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS)

@@ -3,8 +3,8 @@
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.experiments.grid import estimator_of, read_variants
-from gdpo.experiments.reading import label_of
+from gdpo.lab.experiments.grid import estimator_of, read_variants
+from gdpo.lab.experiments.reading import label_of
 
 
 def test_nothing_varied_is_one_variant_without_a_name():

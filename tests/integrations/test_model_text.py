@@ -20,14 +20,14 @@ from gdpo.analysis.rescore import MIXED
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, with_messages
+from gdpo.lab.tasks import Problem
+from gdpo.lab.training._attack_rows import Completions
+from gdpo.lab.training._recorded import recorded_completions
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.text import completion_text, from_file
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import RolloutText, read_rollout_files, records
 from gdpo.rollouts.readers.columns import text_of_row
-from gdpo.tasks import Problem
-from gdpo.training._attack_rows import Completions
-from gdpo.training._recorded import recorded_completions
 
 COUNT = 1000
 NAMES = ("last", "every", "turn")

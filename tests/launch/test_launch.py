@@ -20,12 +20,12 @@ from datasets import Dataset
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.integrations.verl.settings import read_settings
-from gdpo.launch.batches import Machines
-from gdpo.launch.launch import launch_verl, plan_verl
-from gdpo.recipes.read import load_recipe
+from gdpo.lab.launch.batches import Machines
+from gdpo.lab.launch.launch import launch_verl, plan_verl
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.lock import is_locked
+from gdpo.lab.training import train
 from gdpo.rewards.weights_column import weights_of_cells
-from gdpo.runs.lock import is_locked
-from gdpo.training import train
 
 FOR_VERL = ("trainer.lr_scheduler_type=constant", "data.max_prompt_length=900")
 

@@ -6,13 +6,13 @@ import torch
 
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl._estimator import Carried, carrying, compute_advantages
-from gdpo.launch.batches import Machines
-from gdpo.launch.launch import plan_verl
-from gdpo.recipes.data import read_data
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.resolve import find_task
+from gdpo.lab.launch.batches import Machines
+from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.recipes.data import read_data
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.resolve import find_task
+from gdpo.lab.training import train
 from gdpo.rollouts import read_rollouts
-from gdpo.training import train
 
 VARIANTS = {
     "gdpo": [],

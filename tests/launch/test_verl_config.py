@@ -11,12 +11,12 @@ from trl import GRPOConfig
 
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl.settings import read_settings
-from gdpo.launch._trl_defaults import DEFAULTS
-from gdpo.launch.batches import Machines
-from gdpo.launch.launch import plan_verl
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.shipped import shipped_recipe, shipped_recipes
-from gdpo.recipes.yaml import read_yaml
+from gdpo.lab.launch._trl_defaults import DEFAULTS
+from gdpo.lab.launch.batches import Machines
+from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.shipped import shipped_recipe, shipped_recipes
+from gdpo.lab.recipes.yaml import read_yaml
 
 ONE = Machines(1, 1)
 

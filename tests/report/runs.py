@@ -3,7 +3,7 @@
 import numpy as np
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.experiments.reading import Experiment, Measured, Run
+from gdpo.lab.experiments.reading import Experiment, Measured, Run
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
 REWARDS = (Measured("format", 0.0, 1.0, 1.0), Measured("correct", -3.0, 3.0, 1.0))

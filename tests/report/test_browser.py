@@ -8,9 +8,9 @@ from tests.report.runs import experiment_of, trained, two_estimators, unrecorded
 
 from gdpo.analysis import analyze
 from gdpo.analysis.example import EXAMPLE
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.reading import Measured
-from gdpo.report import write_report, write_rollouts_report
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.reading import Measured
+from gdpo.lab.report import write_report, write_rollouts_report
 from gdpo.rollouts.readers import read_rollout_files
 
 

@@ -8,9 +8,10 @@ from tests.report.runs import experiment_of, record, trained
 from tests.rollouts.readers import written
 
 from gdpo.analysis import analyze
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.reading import Measured
-from gdpo.report import _html, write_report, write_rollouts_report
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.reading import Measured
+from gdpo.lab.report import write_report
+from gdpo.report import html, write_rollouts_report
 from gdpo.rollouts.readers import read_rollout_files
 
 EVIL = """<evil a="evil" b='evil'></script><script>evil</script>{{ 7*7 }}"""
@@ -105,8 +106,9 @@ def test_nothing_that_is_not_ours_is_markup(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", PAGES)
 def test_without_escaping_this_would_be_seen(tmp_path, monkeypatch, kind):
-    _html._environment.cache_clear()
-    monkeypatch.setattr(_html._environment(), "autoescape", False)
+    html._environment.cache_clear()
+    for package in ("gdpo.report", "gdpo.lab.report"):
+        monkeypatch.setattr(html._environment(package), "autoescape", False)
     page = PAGES[kind][0](tmp_path)
-    _html._environment.cache_clear()
+    html._environment.cache_clear()
     assert {"<evil", '"evil"', "'evil'", "<script>evil"} <= set(unescaped(page))

@@ -17,10 +17,10 @@ from tests.report.hostile import TEXTS
 from tests.report.runs import experiment_of, record, trained, two_estimators, unrecorded
 
 from gdpo.errors import ConfigError
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.reading import Label, Measured
-from gdpo.report import write_report
-from gdpo.report._tables import Estimate, Name, Table, to_csv, to_markdown
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.reading import Label, Measured
+from gdpo.lab.report import write_report
+from gdpo.lab.report._tables import Estimate, Name, Table, to_csv, to_markdown
 from gdpo.report.colours import style
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -185,7 +185,7 @@ def test_a_failed_export_leaves_nothing_half_written(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gdpo.report.export.to_markdown", full)
+    monkeypatch.setattr("gdpo.lab.report.export.to_markdown", full)
     comparison = analyse(experiment_of(tmp_path, [unrecorded("gdpo", 1, tmp_path)]), draws=100)
     with pytest.raises(OSError, match="space"):
         write_report(comparison, tmp_path / "page.html", export=tmp_path / "export")
@@ -245,7 +245,7 @@ def test_a_file_that_appears_in_an_empty_folder_is_kept(tmp_path, monkeypatch, c
         (empty / "results.csv").write_text("mine")
         return to_markdown(table)
 
-    monkeypatch.setattr("gdpo.report.export.to_markdown", slow)
+    monkeypatch.setattr("gdpo.lab.report.export.to_markdown", slow)
     with pytest.raises(ConfigError, match=r"--export .*empty"):
         write_report(comparison, tmp_path / "page.html", export=empty)
     assert [path.read_text() for path in empty.iterdir()] == ["mine"]

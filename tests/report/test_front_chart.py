@@ -11,12 +11,12 @@ from rich.console import Console
 from tests.experiments.test_analysis import run
 
 from gdpo.errors import ConfigError
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.fronts import trade_off
-from gdpo.experiments.reading import Experiment, Measured
-from gdpo.report import write_report
-from gdpo.report._front_chart import front_chart
-from gdpo.report.front_summary import front_summary
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.fronts import trade_off
+from gdpo.lab.experiments.reading import Experiment, Measured
+from gdpo.lab.report import write_report
+from gdpo.lab.report._front_chart import front_chart
+from gdpo.lab.report.front_summary import front_summary
 
 ENDS = {
     "grpo w=1": (0.2, -1.0),

@@ -20,13 +20,13 @@ from tests.report.runs import REWARDS, experiment_of, record, trained, two_estim
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import DataError
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.comparison import details, headline
-from gdpo.experiments.reading import Measured
-from gdpo.recipes.recipe import DataConfig, Recipe
-from gdpo.report import summary, write_report
-from gdpo.report._run_charts import lengths
-from gdpo.report._run_contents import analyze_experiment
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.comparison import details, headline
+from gdpo.lab.experiments.reading import Measured
+from gdpo.lab.recipes.recipe import DataConfig, Recipe
+from gdpo.lab.report import summary, write_report
+from gdpo.lab.report._run_charts import lengths
+from gdpo.lab.report._run_contents import analyze_experiment
 from gdpo.rollouts import read_rollouts, reward_arrays
 
 VOID = {"meta", "br", "wbr", "input", "path", "circle"}

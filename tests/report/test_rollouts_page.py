@@ -12,7 +12,7 @@ from tests.rollouts.readers import written
 
 from gdpo.analysis import analyze
 from gdpo.report import write_rollouts_report
-from gdpo.report._charts import Chart, Line
+from gdpo.report.charts import Chart, Line
 from gdpo.report.rollouts_page import MARK
 from gdpo.rollouts.readers import read_rollout_files
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.report.runs import REWARDS, experiment_of, unrecorded
 
-from gdpo.experiments.analysis import analyse
-from gdpo.experiments.reading import Measured
-from gdpo.report import write_report
-from gdpo.report._charts import Chart, fitted, ticks
-from gdpo.report._run_charts import curves, survival
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.reading import Measured
+from gdpo.lab.report import write_report
+from gdpo.lab.report._run_charts import curves, survival
+from gdpo.report.charts import Chart, fitted, ticks
 
 
 def with_means(folder, label, seed, values, reward="format"):

@@ -10,8 +10,8 @@ from tests.report.runs import experiment_of, trained
 from tests.report.test_rollouts_page import data, page_of
 
 from gdpo.analysis.sample import _VALUES
-from gdpo.experiments.analysis import analyse
-from gdpo.report import write_report
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.report import write_report
 from gdpo.rollouts import Rollout, Turn, read_rollouts, rollout_file, write_rollouts
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import DataError
-from gdpo.rewards import code, score
-from gdpo.rewards.code import (
+from gdpo.lab.rewards import code, score
+from gdpo.lab.rewards.code import (
     LONGEST,
     extract_code,
     no_bug,
@@ -17,8 +17,8 @@ from gdpo.rewards.code import (
     pass_rate,
     verdict_of,
 )
-from gdpo.sandbox import Asserts, Calls, Check, Limits, Stdio, Verdict
-from gdpo.sandbox.sandbox import default_sandbox
+from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio, Verdict
+from gdpo.lab.sandbox.sandbox import default_sandbox
 from gdpo.testing import check_reward
 
 REWARDS = (pass_rate, pass_all, no_bug)

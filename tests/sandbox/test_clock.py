@@ -5,9 +5,9 @@ import socket
 import pytest
 from tests.sandbox.needed import needs_sandbox
 
-from gdpo.sandbox import Asserts, Calls, Limits, Sandbox, Stdio
-from gdpo.sandbox._box._clock import Clock, processor_share
-from gdpo.sandbox._box._server import Server
+from gdpo.lab.sandbox import Asserts, Calls, Limits, Sandbox, Stdio
+from gdpo.lab.sandbox._box._clock import Clock, processor_share
+from gdpo.lab.sandbox._box._server import Server
 
 
 class Machine:

@@ -12,7 +12,7 @@ import pytest
 from tests.sandbox.hostile_programs import HONEST, ONE, PAIRS, PROGRAMS, SHORT
 from tests.sandbox.needed import needs_sandbox
 
-from gdpo.sandbox import Asserts, Sandbox
+from gdpo.lab.sandbox import Asserts, Sandbox
 
 PROJECT = Path(__file__).parents[2]
 OUTSIDE = ("/tmp", "/var/tmp", "/dev/shm", "/root", "/home", "/", ".")

@@ -4,7 +4,7 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.sandbox import (
+from gdpo.lab.sandbox import (
     Asserts,
     Calls,
     Check,

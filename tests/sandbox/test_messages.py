@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import pytest
 
-from gdpo.sandbox._box._reader import Reader
-from gdpo.sandbox._box._writer import TooMuch, Writer
+from gdpo.lab.sandbox._box._reader import Reader
+from gdpo.lab.sandbox._box._writer import TooMuch, Writer
 
 MOST = 1000
 

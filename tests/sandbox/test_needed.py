@@ -3,7 +3,7 @@
 import pytest
 from tests.sandbox import needed
 
-from gdpo.sandbox import SandboxError
+from gdpo.lab.sandbox import SandboxError
 
 
 def test_a_missing_sandbox_is_a_reason_to_skip_or_a_failure(monkeypatch):

@@ -10,9 +10,9 @@ from typing import get_args
 import pytest
 
 from gdpo.errors import DataError
-from gdpo.sandbox import Asserts, Calls, Limits, Stdio
-from gdpo.sandbox._terms import Bug
-from gdpo.sandbox.plan import plan
+from gdpo.lab.sandbox import Asserts, Calls, Limits, Stdio
+from gdpo.lab.sandbox._terms import Bug
+from gdpo.lab.sandbox.plan import plan
 
 
 class Cyclic:

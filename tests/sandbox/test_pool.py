@@ -13,8 +13,8 @@ from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import alive, eventually, family, kill, workers
 
 from gdpo.errors import ConfigError
-from gdpo.sandbox import Calls, Limits, Sandbox, SandboxError
-from gdpo.sandbox.sandbox import default_sandbox
+from gdpo.lab.sandbox import Calls, Limits, Sandbox, SandboxError
+from gdpo.lab.sandbox.sandbox import default_sandbox
 
 pytestmark = needs_sandbox
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.sandbox.needed import needs_sandbox
 
-from gdpo.sandbox import Limits, Sandbox, Stdio
+from gdpo.lab.sandbox import Limits, Sandbox, Stdio
 
 pytestmark = needs_sandbox
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gdpo.tasks import load_rows
+from gdpo.lab.tasks import load_rows
 
 
 @pytest.fixture

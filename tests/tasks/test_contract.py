@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError, DataError
+from gdpo.lab.tasks import TASKS, load_problems, load_rows, resolve_task
 from gdpo.rewards import Scorer
-from gdpo.tasks import TASKS, load_problems, load_rows, resolve_task
 from gdpo.testing import check_reward
 
 DATA = os.environ.get("GDPO_DATA")
@@ -170,12 +170,12 @@ def test_an_unknown_task_names_the_nearest_one():
 
 
 def test_your_own_task_is_found_by_module_and_attribute():
-    assert resolve_task("gdpo.tasks.gsm8k:COMPATIBLE") is TASKS["gsm8k_compatible"]
+    assert resolve_task("gdpo.lab.tasks.gsm8k:COMPATIBLE") is TASKS["gsm8k_compatible"]
 
 
 def test_what_is_no_task_is_refused():
     with pytest.raises(ConfigError, match=r"function.*gdpo\.tasks\.Task"):
-        resolve_task("gdpo.tasks:load_rows")
+        resolve_task("gdpo.lab.tasks:load_rows")
 
 
 def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):

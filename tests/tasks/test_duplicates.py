@@ -1,7 +1,7 @@
 """Near-duplicate rows, and rows that leak a test."""
 
-from gdpo.tasks import Problem, near_duplicates
-from gdpo.tasks.likeness import overlaps
+from gdpo.lab.tasks import Problem, near_duplicates
+from gdpo.lab.tasks.likeness import overlaps
 
 QUESTION = "How many eggs do the ducks of Janet lay in a week of seven days?"
 

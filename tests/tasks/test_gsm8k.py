@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdpo.errors import DataError
-from gdpo.tasks import TASKS
-from gdpo.tasks.gsm8k import flexible_reward
+from gdpo.lab.tasks import TASKS
+from gdpo.lab.tasks.gsm8k import flexible_reward
 from gdpo.testing import check_reward
 
 TASK = TASKS["gsm8k"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gdpo.tasks import Problem, Task
-from gdpo.tasks.lazy import (
+from gdpo.lab.tasks import Problem, Task
+from gdpo.lab.tasks.lazy import (
     POLICIES,
     form_of,
     in_place_of,

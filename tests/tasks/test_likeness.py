@@ -9,7 +9,7 @@ import pytest
 from tests.checkout import environment
 
 import gdpo
-from gdpo.tasks.likeness import _Index, find_alike, words
+from gdpo.lab.tasks.likeness import _Index, find_alike, words
 
 
 def jaccard(a, b):
@@ -99,7 +99,7 @@ def test_equal_texts_are_found_among_any_number_of_one_template():
 
 def test_the_same_is_found_in_every_process():
     code = (
-        "import random; from gdpo.tasks.likeness import find_alike; r = random.Random(1);"
+        "import random; from gdpo.lab.tasks.likeness import find_alike; r = random.Random(1);"
         "t = [' '.join(r.choices('abc', k=9)) for _ in range(2000)]; print(find_alike(t));"
         "import gdpo; print(gdpo.__file__)"
     )

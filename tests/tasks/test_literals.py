@@ -5,7 +5,7 @@ import time
 import pytest
 
 from gdpo.errors import DataError
-from gdpo.tasks.tool_calling.calls import read_calls, read_literal, starts_calls
+from gdpo.lab.tasks.tool_calling.calls import read_calls, read_literal, starts_calls
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from gdpo.errors import DataError
-from gdpo.evaluation import BENCHMARKS
-from gdpo.evaluation.benchmarks import Source, find_benchmark, problems
-from gdpo.tasks import TASKS
+from gdpo.lab.evaluation import BENCHMARKS
+from gdpo.lab.evaluation.benchmarks import Source, find_benchmark, problems
+from gdpo.lab.tasks import TASKS
 
 TASK = TASKS["math_length"]
 
@@ -74,7 +74,7 @@ def test_a_row_without_an_answer_has_no_gold_completion_and_no_correctness():
 
 def test_other_tasks_do_not_load_what_it_needs():
     code = (
-        "import sys; from gdpo.tasks import TASKS; TASKS['gsm8k']; "
+        "import sys; from gdpo.lab.tasks import TASKS; TASKS['gsm8k']; "
         "assert not {'sympy', 'math_verify'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

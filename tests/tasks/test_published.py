@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gdpo.tasks import TASKS
+from gdpo.lab.tasks import TASKS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

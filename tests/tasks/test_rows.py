@@ -9,8 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError
-from gdpo.tasks import TASKS, load_problems, load_rows
-from gdpo.tasks.rows import _hub_rows, _is_file
+from gdpo.lab.tasks import TASKS, load_problems, load_rows
+from gdpo.lab.tasks.rows import _hub_rows, _is_file
 
 ROWS = [{"a": 1, "b": ["x"]}, {"a": None, "b": ["ü", {"c": 2}]}, {"a": 3.5, "b": []}]
 PLAIN = [{"a": i, "b": [{"role": "user", "content": "ü"}]} for i in range(600)]
@@ -237,7 +237,7 @@ def test_where_the_hub_cannot_be_reached_it_is_asked_once_and_the_cache_is_taken
     pytest.importorskip("datasets")
     kept_by_datasets("ann/sums", PLAIN, tmp_path / "cache", tmp_path)
     code = (
-        "from gdpo.tasks import load_rows\n"
+        "from gdpo.lab.tasks import load_rows\n"
         "print(len(load_rows('ann/sums')))\n"
         "from huggingface_hub import is_offline_mode\n"
         "print(is_offline_mode())\n"

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdpo.errors import DataError
-from gdpo.tasks import TASKS
-from gdpo.tasks.tool_calling._rewards import best_total
-from gdpo.tasks.tool_calling.calls import same_value
-from gdpo.tasks.tool_calling.prompt import tool_prompt, write_completion
+from gdpo.lab.tasks import TASKS
+from gdpo.lab.tasks.tool_calling._rewards import best_total
+from gdpo.lab.tasks.tool_calling.calls import same_value
+from gdpo.lab.tasks.tool_calling.prompt import tool_prompt, write_completion
 
 TASK = TASKS["tool_calling"]
 

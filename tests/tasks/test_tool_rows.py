@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from gdpo.errors import DataError
-from gdpo.tasks import TASKS, load_problems, load_rows
+from gdpo.lab.tasks import TASKS, load_problems, load_rows
 
 TASK = TASKS["tool_calling"]
 DATA = os.environ.get("GDPO_DATA")

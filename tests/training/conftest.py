@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
 
-from gdpo.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory
 
 NOT_REPEATABLE = (
     "step_time",

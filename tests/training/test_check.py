@@ -11,21 +11,21 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
-from gdpo.recipes.data import read_data
-from gdpo.recipes.models import (
+from gdpo.lab.recipes.data import read_data
+from gdpo.lab.recipes.models import (
     context_length,
     load_tokenizer,
     locate_model,
     prompt_lengths,
 )
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.resolve import find_task
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.resolve import find_task
+from gdpo.lab.tasks import TASKS, Problem, Task
+from gdpo.lab.training import _reward_checks, check, train
+from gdpo.lab.training._reward_checks import RewardFinding, check_rewards
+from gdpo.lab.training.preflight import Verdict
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
-from gdpo.tasks import TASKS, Problem, Task
-from gdpo.training import _reward_checks, check, train
-from gdpo.training._reward_checks import RewardFinding, check_rewards
-from gdpo.training.preflight import Verdict
 
 
 def texts_of(findings, verdict=None) -> str:

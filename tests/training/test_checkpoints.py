@@ -2,7 +2,7 @@
 
 import pytest
 
-from gdpo.runs.checkpoints import (
+from gdpo.lab.runs.checkpoints import (
     Checkpoint,
     checkpoints,
     complete,

@@ -7,8 +7,8 @@ import pytest
 from tests.checkout import environment
 
 from gdpo.cli import main
-from gdpo.recipes.read import load_recipe
-from gdpo.runs.directory import RunDirectory
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.directory import RunDirectory
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.recipes.data import read_data
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.recipe import DataConfig
-from gdpo.tasks import TASKS
-from gdpo.training import check, train
-from gdpo.training.preflight import Finding, Verdict
+from gdpo.lab.recipes.data import read_data
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.recipe import DataConfig
+from gdpo.lab.tasks import TASKS
+from gdpo.lab.training import check, train
+from gdpo.lab.training.preflight import Finding, Verdict
 
 TASK = TASKS["gsm8k"]
 LONG = "Weng earns {} dollars an hour for babysitting, and she babysat for {} minutes. How much?"

@@ -9,10 +9,10 @@ import torch
 
 from gdpo._files import is_full
 from gdpo.errors import ConfigError, GdpoError
-from gdpo.recipes.read import load_recipe
-from gdpo.runs.checkpoints import estimate_checkpoint, refuse_small_disk
-from gdpo.runs.directory import RunDirectory
-from gdpo.training import train
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.checkpoints import estimate_checkpoint, refuse_small_disk
+from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.training import train
 
 
 def test_a_checkpoint_is_what_is_trained_and_what_the_optimizer_keeps_of_it():

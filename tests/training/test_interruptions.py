@@ -13,10 +13,10 @@ from tests.training.conftest import assert_equal_runs, forget_checkpoints_after,
 
 from gdpo.errors import RewardError
 from gdpo.integrations.trl.resumable import ResumableTrainer
-from gdpo.recipes.read import load_recipe
-from gdpo.runs.directory import RunDirectory
-from gdpo.training import train
-from gdpo.training._interrupt import Stopped, StopRequest, stop_on_signal
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.training import train
+from gdpo.lab.training._interrupt import Stopped, StopRequest, stop_on_signal
 
 pytestmark = pytest.mark.slow
 

@@ -11,13 +11,13 @@ pytest.importorskip("peft")
 from tests.training.conftest import forget_checkpoints_after
 
 from gdpo.errors import ConfigError
-from gdpo.evaluation import evaluate
-from gdpo.evaluation.benchmarks import find_benchmark
-from gdpo.evaluation.evaluation import Settings
-from gdpo.evaluation.named import responder_of
-from gdpo.evaluation.responders import Sampling
-from gdpo.recipes.read import load_recipe
-from gdpo.training import check, train
+from gdpo.lab.evaluation import evaluate
+from gdpo.lab.evaluation.benchmarks import find_benchmark
+from gdpo.lab.evaluation.evaluation import Settings
+from gdpo.lab.evaluation.named import responder_of
+from gdpo.lab.evaluation.responders import Sampling
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.training import check, train
 
 pytestmark = pytest.mark.slow
 

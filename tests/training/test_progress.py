@@ -6,11 +6,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from gdpo.recipes.recipe import DataConfig, Recipe, RewardConfig
+from gdpo.lab.recipes.recipe import DataConfig, Recipe, RewardConfig
+from gdpo.lab.runs.summary import duration, readme, reward_changes, summary_table
+from gdpo.lab.training._progress import RunView, dashboard, one_line, show, trend
+from gdpo.lab.training._quiet import quiet
 from gdpo.rewards import Reward
-from gdpo.runs.summary import duration, readme, reward_changes, summary_table
-from gdpo.training._progress import RunView, dashboard, one_line, show, trend
-from gdpo.training._quiet import quiet
 
 REWARDS = [
     Reward("format", lambda completion, reference: 0.0, low=0, high=1),

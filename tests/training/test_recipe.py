@@ -5,15 +5,15 @@ import pytest
 from pydantic import ValidationError
 
 from gdpo.errors import ConfigError
-from gdpo.experiments.grid import make_grid
-from gdpo.launch.batches import Machines
-from gdpo.launch.launch import plan_verl
-from gdpo.recipes.read import load_recipe, read_recipe
-from gdpo.recipes.recipe import DataConfig, Recipe, differences
-from gdpo.recipes.resolve import find_rewards, resolve
-from gdpo.tasks import TASKS
-from gdpo.training._quiet import quiet
-from gdpo.training.preflight import prepare
+from gdpo.lab.experiments.grid import make_grid
+from gdpo.lab.launch.batches import Machines
+from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.recipes.read import load_recipe, read_recipe
+from gdpo.lab.recipes.recipe import DataConfig, Recipe, differences
+from gdpo.lab.recipes.resolve import find_rewards, resolve
+from gdpo.lab.tasks import TASKS
+from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.preflight import prepare
 
 MINIMAL = "task: gsm8k\nmodel: smollm2-135m\ndata:\n  source: rows.jsonl\n"
 

@@ -9,13 +9,13 @@ from cyclopts import CycloptsError
 
 from gdpo.cli import main
 from gdpo.cli._app import app
-from gdpo.cli._evaluating import the_benchmarks
 from gdpo.errors import ConfigError
-from gdpo.evaluation.responders import Sampling, check_sampling
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.resolve import resolve
-from gdpo.recipes.trainer_fields import build_config
-from gdpo.training._quiet import quiet
+from gdpo.lab.cli._evaluating import the_benchmarks
+from gdpo.lab.evaluation.responders import Sampling, check_sampling
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.recipes.trainer_fields import build_config
+from gdpo.lab.training._quiet import quiet
 
 ROOT = Path(__file__).parents[2]
 READMES = sorted((ROOT / "recipes").glob("**/README.md"))

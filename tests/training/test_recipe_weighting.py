@@ -3,8 +3,8 @@
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.recipes import load_recipe
-from gdpo.recipes.resolve import resolve
+from gdpo.lab.recipes import load_recipe
+from gdpo.lab.recipes.resolve import resolve
 
 LINEAR = {"from": 1.0, "to": 0.2, "steps": 200}
 AFTER = {"after": {"reward": "format", "mean_at_least": 0.95}, "value": 0.2}

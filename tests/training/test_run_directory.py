@@ -9,12 +9,12 @@ import pytest
 
 from gdpo._files import cache_folder, cached
 from gdpo.errors import ConfigError
-from gdpo.recipes.read import load_recipe
-from gdpo.runs.checkpoints import complete
-from gdpo.runs.directory import RunDirectory, create_run, to_json, write_whole
-from gdpo.training import check, train
-from gdpo.training._endings import safe_step
-from gdpo.training.preflight import Verdict
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.checkpoints import complete
+from gdpo.lab.runs.directory import RunDirectory, create_run, to_json, write_whole
+from gdpo.lab.training import check, train
+from gdpo.lab.training._endings import safe_step
+from gdpo.lab.training.preflight import Verdict
 
 
 @pytest.fixture

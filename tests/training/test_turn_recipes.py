@@ -8,13 +8,13 @@ from tests.training.test_exploits import CORRECT, FORM, PROBLEMS, brief, own
 
 from gdpo.advantages import TURN_ESTIMATORS, AdvantageRule
 from gdpo.errors import ConfigError
-from gdpo.launch.batches import Machines
-from gdpo.launch.launch import plan_verl
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.resolve import resolve
+from gdpo.lab.launch.batches import Machines
+from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.training import check, find_exploits, train
+from gdpo.lab.training.preflight import Verdict
 from gdpo.rollouts import read_rollouts
-from gdpo.training import check, find_exploits, train
-from gdpo.training.preflight import Verdict
 
 OF_TURNS = (
     "from gdpo import Reward\n"

@@ -6,10 +6,10 @@ from tests.training.conftest import assert_equal_runs
 
 from gdpo import gdpo
 from gdpo.errors import ConfigError
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.resolve import resolve
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.training import train
 from gdpo.rollouts import read_rollouts, reward_arrays
-from gdpo.training import train
 
 
 @pytest.fixture

@@ -9,17 +9,17 @@ from datasets import Dataset
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations.trl._rewards import check_weights_column
-from gdpo.recipes.data import check_weights, digest_of, read_data
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.recipe import DataConfig
-from gdpo.recipes.resolve import resolve
+from gdpo.lab.recipes.data import check_weights, digest_of, read_data
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.recipe import DataConfig
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.tasks import TASKS, Problem, load_problems, near_duplicates
+from gdpo.lab.training import check, train
+from gdpo.lab.training._reward_checks import check_rewards
+from gdpo.lab.training.preflight import Verdict, prepare
 from gdpo.rewards import Scorer
 from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts import read_rollouts
-from gdpo.tasks import TASKS, Problem, load_problems, near_duplicates
-from gdpo.training import check, train
-from gdpo.training._reward_checks import check_rewards
-from gdpo.training.preflight import Verdict, prepare
 
 NAMES = ("vowels", "brief", "format")
 CONFIGURED = {"vowels": 1.0, "brief": 0.5, "format": 1.0}

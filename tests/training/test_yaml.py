@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdpo.errors import ConfigError
-from gdpo.recipes.yaml import dump_yaml, override, read_yaml
+from gdpo.lab.recipes.yaml import dump_yaml, override, read_yaml
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

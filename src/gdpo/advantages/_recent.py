@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import is_torch_array
-from jaxtyping import Float
 
+from gdpo._shapes import Float
 from gdpo.errors import ConfigError
 
 LEAST_GROUPS = 64

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from array_api_compat import device as device_of
 from array_api_compat import is_array_api_obj
-from jaxtyping import Real
 
 from gdpo._naming import did_you_mean
+from gdpo._shapes import Real
 from gdpo.advantages._dual_ascent import DualAscent
 from gdpo.advantages._running import RunningScale
 from gdpo.advantages._set_points import FOLLOWING, STATUSES, SetPoint, SetPoints

@@ -13,9 +13,9 @@ from math import inf, isnan, nan, sqrt
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Bool, Float
 
 from gdpo._naming import did_you_mean
+from gdpo._shapes import Bool, Float
 from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
 from gdpo.advantages._types import Number, PerReward, Rewards
 from gdpo.advantages.arrays import floors, number, rounded

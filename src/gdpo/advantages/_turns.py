@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from array_api_compat import device
-from jaxtyping import Float, Real
 
+from gdpo._shapes import Float, Real
 from gdpo.advantages.arrays import (
     PerReward,
     Weights,

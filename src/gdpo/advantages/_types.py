@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from jaxtyping import Float, Real
+from gdpo._shapes import Float, Real
 
 Number: TypeAlias = float | int
 """An option with one number, not a bool."""

@@ -10,8 +10,8 @@ from sys import float_info
 from typing import Any
 
 from array_api_compat import device, is_numpy_namespace, is_torch_array
-from jaxtyping import Float, Real
 
+from gdpo._shapes import Float, Real
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
 from gdpo.advantages.stages import (
     BATCH,

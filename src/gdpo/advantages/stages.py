@@ -15,8 +15,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace, device
-from jaxtyping import Bool, Float
 
+from gdpo._shapes import Bool, Float
 from gdpo.advantages._types import Number
 
 Axis = int | tuple[int, ...]

@@ -9,8 +9,8 @@ from math import nan, sqrt
 from statistics import median
 
 import numpy as np
-from jaxtyping import Bool, Float
 
+from gdpo._shapes import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule, resolve_estimator
 from gdpo.analysis.steps import Batch
 from gdpo.errors import GdpoError

@@ -11,9 +11,10 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import BUILT_IN, Reference, Reward, Scorer
 from gdpo.rewards.named import make
 from gdpo.rewards.reward import Messages
+from gdpo.rewards.task import Task
+from gdpo.rewards.tasks import TASKS
 from gdpo.rewards.text import from_file, prompt_text
 from gdpo.rollouts.readers import Rescored, RolloutText
-from gdpo.tasks import TASKS, Task
 
 NO_TEXT = "the completion has no text, so it cannot be rescored"
 MIXED = (

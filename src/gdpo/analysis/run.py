@@ -8,8 +8,8 @@ from math import nan
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float
 
+from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.turns import TurnOverall, WithTurns, turns_overall, with_turns
 from gdpo.diagnostics import Diagnosis, Influence

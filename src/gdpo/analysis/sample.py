@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 
+from gdpo._shapes import Float
 from gdpo.analysis.replay import Advantages, disagreement
 from gdpo.analysis.steps import Batch
 from gdpo.rollouts.readers import Turns

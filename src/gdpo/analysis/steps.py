@@ -6,9 +6,9 @@ from math import nan
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from gdpo._naming import did_you_mean
+from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import Weights
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.analysis.turns import diagnose_step

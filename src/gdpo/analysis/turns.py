@@ -6,8 +6,8 @@ from math import nan
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from gdpo._shapes import Float
 from gdpo.advantages import AdvantageRule, Weights
 from gdpo.diagnostics import TurnsDiagnosis, diagnose_turns
 from gdpo.diagnostics.turns import TurnSums

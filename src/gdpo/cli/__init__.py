@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from gdpo.cli._codes import INTERRUPTED
+from gdpo.cli.codes import INTERRUPTED
 
 __all__ = ["main"]
 

@@ -20,7 +20,7 @@ from gdpo.analysis.logs.sources import METRICS, read_logs
 from gdpo.analysis.replay import RECORDED
 from gdpo.cli._analyze_options import AnalyzeOptions
 from gdpo.cli._analyzing_logs import analyze_logs
-from gdpo.cli._codes import FAILED, INTERRUPTED
+from gdpo.cli.codes import FAILED, INTERRUPTED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError

@@ -6,6 +6,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from cyclopts import App
@@ -17,19 +19,10 @@ from gdpo._naming import last_line, search_also
 from gdpo._terminal import terminal
 from gdpo._text import visible
 from gdpo.cli import STOPPED
-from gdpo.cli._codes import CLOSED, CRASHED, INTERRUPTED, MISTAKE
 from gdpo.cli._unknown_option import error_panel
 from gdpo.cli.analyze import analyze
-from gdpo.cli.check import check
-from gdpo.cli.compare import compare
-from gdpo.cli.demo import demo
-from gdpo.cli.evaluate import evaluate
-from gdpo.cli.init import init
-from gdpo.cli.launch import launch
-from gdpo.cli.recipes import recipes
-from gdpo.cli.report import report
-from gdpo.cli.train import train
-from gdpo.errors import GdpoError
+from gdpo.cli.codes import CLOSED, CRASHED, INTERRUPTED, MISTAKE
+from gdpo.errors import GdpoError, MissingExtraError
 
 _FULL_DISK = "the disk that contains {place} is full. Free some space, then rerun the same command"
 
@@ -52,9 +45,14 @@ app = App(
     suppress_keyboard_interrupt=False,
     error_formatter=error_panel,
 )
-for _verb in (demo, analyze, init, recipes, check, train, compare, report, evaluate):
-    app.command(_verb)
-app.command(launch)
+app.command(analyze)
+try:
+    for _verb in import_module("gdpo.lab.cli").VERBS:
+        app.command(_verb)
+except MissingExtraError as _missing:
+    _only = f"Only `gdpo analyze` is installed: {_missing}"
+    app.help = f"{_HELP}\n{_only}.\n"
+    app.error_formatter = partial(error_panel, note=_only)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

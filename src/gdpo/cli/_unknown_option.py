@@ -1,21 +1,28 @@
 """Reports an unknown option and suggests the option or recipe key that was probably meant."""
 
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
-from cyclopts import CycloptsError, CycloptsPanel, UnknownOptionError
+from cyclopts import CycloptsError, CycloptsPanel, UnknownCommandError, UnknownOptionError
 from rich.panel import Panel
 
 _SURE = 0.8
 """Similarity above which an option is suggested. Below this value, recipe keys are tried first."""
 
 
-def error_panel(error: CycloptsError) -> Panel:
+def error_panel(error: CycloptsError, note: str = "") -> Panel:
     """Return the error panel for an invalid command line.
 
     Users often type options of other trainers, such as `--max-steps`, which are recipe keys in
     gdpo. For an unknown option, the panel therefore also suggests recipe keys.
+
+    Args:
+        error: The error of cyclopts.
+        note: What the panel says instead if the command is unknown.
     """
+    if note and isinstance(error, UnknownCommandError):
+        return CycloptsPanel(CycloptsError(msg=note))
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or error.token.value).partition("=")[0]
         error = CycloptsError(msg=_message(option, error.argument_collection))
@@ -41,7 +48,5 @@ def _set(name: str, options: list[str]) -> str:
     """
     if "set" not in options:
         return ""
-    from gdpo.recipes.read import recipe_key
-
-    key = recipe_key(name.replace("-", "_"))
+    key = import_module("gdpo.lab.recipes.read").recipe_key(name.replace("-", "_"))
     return f"--set {key}=..." if key else ""

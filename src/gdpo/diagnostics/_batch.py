@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from gdpo._shapes import Float
 from gdpo.advantages import Rewards, Weights
 from gdpo.advantages.arrays import prepare
 from gdpo.advantages.stages import SAMPLES, PreparedWeights, raw_spread, standardize, weighted_sum

@@ -29,8 +29,8 @@ from math import inf, isnan, nan
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool
 
+from gdpo._shapes import Bool
 from gdpo._text import capitalized
 from gdpo.diagnostics._looks import LEAST_GROUPS, Look, few
 from gdpo.diagnostics._thresholds import Thresholds

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
-from jaxtyping import Bool, Float
 
+from gdpo._shapes import Bool, Float
 from gdpo.advantages.arrays import Advantages, Rewards, rounded
 from gdpo.advantages.stages import (
     BATCH,

@@ -21,8 +21,8 @@ from math import copysign
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from gdpo._shapes import Bool, Float, Int
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
 from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, pooled, with_rewards
 

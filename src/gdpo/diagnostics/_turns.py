@@ -11,8 +11,8 @@ from math import inf, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages.arrays import rounded
 from gdpo.advantages.stages import SAMPLES, mean, standardize
 from gdpo.diagnostics.influence import Influence, pooled

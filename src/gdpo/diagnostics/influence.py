@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from gdpo._shapes import Bool, Float, Int
 from gdpo.diagnostics._measures import PerGroup, Scores, Values
 
 Vector = Float[np.ndarray, " reward"]

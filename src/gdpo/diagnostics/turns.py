@@ -7,8 +7,8 @@ from math import nan
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
 from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics._turn_findings import turn_findings

@@ -8,8 +8,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from gdpo._shapes import Float
 from gdpo.advantages import Weights
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError, DataError
@@ -19,8 +19,8 @@ from gdpo.rewards import Reward, Scorer, apply_gates
 from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import find_reward, read_gates
 from gdpo.rewards.reward import Messages
-from gdpo.tasks import resolve_task
-from gdpo.tasks.rows import without_arrays
+from gdpo.rewards.task import without_arrays
+from gdpo.rewards.tasks import resolve_task
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from math import inf, isfinite, isinf, isnan, nan
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from gdpo._shapes import Float, Int
 from gdpo.advantages.stages import namespace
 from gdpo.errors import DataError
 

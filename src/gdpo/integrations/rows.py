@@ -13,9 +13,9 @@ from math import nan
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from gdpo._naming import did_you_mean
+from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError, DataError

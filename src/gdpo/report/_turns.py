@@ -8,8 +8,8 @@ import numpy as np
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.turns import RewardAtTurn, TurnOverall, WithTurns
 from gdpo.diagnostics.diagnosis import interval, percent
-from gdpo.report._charts import COLOURS, Chart, Line
-from gdpo.report._viewer import Labels
+from gdpo.report.charts import COLOURS, Chart, Line
+from gdpo.report.viewer import Labels
 
 _ROWS = 40
 """Maximum number of turns in a table or chart."""

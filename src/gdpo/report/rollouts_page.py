@@ -15,10 +15,9 @@ from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
-from gdpo.report._charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
-from gdpo.report._html import bars, finding_row, in_words, render, shortened
 from gdpo.report._turns import turn_charts, turn_table
-from gdpo.report._viewer import Labels, count_shown, viewer_data
+from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
+from gdpo.report.html import bars, finding_row, in_words, render, shortened
 from gdpo.report.rollouts_summary import (
     INTERVALS,
     advantages_from,
@@ -26,6 +25,7 @@ from gdpo.report.rollouts_summary import (
     when_found,
     with_options,
 )
+from gdpo.report.viewer import Labels, count_shown, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """Identifies a page that this module wrote."""

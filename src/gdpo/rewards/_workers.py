@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from gdpo.errors import ConfigError, RewardError
+from gdpo.errors import ConfigError, MissingExtraError, RewardError
 from gdpo.rewards.reward import Reward
 from gdpo.rewards.scores import SHOWN, Call, Failure, Result
 
@@ -216,8 +216,11 @@ def _stop(workers: Sequence[Worker]) -> None:
 
 
 def _pickled(rewards: Sequence[Reward]) -> bytes:
-    import cloudpickle
-
+    try:
+        import cloudpickle
+    except ImportError as error:
+        purpose = "to score in a separate process, because a reward has a deadline"
+        raise MissingExtraError("cloudpickle", "lab", purpose) from error
     for reward in rewards:
         try:
             cloudpickle.dumps(reward)

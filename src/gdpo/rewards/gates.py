@@ -9,9 +9,9 @@ from math import isfinite, nan
 from typing import Any, Literal, TypeAlias, get_args
 
 from array_api_compat import array_namespace
-from jaxtyping import Bool, Float
 
 from gdpo._naming import did_you_mean
+from gdpo._shapes import Bool, Float
 from gdpo.errors import ConfigError
 from gdpo.rewards.reward import DeclaredRange, Reward
 

@@ -12,8 +12,8 @@ from traceback import walk_tb
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float
 
+from gdpo._shapes import Float
 from gdpo.rewards._event_loop import wait_for
 from gdpo.rewards.reward import Messages, Reference, Reward
 

@@ -12,9 +12,9 @@ from sys import float_info
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
+from gdpo._shapes import Float
 from gdpo.errors import DataError
 
 _MOST = 1e30

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Float
 
 from gdpo._files import to_json, written_whole
+from gdpo._shapes import Float
 from gdpo.errors import DataError
 
 Text: TypeAlias = str | Sequence[Mapping[str, Any]]

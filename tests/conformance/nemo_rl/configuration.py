@@ -14,7 +14,7 @@ import ray
 from source import EXAMPLE, configured, result_of
 
 from gdpo.integrations.nemo_rl import install
-from gdpo.tasks import resolve_task
+from gdpo.lab.tasks import resolve_task
 
 RECIPE = EXAMPLE / "gsm8k.yaml"
 KEYS = {"gdpo_reward_keys": ["correctness", "format"]}

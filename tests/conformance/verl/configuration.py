@@ -22,7 +22,7 @@ from verl.trainer.ppo.reward import load_reward_manager
 from verl.trainer.ppo.utils import need_critic
 
 from gdpo.integrations.verl._self_check import check_itself
-from gdpo.tasks import resolve_task
+from gdpo.lab.tasks import resolve_task
 
 KEYS = "+algorithm.gdpo_reward_keys=[correctness,format]"
 FUNCTION = [

@@ -5,8 +5,8 @@ import json
 import yaml
 from teaching import teach
 
-from gdpo.recipes.shipped import shipped_recipe
-from gdpo.tasks import resolve_task
+from gdpo.lab.recipes.shipped import shipped_recipe
+from gdpo.lab.tasks import resolve_task
 
 PROBLEMS = 16
 

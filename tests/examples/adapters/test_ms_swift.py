@@ -9,9 +9,9 @@ import torch
 from tests.conformance.others.adapters import adapter
 
 from gdpo import ConfigError, DataError, Reward, gdpo
+from gdpo.lab.tasks import resolve_task
 from gdpo.rewards import Gate
 from gdpo.rewards.length import token_limit
-from gdpo.tasks import resolve_task
 
 SIZE = 4
 

@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from gdpo import DataError, Reward
-from gdpo.tasks import resolve_task
+from gdpo.lab.tasks import resolve_task
 
 said = Reward("said", lambda text, reference: float(reference["word"] in text), low=0, high=1)
 short = Reward("short", lambda text, reference: 1 - len(text) / 64, low=0, high=1)
@@ -51,7 +51,7 @@ def test_a_gated_reward_is_0_where_its_condition_is_not_reached(step):
 
 def test_the_answer_of_nemo_rls_gsm8k_gets_the_most_of_every_reward(monkeypatch, tmp_path):
     task = resolve_task("gsm8k")
-    cfg = {"rewards": "gdpo.tasks.gsm8k:TASK.rewards", "ground_truth": "answer"}
+    cfg = {"rewards": "gdpo.lab.tasks.gsm8k:TASK.rewards", "ground_truth": "answer"}
     gold = {"role": "assistant", "content": task.gold_completion({"answer": "42"})}
     done = environment(monkeypatch, tmp_path, cfg).step([[gold]], [{"ground_truth": "42"}])
     assert {k: v.tolist() for k, v in done.rewards.items()} == {

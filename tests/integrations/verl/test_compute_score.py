@@ -13,7 +13,7 @@ import torch
 from gdpo import ConfigError, DataError, Reward
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import as_reference, with_num_tokens
-from gdpo.tasks import resolve_task
+from gdpo.lab.tasks import resolve_task
 
 HERE = "tests.integrations.verl.test_compute_score:"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gdpo.tasks import load_rows
-from gdpo.tasks.coding._rows import humaneval_tests, leetcode_tests, mbpp_tests
+from gdpo.lab.tasks import load_rows
+from gdpo.lab.tasks.coding._rows import humaneval_tests, leetcode_tests, mbpp_tests
 
 
 @dataclass(frozen=True)

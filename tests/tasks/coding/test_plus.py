@@ -8,10 +8,10 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import DataError
-from gdpo.evaluation.benchmarks import find_benchmark, problems
-from gdpo.rewards.code import pass_all, pass_rate, verdict_of
-from gdpo.tasks import TASKS
-from gdpo.tasks.coding.plus import _STAND_IN, mbpp_plus_tests, plus_check
+from gdpo.lab.evaluation.benchmarks import find_benchmark, problems
+from gdpo.lab.rewards.code import pass_all, pass_rate, verdict_of
+from gdpo.lab.tasks import TASKS
+from gdpo.lab.tasks.coding.plus import _STAND_IN, mbpp_plus_tests, plus_check
 
 TASK = TASKS["coding"]
 

@@ -17,8 +17,8 @@ from tests.tasks.coding import plain_python
 from tests.tasks.coding.mutants import MUTATIONS
 from tests.tasks.coding.real_programs import DATASETS
 
-from gdpo.rewards import code
-from gdpo.sandbox import Limits, Sandbox
+from gdpo.lab.rewards import code
+from gdpo.lab.sandbox import Limits, Sandbox
 
 pytestmark = [needs_sandbox, pytest.mark.slow]
 

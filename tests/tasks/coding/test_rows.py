@@ -3,8 +3,8 @@ import json
 import pytest
 
 from gdpo.errors import DataError
-from gdpo.rewards import code
-from gdpo.tasks.coding._rows import (
+from gdpo.lab.rewards import code
+from gdpo.lab.tasks.coding._rows import (
     code_contests_tests,
     ground_truth_tests,
     humaneval_tests,

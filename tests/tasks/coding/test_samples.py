@@ -9,7 +9,7 @@ from pyarrow import parquet
 from tests.tasks.coding.test_rows import HUMANEVAL, LEETCODE, MBPP, STDIO
 
 from gdpo.errors import DataError
-from gdpo.tasks import TASKS, load_rows
+from gdpo.lab.tasks import TASKS, load_rows
 
 TASK = TASKS["coding"]
 CONTESTS = {

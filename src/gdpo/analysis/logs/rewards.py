@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from math import nan
 
 import numpy as np
-from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
+from gdpo._shapes import Float
 from gdpo.analysis.logs.keys import field_of, without_unclear
 from gdpo.analysis.logs.rows import Log
 from gdpo.analysis.logs.sources import SOURCES

@@ -16,9 +16,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Bool, Int
 
 from gdpo._naming import did_you_mean
+from gdpo._shapes import Bool, Int
 from gdpo.diagnostics import Watch
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless

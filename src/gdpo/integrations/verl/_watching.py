@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from gdpo._shapes import Float
 from gdpo.integrations._scoring import Computed
 from gdpo.integrations._turns import summed
 from gdpo.integrations.rows import as_text

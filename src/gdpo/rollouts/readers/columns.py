@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Int, Int64, UInt64
 
+from gdpo._shapes import Bool, Int, Int64, UInt64
 from gdpo.rollouts.readers.infer import (
     GDPO,
     NAME_LISTS,

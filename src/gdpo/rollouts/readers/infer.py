@@ -16,9 +16,9 @@ from math import isfinite
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
-from jaxtyping import Float, Int, Int64
 
 from gdpo._naming import did_you_mean
+from gdpo._shapes import Float, Int, Int64
 from gdpo.errors import ConfigError, DataError
 
 Kind: TypeAlias = Literal["number", "text", "empty", "object", "other"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from jaxtyping import Float, Int
 
+from gdpo._shapes import Float, Int
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.columns import (

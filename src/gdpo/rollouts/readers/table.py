@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from gdpo._shapes import Bool, Float, Int
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
 from gdpo.rollouts.readers.report import BY_IDS

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float, Int
 
+from gdpo._shapes import Bool, Float, Int
 from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, inside
 from gdpo.rollouts.readers.infer import NO_KEY, Values
 from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns

@@ -1,0 +1,25 @@
+"""Annotates arrays with their axes: `Float[Array, "prompt sample"]`.
+
+jaxtyping defines these annotations. Only tests check them, so gdpo does not need jaxtyping: without
+it, they are `Any`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool as Bool
+    from jaxtyping import Float as Float
+    from jaxtyping import Int as Int
+    from jaxtyping import Int64 as Int64
+    from jaxtyping import Real as Real
+    from jaxtyping import UInt64 as UInt64
+else:
+    try:
+        from jaxtyping import Bool, Float, Int, Int64, Real, UInt64
+    except ImportError:
+
+        class _Unchecked:
+            def __class_getitem__(cls, _: object) -> Any:
+                return Any
+
+        Bool = Float = Int = Int64 = Real = UInt64 = _Unchecked

@@ -1,0 +1,227 @@
+"""Runs `gdpo compare` and `gdpo report` with parsed arguments. Contains the slow imports."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from gdpo._files import is_full
+from gdpo.advantages import ESTIMATORS
+from gdpo.cli.codes import FAILED, INTERRUPTED
+from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.display import grid_display
+from gdpo.lab.experiments.fronts import read_front
+from gdpo.lab.experiments.grid import (
+    Grid,
+    decidable,
+    described,
+    make_grid,
+    read_labels,
+    read_variants,
+    run_grid,
+)
+from gdpo.lab.experiments.reading import LOGS, read_experiment
+from gdpo.lab.experiments.threshold import REACHED
+from gdpo.lab.recipes.read import read_recipe
+from gdpo.lab.recipes.resolve import Resolved, resolve
+from gdpo.lab.recipes.trainer_fields import check_fields
+from gdpo.lab.report import summary, write_report
+from gdpo.lab.report.front_summary import front_summary
+from gdpo.lab.report.requested import requested_summary
+from gdpo.lab.training.preflight import prepare
+
+_PREFLIGHT_ROWS = 64
+
+_NEED_OPTIONS = ("constrained_grpo",)
+"""Estimators that `all` does not include, because they need options."""
+
+
+def compare_recipe(
+    path: Path,
+    overrides: Sequence[str],
+    estimators: str,
+    seeds: str,
+    output: Path | None,
+    console: Console,
+    *,
+    vary: Sequence[str],
+    jobs: int | None,
+    reach: float | None,
+    price: float,
+    front: str | None = None,
+    retry_failed: bool,
+    dry_run: bool,
+) -> int:
+    """Train the remaining runs, write the report and return the exit code.
+
+    With `dry_run`, only print the runs and the smallest p-value attainable with the seeds.
+
+    Raises:
+        ConfigError: If an argument is invalid. Arguments are checked before training starts.
+    """
+    shared = resolve(read_recipe(path, overrides))
+    _check_front(front, shared)
+    recipe = shared.recipe
+    folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
+    grid = make_grid(
+        shared,
+        _labels(estimators),
+        _seeds(seeds),
+        folder,
+        reach=REACHED if reach is None else reach,
+        variants={
+            name: resolve(read_recipe(path, overrides, varied=assignments))
+            for name, assignments in read_variants(vary).items()
+        },
+        retry_failed=retry_failed and not dry_run,
+    )
+    unchecked = _check_fields(grid, dry_run=dry_run)
+    jobs = jobs or _jobs()
+    if dry_run:
+        for line in (*described(grid, jobs=jobs), *unchecked):
+            _say(console, line)
+        return 0
+    left = grid.open()
+    for line in decidable(grid) if left else ():
+        _say(console, line)
+    steps = _total_steps(left[0].resolved) if left else 0
+    try:
+        with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as update:
+            run_grid(grid, jobs=jobs, update=update, say=partial(_say, console))
+    except KeyboardInterrupt:
+        _say(console, grid.conclusion())
+        return INTERRUPTED
+    except BaseException:
+        if any(cell.ending for cell in grid.cells):
+            _say(console, grid.conclusion())
+        raise
+    return _conclude(grid, console, front)
+
+
+def _check_fields(grid: Grid, *, dry_run: bool) -> list[str]:
+    """Check the trainer's fields. Return what a dry run cannot check, because TRL is missing."""
+    try:
+        for cell in grid.cells:
+            check_fields(cell.recipe)
+    except MissingExtraError as error:
+        if not dry_run:
+            raise
+        return [f"not checked: the fields under `trainer:`. {error}"]
+    return []
+
+
+def _check_front(front: str | None, shared: Resolved) -> None:
+    names = [reward.name for reward in shared.rewards]
+    if missing := [name for name in (read_front(front) if front else ()) if name not in names]:
+        raise ConfigError(
+            f"--front {front}: there is no reward {missing[0]!r}. The rewards: {', '.join(names)}"
+        )
+
+
+def _conclude(grid: Grid, console: Console, front: str | None) -> int:
+    """Write the report, print the failed and remaining runs, and return the exit code."""
+    failed = [cell for cell in grid.cells if cell.failed]
+    for cell in failed:
+        _say(console, f"{cell.name} failed: {cell.why()}")
+    if failed:
+        _say(console, f"logs: {grid.folder / LOGS}. To train failed runs again: --retry-failed")
+    if any(cell.run.read_metrics() for cell in grid.cells if cell.begun):
+        make_report(grid.folder, None, console, front=front)
+    if left := grid.open():
+        _say(console, grid.conclusion())
+    return FAILED if failed else INTERRUPTED if left else 0
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def make_report(
+    folder: Path,
+    output: Path | None,
+    console: Console,
+    *,
+    export: Path | None = None,
+    front: str | None = None,
+) -> None:
+    """Write the HTML report of the runs in a folder, and print the summary.
+
+    Args:
+        folder: A run directory, a folder of run directories, or a comparison's folder.
+        output: Path of the HTML file. None: `report.html` in the folder.
+        console: Console for the summary.
+        export: Folder for figures and tables. None: nothing is exported.
+        front: Two rewards whose trade-off is printed and shown in the report. None: no trade-off.
+
+    Raises:
+        DataError: If the folder contains no run, or if a run's file cannot be read.
+        ConfigError: If the page or the export cannot be written.
+    """
+    file = output or folder / "report.html"
+    comparison = analyse(read_experiment(folder))
+    rewards = None if front is None else read_front(front)
+    try:
+        requested = write_report(comparison, file, export=export, front=rewards)
+    except OSError as error:
+        if is_full(error):
+            raise
+        other = "another file with --output"
+        if export is not None:
+            other += ", or another folder with --export"
+        raise ConfigError(
+            f"{error.filename or file} cannot be written: {error.strerror}. Choose {other}"
+        ) from error
+    console.print(summary(comparison))
+    if requested:
+        console.print(requested_summary(requested))
+    if rewards is not None:
+        console.print(front_summary(comparison, rewards))
+    console.print(f"report: {file}", markup=False, soft_wrap=True)
+    if export is not None:
+        console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)
+
+
+def _labels(estimators: str) -> list[str]:
+    if estimators == "all":
+        return [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
+    return read_labels(estimators)
+
+
+def _seeds(text: str) -> list[int]:
+    """Return the seeds: 1 to 5 for the text `5`, or the listed seeds if there is a comma."""
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise ConfigError(
+            f"--seeds {text}: pass the number of seeds (5), or comma-separated seeds (1,2,3)"
+        ) from error
+    if "," in text:
+        return numbers
+    if not numbers or numbers[0] < 1:
+        raise ConfigError(f"--seeds {text}: use at least 1 seed")
+    return list(range(1, numbers[0] + 1))
+
+
+def _jobs() -> int:
+    """Return the default number of runs to train in parallel."""
+    devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    if devices or shutil.which("nvidia-smi"):
+        return max(1, len(devices))
+    return _cores()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def _total_steps(resolved: Resolved) -> int:
+    """Check the data, rewards, trainer and model. Return the number of training steps in a run."""
+    return prepare(resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name.rpartition(":")[2])

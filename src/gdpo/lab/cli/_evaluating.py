@@ -1,0 +1,216 @@
+"""Runs `gdpo evaluate` with parsed arguments. Contains the slow imports."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import rich.progress
+from rich.console import Console
+from rich.text import Text
+
+from gdpo._terminal import terminal
+from gdpo.errors import ConfigError
+from gdpo.lab.evaluation import evaluate
+from gdpo.lab.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
+from gdpo.lab.evaluation.evaluation import Progress, Settings, read_results
+from gdpo.lab.evaluation.named import folder_of, responder_of
+from gdpo.lab.evaluation.responders import VllmOptions, check_sampling
+from gdpo.lab.evaluation.sanity import Sanity
+from gdpo.lab.evaluation.server import Server
+from gdpo.lab.evaluation.tables import (
+    add_to_readme,
+    bfcl_lines,
+    differences_table,
+    results_table,
+    unscorable_lines,
+)
+from gdpo.lab.runs.directory import RunDirectory
+
+
+def files_of(given: Sequence[str]) -> Mapping[str, str]:
+    """Return the `NAME=FILE` options as a dict from name to file.
+
+    Raises:
+        ConfigError: If an option does not have the form NAME=FILE.
+    """
+    pairs = [text.partition("=") for text in given]
+    for name, equals, file in pairs:
+        if not equals or not name or not file:
+            raise ConfigError(
+                f"--data {name}{equals}{file}: must be NAME=FILE, for example gsm8k=test.jsonl"
+            )
+    return {name: file for name, _, file in pairs}
+
+
+def names_of(given: str) -> list[str]:
+    """Return a list of the comma-separated names, without duplicates."""
+    return list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+
+
+def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
+    """Return the benchmarks that the options list.
+
+    Raises:
+        ConfigError: If a benchmark is unknown, or if a file belongs to no listed benchmark.
+    """
+    return _found(names_of(names), files_of(data))
+
+
+def _found(names: Sequence[str], files: Mapping[str, str]) -> list[Benchmark]:
+    names = [each for name in names for each in GROUPS.get(name, (name,))]
+    if not names:
+        raise ConfigError("--benchmarks is empty: list at least one, for example gsm8k")
+    if stray := set(files) - set(names):
+        raise ConfigError(
+            f"--data gives rows for {', '.join(sorted(stray))}, which --benchmarks does not list: "
+            "add the name to --benchmarks, or correct it in --data"
+        )
+    return [find_benchmark(name, files.get(name)) for name in names]
+
+
+def sanity_lines(found: Sanity) -> list[Text]:
+    """Return a summary line for a benchmark, and a line for each row that fails."""
+    right = found.answered - len(found.exceptions)
+    summary = (
+        f"{found.benchmark}: reference answers scored as correct: {right:,} of {found.answered:,}"
+    )
+    if found.unanswered:
+        summary += f" ({found.unanswered:,} rows have no reference answer)"
+    for name, count in found.applies.items():
+        summary += f", {name} applies to {count:,}"
+    rejected = f"wrong: {found.problems - len(found.lucky):,} of {found.problems:,}"
+    expected = "not tested (no call expected)"
+    summary += f"; empty responses {expected if found.wants_silence else f'scored as {rejected}'}"
+    mark = ("✓ ", "green") if found.sane else ("✗ ", "bold red")
+    lines = [Text.assemble(mark, summary)]
+    return lines + [
+        Text.assemble(("! ", "yellow"), f"{found.benchmark}, {each}")
+        for each in (*found.exceptions, *found.lucky)
+    ]
+
+
+_STOPPED = "stopped. Finished responses are saved; rerun the same command to resume"
+
+
+@contextmanager
+def progress_shown() -> Generator[Callable[[Progress, str], None]]:
+    """Show progress on stderr: progress bars on a terminal, otherwise a line per batch.
+
+    Yields:
+        A function that takes the progress and the label to show.
+    """
+    console = terminal(stderr=True)
+    if not console.is_terminal:
+        yield lambda now, name: _print_part(now, name, console)
+        return
+    bars: dict[str, rich.progress.TaskID] = {}
+    columns = (
+        rich.progress.TextColumn("{task.description}", markup=False),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeRemainingColumn(),
+        rich.progress.TextColumn("{task.fields[doing]}"),
+    )
+    with rich.progress.Progress(*columns, console=console) as shown:
+
+        def show(now: Progress, name: str) -> None:
+            if name not in bars:
+                bars[name] = shown.add_task(name, total=now.problems, doing="")
+            answered = now.answered * now.part // now.responses if now.responses else 0
+            shown.update(bars[name], completed=now.done + answered, doing=_doing(now))
+
+        yield show
+
+
+def _doing(now: Progress) -> str:
+    if now.scores:
+        return f"scoring: {now.scored:,} of {now.scores:,}"
+    if now.responses and now.answered == now.responses:
+        return "scoring"
+    if now.responses:
+        return f"generating: {now.answered:,} of {now.responses:,} responses"
+    return ""
+
+
+def _print_part(now: Progress, name: str, console: Console) -> None:
+    if not now.part:
+        line = f"{name}: {now.done:,} of {now.problems:,} problems"
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _vllm_options(settings: Settings, folder: Path, *, enforce_eager: bool) -> VllmOptions | None:
+    if settings.engine == "vllm":
+        length = settings.max_model_len
+        if length is not None and length < 1:
+            raise ConfigError(f"--max-model-len must be 1 or more, got {length}")
+        return VllmOptions(folder / "vllm.log", length, enforce_eager)
+    if enforce_eager or settings.max_model_len is not None:
+        raise ConfigError(
+            "--max-model-len and --enforce-eager apply only to vLLM: add --engine vllm, or omit "
+            "them"
+        )
+    return None
+
+
+def run_evaluation(
+    settings: Settings,
+    names: Sequence[str],
+    console: Console,
+    *,
+    server: str | None,
+    deadline: float | None,
+    enforce_eager: bool,
+    at_once: int,
+    output: Path | None,
+    baseline: Path | None,
+) -> None:
+    """Evaluate a model and print the results.
+
+    Raises:
+        ConfigError: If an argument is invalid. Arguments are checked before a model is loaded.
+    """
+    check_sampling(settings.sampling)
+    benchmarks = _found(names, settings.data)
+    folder = output or folder_of(settings.model)
+    compared = read_results(baseline) if baseline else None
+    if deadline is not None and server is None:
+        raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
+    vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
+    asked = server and Server(
+        server,
+        settings.model,
+        settings.sampling,
+        at_once=at_once,
+        deadline=deadline,
+        kept=folder,
+    )
+    answering = responder_of(
+        settings.model,
+        settings.sampling,
+        server=asked or None,
+        at_once=at_once,
+        engine=settings.engine,
+        vllm=vllm,
+    )
+    if vllm is not None:
+        console.print(f"vLLM's output: {vllm.log}", markup=False, soft_wrap=True)
+    try:
+        with progress_shown() as show:
+            results = evaluate(
+                settings,
+                benchmarks,
+                answering,
+                folder,
+                on_progress=lambda now: show(now, now.benchmark),
+            )
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt(_STOPPED) from stopped
+    readme = RunDirectory(Path(settings.model)).readme
+    if output is None and server is None and readme.is_file():
+        add_to_readme(readme, results, settings)
+    console.print(results_table(results))
+    for line in (*unscorable_lines(results), *bfcl_lines(results)):
+        console.print(line, soft_wrap=True)
+    if compared is not None and baseline is not None:
+        console.print(differences_table(results, compared, str(baseline)))
+    console.print(f"responses and results: {folder}", markup=False, soft_wrap=True)

@@ -1,0 +1,148 @@
+"""`gdpo check`."""
+
+import logging
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from gdpo.cli.codes import FAILED
+from gdpo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gdpo.lab.recipes.data import Rows
+    from gdpo.lab.tasks import Task
+    from gdpo.lab.training.preflight import Finding
+
+_RESPONSES = {"gold": "reference answers", "empty": "empty responses"}
+
+
+def check(
+    recipe: Path | None = None,
+    /,
+    *,
+    benchmarks: str | None = None,
+    data: Annotated[list[str] | None, Parameter(negative=())] = None,
+    set: Annotated[list[str] | None, Parameter(negative=())] = None,
+    rows: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    exploits: Annotated[bool, Parameter(negative=())] = False,
+    rollouts: Path | None = None,
+) -> int:
+    """Validate a recipe without training, or benchmarks without a model.
+
+    With a recipe, checks its keys and types, every row of the data, the trainer's fields, the batch
+    sizes, and the model and its tokenizer. Scores each reward on the reference answers and on a bad
+    response. The rewards of the task must reach their maximum on at least 95 % of the reference
+    answers, and at least one reward must score the bad response below its maximum. Checks that no
+    training row repeats a problem from the benchmarks in --benchmarks. Without --benchmarks, checks
+    the benchmarks that installed packages contain (BFCL, HumanEval). Exits with 0 if `gdpo train`
+    can start, otherwise with 1.
+
+    With --exploits, puts lazy completions (such as an empty form or a guess) into groups of right
+    and wrong ones, and computes the advantages with the recipe's estimator, weights and gates.
+    Reports an error if a lazy completion reaches the advantage of a right one, and a warning if it
+    has more advantage than a well-formed honest wrong one. Names the reward that causes this, and a
+    gate or weight that ends it.
+
+    With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
+    response. At least 95 % of the reference answers must be scored as correct, and the empty
+    response as wrong. Prints the rows that fail. Exits with 1 if a benchmark fails.
+
+    Args:
+        recipe: Recipe (YAML), or a folder that contains a `recipe.yaml`.
+        benchmarks: Comma-separated benchmark names, as in `gdpo evaluate`.
+        data: Read the rows of a benchmark from a file, given as NAME=FILE. Can be repeated.
+        set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
+        rows: Score the rewards on the first N rows only. The other checks always use all rows.
+            Default: all rows.
+        exploits: Test whether lazy completions win under the combination of rewards. Uses at most
+            64 rows. Default: not tested.
+        rollouts: File or folder with recorded rollouts of the recipe's rows. Their wrong
+            completions replace the constructed ones of --exploits. Default: all are constructed.
+    """
+    if benchmarks is not None and recipe is None:
+        return _check_benchmarks(benchmarks, data or (), rows)
+    if recipe is None or (data and benchmarks is None):
+        raise ConfigError(
+            "gdpo check needs a recipe, --benchmarks (optionally with --data), or both. Example: "
+            "gdpo check recipe.yaml"
+        )
+    if rollouts is not None and not exploits:
+        raise ConfigError("--rollouts is used by --exploits: add --exploits, or remove --rollouts")
+    from gdpo.lab.cli._evaluating import the_benchmarks
+    from gdpo.lab.cli._user_code import exits_reported
+    from gdpo.lab.evaluation.overlap import overlap_findings
+    from gdpo.lab.recipes.read import read_recipe
+    from gdpo.lab.recipes.resolve import resolve
+    from gdpo.lab.training import check as check_recipe
+    from gdpo.lab.training import find_exploits
+
+    tests = None if benchmarks is None else the_benchmarks(benchmarks, data or ())
+
+    def also(task: "Task", found: "Rows") -> "Iterator[Finding]":
+        yield from overlap_findings(task, found, tests)
+        if exploits:
+            yield from find_exploits(resolved, found.problems[:rows], rollouts=rollouts)
+
+    with exits_reported():
+        resolved = resolve(read_recipe(recipe, set or ()))
+        findings = check_recipe(resolved, rows=rows, also=also)
+    return _print_findings(findings, recipe)
+
+
+def _print_findings(findings: "Sequence[Finding]", recipe: Path) -> int:
+    """Print the findings, and return the exit code."""
+    from rich.text import Text
+
+    from gdpo._terminal import terminal
+    from gdpo.lab.training.preflight import Verdict
+
+    console = terminal()
+    styles = {Verdict.FINE: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
+    for finding in findings:
+        mark = (f"{finding.verdict.value} ", styles[finding.verdict])
+        console.print(Text.assemble(mark, finding.text), soft_wrap=True)
+    wrong = sum(finding.verdict is Verdict.WRONG for finding in findings)
+    if wrong:
+        console.print(f"{wrong} of {len(findings)} checks failed", style="bold red")
+        return FAILED
+    console.print(
+        f"no check failed. Next: gdpo train {recipe}", style="green", markup=False, soft_wrap=True
+    )
+    return 0
+
+
+def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
+    from gdpo._terminal import terminal
+    from gdpo.lab.cli._evaluating import progress_shown, sanity_lines, the_benchmarks
+    from gdpo.lab.evaluation.sanity import sanity
+
+    console = terminal()
+    benchmarks, wrong = the_benchmarks(names, data), 0
+    for benchmark in benchmarks:
+        with progress_shown() as show, _failures_unlogged():
+            found = sanity(
+                benchmark, rows, lambda who, now: show(now, f"{now.benchmark}, {_RESPONSES[who]}")
+            )
+        wrong += not found.sane
+        for line in sanity_lines(found):
+            console.print(line, soft_wrap=True)
+    if wrong:
+        console.print(f"{wrong} of {len(benchmarks)} benchmarks failed", style="bold red")
+        return FAILED
+    return 0
+
+
+@contextmanager
+def _failures_unlogged() -> Generator[None]:
+    """Silence the scorer's warnings, because each failed row is printed with its reason."""
+    scorer = logging.getLogger("gdpo.rewards")
+    level = scorer.level
+    scorer.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        scorer.setLevel(level)

@@ -1,0 +1,82 @@
+"""`gdpo compare`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+
+def compare(
+    recipe: Path,
+    /,
+    *,
+    estimators: str | None = None,
+    vary: Annotated[list[str] | None, Parameter(negative=())] = None,
+    seeds: str | None = None,
+    set: Annotated[list[str] | None, Parameter(negative=())] = None,
+    jobs: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    output: Path | None = None,
+    reach: float | None = None,
+    front: str | None = None,
+    price: Annotated[float, Parameter(validator=Number(gte=0), show_default=False)] = 0.0,
+    retry_failed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+) -> int:
+    """Train a recipe with several estimators and seeds, and report which estimator does better.
+
+    Each run is a `gdpo train` process. Runs with the same seed use the same data in the same order
+    and the same initial model. The comparison ends with a one-sentence conclusion, a table, and a
+    `report.html` that compares each reward separately.
+
+    Rerun the same command to resume: finished runs are kept, interrupted runs are resumed, and
+    failed runs stay in the results (use --retry-failed to train them again). You can add estimators
+    and seeds to an existing comparison.
+
+    With fewer than 5 seeds, the result is exploratory. For example, with 3 seeds, no p-value can be
+    below 0.10.
+
+    Args:
+        recipe: Recipe file (YAML), or a folder that contains a `recipe.yaml`.
+        estimators: Comma-separated estimators, or `all`. The first estimator is the baseline. To
+            use your own estimator, write NAME=MODULE:FUNCTION, as in
+            `mine=my_module:my_estimator`. Default: grpo,gdpo.
+        vary: Recipe key with its comma-separated values, as in `--vary
+            rewards.length.weight=1,0.5`. Can be repeated. Every combination of values is trained
+            with each estimator.
+        seeds: Number of seeds (5 means seeds 1 to 5), or comma-separated seeds. Default: 5.
+        set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
+        jobs: Number of runs to train in parallel. Default: one per device in CUDA_VISIBLE_DEVICES,
+            or one per CPU core if there is no GPU.
+        output: Folder to write the comparison to. Default: `<task>-compare` in the recipe's
+            `runs_dir`.
+        reach: Compare the step at which each run first reaches a threshold. The threshold is this
+            share of a reward's range. Default: 0.8.
+        front: Two rewards, as in `--front correctness,length`. Prints their final values for each
+            variant, and whether it is on the front of its estimator. The report shows a chart.
+            Default: no front.
+        price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
+            Default: print no cost.
+        retry_failed: Train failed runs again.
+        dry_run: Print the runs and the smallest p-value attainable with these seeds, then exit.
+            Needs no GPU, data or network.
+    """
+    from gdpo._terminal import terminal
+    from gdpo.lab.cli._comparing import compare_recipe
+
+    console = terminal()
+    return compare_recipe(
+        recipe,
+        set or (),
+        estimators or "grpo,gdpo",
+        seeds or "5",
+        output,
+        console,
+        vary=vary or (),
+        jobs=jobs,
+        reach=reach,
+        price=price,
+        front=front,
+        retry_failed=retry_failed,
+        dry_run=dry_run,
+    )

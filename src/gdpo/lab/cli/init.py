@@ -1,0 +1,35 @@
+"""`gdpo init`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> int:
+    """Create a small starter project that can be trained on a laptop.
+
+    Writes a recipe, a task, a reward, 40 problems and a tiny random model. `gdpo train recipe.yaml`
+    trains the model offline in about a minute on a CPU. Replace the model, the problems and the
+    rewards with your own. Existing files are never overwritten.
+
+    Args:
+        folder: Folder for the project. The folder is created if it does not exist. Default: the
+            current folder.
+    """
+    import shlex
+
+    from gdpo._terminal import terminal
+    from gdpo.lab.recipes.starter import FILES, write_project
+
+    console = terminal()
+    for path in write_project(folder):
+        console.print(f"{path}: {FILES[path.name]}", markup=False, soft_wrap=True)
+    end = "-- " if str(folder).startswith("-") else ""
+    inside = "" if folder == Path() else f"cd {end}{shlex.quote(str(folder))} && "
+    console.print(
+        f"Next: {inside}gdpo check recipe.yaml && gdpo train recipe.yaml",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0

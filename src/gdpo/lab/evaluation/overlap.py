@@ -1,0 +1,89 @@
+"""Finds training rows that are nearly identical to questions from a benchmark."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gdpo.errors import GdpoError
+from gdpo.lab.evaluation.benchmarks import BENCHMARKS, GROUPS, Benchmark, problems
+from gdpo.lab.recipes.data import Rows
+from gdpo.lab.tasks import Problem, Task
+from gdpo.lab.tasks.likeness import overlaps
+from gdpo.lab.tasks.tool_calling.prompt import user_turns
+from gdpo.lab.training.preflight import Finding, Verdict
+
+_NAMED = 5
+"""Maximum number of rows to list in a finding."""
+
+
+def benchmarks_at_hand(task: Task) -> list[Benchmark]:
+    """Return the benchmarks for a task whose rows come with a package: BFCL or HumanEval.
+
+    Args:
+        task: The task of the training rows.
+    """
+    if task.name.startswith("tool_calling"):
+        return [BENCHMARKS[name] for name in GROUPS["bfcl"]]
+    here = [benchmark for benchmark in BENCHMARKS.values() if benchmark.file() is not None]
+    return [benchmark for benchmark in here if benchmark.task().name == task.name]
+
+
+def overlap_findings(
+    task: Task, rows: Rows, benchmarks: Iterable[Benchmark] | None = None
+) -> list[Finding]:
+    """Compare training rows with test questions, and return the findings.
+
+    A row overlaps with a test question if one of the row's user turns, or the text of all its user
+    turns, is nearly the same as the question (`gdpo.lab.tasks.likeness.overlaps`). Reference
+    answers are ignored. Overlapping rows are reported as errors.
+
+    Args:
+        task: The task of the training rows.
+        rows: The training rows.
+        benchmarks: Benchmarks to compare with. None: the benchmarks whose rows come with an
+            installed package.
+    """
+    tests: list[Problem] = []
+    places: list[str] = []
+    findings: list[Finding] = []
+    for benchmark in benchmarks_at_hand(task) if benchmarks is None else benchmarks:
+        try:
+            found = problems(benchmark, None)
+        except GdpoError as error:
+            verdict = Verdict.NOTE if benchmarks is None else Verdict.WRONG
+            findings.append(Finding(verdict, f"overlap with benchmarks was not checked: {error}"))
+            if benchmarks is None:  # these benchmarks all need the same package
+                break
+            continue
+        tests += [_asked(test) for test in found]
+        places += [f"question {number} of {benchmark.name}" for number in range(1, len(found) + 1)]
+    return [*findings, _compared(rows, tests, places)] if tests else findings
+
+
+def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Finding:
+    like = overlaps(rows.problems, tests)
+    given = [(rows.places[i], places[j]) for i, j in enumerate(like) if j is not None]
+    names = list(dict.fromkeys(place.rpartition(" ")[2] for place in places))
+    asked = f"{len(tests):,} test questions of {_shortened(names)}"
+    if not given:
+        return Finding(Verdict.FINE, f"overlap: 0 of {len(like):,} rows match one of the {asked}")
+    named = "; ".join(f"{place} ({test})" for place, test in given[:_NAMED])
+    more = f"; and {len(given) - _NAMED:,} more" if len(given) > _NAMED else ""
+    return Finding(
+        Verdict.WRONG,
+        f"overlap: {len(given):,} of {len(like):,} rows are nearly the same as one of the {asked}: "
+        f"{named}{more}. Remove them from the training data",
+    )
+
+
+def _shortened(names: Sequence[str]) -> str:
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:2])} and {len(names) - 2} more benchmarks"
+
+
+def _asked(test: Problem) -> Problem:
+    """Return a problem with its user turns. For BFCL, extract the turns from ToolRL's prompt."""
+    if test.asked:
+        return test
+    said = (m["content"] for m in test.prompt if m["role"] == "user")
+    return replace(test, asked=tuple(turn for text in said for turn in user_turns(text)))

@@ -1,0 +1,273 @@
+"""Computes the results of an experiment from its runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isnan, nan
+
+import numpy as np
+
+from gdpo._shapes import Bool, Float
+from gdpo.lab.experiments.comparison import (
+    Comparison,
+    Difference,
+    Outcome,
+    details,
+    headline,
+    question,
+)
+from gdpo.lab.experiments.reading import OPEN, Experiment, Measured, Run
+from gdpo.lab.experiments.statistics import (
+    FEWEST_SEEDS,
+    ROUNDING,
+    Interval,
+    bootstrap,
+    expanded_level,
+    holm,
+    interquartile_mean,
+    kaplan_meier,
+    log_rank_scores,
+    paired_difference,
+    permutation_test,
+)
+from gdpo.lab.experiments.threshold import WINDOW, best, final, first_reached
+
+
+@dataclass(frozen=True, slots=True)
+class _Traces:
+    """Stores the results of an estimator's runs on one reward, one entry per seed."""
+
+    seeds: tuple[int, ...]
+    begun: Bool[np.ndarray, " seed"]
+    ended: Bool[np.ndarray, " seed"]
+    finals: Float[np.ndarray, " seed"]
+    bests: Float[np.ndarray, " seed"]
+    times: Float[np.ndarray, " seed"]
+    """Step at which each run reached the threshold, or its last step."""
+    reached: Bool[np.ndarray, " seed"]
+
+
+def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
+    """Compute the results of all estimators on all rewards, and compare them with the baseline.
+
+    - A run is included as soon as it has one step. The final reward of a run is the mean over the
+      last tenth of its steps so far, whether the run finished, failed or is still running. For the
+      time to the threshold, a run that has not reached the threshold is censored at its last step.
+    - The final and the best reward of an estimator are interquartile means over its seeds, with
+      expanded percentile bootstrap intervals. With fewer than 5 seeds there is no interval, because
+      bootstrap intervals of 3 values fall short of their nominal coverage.
+    - A reward is not compared if its gate or options differ from those of the baseline.
+    - An estimator is compared with the baseline over the seeds for which both runs have ended. The
+      mean difference gets a Student's t interval. Permutation tests compare the final rewards and
+      the log-rank scores. Holm's correction is applied to the p-values of all estimators and
+      rewards, separately for final rewards and for times to the threshold. Intervals are not
+      corrected.
+    - The correction does not count a reward that ended with the same value in all runs. The
+      correction of times does not count a reward whose threshold no run reached. Both rules use the
+      runs of all estimators together and ignore their labels. Relabelling the runs therefore does
+      not change what is counted, and each permutation test stays valid if the runs of the two
+      estimators are exchangeable. Comparisons that are not counted always have a p-value of 1.
+
+    The results are deterministic and do not depend on the order of the seeds.
+
+    Args:
+        experiment: The experiment, finished or not.
+        draws: Number of bootstrap samples.
+
+    References:
+        Tarone 1990, "A modified Bonferroni method for discrete data", which leaves out all
+        comparisons that cannot be significant. This function leaves out only comparisons whose
+        p-value is always 1.
+    """
+    traces = {
+        (label, reward.name): _traces(experiment, label, reward)
+        for reward in experiment.rewards
+        for label in experiment.labels
+    }
+    outcomes = tuple(
+        _outcome(experiment, label, reward, traces[label, reward.name], draws)
+        for reward in experiment.rewards
+        for label in experiment.labels
+    )
+    differences = _corrected(
+        tuple(
+            _difference(
+                label,
+                experiment.labels[0],
+                reward,
+                traces[label, reward.name],
+                baseline=traces[first],
+            )
+            for reward in experiment.rewards
+            for label in experiment.labels[1:]
+            if (label, reward.name) not in experiment.unlike
+            if (first := (experiment.labels[0], reward.name))
+        ),
+        traces,
+    )
+    comparison = Comparison(
+        experiment=experiment,
+        outcomes=outcomes,
+        differences=differences,
+        hypervolumes=_hypervolumes(experiment, outcomes, draws),
+        question=question(experiment),
+        answer="",
+        exploratory=_few_seeds(outcomes, differences),
+    )
+    return replace(comparison, answer=" ".join([headline(comparison), *details(comparison)]))
+
+
+def _traces(experiment: Experiment, label: str, reward: Measured) -> _Traces:
+    runs = experiment.runs_of(label)
+    curves = [_values(run, reward, experiment.total_steps) for run in runs]
+    threshold = reward.low + experiment.reach * (reward.high - reward.low)
+    window = max(1, min(WINDOW, experiment.total_steps))
+    crossings = [first_reached(values, threshold, window=window) for values in curves]
+    steps = [min(run.steps, experiment.total_steps) for run in runs]
+    return _Traces(
+        seeds=tuple(run.seed for run in runs),
+        begun=np.array([run.steps > 0 for run in runs], dtype=bool),
+        ended=np.array([run.state not in OPEN for run in runs], dtype=bool),
+        finals=np.array([final(values) for values in curves], dtype=float),
+        bests=np.array([best(values) for values in curves], dtype=float),
+        times=np.array([c or s for c, s in zip(crossings, steps, strict=True)], dtype=float),
+        reached=np.array([crossing is not None for crossing in crossings], dtype=bool),
+    )
+
+
+def _values(run: Run, reward: Measured, total_steps: int) -> Float[np.ndarray, " step"]:
+    return run.means.get(reward.name, np.empty(0))[:total_steps]
+
+
+def _outcome(
+    experiment: Experiment, label: str, reward: Measured, traces: _Traces, draws: int
+) -> Outcome:
+    begun = traces.begun
+    return Outcome(
+        label=label,
+        reward=reward.name,
+        runs=int(begun.sum()),
+        failed=sum(_ended_early(run, experiment.total_steps) for run in experiment.runs_of(label)),
+        final=_average(traces.finals, draws),
+        best=_average(traces.bests, draws),
+        finals=traces.finals,
+        reached=int(traces.reached.sum()),
+        survival=kaplan_meier(traces.times[begun], traces.reached[begun]),
+    )
+
+
+def _ended_early(run: Run, total_steps: int) -> bool:
+    return run.state == "failed" and 0 < run.steps < total_steps
+
+
+def _average(values: Float[np.ndarray, " seed"], draws: int) -> Interval:
+    count = int(np.count_nonzero(~np.isnan(values)))
+    if count < FEWEST_SEEDS:
+        return Interval(float(interquartile_mean(values)), nan, nan)
+    return bootstrap(interquartile_mean, [values], draws=draws, level=expanded_level(count))
+
+
+def _difference(
+    label: str, baseline_label: str, reward: Measured, ours: _Traces, *, baseline: _Traces
+) -> Difference:
+    """Return the difference between an estimator and the baseline, with uncorrected p-values."""
+    theirs = {seed: i for i, seed in enumerate(baseline.seeds) if _comparable(baseline, i)}
+    pairs = [
+        (i, theirs[seed])
+        for i, seed in enumerate(ours.seeds)
+        if seed in theirs and _comparable(ours, i)
+    ]
+    mine, other = np.array(pairs, dtype=int).reshape(-1, 2).T
+    interval = paired_difference(ours.finals[mine], baseline.finals[other])
+    test = permutation_test(ours.finals[mine], baseline.finals[other])
+    scores = log_rank_scores(
+        (ours.times[mine], baseline.times[other]), (ours.reached[mine], baseline.reached[other])
+    )
+    p_time = permutation_test(*scores).p
+    span = reward.high - reward.low
+    return Difference(
+        label=label,
+        baseline=baseline_label,
+        reward=reward.name,
+        pairs=len(pairs),
+        final=replace(interval, low=max(interval.low, -span), high=min(interval.high, span)),
+        p_value=test.p,
+        p_adjusted=test.p,
+        p_floor=test.floor,
+        p_time=p_time,
+        p_time_adjusted=p_time,
+        excess=float(np.sum(scores[0])),
+    )
+
+
+def _comparable(traces: _Traces, i: int) -> bool:
+    return bool(traces.ended[i]) and not np.isnan(traces.finals[i])
+
+
+def _corrected(
+    differences: tuple[Difference, ...], traces: Mapping[tuple[str, str], _Traces]
+) -> tuple[Difference, ...]:
+    """Return the differences with corrected p-values.
+
+    The correction does not count rewards that are constant over all runs, or thresholds that no run
+    reached.
+    """
+    constant, untimed = set[str](), set[str]()
+    for reward in {d.reward for d in differences}:
+        of_reward = [each for (_, name), each in traces.items() if name == reward]
+        compared = [each.ended & ~np.isnan(each.finals) for each in of_reward]
+        pairs = list(zip(of_reward, compared, strict=True))
+        if _constant(np.concatenate([each.finals[kept] for each, kept in pairs])):
+            constant.add(reward)
+        if not any(each.reached[kept].any() for each, kept in pairs):
+            untimed.add(reward)
+    finals = holm([nan if d.reward in constant else d.p_value for d in differences])
+    times = holm([nan if d.reward in untimed else d.p_time for d in differences])
+    return tuple(
+        replace(
+            d,
+            p_value=_one(d.p_value) if d.reward in constant else d.p_value,
+            p_adjusted=_one(d.p_value) if d.reward in constant else p,
+            p_time_adjusted=d.p_time if d.reward in untimed else p_time,
+            constant=d.reward in constant,
+            untimed=d.reward in untimed,
+        )
+        for d, p, p_time in zip(differences, finals, times, strict=True)
+    )
+
+
+def _one(p: float) -> float:
+    """Return 1, or NaN if there is nothing to compare."""
+    return p if isnan(p) else 1.0
+
+
+def _constant(values: Float[np.ndarray, " run"]) -> bool:
+    """Return whether all values are equal up to rounding."""
+    return bool(len(values)) and bool(np.ptp(values) <= ROUNDING * np.max(np.abs(values)))
+
+
+def _hypervolumes(
+    experiment: Experiment, outcomes: tuple[Outcome, ...], draws: int
+) -> tuple[tuple[str, Interval], ...]:
+    if len(experiment.rewards) < 2 or experiment.unlike:
+        return ()
+    finals = {(o.label, o.reward): o.finals for o in outcomes}
+    return tuple(
+        (
+            label,
+            _average(
+                np.prod([_scaled(finals[label, r.name], r) for r in experiment.rewards], axis=0),
+                draws,
+            ),
+        )
+        for label in experiment.labels
+    )
+
+
+def _scaled(values: Float[np.ndarray, " seed"], reward: Measured) -> Float[np.ndarray, " seed"]:
+    # Rounding can move a mean slightly outside its range.
+    return np.clip((values - reward.low) / (reward.high - reward.low), 0.0, 1.0)
+
+
+def _few_seeds(outcomes: tuple[Outcome, ...], differences: tuple[Difference, ...]) -> bool:
+    counts = [o.runs for o in outcomes] + [d.pairs for d in differences]
+    return min(counts, default=0) < FEWEST_SEEDS

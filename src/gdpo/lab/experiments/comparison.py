@@ -1,0 +1,441 @@
+"""Stores the results of an experiment and writes its conclusion."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import floor, isnan, log10
+
+import numpy as np
+
+from gdpo._shapes import Float
+from gdpo.lab.experiments.reading import OPEN, Experiment, Measured
+from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survival, fewest_seeds
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Stores the results of one estimator on one reward, over all seeds."""
+
+    label: str
+    reward: str
+    runs: int
+    """Number of runs with at least one step."""
+    failed: int
+    """Number of runs that failed after their first step. These runs are included with the reward
+    that they had reached."""
+    final: Interval
+    """Final reward: the mean over the last tenth of a run's steps. The value is the interquartile
+    mean over the seeds. With fewer than 5 seeds, it has no interval."""
+    best: Interval
+    """Best reward: the highest running mean of a run. The value is the interquartile mean over the
+    seeds."""
+    finals: Float[np.ndarray, " seed"]
+    """Final reward of each run, in the order of `Experiment.runs_of`. NaN: the run has no steps."""
+    reached: int
+    """Number of runs that reached the threshold."""
+    survival: Survival
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Stores the difference between one estimator and the baseline on one reward."""
+
+    label: str
+    baseline: str
+    reward: str
+    pairs: int
+    """Number of seeds for which the runs of both estimators have ended with a final reward. Failed
+    runs count."""
+    final: Interval
+    """Mean paired difference of the final rewards. Above 0: this estimator ends with a higher
+    reward."""
+    p_value: float
+    """P-value of the two-sided permutation test of the final rewards."""
+    p_adjusted: float
+    """`p_value` after Holm's correction for all comparisons of estimators and rewards."""
+    p_floor: float
+    """Smallest attainable p-value with this number of seeds, before correction."""
+    p_time: float
+    """P-value of the permutation test of the number of steps to the threshold (log-rank statistic).
+    The usual chi-squared approximation gives p-values that are too small with few seeds."""
+    p_time_adjusted: float
+    """`p_time` after Holm's correction."""
+    excess: float
+    """Number of runs of this estimator that reached the threshold, minus the number expected if the
+    estimators were equivalent. Above 0: this estimator reached the threshold sooner. `p_time` is
+    the p-value of this excess."""
+    constant: bool = False
+    """Whether all runs of the experiment ended with the same value of this reward. If so, there is
+    nothing to compare, and the correction does not count this comparison."""
+    untimed: bool = False
+    """Whether no run of the experiment that has ended reached the threshold of this reward. If so,
+    the correction of `p_time` does not count this comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Stores all results of an experiment."""
+
+    experiment: Experiment
+    outcomes: tuple[Outcome, ...]
+    """One outcome per reward and estimator, grouped by reward."""
+    differences: tuple[Difference, ...]
+    """One difference per reward and estimator, grouped by reward. The baseline and the pairs in
+    `Experiment.unlike` are left out."""
+    hypervolumes: tuple[tuple[str, Interval], ...]
+    """For each estimator, the product of its final rewards, each scaled to [0, 1] by the reward's
+    range. Empty if there is only one reward, or if estimators define a reward differently."""
+    question: str
+    answer: str
+    """The headline and the details in one paragraph."""
+    exploratory: bool
+    """Whether an estimator has fewer than 5 seeds, or shares fewer than 5 seeds with the
+    baseline."""
+
+    def outcome(self, label: str, reward: str) -> Outcome:
+        """Return the outcome of one estimator on one reward."""
+        return next(o for o in self.outcomes if (o.label, o.reward) == (label, reward))
+
+    def threshold(self, reward: Measured) -> float:
+        """Return the threshold of a reward, in the unit of the reward."""
+        return reward.low + self.experiment.reach * (reward.high - reward.low)
+
+
+_LISTED = 4
+"""Maximum number of differences to list individually in the details."""
+
+_TINY = 1e-4
+"""P-values below this limit are written as `p < 0.0001`."""
+
+
+def question(experiment: Experiment) -> str:
+    """Return the question that the experiment answers."""
+    rewards = [reward.name for reward in experiment.rewards]
+    if len(experiment.labels) == 1:
+        return (
+            f"How high does {experiment.labels[0]} score on {experiment.name} in {listed(rewards)}?"
+        )
+    first, *others = experiment.labels
+    does = "Does" if len(others) == 1 else "Do"
+    singular = len(rewards) == 1
+    return (
+        f"{does} {listed(others)} do better than {first} on {experiment.name}: "
+        f"{'does' if singular else 'do'} {listed(rewards)} end higher, or reach "
+        f"{_percent(experiment.reach)} of {'its' if singular else 'their'} range sooner?"
+    )
+
+
+def headline(comparison: Comparison) -> str:
+    """Return the conclusion of an experiment as one sentence with one number.
+
+    A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
+    compared. If several differences qualify, the headline reports the one with the smallest
+    p-value. If p-values are equal, the headline reports the difference that is the largest share of
+    its reward's range. If another difference has the opposite direction, the sentence mentions that
+    difference too. If these seeds could not have shown any difference, the sentence states how many
+    seeds are needed.
+    """
+    experiment, compared = comparison.experiment, _compared(comparison)
+    first = experiment.labels[0]
+    if len(experiment.labels) == 1:
+        return _single(comparison)
+    if not comparison.differences:
+        return "No reward has the same definition as in the baseline, so nothing can be compared."
+    if not compared:
+        yet = " yet" if _open_runs(experiment) else ""
+        return f"No seed has ended for both {first} and another estimator{yet}."
+    if max(d.pairs for d in compared) == 1:
+        return "One seed shows how the estimators behave, not which is better."
+    if found := _found(comparison):
+        return _higher(found[0], comparison, contrary=_contrary(found)) + "."
+    if sooner := _sooner(comparison):
+        return _faster(sooner[0], comparison) + "."
+    return _undecided(comparison, compared)
+
+
+def details(comparison: Comparison) -> tuple[str, ...]:
+    """Return the sentences to show below the headline. Empty if there is nothing to add.
+
+    The sentences describe the other differences that were found, the correction, what this number
+    of seeds could show, rewards with the same final value in all runs, runs that never reached the
+    threshold, failed runs, and runs that have not ended.
+    """
+    experiment, compared = comparison.experiment, _compared(comparison)
+    found = _found(comparison)
+    sentences: list[str] = []
+    if compared and max(d.pairs for d in compared) == 1:
+        sentences += _one_seed(comparison)
+    elif compared:
+        sooner = [] if found else _sooner(comparison)
+        if found:
+            sentences += _others(found, _higher, comparison)
+        elif sooner:
+            sentences += _others(sooner, _faster, comparison)
+            sentences += ["No difference was found in where the runs end."]
+        else:
+            sentences += _limits(comparison)
+        sentences += _correction(comparison, _timed(compared) if sooner else _counted(compared))
+        clearest = found or sooner or sorted(compared, key=lambda d: d.p_adjusted)
+        sentences += _never(comparison, clearest[0])
+    sentences += _failures(comparison)
+    if unfinished := _open_runs(experiment):
+        sentences.append(f"{unfinished} of {len(experiment.runs)} runs have not ended yet.")
+    return tuple(filter(None, sentences))
+
+
+def _others(
+    found: Sequence[Difference],
+    write: Callable[[Difference, Comparison], str],
+    comparison: Comparison,
+) -> list[str]:
+    """Return a sentence for each further difference, and the number of differences left out."""
+    shown = found[1:] if len(found) <= _LISTED + 2 else found[1 : 1 + _LISTED]
+    rest = len(found) - 1 - len(shown)
+    sentences = [f"{write(d, comparison)}." for d in shown]
+    return [*sentences, f"{_count(rest, 'more difference')} were found."] if rest else sentences
+
+
+def _compared(comparison: Comparison) -> list[Difference]:
+    return [d for d in comparison.differences if d.pairs > 0]
+
+
+def _counted(compared: Sequence[Difference]) -> int:
+    """Return the number of comparisons in the correction for final rewards."""
+    return sum(not d.constant for d in compared)
+
+
+def _timed(compared: Sequence[Difference]) -> int:
+    """Return the number of comparisons in the correction for times to the threshold."""
+    return sum(not d.untimed for d in compared)
+
+
+def _found(comparison: Comparison) -> list[Difference]:
+    """Return the significant differences between final rewards, by ascending p-value."""
+    spans = {r.name: r.high - r.low for r in comparison.experiment.rewards}
+    return sorted(
+        (d for d in _compared(comparison) if d.p_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS),
+        key=lambda d: (d.p_adjusted, d.p_value, -abs(d.final.value) / spans[d.reward]),
+    )
+
+
+def _sooner(comparison: Comparison) -> list[Difference]:
+    """Return the significant differences in steps to the threshold, by ascending p-value."""
+    return sorted(
+        (d for d in _compared(comparison) if d.p_time_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS),
+        key=lambda d: d.p_time_adjusted,
+    )
+
+
+def _contrary(found: Sequence[Difference]) -> Difference | None:
+    opposite = (d for d in found if d.final.value * found[0].final.value < 0)
+    return next(opposite, None)
+
+
+def _single(comparison: Comparison) -> str:
+    label = comparison.experiment.labels[0]
+    known = [o for o in comparison.outcomes if not isnan(o.final.value)]
+    if not known:
+        return f"No run of {label} has a step yet."
+    ends = [f"{o.reward} at {_value(o.final)} ({_range(o.final)})" for o in known]
+    return f"{label} ends {listed(ends)} with {_count(known[0].runs, 'seed')}."
+
+
+def _one_seed(comparison: Comparison) -> list[str]:
+    labels = comparison.experiment.labels
+    return [
+        f"{reward.name} ends at "
+        + listed([f"{_value(comparison.outcome(a, reward.name).final)} in {a}" for a in labels])
+        + "."
+        for reward in comparison.experiment.rewards
+    ]
+
+
+def _higher(d: Difference, comparison: Comparison, *, contrary: Difference | None = None) -> str:
+    size = d.final
+    if size.value < 0:
+        size = Interval(-size.value, -size.high, -size.low)
+    zero = ", which includes 0" if size.low <= 0 <= size.high else ""
+    p = _p(d.p_adjusted, _counted(_compared(comparison)))
+    text = (
+        f"{d.label} ends {_value(size)} {_way(d)} than {d.baseline} in {d.reward} "
+        f"({_range(size)}{zero}, {_count(d.pairs, 'seed')}, {p})"
+    )
+    if contrary is None:
+        return text
+    whose = "" if contrary.label == d.label else f"{contrary.label} ends "
+    return f"{text}, but {whose}{_way(contrary)} in {contrary.reward}"
+
+
+def _faster(d: Difference, comparison: Comparison) -> str:
+    medians = [_median(comparison.outcome(label, d.reward)) for label in (d.label, d.baseline)]
+    p = _p(d.p_time_adjusted, _timed(_compared(comparison)))
+    return (
+        f"{d.label} reaches {_percent(comparison.experiment.reach)} of the range of {d.reward} "
+        f"{'sooner' if d.excess > 0 else 'later'} than {d.baseline} (median {medians[0]} instead "
+        f"of {medians[1]}, {_count(d.pairs, 'seed')}, {p})"
+    )
+
+
+def _undecided(comparison: Comparison, compared: Sequence[Difference]) -> str:
+    labels = comparison.experiment.labels
+    between = f"between {labels[1]} and {labels[0]}" if len(labels) == 2 else f"from {labels[0]}"
+    seeds = f"{_count(max(d.pairs for d in compared), 'seed')}"
+    text = f"No difference {between} was found with {seeds}"
+    counts = [count for count in (_counted(compared), _timed(compared)) if count]
+    if _ends_decide(compared) or _times_decide(compared) or not counts:
+        return f"{text}."
+    needed = _count(fewest_seeds(min(counts)), "seed")
+    return f"{text}; {needed} are the fewest that could show one."
+
+
+def _ends_decide(compared: Sequence[Difference]) -> bool:
+    """Return whether these seeds could have shown a difference in final rewards."""
+    return _could_decide([d for d in compared if not d.constant])
+
+
+def _times_decide(compared: Sequence[Difference]) -> bool:
+    """Return whether these seeds could have shown a difference in steps to the threshold."""
+    return _could_decide([d for d in compared if not d.untimed])
+
+
+def _could_decide(family: Sequence[Difference]) -> bool:
+    return any(d.pairs >= FEWEST_SEEDS and d.p_floor * len(family) < ALPHA for d in family)
+
+
+def _limits(comparison: Comparison) -> list[str]:
+    """Return sentences about what this number of seeds could show and what was observed."""
+    compared = _compared(comparison)
+    count = _counted(compared)
+    varied = [d for d in compared if not d.constant]
+    if not varied:
+        return []
+    if _ends_decide(compared):
+        if count > _LISTED:
+            return []
+        known = any(not isnan(d.final.low) for d in varied)
+        more = "Detecting smaller differences needs more seeds." if known else ""
+        return [*map(_seen, varied), more]
+    least = min(d.p_floor for d in varied)
+    corrected = f", or {_p_value(min(1.0, least * count))} after correction" if count > 1 else ""
+    seeds = _count(max(d.pairs for d in varied), "seed")
+    apart = [d for d in varied if d.p_value <= d.p_floor and d.final.value != 0 and d.pairs > 1]
+    return [
+        f"With {seeds} the smallest possible p-value for where runs end is "
+        f"{_p_value(least)}{corrected}.",
+        *(_apart(d, comparison) for d in apart[:_LISTED]),
+    ]
+
+
+def _seen(d: Difference) -> str:
+    return f"In {d.reward}, {d.label} minus {d.baseline} is {_value(d.final)} ({_range(d.final)})."
+
+
+def _apart(d: Difference, comparison: Comparison) -> str:
+    size = d.final
+    if size.value < 0:
+        size = Interval(-size.value, -size.high, -size.low)
+    runs = max(comparison.outcome(label, d.reward).runs for label in (d.label, d.baseline))
+    seeds = f" over the {d.pairs} seeds that ended in both" if d.pairs < runs else ""
+    return (
+        f"In {d.reward}, every run of {d.label} ended {_way(d)} than every run of {d.baseline}"
+        f"{seeds}, by {_value(size)} on average ({_range(size)}), but so few seeds cannot rule out "
+        "chance."
+    )
+
+
+def _correction(comparison: Comparison, count: int) -> list[str]:
+    """Return sentences about the correction and about rewards that are equal in all runs."""
+    constant = list(dict.fromkeys(d.reward for d in _compared(comparison) if d.constant))
+    which = "All ended runs" if _open_runs(comparison.experiment) else "All runs"
+    same = "the same final value" if len(constant) == 1 else "the same final values"
+    return [
+        f"P-values are corrected for {count} comparisons." if count > 1 else "",
+        f"{which} have {same} of {listed(constant)}, so there is no difference in where they end."
+        if constant
+        else "",
+    ]
+
+
+def _never(comparison: Comparison, d: Difference) -> list[str]:
+    experiment = comparison.experiment
+    return [
+        f"{o.runs - o.reached} of {o.runs} runs of {o.label} never reached "
+        f"{_percent(experiment.reach)} of the range of {o.reward}."
+        for o in (comparison.outcome(label, d.reward) for label in (d.label, d.baseline))
+        if o.reached < o.runs and not any(run.state in OPEN for run in experiment.runs_of(o.label))
+    ]
+
+
+def _failures(comparison: Comparison) -> list[str]:
+    experiment, sentences = comparison.experiment, list[str]()
+    for label in experiment.labels:
+        runs = experiment.runs_of(label)
+        early = next((o.failed for o in comparison.outcomes if o.label == label), 0)
+        lost = sum(run.state == "failed" and run.steps == 0 for run in runs)
+        if early:
+            counted = "counts with the reward it" if early == 1 else "count with the reward they"
+            sentences.append(
+                f"{early} of {len(runs)} runs of {label} failed early and {counted} had reached."
+            )
+        if lost:
+            left = "its first step and is" if lost == 1 else "their first step and are"
+            sentences.append(
+                f"{lost} of {len(runs)} runs of {label} failed before {left} left out."
+            )
+    return sentences
+
+
+def _open_runs(experiment: Experiment) -> int:
+    return sum(run.state in OPEN for run in experiment.runs)
+
+
+def _way(d: Difference) -> str:
+    return "higher" if d.final.value > 0 else "lower"
+
+
+def _value(interval: Interval) -> str:
+    return _number(interval.value, interval)
+
+
+def _range(interval: Interval) -> str:
+    if isnan(interval.low):
+        return "no interval"
+    low, high = (_number(end, interval) for end in (interval.low, interval.high))
+    return f"95 % interval {low} to {high}"
+
+
+def _number(value: float, interval: Interval) -> str:
+    """Round to two digits of the interval's width, or to three digits if there is no interval."""
+    width = interval.high - interval.low
+    if isnan(width) or width <= 0:
+        text = f"{value:.3g}"
+    else:
+        text = f"{value:.{min(6, max(0, 1 - floor(log10(width))))}f}"
+    return text.replace("-", "\N{MINUS SIGN}") if float(text) else text.lstrip("-")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _median(outcome: Outcome) -> str:
+    median = outcome.survival.median
+    return "not reached" if isnan(median.value) else f"step {median.value:.0f}"
+
+
+def _p(p: float, count: int) -> str:
+    corrected = "corrected " if count > 1 else ""
+    return f"{corrected}p < {_TINY:.4f}" if p < _TINY else f"{corrected}p = {_p_value(p)}"
+
+
+def _p_value(p: float) -> str:
+    return f"{p:.2g}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names as in a sentence: `a, b and c`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

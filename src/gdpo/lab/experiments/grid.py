@@ -1,0 +1,685 @@
+"""Runs a comparison: one `gdpo train` process for each estimator and seed."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice, product
+from pathlib import Path
+
+import yaml
+
+from gdpo._files import to_json, write_whole
+from gdpo.advantages import ESTIMATORS, resolve_estimator
+from gdpo.errors import ConfigError
+from gdpo.lab.experiments.comparison import listed
+from gdpo.lab.experiments.process import (
+    NOTE,
+    Orphan,
+    Training,
+    describe_ending,
+    find_orphan,
+    forget_ended,
+    noted,
+    signals_held,
+    start_training,
+    stop_trainings,
+    wait_for_end,
+)
+from gdpo.lab.experiments.reading import (
+    LOGS,
+    Label,
+    Plan,
+    estimator_of,
+    failure_file,
+    label_of,
+    may_differ,
+    read_plan,
+    run_name,
+    unlike,
+)
+from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, fewest_seeds, least_p
+from gdpo.lab.recipes.recipe import Recipe, RewardConfig, differences
+from gdpo.lab.recipes.resolve import Resolved, resolve
+from gdpo.lab.recipes.yaml import split_values
+from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.lock import alone
+
+_OWN_OPTIONS = {
+    "advantage": "use --estimators instead",
+    "trainer.seed": "use --seeds instead",
+    "name": "gdpo compare names the runs itself",
+    "runs_dir": "use --output instead",
+}
+"""Recipe keys that `--vary` does not accept, and what to do instead."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+"""Pattern of valid names for estimators. These names become part of folder names."""
+
+_RESERVED = ("all", "recorded")
+"""Words that have a special meaning in lists of estimators."""
+
+
+def read_labels(text: str) -> list[str]:
+    """Return the labels in the value of `--estimators`.
+
+    Args:
+        text: Comma-separated estimators. `name=estimator` gives an estimator a name. A name has at
+            most 40 characters: letters, digits, `_`, `-` and `.`, starting with a letter or digit.
+
+    Raises:
+        ConfigError: If a name is invalid or reserved, already refers to a different estimator, or
+            has no estimator after the `=`.
+
+    Examples:
+        >>> read_labels("grpo, mine=my_module:my_estimator")
+        ['grpo', 'mine']
+    """
+    return [_read_label(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def _read_label(text: str) -> str:
+    name, equals, estimator = (part.strip() for part in text.partition("="))
+    if not equals:
+        return name
+    if not estimator:
+        raise ConfigError(f"--estimators {text}: write the estimator after the =, as in ours=gdpo")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"--estimators {text}: {name!r} is not a valid name. Use at most 40 letters, "
+            "digits, '_', '-' and '.', starting with a letter or digit"
+        )
+    if name in _RESERVED or (name in ESTIMATORS and name != estimator):
+        what = "an estimator" if name in ESTIMATORS else "a reserved word"
+        raise ConfigError(f"--estimators {text}: {name!r} is {what}. Choose another name")
+    return name if name == estimator else Label(name, estimator)
+
+
+def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return every combination of the varied values, keyed by name, in the format of `--set`.
+
+    Args:
+        vary: Recipe keys with comma-separated YAML values, such as `a.b=1,0.5`.
+
+    Raises:
+        ConfigError: If the `=` or the value is missing, a value is not valid YAML, a key or value
+            is repeated, or another option sets the key.
+
+    Examples:
+        >>> list(read_variants(["lora.r=8,16", "trainer.beta=0.0"]))
+        ['lora.r=8 trainer.beta=0', 'lora.r=16 trainer.beta=0']
+    """
+    keys = [text.partition("=")[0].strip() for text in vary]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ConfigError(f"--vary sets {', '.join(twice)} twice: list all values in one --vary")
+    each = [_assignments(text) for text in vary]
+    return {" ".join(map(_briefly, chosen)): chosen for chosen in product(*each)}
+
+
+def _briefly(assignment: str) -> str:
+    """Drop the prefix `rewards.` before a reward's name, but keep the prefix before an index."""
+    rest = assignment.removeprefix("rewards.")
+    return assignment if rest[:1].isdigit() else rest
+
+
+def _assignments(text: str) -> tuple[str, ...]:
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not (key and equals and values):
+        raise ConfigError(f"--vary {text}: write key=value,value, as in lora.r=8,16")
+    if key in _OWN_OPTIONS:
+        raise ConfigError(f"--vary {text}: {key} cannot be varied; {_OWN_OPTIONS[key]}")
+    written = split_values(values, f"--vary {text}")
+    if twice := sorted({value for value in written if written.count(value) > 1}):
+        raise ConfigError(f"--vary {text} lists {', '.join(twice)} twice: remove one")
+    return tuple(f"{key}={value}" for value in written)
+
+
+_POLL_S = 0.5
+_LEFT_OVERS = (".*.partial", f"{LOGS}/.*.partial")
+"""Patterns of partial files that remain if a process is killed while writing."""
+
+_SEEDS = 2**32
+"""Number of valid seeds. The lowest seed is 0."""
+
+
+@dataclass(slots=True)
+class Cell:
+    """Stores the state of one run of a comparison. Each run has a label and a seed."""
+
+    label: str
+    """The estimator's name, followed by the values that were varied."""
+    seed: int
+    resolved: Resolved
+    failure: Path
+    """The file that records a failure of the run."""
+    training: Training | Orphan | None = None
+    """The process that trains the run. None: the run is not being trained."""
+    device: str | None = None
+    """Device for the run, as in CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
+    ending: str = ""
+    """How the run ended, if it was stopped early. Otherwise empty."""
+    began: float = 0.0
+    """Monotonic time at which this call to `run_grid` started the run, in seconds."""
+    steps_before: int = 0
+    """Number of steps that were finished before this call to `run_grid`."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the run."""
+        return self.resolved.recipe
+
+    @property
+    def run(self) -> RunDirectory:
+        """The run directory."""
+        return RunDirectory(self.recipe.run_dir)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run directory exists."""
+        return self.run.environment.is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run finished its last step."""
+        return self.begun and "finished" in self.run.read_environment()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run ended with an error. Failed runs stay in the results."""
+        return self.failure.is_file() and not self.finished
+
+    @property
+    def name(self) -> str:
+        """The name of the run in messages."""
+        return f"{self.label}, seed {self.seed}"
+
+    @property
+    def note(self) -> Path:
+        """The file that records which process trains the run."""
+        return self.failure.with_name(f"{self.recipe.name}{NOTE}")
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has finished or failed."""
+        return self.finished or self.failed
+
+    def why(self) -> str:
+        """Return one line: the signal that killed a failed run, or the last line of its output."""
+        lines = json.loads(self.failure.read_text(encoding="utf-8"))["why"].strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+@dataclass(slots=True)
+class Grid:
+    """Stores the plan, the rewards and the runs of a comparison."""
+
+    folder: Path
+    plan: Plan
+    cells: list[Cell]
+    rewards: tuple[str, ...]
+    """Names of the rewards in the logs."""
+
+    def open(self) -> list[Cell]:
+        """Return the runs that have not finished or failed, including those of other processes."""
+        return [cell for cell in self.cells if not cell.done]
+
+    def running(self) -> list[Cell]:
+        """Return the runs that are being trained."""
+        return [cell for cell in self.cells if cell.training is not None]
+
+    def conclusion(self) -> str:
+        """Return one line that lists the stopped runs and explains how to resume them."""
+        done = sum(cell.finished for cell in self.cells)
+        failed = sum(cell.failed for cell in self.cells)
+        text = f"stopped with {done} of {len(self.cells)} runs done"
+        text += f" and {failed} failed" if failed else ""
+        ended = [f"{cell.name}: {cell.ending}" for cell in self.cells if cell.ending]
+        return "; ".join([text, *ended, "rerun the same command to resume"])
+
+
+def make_grid(
+    recipe: Recipe | Resolved,
+    labels: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    reach: float,
+    variants: Mapping[str, Recipe | Resolved] | None = None,
+    retry_failed: bool = False,
+) -> Grid:
+    """Return the runs of a new or existing comparison, without starting any run.
+
+    Seeds and estimators can be added to an existing comparison. New estimators come last. If
+    `labels` names all existing estimators as well, the order of `labels` is used.
+
+    All runs with the same seed have the same data order, the same initial model and the same
+    settings. These runs differ only in the estimator and in the varied values. If the recipe sets
+    an estimator, that estimator gets the recipe's options. Other estimators get their default
+    options.
+
+    Args:
+        recipe: The recipe that all runs share.
+        labels: Labels from `read_labels`. The first label is the baseline.
+        seeds: Values of `trainer.seed`.
+        folder: The comparison's folder.
+        reach: Threshold for every reward, as a share of its range: above 0 and at most 1.
+        variants: Recipes with the varied values, keyed by name. Each recipe is combined with every
+            estimator. None: only `recipe`.
+        retry_failed: Whether to train failed runs again. If so, the records of their failures are
+            deleted.
+
+    Raises:
+        ConfigError: If an estimator does not exist, an estimator or seed is repeated, two labels
+            mean the same configuration, labels have different rewards, or the folder contains
+            anything other than this comparison.
+    """
+    _check(labels, seeds, reach)
+    shared = resolve(recipe)
+    of_variant = {name: resolve(each) for name, each in (variants or {"": shared}).items()}
+    named = {
+        label_of(estimator, variant): varied
+        for estimator in labels
+        for variant, varied in of_variant.items()
+    }
+    found = {
+        (label, seed): varied.under(_recipe_of(varied.recipe, label, seed, folder))
+        for label, varied in named.items()
+        for seed in seeds
+    }
+    of_one_seed = {label: found[label, seeds[0]] for label in named}
+    _check_labels(of_one_seed)
+    varied = _varied(shared.recipe, [each.recipe for each in of_one_seed.values()])
+    plan = Plan(shared.recipe.to_yaml(), tuple(named), tuple(seeds), reach, varied)
+    plan = _joined(folder, plan)
+    cells = [
+        Cell(label, seed, one, failure_file(folder, label, seed))
+        for (label, seed), one in found.items()
+    ]
+    if retry_failed:
+        for cell in cells:
+            cell.failure.unlink(missing_ok=True)
+    return Grid(folder, plan, cells, next(iter(found.values())).names)
+
+
+def run_grid(
+    grid: Grid,
+    *,
+    jobs: int,
+    update: Callable[[], None] = lambda: None,
+    say: Callable[[str], None] = lambda _text: None,
+) -> None:
+    """Train the runs that have not ended, several in parallel.
+
+    Interrupted runs resume from their last checkpoint. Failed runs are kept, with the reason, and
+    are included in the statistics. If another process is already training a run, for example
+    because an earlier comparison was killed, `run_grid` waits for that process and counts it in
+    `jobs`. If that process exits early, the run is resumed. After Ctrl-C, `run_grid` waits until
+    all runs have saved and exited. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion`
+    describes how the runs ended.
+
+    Args:
+        grid: The comparison.
+        jobs: Number of concurrent runs. If CUDA_VISIBLE_DEVICES lists several devices, each run
+            gets one device.
+        update: Function that updates a display, called repeatedly during training.
+        say: Function that shows a message to the user.
+    """
+    slots = _slots(jobs)
+    with (
+        signals_held() as unwind,
+        alone(grid.folder, left_overs=_LEFT_OVERS),
+        _stopped_at_the_end(grid, update, say),
+    ):
+        forget_ended(grid.folder / LOGS)
+        grid.plan.write(grid.folder)
+        left = grid.open()
+        for cell in left:
+            _adopt(cell, say)
+        while left:
+            left = [cell for cell in left if not _over(cell)]
+            if left:
+                unwind()
+            _fill(left, slots, say)
+            update()
+            if left:
+                time.sleep(_POLL_S)
+        for cell in grid.cells:
+            wait_for_end(cell.note, update)
+
+
+def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
+    for what, values in (("estimators", labels), ("seeds", seeds)):
+        if not values:
+            raise ConfigError(f"--{what} is empty: pass at least one")
+        if twice := sorted({str(v) for v in values if list(values).count(v) > 1}):
+            raise ConfigError(f"--{what} lists {', '.join(twice)} twice: remove one")
+    if outside := [seed for seed in seeds if not 0 <= seed < _SEEDS]:
+        raise ConfigError(f"--seeds {outside[0]}: a seed must be between 0 and {_SEEDS - 1}")
+    if not 0 < reach <= 1:
+        raise ConfigError(
+            f"--reach {reach}: pass a share of each reward's range, above 0 and at most 1"
+        )
+    for label in labels:
+        resolve_estimator(estimator_of(label), turns=True)
+
+
+def _check_labels(labels: Mapping[str, Resolved]) -> None:
+    """Raise ConfigError if labels repeat a recipe, share a folder or have different rewards."""
+    seen: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    first = next(iter(labels))
+    rewards = [reward.name for reward in labels[first].rewards]
+    for label, found in labels.items():
+        digest = _what_trains(found.recipe).digest
+        if (other := seen.setdefault(digest, label)) != label:
+            raise ConfigError(
+                f"{str(other)!r} and {str(label)!r} would train identical runs: remove one"
+            )
+        if (other := folders.setdefault(_folder_of(label), label)) != label:
+            raise ConfigError(
+                f"{str(other)!r} and {str(label)!r} would share a run folder: rename one"
+            )
+        if (names := [reward.name for reward in found.rewards]) != rewards:
+            raise ConfigError(
+                f"{str(first)!r} has the rewards {', '.join(rewards)}, but {str(label)!r} has "
+                f"{', '.join(names)}: all must have the same rewards. To log a reward "
+                "without training on it, set its weight to 0"
+            )
+
+
+def _what_trains(recipe: Recipe) -> Recipe:
+    """Return the recipe without the settings that do not affect training with TRL."""
+    per_step = {"rollouts_per_step": recipe.batch.per_step}
+    return recipe.model_copy(
+        update={
+            "name": "run",
+            "verl": {},
+            "save_minutes": 1.0,
+            "batch": recipe.batch.model_copy(update=per_step),
+        }
+    )
+
+
+def _varied(shared: Recipe, labels: Iterable[Recipe]) -> tuple[str, ...]:
+    """Return the recipe keys that labels change, except keys that every comparison may change."""
+    changed = dict.fromkeys(key for label in labels for key in differences(shared, label))
+    return tuple(key for key in changed if not may_differ(key))
+
+
+def _recipe_of(recipe: Recipe, label: str, seed: int, folder: Path) -> Recipe:
+    estimator = estimator_of(label)
+    same = estimator == recipe.advantage
+    return recipe.model_copy(
+        update={
+            "name": run_name(label, seed),
+            "runs_dir": str(folder),
+            "advantage": estimator,
+            "advantage_options": recipe.advantage_options if same else {},
+            "trainer": {**recipe.trainer, "seed": seed, "logging_steps": 1},
+        }
+    )
+
+
+def _joined(folder: Path, plan: Plan) -> Plan:
+    """Return the plan, merged with the plan of an existing comparison in the folder."""
+    there = read_plan(folder)
+    if there is None:
+        if folder.exists() and not (folder.is_dir() and _is_blank(folder)):
+            raise ConfigError(
+                f"{folder} exists and is not a comparison: choose another folder with --output"
+            )
+        return plan
+    if not any(RunDirectory(path).environment.is_file() for path in folder.iterdir()):
+        return plan  # No run was started, so the earlier plan can be dropped.
+    _refuse_other(folder, there.recipe, plan.recipe)
+    _refuse_other_estimators(folder, there, plan)
+    named_all = set(there.labels) <= set(plan.labels)
+    return Plan(
+        plan.recipe,
+        plan.labels if named_all else tuple(dict.fromkeys((*there.labels, *plan.labels))),
+        tuple(dict.fromkeys((*there.seeds, *plan.seeds))),
+        plan.reach,
+        tuple(dict.fromkeys((*there.varied, *plan.varied))),
+    )
+
+
+def _refuse_other_estimators(folder: Path, there: Plan, plan: Plan) -> None:
+    """Raise ConfigError if a label conflicts with a label of the existing comparison."""
+    old = {label: estimator_of(label) for label in there.labels}
+    folders = {_folder_of(label): label for label in there.labels}
+    trained = {_meaning(label): label for label in there.labels}
+    for label in plan.labels:
+        if (before := old.get(label, estimator_of(label))) != estimator_of(label):
+            raise ConfigError(
+                f"{folder}: in this comparison, {str(label)!r} is the name of {before}, not of "
+                f"{estimator_of(label)}. Choose another name, or another folder with --output"
+            )
+        if label in old:
+            continue
+        if (other := trained.get(_meaning(label))) is not None:
+            raise ConfigError(
+                f"{folder}: {str(label)!r} is the same configuration as {str(other)!r} in this "
+                f"comparison. Use {str(other)!r}, or another folder with --output"
+            )
+        if (other := folders.get(_folder_of(label))) is not None:
+            raise ConfigError(
+                f"{folder}: {str(label)!r} would share the run folders of {str(other)!r} in this "
+                "comparison. Choose another name, or another folder with --output"
+            )
+
+
+def _folder_of(label: str) -> str:
+    """Return the folder name in lower case, because some file systems (macOS) ignore case."""
+    return run_name(label, 0).casefold()
+
+
+def _meaning(label: str) -> tuple[str, str]:
+    """Return the estimator and the varied values of a label, ignoring the estimator's name."""
+    return estimator_of(label), label.partition(" ")[2]
+
+
+def _is_blank(folder: Path) -> bool:
+    """Return whether a folder contains nothing but hidden files."""
+    return all(path.name.startswith(".") for path in folder.iterdir())
+
+
+def _refuse_other(folder: Path, old: str, new: str) -> None:
+    before, after = (Recipe.model_validate(yaml.safe_load(text)) for text in (old, new))
+    changed = differences(before, after)
+    if changed:
+        shown = "\n".join(f"  {key}: {a!r} → {b!r}" for key, (a, b) in changed.items())
+        raise ConfigError(
+            f"{folder} contains a comparison with a different recipe:\n{shown}\nChoose another "
+            "folder with --output"
+        )
+
+
+def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]) -> None:
+    """Start runs until no slot is free."""
+    for cell in left:
+        if cell.training is None and (free := _free(slots, left)):
+            _adopt(cell, say)
+            if cell.training is None:
+                _start(cell, free[0])
+
+
+def _adopt(cell: Cell, say: Callable[[str], None]) -> None:
+    """If another process is training a run, record and report that process."""
+    orphan = find_orphan(cell.run, cell.note)
+    if orphan is None:
+        return
+    _begin(cell, orphan, orphan.device)
+    whose = "another process" if orphan.pid is None else "a process of an earlier comparison"
+    say(f"{cell.name} is being trained by {whose}: waiting for it to end")
+
+
+def _start(cell: Cell, device: str) -> None:
+    logs = cell.failure.parent
+    logs.mkdir(parents=True, exist_ok=True)
+    with noted(cell.note, device) as (descriptor, write):
+        training = start_training(
+            cell.recipe,
+            logs,
+            resume=cell.begun,
+            environment={"CUDA_VISIBLE_DEVICES": device} if device else {},
+            inherited=[descriptor],
+        )
+        _begin(cell, training, device)
+        write(training.process.pid)
+
+
+def _begin(cell: Cell, training: Training | Orphan, device: str | None) -> None:
+    cell.training, cell.device, cell.ending = training, device, ""
+    cell.began = time.monotonic()
+    cell.steps_before = len(cell.run.read_metrics()) if cell.begun else 0
+
+
+def _over(cell: Cell) -> bool:
+    """Return whether nothing is left to do for a run. If its process failed, record the failure."""
+    training = cell.training
+    if training is None or training.running:
+        return False
+    cell.training = None
+    cell.note.unlink(missing_ok=True)
+    if isinstance(training, Orphan):
+        return cell.done
+    if training.failed and not training.interrupted:
+        failure = {"exit_code": training.process.returncode, "why": training.why()}
+        write_whole(cell.failure, to_json(failure, indent=2))
+    elif not cell.finished:
+        cell.ending = describe_ending(cell.run, killed=False)
+    return True
+
+
+def _slots(jobs: int) -> list[str]:
+    """Return the devices for concurrent runs, one per run. Empty: all available devices."""
+    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return list(islice(cycle(named if len(named) > 1 and jobs > 1 else [""]), jobs))
+
+
+def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
+    """Return the unused slots. A run on a device that is not listed takes the last slot."""
+    left = list(slots)
+    running = [cell.device for cell in cells if cell.training is not None]
+    for device in sorted(running, key=lambda each: each not in slots):
+        if left:
+            left.remove(device) if device in left else left.pop()
+    return left
+
+
+@contextmanager
+def _stopped_at_the_end(
+    grid: Grid, update: Callable[[], None], say: Callable[[str], None]
+) -> Generator[None]:
+    try:
+        yield
+    finally:
+        running = grid.running()
+        ours = [cell for cell in running if not _is_foreign(cell.training)]
+        killed = stop_trainings([cell.training for cell in ours if cell.training], say, update)
+        for cell in running:
+            cell.ending = _ending(cell, killed=any(cell.training is each for each in killed))
+        for cell in ours:
+            cell.note.unlink(missing_ok=True)
+        for cell in running:
+            cell.training = None
+
+
+def _is_foreign(training: Training | Orphan | None) -> bool:
+    return isinstance(training, Orphan) and training.pid is None
+
+
+def _ending(cell: Cell, *, killed: bool) -> str:
+    training = cell.training
+    if cell.finished:
+        return ""
+    if _is_foreign(training):
+        return "still being trained by another process"
+    ending = describe_ending(cell.run, killed=killed)
+    if isinstance(training, Training) and training.failed and not (killed or training.interrupted):
+        return f"failed while stopping ({training.why().splitlines()[-1]}); {ending}"
+    return ending
+
+
+def described(grid: Grid, *, jobs: int) -> list[str]:
+    """Return lines that describe a comparison: its runs, each label, and what it could show.
+
+    Args:
+        grid: The comparison, whose folder may not exist yet.
+        jobs: Number of concurrent runs.
+    """
+    labels = list(dict.fromkeys(cell.label for cell in grid.cells))
+    seeds = list(dict.fromkeys(cell.seed for cell in grid.cells))
+    left = len(grid.open())
+    what = "variant" if grid.plan.varied else "estimator"
+    return [
+        f"{_count(len(grid.cells), 'run')} in {grid.folder}, {left} of them to do, {jobs} at a "
+        f"time: {_count(len(labels), what)} with {_count(len(seeds), 'seed')} "
+        f"({', '.join(map(str, seeds))})",
+        *(_describe(grid, [c for c in grid.cells if c.label == label]) for label in labels),
+        *decidable(grid),
+    ]
+
+
+def _describe(grid: Grid, cells: Sequence[Cell]) -> str:
+    entries = zip(grid.rewards, cells[0].recipe.rewards, strict=True)
+    rewards = ", ".join(f"{name} × {each.weight_in_words}{_gate(each)}" for name, each in entries)
+    shares = cells[0].recipe.influence or {}
+    if shares:
+        shown = ", ".join(f"{name} {share:g}" for name, share in shares.items())
+        rewards += f" with requested influence {shown}"
+    done = sum(cell.done for cell in cells)
+    folder = run_name(cells[0].label, cells[0].seed) + ", …" * (len(cells) > 1)
+    return f"  {cells[0].label}: {rewards}; {done} of {len(cells)} done; folder {folder}"
+
+
+def _gate(entry: RewardConfig) -> str:
+    if entry.gate is None:
+        return ""
+    otherwise = " (else missing)" if entry.gate.otherwise == "missing" else ""
+    return f" where {entry.gate.on} ≥ {entry.gate.at_least:g}{otherwise}"
+
+
+def decidable(grid: Grid) -> list[str]:
+    """Return sentences about what a comparison could show, before anything is trained.
+
+    The sentences state the number of comparisons, the smallest p-value that this number of seeds
+    allows after correction, and the minimum number of seeds that could show a difference.
+    """
+    first, *others = grid.plan.labels
+    if not others:
+        return [f"There is no estimator to compare with {first}."]
+    apart = unlike(grid.plan.labels, grid.rewards, {cell.label: cell.recipe for cell in grid.cells})
+    count, seeds = len(others) * len(grid.rewards) - len(apart), len(grid.plan.seeds)
+    what = "variant" if grid.plan.varied else "estimator"
+    against = others[0] if len(others) == 1 else _count(len(others), what)
+    sentences = [
+        f"Compares {against} with {first} in {listed(grid.rewards)}: {_count(count, 'comparison')}."
+    ]
+    sentences += [
+        f"{name} is not compared in {_count(otherwise, what)}, because its gate or options "
+        f"differ from those in {first}."
+        for name in grid.rewards
+        if (otherwise := sum(reward == name for _, reward in apart))
+    ]
+    return [*sentences, _power(seeds, count)] if count else sentences
+
+
+def _power(seeds: int, count: int) -> str:
+    """Return a sentence that says whether this number of seeds can show a difference."""
+    least = min(1.0, least_p(seeds, seeds) * count)
+    corrected = f" after correction for {count} comparisons" if count > 1 else ""
+    smallest = f"With {_count(seeds, 'seed')} no p-value can be below {least:.2g}{corrected}"
+    if seeds >= FEWEST_SEEDS and least < ALPHA:
+        return f"{smallest}: a clear difference can be found (p below {ALPHA:g})."
+    return (
+        f"{smallest}: this comparison cannot show a difference. "
+        f"The fewest seeds that can: --seeds {fewest_seeds(count)}."
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

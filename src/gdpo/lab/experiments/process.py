@@ -1,0 +1,353 @@
+"""Runs `gdpo train` in separate processes, and stops, resumes and describes them."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, TypeVar
+
+from gdpo._files import write_whole
+from gdpo.lab.recipes.recipe import Recipe
+from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.lock import is_held, is_locked
+
+NOTE = ".process"
+"""Suffix of the file that records which process trains a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """Describes a training run that another process started."""
+
+    run: RunDirectory
+    """The run directory, which may not exist yet."""
+    note: Path
+    pid: int | None
+    """Process id. None: no comparison started the process, so no comparison stops the process."""
+    device: str | None
+    """Device of the process, as in CUDA_VISIBLE_DEVICES. None: unknown."""
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.run.path.name
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is still running."""
+        return is_held(self.note) or is_locked(self.run.path)
+
+    def send(self, number: int) -> None:
+        """Send the process a signal, if a comparison started it and it is still running."""
+        if self.pid is not None and is_held(self.note):
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
+    """Return the run as an orphan if another process is already training it, otherwise None."""
+    if is_held(note):
+        noted_before = _read(note)
+        return Orphan(run, note, noted_before.get("pid"), noted_before.get("device"))
+    return Orphan(run, note, None, None) if is_locked(run.path) else None
+
+
+def wait_for_end(note: Path, update: Callable[[], None]) -> None:
+    """Wait until the process of a finished run has exited, then remove its `.process` file."""
+    while is_held(note):
+        update()
+        time.sleep(_POLL_S)
+    note.unlink(missing_ok=True)
+
+
+def forget_ended(logs: Path) -> None:
+    """Remove the `.process` files of processes that ended while no comparison was running."""
+    for note in logs.glob(f"*{NOTE}"):
+        if not is_held(note):
+            note.unlink()
+
+
+@contextmanager
+def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]]]:
+    """Record which process trains a run. Start the process inside this context.
+
+    Yields:
+        The file descriptor that the process must inherit, and a function that records the process
+        id.
+    """
+    with note.open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        def write(pid: int) -> None:
+            # Write to the locked file: a file that replaced it would not be locked.
+            file.write(json.dumps({"pid": pid, "device": device}))
+            file.flush()
+
+        yield file.fileno(), write
+
+
+def _read(note: Path) -> dict[str, Any]:
+    try:
+        return json.loads(note.read_text(encoding="utf-8"))
+    except ValueError:  # the process was killed before the note was complete
+        return {}
+
+
+_COMMAND = (sys.executable, "-m", "gdpo", "train", "--no-report")
+
+_RESUME = ("--resume", "--from-scratch")
+"""Arguments that resume a run."""
+
+_POLL_S = 0.1
+
+_INTERRUPTED = 130
+"""Exit code of `gdpo train` after Ctrl-C or SIGTERM."""
+
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that stop a run on purpose. Any other signal means that the run failed, for example
+SIGSEGV, or SIGKILL if memory runs out."""
+
+_LOG_LINES = 15
+"""Number of last output lines to show for a failed run."""
+
+_NAMED = 3
+"""Maximum number of runs to list in the waiting message."""
+
+_ENVIRONMENT: Mapping[str, str] = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONIOENCODING": "utf-8",
+}
+"""Environment of each run: one thread, because parallel runs with more threads wait for each other
+at every operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Represents a training run in a child process."""
+
+    recipe: Recipe
+    log: Path
+    """File with the output of the process."""
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.recipe.name
+
+    @property
+    def run(self) -> RunDirectory:
+        """The run directory."""
+        return RunDirectory(self.recipe.run_dir)
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is still running."""
+        return self.process.poll() is None
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process, unless the process has exited."""
+        self.process.send_signal(number)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the process exited with an error."""
+        return self.process.poll() not in (None, 0)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the process was stopped from outside, so that the run can be resumed."""
+        code = self.process.poll()
+        return code is not None and (-code in _STOPS or code == _INTERRUPTED)
+
+    def why(self) -> str:
+        """Return the last output lines of a failed run, and the signal that killed it, if any."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        shown = "\n".join(lines[-_LOG_LINES:]) or "(it printed nothing)"
+        code = self.process.returncode
+        killed = f"\n{_killed_by(-code, len(self.run.read_steps()))}" if code < 0 else ""
+        return f"exit code {code}; the end of {self.log}:\n{shown}{killed}"
+
+
+class Stoppable(Protocol):
+    """Describes a training process that can be stopped."""
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is still running."""
+        ...
+
+    def send(self, number: int, /) -> None:
+        """Send a signal to the process, unless the process has exited."""
+        ...
+
+
+S = TypeVar("S", bound=Stoppable)
+
+
+def start_training(
+    recipe: Recipe,
+    logs: Path,
+    *,
+    resume: bool = False,
+    environment: Mapping[str, str] = {},
+    inherited: Sequence[int] = (),
+) -> Training:
+    """Start `gdpo train` on a recipe in a new process, without writing a report.
+
+    Args:
+        recipe: The recipe to train.
+        logs: Folder for the recipe file and the log file, which are named after the run.
+        resume: Whether to resume an existing run.
+        environment: Additional environment variables. By default, libraries use one thread.
+        inherited: File descriptors of locks, which the process keeps open.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    file, log = logs / f"{recipe.name}.yaml", logs / f"{recipe.name}.log"
+    write_whole(file, recipe.to_yaml())
+    with log.open("ab" if resume else "wb") as output:
+        process = subprocess.Popen(
+            [*_COMMAND, str(file), *(_RESUME if resume else ())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **_ENVIRONMENT, **environment},
+            pass_fds=inherited,
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops all runs
+        )
+    return Training(recipe, log, process)
+
+
+def stop_trainings(
+    trainings: Sequence[S], say: Callable[[str], None], update: Callable[[], None] = lambda: None
+) -> tuple[S, ...]:
+    """Make running processes save and exit, and wait for them. Ctrl-C while waiting kills them.
+
+    Args:
+        trainings: Training processes. Processes that have already exited are ignored.
+        say: Function that shows a message to the user, called if there is a process to wait for.
+        update: Function that updates a display, called repeatedly while waiting.
+
+    Returns:
+        The processes that were killed.
+    """
+    running = tuple(training for training in trainings if training.running)
+    killed: tuple[S, ...] = ()
+    with _signals_kept() as kept:
+        for training in running:
+            training.send(signal.SIGTERM)
+        if running:
+            _print_if_possible(lambda: say(_waiting_for([training.name for training in running])))
+        while running := tuple(training for training in running if training.running):
+            if signal.SIGINT in kept and not killed:
+                killed = running
+                for training in killed:
+                    training.send(signal.SIGKILL)
+            _print_if_possible(update)
+            time.sleep(_POLL_S)
+    return killed
+
+
+def _print_if_possible(to_print: Callable[[], None]) -> None:
+    """Print, but ignore a closed terminal or pipe, because the runs must be stopped in any case."""
+    with suppress(OSError, SystemExit, KeyboardInterrupt):  # rich exits if a pipe is closed
+        to_print()
+
+
+def _waiting_for(names: Sequence[str]) -> str:
+    listed = " and ".join(names[:_NAMED])
+    listed += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"stopping: waiting for {listed} to save and exit; press Ctrl-C again to kill them"
+
+
+def describe_ending(run: RunDirectory, *, killed: bool) -> str:
+    """Return a phrase with the step that a stopped run was saved at, or will resume from."""
+    checkpoint = run.last_checkpoint()
+    saved = 0 if checkpoint is None else checkpoint.step
+    done = max(saved, *(row["step"] for row in run.read_steps()), 0)
+    if not killed and done == saved:
+        return f"saved at step {saved}" if saved else "stopped before its first step"
+    resumes = f"resumes from step {saved}" if saved else "will start over: nothing was saved"
+    return f"{'killed' if killed else 'ended'} {_after(done)}, {resumes}"
+
+
+@contextmanager
+def signals_held() -> Generator[Callable[[], None]]:
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the yielded function is called.
+
+    Yields:
+        A function that raises KeyboardInterrupt or SystemExit if a signal has arrived.
+    """
+
+    def unwind() -> None:
+        for number in kept:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            sys.exit(128 + number)
+
+    with _signals_kept() as kept:
+        yield unwind
+
+
+@contextmanager
+def terminable() -> Generator[None]:
+    """Make SIGTERM and SIGHUP (a closed terminal) unwind the stack as Ctrl-C does.
+
+    This ensures that no training process is left running. Signals that are ignored (`nohup`) stay
+    ignored.
+    """
+    with _handled((signal.SIGTERM, signal.SIGHUP), lambda number, _frame: sys.exit(128 + number)):
+        yield
+
+
+@contextmanager
+def _signals_kept() -> Generator[list[int]]:
+    kept: list[int] = []
+    with _handled(_STOPS, lambda number, _frame: kept.append(number)):
+        yield kept
+
+
+@contextmanager
+def _handled(
+    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Generator[None]:
+    """Handle signals inside the context. Do nothing if this is not the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
+    before = [signal.signal(each, handler) for each in caught]
+    try:
+        yield
+    finally:
+        for each, former in zip(caught, before, strict=True):
+            signal.signal(each, former)
+
+
+def _killed_by(number: int, steps: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        name = f"signal {number}"
+    guess = " (out of memory?)" if number == signal.SIGKILL else ""
+    return f"killed by {name} {_after(steps)}{guess}"
+
+
+def _after(steps: int) -> str:
+    return f"after step {steps}" if steps else "before its first step"

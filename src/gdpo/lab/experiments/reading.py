@@ -1,0 +1,549 @@
+"""Reads an experiment from a folder: a comparison, several runs, or a single run."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+
+from gdpo._files import to_json, write_whole
+from gdpo._shapes import Float
+from gdpo.advantages import ESTIMATORS
+from gdpo.advantages.schedules import read_schedule
+from gdpo.errors import ConfigError, DataError
+from gdpo.lab.experiments.threshold import REACHED
+from gdpo.lab.recipes.read import read_recipe
+from gdpo.lab.recipes.recipe import GateConfig, Recipe, differences
+from gdpo.lab.recipes.yaml import spell_number
+from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.lock import is_locked
+
+
+class Label(str):
+    """Stores the name of a compared configuration, and the estimator that the name refers to.
+
+    If the user gave the estimator no name, the label is an ordinary `str` that starts with the
+    estimator.
+
+    Examples:
+        >>> Label("mine length.weight=0.5", "my_module:my_estimator").estimator
+        'my_module:my_estimator'
+    """
+
+    estimator: str
+
+    def __new__(cls, label: str, estimator: str) -> "Label":
+        """Make a label that refers to an estimator."""
+        made = super().__new__(cls, label)
+        made.estimator = estimator
+        return made
+
+    def __reduce__(self) -> tuple[type["Label"], tuple[str, str]]:
+        """Keep the estimator in copies and pickles."""
+        return Label, (str(self), self.estimator)
+
+
+def estimator_of(label: str) -> str:
+    """Return the estimator that a label refers to.
+
+    Examples:
+        >>> estimator_of("gdpo length.weight=0.5")
+        'gdpo'
+    """
+    return label.estimator if isinstance(label, Label) else label.partition(" ")[0]
+
+
+def label_of(name: str, variant: str) -> str:
+    """Return the label of an estimator: its name, followed by the variant if there is one."""
+    label = f"{name} {variant}".rstrip()
+    return Label(label, name.estimator) if isinstance(name, Label) else label
+
+
+def in_words(value: float | GateConfig | Mapping[str, Any] | None) -> str:
+    """Return a weight, a schedule or a gate in the format of `--vary`."""
+    if isinstance(value, GateConfig):
+        return f"{{on: {value.on}, at_least: {spell_number(value.at_least)}}}"
+    if isinstance(value, Mapping):
+        return str(read_schedule("weight", value))
+    return "null" if value is None else spell_number(value)
+
+
+State: TypeAlias = Literal["waiting", "running", "interrupted", "finished", "failed"]
+
+
+OPEN: tuple[State, ...] = ("waiting", "running", "interrupted")
+"""States of runs that have not ended. `gdpo compare` resumes interrupted runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Describes a compared reward."""
+
+    name: str
+    low: float
+    high: float
+    weight: float | None
+    """Weight of the reward. None: the labels have different weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Stores one training run: its label, seed, state and reward curves."""
+
+    label: str
+    seed: int
+    path: Path
+    """The run directory, which may not exist yet."""
+    state: State
+    why: str
+    """Reason for the failure. Empty if the run has not failed."""
+    means: Mapping[str, Float[np.ndarray, " step"]]
+    """For each reward, its mean over the rollouts of each finished step. NaN: the reward applied to
+    no rollout, or the step was not logged."""
+    lengths: Mapping[str, Float[np.ndarray, " step"]] = field(
+        default_factory=dict[str, Float[np.ndarray, " step"]]
+    )
+    """The `mean` and `max` length of the completions of each finished step, in tokens. Empty:
+    lengths were not logged."""
+    weights: Mapping[str, Float[np.ndarray, " step"]] = field(
+        default_factory=dict[str, Float[np.ndarray, " step"]]
+    )
+    """For each reward with a schedule or a requested share, its weight in each finished step."""
+    requested: Mapping[str, float] = field(default_factory=dict[str, float])
+    """For each reward with a requested influence share, this share. From 0 to 1."""
+    statuses: Mapping[str, Float[np.ndarray, " step"]] = field(
+        default_factory=dict[str, Float[np.ndarray, " step"]]
+    )
+    """For each reward with a requested influence share, the number of the status of its set-point
+    in each finished step. See `AdvantageRule.metrics`."""
+
+    @property
+    def steps(self) -> int:
+        """Number of finished steps."""
+        return max((len(values) for values in self.means.values()), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Stores runs of several estimators with the same seeds on the same task."""
+
+    name: str
+    path: Path
+    """The folder with the runs. For a single run, the run directory."""
+    labels: tuple[str, ...]
+    """Labels. A label is an estimator, or the user's name for an estimator, followed by the varied
+    values (`gdpo length.weight=0.5`). The first label is the baseline."""
+    seeds: tuple[int, ...]
+    rewards: tuple[Measured, ...]
+    total_steps: int
+    """Number of steps per run."""
+    runs: tuple[Run, ...]
+    """One run per label and seed, grouped by label."""
+    reach: float
+    """Threshold for every reward, as a share of its range."""
+    unlike: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of label and reward in which the reward's gate or options differ from those of the
+    baseline. The means of these pairs measure something different and are not compared."""
+
+    def runs_of(self, label: str) -> tuple[Run, ...]:
+        """Return the runs of a label, one per seed."""
+        return tuple(run for run in self.runs if run.label == label)
+
+    def curves(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
+        """Return the mean reward of each step, one row per seed. NaN: no value at this step."""
+        return self._table([run.means.get(reward) for run in self.runs_of(label)])
+
+    def lengths(self, label: str, figure: str) -> Float[np.ndarray, "seed step"]:
+        """Return the `mean` or `max` completion length of each step in tokens, one row per seed."""
+        return self._table([run.lengths.get(figure) for run in self.runs_of(label)])
+
+    def weights(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
+        """Return the logged weight of a reward in each step, one row per seed."""
+        return self._table([run.weights.get(reward) for run in self.runs_of(label)])
+
+    def _table(
+        self, curves: Sequence[Float[np.ndarray, " step"] | None]
+    ) -> Float[np.ndarray, "seed step"]:
+        table = np.full((len(curves), self.total_steps), np.nan)
+        for row, curve in zip(table, curves, strict=True):
+            values = np.empty(0) if curve is None else curve[: self.total_steps]
+            row[: len(values)] = values
+        return table
+
+
+_Curve: TypeAlias = Float[np.ndarray, " step"]
+
+COMPARISON_FILE = "comparison.json"
+"""The file that marks a folder as a comparison and stores its plan."""
+
+LOGS = "logs"
+"""Folder with the output of a comparison's processes."""
+
+_MAY_DIFFER = (
+    "name",
+    "runs_dir",
+    "advantage",
+    *(
+        f"trainer.{key}"
+        for key in (
+            "seed",
+            "data_seed",
+            "run_name",
+            "report_to",
+            "logging_steps",
+            "save_steps",
+            "save_total_limit",
+        )
+    ),
+)
+"""Recipe keys in which compared runs may differ."""
+
+_LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
+"""Metrics with the lengths of a step's completions in tokens, and their names in `Run.lengths`."""
+
+_OF_REWARDS = {
+    "mean": "means",
+    "weight": "weights",
+    "requested_share": "requested",
+    "set_point_status": "statuses",
+}
+"""Metrics of a reward, and the fields of `Run` that they belong to."""
+
+_LONGEST = 120
+"""Maximum number of characters of a label to use in the name of a run's folder."""
+
+_DEFAULT_SEED = 42
+"""TRL's default seed, used if a recipe sets no seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Stores the plan of a comparison: which runs to train."""
+
+    recipe: str
+    """The recipe that all runs share, as YAML."""
+    labels: tuple[str, ...]
+    """Labels to compare. The first label is the baseline."""
+    seeds: tuple[int, ...]
+    reach: float = REACHED
+    varied: tuple[str, ...] = ()
+    """Recipe keys whose values were varied."""
+
+    @property
+    def estimators(self) -> dict[str, str]:
+        """For each label with a name given by the user, its estimator."""
+        return {str(each): each.estimator for each in self.labels if isinstance(each, Label)}
+
+    def write(self, folder: Path) -> None:
+        """Write the plan to the comparison's folder."""
+        plain = {
+            "recipe": self.recipe,
+            "labels": self.labels,
+            "estimators": self.estimators,
+            "seeds": self.seeds,
+            "reach": self.reach,
+            "varied": self.varied,
+        }
+        write_whole(folder / COMPARISON_FILE, to_json(plain, indent=2))
+
+
+def read_plan(folder: Path) -> Plan | None:
+    """Return the plan of a comparison, or None if the folder has no plan.
+
+    Raises:
+        DataError: If the plan cannot be read.
+    """
+    file = folder / COMPARISON_FILE
+    if not file.is_file():
+        return None
+    try:
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(plain, dict):
+            raise TypeError("it is not a JSON object")
+        plain = cast("dict[str, Any]", plain)
+        named = plain["estimators"]
+        labels = tuple(
+            Label(str(label), str(named[label])) if label in named else str(label)
+            for label in _entries(plain, "labels")
+        )
+        seeds = tuple(map(int, _entries(plain, "seeds")))
+        varied = tuple(map(str, plain["varied"]))
+        return Plan(str(plain["recipe"]), labels, seeds, float(plain["reach"]), varied)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{file} cannot be read: {error}. `gdpo compare` wrote this file: restore it, or "
+            "move it away to read the folder as separate runs"
+        ) from error
+
+
+def _entries(plain: Mapping[str, Any], key: str) -> Sequence[Any]:
+    entries = plain.get(key)
+    if not isinstance(entries, list) or not entries:
+        raise TypeError(f"{key!r} is missing or is not a non-empty list")
+    return cast("list[Any]", entries)
+
+
+def run_name(label: str, seed: int) -> str:
+    """Return the name of a run's folder in a comparison."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", label)
+    if len(plain) > _LONGEST:
+        plain = f"{plain[:_LONGEST]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+    return f"{plain}-seed-{seed}"
+
+
+def failure_file(folder: Path, label: str, seed: int) -> Path:
+    """Return the file that records why a run of a comparison failed."""
+    return folder / LOGS / f"{run_name(label, seed)}.failed.json"
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """Read an experiment: a comparison, a folder of run directories, or a single run directory.
+
+    If the folder has no comparison plan, the label of a run is its estimator, followed by the
+    weights and gates that differ between the runs. GRPO is the baseline if any run uses it.
+
+    Raises:
+        DataError: If there is no run, the runs cannot be compared, or two runs have the same label
+            and seed.
+    """
+    plan = read_plan(folder)
+    if plan is not None:
+        return _compared(folder, plan)
+    paths = [folder] if _is_run(folder) else sorted(p for p in _folders(folder) if _is_run(p))
+    if not paths:
+        raise DataError(
+            f"{folder} contains no runs: pass a run directory, a folder of run directories, or a "
+            "folder written by gdpo compare"
+        )
+    found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
+    own = _own([recipe for recipe, _ in found])
+    recipes = [(_label_by_hand(recipe, path, own), recipe) for recipe, path in found]
+    runs = [
+        _read_run(label, _seed(recipe), path, None)
+        for (label, recipe), (_, path) in zip(recipes, found, strict=True)
+    ]
+    _refuse_twins(runs)
+    labels = tuple(sorted(dict(recipes), key=lambda label: _rank(label, dict(recipes)[label])))
+    seeds = tuple(sorted({run.seed for run in runs}))
+    ordered = tuple(sorted(runs, key=lambda run: (labels.index(run.label), run.seed)))
+    varied = [f"rewards.{place}.{key}" for place, key in own]
+    return _experiment(folder, labels, seeds, ordered, recipes, REACHED, varied=varied)
+
+
+def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
+    """Return the index and key (weight or gate) of reward settings that differ between recipes."""
+    places = enumerate(zip(*(recipe.rewards for recipe in recipes), strict=False))
+    return [
+        (place, key)
+        for place, entries in places
+        for key in ("weight", "gate")
+        if any(getattr(entry, key) != getattr(entries[0], key) for entry in entries)
+    ]
+
+
+def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -> str:
+    """Return the label that `gdpo compare --vary` would give to a run started manually."""
+    names = list(RunDirectory(path).read_ranges())
+    values = [
+        f"{names[place]}.{key}={in_words(getattr(recipe.rewards[place], key))}"
+        for place, key in own
+        if place < len(names)
+    ]
+    return label_of(recipe.advantage, " ".join(values))
+
+
+def _rank(label: str, recipe: Recipe) -> tuple[int, str, list[float], str]:
+    """Return a sort key: GRPO, then shipped estimators, then others. Larger weights come first."""
+    known = [*ESTIMATORS, recipe.advantage].index(recipe.advantage)
+    return known, recipe.advantage, [-entry.factor for entry in recipe.rewards], label
+
+
+def _compared(folder: Path, plan: Plan) -> Experiment:
+    cells = [(label, seed) for label in plan.labels for seed in plan.seeds]
+    runs = tuple(
+        _read_run(label, seed, folder / run_name(label, seed), failure_file(folder, label, seed))
+        for label, seed in cells
+    )
+    begun = [run for run in runs if _is_run(run.path)]
+    recipes = [(run.label, read_recipe(RunDirectory(run.path).recipe)) for run in begun]
+    if not recipes:
+        raise DataError(
+            f"{folder}: none of this comparison's runs has started yet. Rerun the gdpo compare "
+            "command to start the runs"
+        )
+    return _experiment(
+        folder, plan.labels, plan.seeds, runs, recipes, plan.reach, varied=plan.varied
+    )
+
+
+def _experiment(
+    folder: Path,
+    labels: tuple[str, ...],
+    seeds: tuple[int, ...],
+    runs: tuple[Run, ...],
+    recipes: Sequence[tuple[str, Recipe]],
+    reach: float,
+    *,
+    varied: Sequence[str] = (),
+) -> Experiment:
+    """Build an experiment from all runs and from the labelled recipes of the started runs."""
+    _refuse_different(folder, [recipe for _, recipe in recipes], varied)
+    steps = [_steps(recipe) for _, recipe in recipes] + [run.steps for run in runs]
+    rewards = _measured([recipe for _, recipe in recipes], runs)
+    return Experiment(
+        name=recipes[0][1].task,
+        path=folder,
+        labels=labels,
+        seeds=seeds,
+        rewards=rewards,
+        total_steps=max(steps),
+        runs=runs,
+        reach=reach,
+        unlike=unlike(labels, [reward.name for reward in rewards], dict(recipes)),
+    )
+
+
+def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured, ...]:
+    """Return the rewards with ranges that are valid for all runs. A gate extends a range to 0."""
+    begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
+    weights = (
+        {None if isinstance(e.weight, dict) else e.weight for e in each}
+        for each in zip(*(r.rewards for r in recipes), strict=False)
+    )
+    measured: list[Measured] = []
+    for name, each in zip(begun[0], weights, strict=False):
+        lows, highs = zip(*(ranges[name] for ranges in begun if name in ranges), strict=True)
+        weight = each.pop() if len(each) == 1 else None
+        measured.append(Measured(name, min(lows), max(highs), weight))
+    return tuple(measured)
+
+
+def unlike(
+    labels: Sequence[str], names: Sequence[str], recipes: Mapping[str, Recipe]
+) -> frozenset[tuple[str, str]]:
+    """Return the pairs of label and reward whose gate or options differ from the baseline's.
+
+    Args:
+        labels: All labels. The first label is the baseline.
+        names: Names of the rewards in the logs.
+        recipes: One recipe per label. Labels without a run may be missing.
+    """
+    first = recipes.get(labels[0])
+    if first is None:
+        return frozenset()
+    return frozenset(
+        (label, name)
+        for label, recipe in recipes.items()
+        for name, ours, theirs in zip(names, recipe.rewards, first.rewards, strict=False)
+        if (ours.name, ours.gate, ours.options) != (theirs.name, theirs.gate, theirs.options)
+    )
+
+
+def _read_run(label: str, seed: int, path: Path, failed: Path | None) -> Run:
+    run = RunDirectory(path)
+    rows = run.read_steps() if path.is_dir() else []
+    state, why = _state(run, failed)
+    return Run(label, seed, path, state, why, **_curves(rows))
+
+
+def _state(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
+    begun = _is_run(run.path)
+    if begun and is_locked(run.path):
+        return "running", ""
+    if begun and "finished" in run.read_environment():
+        return "finished", ""
+    if failed is not None and failed.is_file():
+        return "failed", _why(failed)
+    return ("interrupted" if begun else "waiting"), ""
+
+
+def _why(file: Path) -> str:
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["why"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{file} cannot be read"
+
+
+def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of `Run` that come from metrics, with NaN for steps without a log."""
+    rows = [row for row in rows if isinstance(row.get("step"), int) and row["step"] > 0]
+    count = max((row["step"] for row in rows), default=0)
+    fields: dict[str, dict[str, _Curve]] = {kind: {} for kind in (*_OF_REWARDS.values(), "lengths")}
+    for row in rows:
+        for key, value in row.items():
+            kind, name = _field_of(key)
+            if not kind:
+                continue
+            curve = fields[kind].setdefault(name, np.full(count, np.nan))
+            if isinstance(value, int | float):
+                curve[row["step"] - 1] = value
+    shares = {name: curve[~np.isnan(curve)] for name, curve in fields["requested"].items()}
+    return fields | {"requested": {name: float(s[-1]) for name, s in shares.items() if len(s)}}
+
+
+def _field_of(metric: str) -> tuple[str, str]:
+    """Return the field of `Run` that a metric belongs to, and the key in this field, or ""."""
+    if metric in _LENGTHS:
+        return "lengths", _LENGTHS[metric]
+    name, _, what = metric.removeprefix("rewards/").rpartition("/")
+    kind = _OF_REWARDS.get(what, "") if metric.startswith("rewards/") and name else ""
+    return kind, name
+
+
+def _steps(recipe: Recipe) -> int:
+    """Return the number of steps that the recipe sets, or 0 if the number depends on the data."""
+    steps = recipe.trainer.get("max_steps", -1)
+    return steps if isinstance(steps, int) and steps > 0 else 0
+
+
+def _seed(recipe: Recipe) -> int:
+    seed = recipe.trainer.get("seed", _DEFAULT_SEED)
+    return seed if isinstance(seed, int) else _DEFAULT_SEED
+
+
+def _folders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise ConfigError(f"folder {folder} does not exist. Check the path")
+    return [path for path in folder.iterdir() if path.is_dir()]
+
+
+def _is_run(path: Path) -> bool:
+    run = RunDirectory(path)
+    return run.recipe.is_file() and run.environment.is_file()
+
+
+def may_differ(key: str) -> bool:
+    """Return whether compared runs may differ in this recipe key."""
+    return key in _MAY_DIFFER or key.split(".")[0] == "advantage_options"
+
+
+def _refuse_different(folder: Path, recipes: Sequence[Recipe], varied: Sequence[str]) -> None:
+    """Raise DataError if runs differ in anything but estimator, seed and logging settings."""
+    first = recipes[0]
+    for other in recipes[1:]:
+        changed = {
+            key: values
+            for key, values in differences(first, other).items()
+            if not may_differ(key) and not any(f"{key}.".startswith(f"{own}.") for own in varied)
+        }
+        if changed:
+            shown = "; ".join(f"{key} is {a!r} and {b!r}" for key, (a, b) in changed.items())
+            raise DataError(
+                f"{folder}: the runs {first.name} and {other.name} cannot be compared, because "
+                f"they differ in more than estimator and seed: {shown}. Move them to "
+                "separate folders"
+            )
+
+
+def _refuse_twins(runs: Sequence[Run]) -> None:
+    seen: dict[tuple[str, int], Path] = {}
+    for run in runs:
+        if (other := seen.setdefault((run.label, run.seed), run.path)) != run.path:
+            raise DataError(
+                f"{other} and {run.path} are both runs of {run.label} with seed {run.seed}. "
+                "Move one of them to another folder"
+            )

@@ -1,0 +1,93 @@
+"""Computes start, end and best value of a reward curve, and when the curve reached a threshold."""
+
+import numpy as np
+
+from gdpo._shapes import Float
+
+WINDOW = 5
+"""Number of steps in the running mean that is compared with the threshold."""
+
+REACHED = 0.8
+"""Default threshold for every reward, as a share of the reward's range."""
+
+_TENTH = 0.1
+"""The start and the end of a run each contain this share of its steps."""
+
+_ROUNDING = 2.0**-42
+"""Allowed relative rounding error of the mean of a few steps: 2¹⁰ units in the last place."""
+
+
+def tenth(steps: int) -> int:
+    """Return a tenth of the number of steps, rounded to the nearest integer, but at least 1."""
+    return max(1, round(_TENTH * steps))
+
+
+def start(values: Float[np.ndarray, " step"]) -> float:
+    """Return the mean value over the first tenth of the steps. NaN values are ignored."""
+    return float(_mean(values[: tenth(len(values))]))
+
+
+def final(values: Float[np.ndarray, " step"]) -> float:
+    """Return the mean value over the last tenth of the steps. NaN values are ignored.
+
+    For a failed run, only the steps that the run took are counted. The result is NaN if the last
+    tenth has no value.
+    """
+    return float(_mean(values[-tenth(len(values)) :]))
+
+
+def best(values: Float[np.ndarray, " step"]) -> float:
+    """Return the highest mean of 5 consecutive steps, or NaN if no step has a value.
+
+    With fewer than 5 steps, the result is the mean of all steps. The maximum of many noisy means is
+    biased upwards, and more so in longer runs. Therefore compare the result only between runs of
+    equal length.
+    """
+    means = running_mean(values, window=max(1, min(WINDOW, len(values))))
+    return float(np.nanmax(means)) if np.any(~np.isnan(means)) else np.nan
+
+
+def running_mean(
+    values: Float[np.ndarray, " step"], *, window: int = WINDOW
+) -> Float[np.ndarray, " place"]:
+    """Return the running mean over `window` consecutive steps.
+
+    NaN values are ignored. A mean is NaN if all values in its window are NaN.
+
+    Returns:
+        One mean per step, starting at step number `window`. Empty if there are fewer steps.
+    """
+    if len(values) < window:
+        return np.empty(0)
+    return _mean(np.lib.stride_tricks.sliding_window_view(values, window))
+
+
+def first_reached(
+    values: Float[np.ndarray, " step"], threshold: float, *, window: int = WINDOW
+) -> int | None:
+    """Return the first step at which the mean of the last `window` steps reaches the threshold.
+
+    A mean that is below the threshold only by a rounding error counts as reaching the threshold.
+
+    Args:
+        values: One value per step.
+        threshold: The value to reach, in the unit of `values`.
+        window: Number of steps in the running mean. The earliest possible result is step `window`.
+
+    Returns:
+        The step, counted from 1. None: the threshold was not reached.
+
+    Examples:
+        >>> first_reached(np.array([0.0] * 10 + [1.0] * 10), 0.8)
+        14
+    """
+    means = running_mean(values, window=window)
+    allowed = _ROUNDING * np.nanmax(np.abs([threshold, *values]))
+    at = np.flatnonzero(means >= threshold - allowed)
+    return int(at[0]) + window if len(at) else None
+
+
+def _mean(values: Float[np.ndarray, "*place step"]) -> Float[np.ndarray, "*place"]:
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, values, 0.0).sum(-1) / known.sum(-1)

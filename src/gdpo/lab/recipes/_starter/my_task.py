@@ -1,0 +1,46 @@
+"""Defines the task for recipe.yaml: short questions, each with a number as the answer."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gdpo.lab.tasks import Problem, Task
+from gdpo.rewards import Example, Reference, Reward
+
+
+def read_row(row: Mapping[str, Any]) -> Problem:
+    """Return the prompt and the reference for one line of problems.jsonl."""
+    return Problem(
+        prompt=[{"role": "user", "content": row["question"]}],
+        reference={"answer": row["answer"]},  # passed to the reward functions
+    )
+
+
+def score_correctness(completion: str, reference: Reference) -> float:
+    """Return 1 if the reference answer is the only number in the response, else 0."""
+    return float(re.findall(r"[0-9]+", completion) == [reference["answer"]])
+
+
+correctness = Reward(
+    "correctness",
+    score_correctness,
+    low=0.0,
+    high=1.0,
+    # Responses with known scores. gdpo.testing.check_reward(correctness) tests them.
+    examples=(
+        Example("It is 1.", {"answer": "1"}, 1.0),
+        Example("0", {"answer": "1"}, 0.0),
+        Example("0 or 1", {"answer": "1"}, 0.0),
+        Example("no idea", {"answer": "1"}, 0.0),
+    ),
+)
+
+TASK = Task(
+    name="modulo",
+    columns=(("question", "answer"),),  # required columns of a row
+    read_row=read_row,
+    rewards=(correctness,),
+    # `gdpo check` scores both responses on every row.
+    gold_completion=lambda reference: reference["answer"],  # must get the maximum of every reward
+    bad_completion="I do not know.",  # must score below the maximum
+)

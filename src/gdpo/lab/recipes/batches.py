@@ -1,0 +1,183 @@
+"""Computes the number of prompts, groups, rollouts and steps of a run."""
+
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gdpo.errors import ConfigError
+from gdpo.lab.recipes.recipe import Recipe
+
+if TYPE_CHECKING:
+    from gdpo.integrations.trl import GDPOConfig
+
+_MOST_PROCESSES = 64
+"""Largest number of processes that messages suggest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Stores how a process splits its share of a generation into forward passes of equal size."""
+
+    micro_batch: int
+    """Number of rollouts per forward pass."""
+    per_step: int
+    """Number of forward passes per optimizer step (gradient accumulation)."""
+    per_generation: int
+    """Number of forward passes per generation."""
+
+
+def split_batch(recipe: Recipe, processes: int) -> Split:
+    """Split the batch of a recipe over processes. The total batch size stays the same.
+
+    The size of a forward pass is the largest divisor of a process's share that `batch.micro_batch`
+    allows.
+
+    Raises:
+        ConfigError: If the processes cannot share the batch equally, if `trainer.filter_groups`
+            needs whole groups and the processes would split a group, or if the loss is a mean over
+            the tokens of a forward pass (`bnpo`) and the forward pass would become smaller.
+    """
+    batch = recipe.batch
+    if not _can_share(recipe, processes):
+        what = f"the {batch.per_step:,} rollouts of an optimizer step"
+        if filters_groups(recipe):
+            what += f", and the {batch.prompts:,} prompts of a generation (trainer.filter_groups),"
+        if recipe.trainer.get("loss_type") == "bnpo":
+            what += f" in forward passes of {_micro_batch(recipe, 1)} (trainer.loss_type bnpo)"
+        raise ConfigError(
+            f"{recipe.place('batch')}: {processes} processes cannot share {what} equally. Possible "
+            f"numbers of processes: {', '.join(map(str, sharing(recipe)))}. Use one of these "
+            "numbers, or change the batch, which changes the experiment: "
+            "--set batch.rollouts_per_step=…"
+        )
+    micro = _micro_batch(recipe, processes)
+    share, generated = batch.per_step // processes, batch.rollouts // processes
+    return Split(micro, share // micro, generated // micro)
+
+
+def sharing(recipe: Recipe) -> list[int]:
+    """Return the numbers of processes, up to 64, that can share the batch of a recipe."""
+    return [n for n in range(1, _MOST_PROCESSES + 1) if _can_share(recipe, n)]
+
+
+def _can_share(recipe: Recipe, processes: int) -> bool:
+    if filters_groups(recipe) and recipe.batch.prompts % processes:
+        return False
+    if recipe.batch.per_step % processes:
+        return False
+    # The bnpo loss is a mean over the tokens of a forward pass, so its size must not change.
+    return recipe.trainer.get("loss_type") != "bnpo" or (
+        _micro_batch(recipe, processes) == _micro_batch(recipe, 1)
+    )
+
+
+def _micro_batch(recipe: Recipe, processes: int) -> int:
+    share = recipe.batch.per_step // processes
+    return max(n for n in range(1, min(recipe.batch.micro_batch, share) + 1) if share % n == 0)
+
+
+def filters_groups(recipe: Recipe) -> bool:
+    """Return True if groups without signal are replaced, so that processes need whole groups."""
+    return recipe.trainer.get("filter_groups", "off") != "off"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Stores the counts of a generation, an optimizer step and the run, over all processes."""
+
+    rows: int
+    """Number of rows in the training data."""
+    processes: int
+    samples: int
+    """Number of rollouts per prompt, which is the group size."""
+    rollouts: int
+    """Number of rollouts that are generated, scored and normalized together."""
+    rollouts_per_step: int
+    """Number of rollouts per optimizer step."""
+    micro_batch: int
+    """Number of rollouts in a forward pass on one device."""
+    steps_per_epoch: int
+    total_steps: int
+    steps_per_round: int
+    """Number of optimizer steps after which a generation and a step start together again."""
+
+    @property
+    def groups(self) -> int:
+        """Return the number of groups per generation. Each prompt has one group."""
+        return self.rollouts // self.samples
+
+    @property
+    def per_step(self) -> str:
+        """Return a phrase with the number of rollouts per step and the number of processes."""
+        return (
+            f"{self.rollouts_per_step:,} rollouts per step on {_count(self.processes, 'process')}"
+        )
+
+    def lines(self) -> list[str]:
+        """Return the counts as sentences, one per line."""
+        step = "step" if self.steps_per_round == 1 else f"{self.steps_per_round} steps"
+        return [
+            f"{_count(self.groups, 'prompt')} × {self.samples} samples = {self.rollouts:,} "
+            f"rollouts per generation, one generation per {step}",
+            f"{self.rollouts_per_step:,} rollouts per optimizer step, in micro-batches of "
+            f"{self.micro_batch} on {_count(self.processes, 'process')}",
+            f"{_count(self.rows, 'row')} give {_count(self.steps_per_epoch, 'step')} per epoch; "
+            f"this run has {_count(self.total_steps, 'step')} with "
+            f"{self.total_steps * self.rollouts_per_step:,} rollouts in total",
+        ]
+
+
+def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
+    """Compute the same batches as TRL's sampler and the training loop of `Trainer`.
+
+    Args:
+        config: Configuration that TRL has checked, so that a generation consists of whole groups.
+        rows: Number of rows in the training data.
+
+    Raises:
+        ConfigError: If the data has fewer rows than a generation needs.
+    """
+    accumulation, iterations = config.gradient_accumulation_steps, config.num_iterations
+    rollouts, samples = config.generation_batch_size, config.num_generations
+    steps_per_generation = config.steps_per_generation
+    assert rollouts is not None, "GRPOConfig fills in the generation batch"
+    assert samples is not None, "GRPOConfig has a number of generations"
+    assert steps_per_generation is not None, "GRPOConfig fills in the steps per generation"
+    groups = rollouts // samples
+    if rows < groups:
+        raise ConfigError(
+            f"the data has {rows} rows, but a generation needs {groups} prompts ({rollouts} "
+            "rollouts, "
+            f"{samples} per prompt). Use more rows, or lower batch.prompts"
+        )
+    micro_batches = steps_per_generation * iterations
+    steps_per_epoch = math.ceil((rows // groups) * micro_batches / accumulation)
+    by_epochs = math.ceil(config.num_train_epochs * steps_per_epoch)
+    return BatchPlan(
+        rows=rows,
+        processes=config.world_size,
+        samples=samples,
+        rollouts=rollouts,
+        rollouts_per_step=config.per_device_train_batch_size * config.world_size * accumulation,
+        micro_batch=config.per_device_train_batch_size,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=config.max_steps if config.max_steps > 0 else by_epochs,
+        steps_per_round=math.lcm(micro_batches, accumulation) // accumulation,
+    )
+
+
+def default_save_steps(plan: BatchPlan) -> int:
+    """Return the default number of steps between checkpoints: a tenth of the run, at most 100."""
+    return min(100, math.ceil(plan.total_steps / 10))
+
+
+def _count(number: int, noun: str) -> str:
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def processes() -> int:
+    """Return the number of training processes."""
+    return int(os.environ.get("WORLD_SIZE", "1"))

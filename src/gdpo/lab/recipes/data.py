@@ -1,0 +1,134 @@
+"""Reads the rows of a run from one or more sources and drops near-duplicates."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gdpo.errors import DataError
+from gdpo.lab.recipes.recipe import DataConfig
+from gdpo.lab.tasks import Problem, Task, load_problems, near_duplicates
+from gdpo.rewards.weights_column import applies, weights_of_cells
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Stores the rows that were read, in the order of the sources."""
+
+    problems: tuple[Problem, ...]
+    places: tuple[str, ...]
+    """Location of each problem, such as `row 3 of train.jsonl`."""
+    read: dict[str, int]
+    """Number of rows read from each source."""
+    repeated: dict[str, int]
+    """Number of near-duplicates excluded from each source. Empty if none were found or all were
+    kept."""
+    too_long: int = 0
+    """Number of rows left out because their prompt exceeds `data.max_prompt_length`."""
+
+    @property
+    def left_out(self) -> str | None:
+        """Return a sentence about the rows that were left out. None: no row was left out."""
+        parts: list[str] = []
+        if self.repeated:
+            of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
+            total = sum(self.repeated.values())
+            parts.append(
+                f"rows left out: {total:,} near-duplicates ({of}; data.near_duplicates: keep "
+                "uses them)"
+            )
+        if self.too_long:
+            parts.append(f"rows left out: {self.too_long:,} longer than data.max_prompt_length")
+        return "; ".join([*parts, f"{len(self.problems):,} rows remain"]) if parts else None
+
+    def no_longer_than(self, limit: int, lengths: Sequence[int]) -> "Rows":
+        """Return a copy without the rows whose prompt is too long.
+
+        Args:
+            limit: Maximum number of tokens in a prompt.
+            lengths: Number of tokens in the prompt of each problem.
+        """
+        kept = [i for i, length in enumerate(lengths) if length <= limit]
+        return replace(
+            self,
+            problems=tuple(self.problems[i] for i in kept),
+            places=tuple(self.places[i] for i in kept),
+            too_long=len(lengths) - len(kept),
+        )
+
+
+def read_data(task: Task, data: DataConfig) -> Rows:
+    """Read all sources with the task, and leave out near-duplicates according to `data`.
+
+    Args:
+        task: Task that converts a row to a problem.
+        data: The section `data:` of a recipe.
+
+    Raises:
+        DataError: If a source cannot be read. The message identifies the source.
+        MissingExtraError: If a source is on the Hub and `datasets` is not installed.
+    """
+    problems: list[Problem] = []
+    sources: list[str] = []
+    places: list[str] = []
+    for source in data.sources:
+        found = load_problems(
+            task,
+            source,
+            subset=data.subset,
+            split=data.split,
+            limit=data.limit,
+            weights_column=data.weights_column,
+        )
+        problems += found
+        sources += [source] * len(found)
+        places += [f"row {number} of {source}" for number in range(1, len(found) + 1)]
+    read, kept = dict(Counter(sources)), range(len(problems))
+    repeated: dict[str, int] = {}
+    if data.drops_near_duplicates:
+        like = near_duplicates(problems)
+        kept = [i for i in kept if like[i] is None]
+        repeated = dict(Counter(sources[i] for i, other in enumerate(like) if other is not None))
+    return Rows(tuple(problems[i] for i in kept), tuple(places[i] for i in kept), read, repeated)
+
+
+def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:
+    """Check the weights of every row, and return a sentence that counts them.
+
+    Args:
+        rows: The rows, read with `weights_column`.
+        column: Name of the column, `data.weights_column`.
+        names: Names of the recipe's rewards.
+
+    Raises:
+        DataError: If a cell is not a mapping from reward names to finite numbers (the message
+            contains the row), or if no cell has a weight other than 0.
+    """
+    cells = [problem.weights for problem in rows.problems]
+    ones = [1.0] * len(names)
+    weights = weights_of_cells(cells, names, ones, column=column, places=rows.places)
+    if not np.any(np.nan_to_num(weights)):
+        raise DataError(
+            f"column {column!r}: no row gives a reward a weight other than 0, so nothing would be "
+            f"trained. Write for example {{{names[0]!r}: 1.0}}, or null for the recipe's weights"
+        )
+    given = sum(cell is not None for cell in cells)
+    counts = (f"{name} to {sum(applies(cell, name) for cell in cells):,}" for name in names)
+    return (
+        f"column {column!r} has weights in {given:,} of {len(cells):,} rows; rewards apply to "
+        f"rows: {', '.join(counts)}"
+    )
+
+
+def digest_of(problems: Iterable[Problem]) -> str:
+    """Return a digest of the prompts, references and weights in order, twelve hex digits long."""
+    digest = hashlib.sha256()
+    for problem in problems:
+        row = [problem.prompt, dict(problem.reference)]
+        row += [] if problem.weights is None else [problem.weights]
+        text = json.dumps(row, default=lambda value: type(value).__name__)
+        digest.update(text.encode("utf-8", "replace") + b"\n")
+    return digest.hexdigest()[:12]

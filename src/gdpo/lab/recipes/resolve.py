@@ -1,0 +1,262 @@
+"""Looks up the task, estimator, rewards and gates of a recipe, with their options."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gdpo.advantages import AdvantageRule, resolve_estimator
+from gdpo.errors import ConfigError
+from gdpo.lab.recipes.recipe import Recipe, RewardConfig
+from gdpo.lab.tasks import Task, resolve_task
+from gdpo.rewards import BUILT_IN, Gate, Reward, Scorer
+from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
+from gdpo.rewards.named import find_reward
+from gdpo.rewards.scorer import OnError, check_distinct
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Stores a recipe and the objects that the recipe refers to.
+
+    Each object is looked up only once, because a second lookup of a reward may create a new object.
+    """
+
+    recipe: Recipe
+    """The recipe, with its default rewards filled in."""
+    task: Task
+    rewards: tuple[Reward, ...]
+    """Rewards in the recipe's order."""
+    gates: Mapping[str, Gate]
+    """Maps the name of each gated reward to its gate."""
+    rule: AdvantageRule
+    """The estimator with its options."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the rewards, as in logs."""
+        return tuple(reward.name for reward in self.rewards)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Return the weights of the rewards, in the recipe's order."""
+        return tuple(entry.factor for entry in self.recipe.rewards)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options of the rule: the estimator's, the schedules and the influence."""
+        return _options(self.recipe, self.names)
+
+    @property
+    def ranges(self) -> tuple[list[float], list[float]]:
+        """Return the lowest and highest value of each reward. A gated reward's range includes 0."""
+        return declared_ranges(self.rewards, self.gates)
+
+    def under(self, recipe: Recipe) -> "Resolved":
+        """Return a copy with a different recipe that lists the same rewards.
+
+        Raises:
+            ConfigError: If an option of the recipe's estimator is invalid.
+        """
+        return replace(self, recipe=recipe, rule=_rule(recipe, self.rewards, self.gates))
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Return the ranges and gates of the rewards in the form that `environment.json` stores."""
+        low, high = self.ranges
+        return describe_rewards(self.names, low, high, self.gates)
+
+    def scorer(self, *, on_error: OnError | None = None) -> Scorer:
+        """Return the scorer of the recipe. The scorer starts no process until it is used.
+
+        Args:
+            on_error: Value to use instead of the recipe's `on_error`. None: use the recipe's value.
+
+        Raises:
+            ConfigError: If an option of the scorer is invalid.
+        """
+        return _scorer(self.recipe, self.rewards, on_error)
+
+
+def resolve(recipe: Recipe | Resolved) -> Resolved:
+    """Find the task, estimator and rewards of a recipe, and check their options.
+
+    Args:
+        recipe: The recipe. A `Resolved` object is returned unchanged.
+
+    Raises:
+        ConfigError: If the task, the estimator or a reward does not exist, if an option is invalid,
+            or if two rewards have the same name.
+    """
+    if isinstance(recipe, Resolved):
+        return recipe
+    task = find_task(recipe)
+    try:
+        resolve_estimator(recipe.advantage, turns=True)
+    except ConfigError as error:
+        raise ConfigError(f"{recipe.place('advantage')}: {error}") from error
+    written_out = recipe.rewards or tuple(RewardConfig(name=r.name) for r in task.rewards)
+    recipe = recipe.model_copy(update={"rewards": written_out})
+    rewards = find_rewards(recipe, task)
+    gates = _gates(recipe, task, rewards)
+    rule = _rule(recipe, rewards, gates)
+    _scorer(recipe, rewards)
+    return Resolved(recipe, task, rewards, gates, rule)
+
+
+def _scorer(recipe: Recipe, rewards: Sequence[Reward], on_error: OnError | None = None) -> Scorer:
+    instead = {} if on_error is None else {"on_error": on_error}
+
+    def build(options: Mapping[str, Any]) -> Scorer:
+        return Scorer.from_options(rewards, {**options, **instead})
+
+    try:
+        return build(recipe.scorer)
+    except ConfigError as error:
+        place = recipe.place("scorer", *_culprit(build, recipe.scorer))
+        raise ConfigError(f"{place}: {error}") from error
+
+
+def _culprit(build: Callable[[Mapping[str, Any]], object], options: Mapping[str, Any]) -> list[str]:
+    """Return the option without which `build` raises no ConfigError. Empty: no single option."""
+    for name in options:
+        with suppress(ConfigError):
+            build({key: value for key, value in options.items() if key != name})
+            return [name]
+    return []
+
+
+def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) -> AdvantageRule:
+    low, high = declared_ranges(rewards, gates)
+    names = [reward.name for reward in rewards]
+    weights: Any = [entry.factor for entry in recipe.rewards]
+    tried = _as_in_training(weights) if ":" in recipe.advantage else None
+
+    def build(options: Mapping[str, Any]) -> AdvantageRule:
+        rule = AdvantageRule(
+            recipe.advantage, names, options, low=low, high=high, weights=tried, turns=True
+        )
+        rule.weights_in_force(weights)
+        return rule
+
+    options = _options(recipe, names)
+    try:
+        rule = build(options)
+    except ConfigError as error:
+        match _culprit(build, options):
+            case ["influence"]:
+                place = recipe.place("influence")
+            case ["schedules"]:
+                each = options["schedules"]
+                wrong = _culprit(lambda some: build(options | {"schedules": some}), each)
+                index = names.index((wrong or list(each))[0])
+                place = recipe.place("rewards", index, "weight")
+            case [] if ":" in recipe.advantage:
+                place = recipe.place("advantage")
+            case culprit:
+                place = recipe.place("advantage_options", *culprit)
+        raise ConfigError(f"{place}: {error}") from error
+    _check_prompt_weights(recipe, rule)
+    return rule
+
+
+def _as_in_training(weights: Sequence[float]) -> Any:
+    """Return the weights as a tensor, as in training, or unchanged if torch is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return weights
+    return torch.tensor(weights, dtype=torch.float64)
+
+
+def _check_prompt_weights(recipe: Recipe, rule: AdvantageRule) -> None:
+    """Raise a ConfigError if the recipe has weights per prompt, which the rule does not take."""
+    if recipe.data.weights_column is None:
+        return
+    try:
+        rule.check_prompt_weights()
+    except ConfigError as error:
+        place = recipe.place("data", "weights_column")
+        raise ConfigError(f"{place}: data.weights_column: {error}") from error
+
+
+def _options(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
+    entries = zip(names, recipe.rewards, strict=True)
+    schedules = {name: each.weight for name, each in entries if isinstance(each.weight, dict)}
+    influence = {} if recipe.influence is None else {"influence": recipe.influence}
+    return recipe.advantage_options | influence | ({"schedules": schedules} if schedules else {})
+
+
+def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, Gate]:
+    by_name = {reward.name: reward for reward in rewards}
+    gates: dict[str, Gate] = {}
+    for i, (entry, reward) in enumerate(zip(recipe.rewards, rewards, strict=True)):
+        if entry.gate is None:
+            continue
+        try:
+            _refuse_unlisted_gate(recipe, task, rewards, reward.name, entry.gate.on)
+            gate = Gate(entry.gate.on, entry.gate.at_least, entry.gate.otherwise)
+            check_gates(list(by_name), {reward.name: gate})
+            _refuse_constant_gate(gate, by_name[gate.on])
+            gates[reward.name] = gate
+        except ConfigError as error:
+            place = recipe.place("rewards", i, "gate", "on")
+            raise ConfigError(f"{place}: {error}") from error
+    return gates
+
+
+def _refuse_unlisted_gate(
+    recipe: Recipe, task: Task, rewards: Sequence[Reward], gated: str, on: str
+) -> None:
+    """Raise a ConfigError if a gate refers to a reward that the recipe does not list."""
+    names = [reward.name for reward in rewards]
+    if on in names:
+        return
+    for entry, reward in zip(recipe.rewards, rewards, strict=True):
+        if entry.name == on:
+            raise ConfigError(
+                f"the gate of {gated!r} refers to {on!r}, but the name of that reward is "
+                f"{reward.name!r}. Write `on: {reward.name}`"
+            )
+    if ":" in on or on in BUILT_IN or task.reward(on) is not None:
+        raise ConfigError(
+            f"the gate of {gated!r} refers to {on!r}, which is not one of the recipe's rewards "
+            f"({', '.join(names)}). Add {on!r} to the rewards. If only the gate should use it, set "
+            f"weight 0: {{name: {on}, weight: 0}}"
+        )
+
+
+def _refuse_constant_gate(gate: Gate, on: Reward) -> None:
+    if not on.low < gate.at_least <= on.high:
+        state = "always open" if gate.at_least <= on.low else "never open"
+        raise ConfigError(
+            f"the gate {gate.on} >= {gate.at_least:g} is {state}, because {gate.on} ranges from "
+            f"{on.low:g} to {on.high:g}. Set at_least to a value above {on.low:g}, at most "
+            f"{on.high:g}"
+        )
+
+
+def find_task(recipe: Recipe) -> Task:
+    """Return the recipe's task."""
+    try:
+        return resolve_task(recipe.task)
+    except ConfigError as error:
+        raise ConfigError(f"{recipe.place('task')}: {error}") from error
+
+
+def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
+    """Return the recipe's rewards, in the order of the recipe.
+
+    Raises:
+        ConfigError: If a reward does not exist or is not a `Reward`, or if two rewards have the
+            same name.
+    """
+    of_task = {reward.name: reward for reward in task.rewards}
+    found: list[Reward] = []
+    for i, entry in enumerate(recipe.rewards):
+        place = recipe.place("rewards", i, "name")
+        try:
+            found.append(find_reward(entry.name, entry.options, of_task))
+            check_distinct([reward.name for reward in found])
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from error
+    return tuple(found)

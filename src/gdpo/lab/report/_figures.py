@@ -1,0 +1,88 @@
+"""Draws a chart as a standalone SVG image."""
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdpo._text import one_line
+from gdpo.lab.report._tables import Name, Table
+from gdpo.report.charts import Chart
+from gdpo.report.colours import Style, style_at
+from gdpo.report.html import render_figure
+from gdpo.report.text import number
+
+LETTERS = 62
+"""Maximum number of characters per line of text in an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Stores a chart and the text around it."""
+
+    file: str
+    """Name of the figure's files, without the extension."""
+    chart: Chart
+    note: str
+    """Explanation of the lines and bands."""
+
+    @property
+    def heading(self) -> str:
+        """Title of the chart and label of its vertical axis."""
+        return f"{one_line(self.chart.title)}: {self.chart.label}"
+
+
+def to_svg(figure: Figure) -> str:
+    """Return a figure as self-contained SVG without a style sheet."""
+    legend = [
+        (style_at(line.colour), wrapped_lines(line.label, LETTERS - 6))
+        for line in figure.chart.lines
+    ]
+    return render_figure(
+        "figure.svg",
+        package="gdpo.lab.report",
+        chart=figure.chart,
+        heading=wrapped_lines(figure.heading, LETTERS - 4),
+        legend=legend,
+        style_at=style_at,
+        notes=_notes(figure),
+        dash=dash,
+    )
+
+
+def to_table(figure: Figure) -> Table:
+    """Return a table with the points on each line of a figure, and the edges of the line's band."""
+    chart = figure.chart
+    scale = chart.declared or (chart.low, chart.high)
+    rows = [
+        [Name(line.label), f"{step:g}", *(number(value, *scale) for value in values)]
+        for line in chart.lines
+        for step, *values in zip(
+            chart.x.tolist(),
+            line.value.tolist(),
+            _edge(line.low, chart).tolist(),
+            _edge(line.high, chart).tolist(),
+            strict=True,
+        )
+    ]
+    columns = ["estimator", chart.unit, "value", "band, low", "band, high"]
+    return Table(figure.file, figure.heading, columns, rows)
+
+
+def _notes(figure: Figure) -> list[str]:
+    return wrapped_lines(f"{figure.note} {figure.chart.axis_note}".strip(), 80)
+
+
+def _edge(values: Any, chart: Chart) -> Any:
+    return np.full(len(chart.x), np.nan) if values is None else values
+
+
+def dash(style: Style) -> str:
+    """Return the dashes of a style as the SVG attribute `stroke-dasharray`."""
+    return " ".join(f"{length:g}" for length in style.dashes)
+
+
+def wrapped_lines(text: str, width: int) -> list[str]:
+    """Return the text on lines of at most `width` characters, at least one line."""
+    return textwrap.wrap(one_line(text), width) or [""]

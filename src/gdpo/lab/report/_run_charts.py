@@ -1,0 +1,252 @@
+"""Draws charts of runs that gdpo trained: rewards, lengths, and the time to the threshold."""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from gdpo.lab.experiments.comparison import Comparison, Outcome, listed
+from gdpo.lab.experiments.reading import Measured
+from gdpo.lab.experiments.statistics import FEWEST_SEEDS
+from gdpo.lab.experiments.threshold import first_reached
+from gdpo.report.charts import (
+    Chart,
+    Curves,
+    Line,
+    Points,
+    binned,
+    fitted,
+    running_mean,
+    smoothing,
+)
+from gdpo.report.colours import styles
+from gdpo.report.text import number
+
+_POINTS = 20_000
+"""Maximum total number of points in all thin lines, which limits the size of the page."""
+
+_LENGTHS = 2
+"""Number of charts of completion lengths."""
+
+
+def curves(comparison: Comparison, reward: Measured) -> Chart:
+    """Return the chart of a reward, with the median and quartiles over the seeds, and every seed.
+
+    The vertical axis fits the curves. See `gdpo.report.charts.fitted`.
+    """
+    experiment = comparison.experiment
+    drawn = _lines(
+        comparison, [experiment.curves(label, reward.name) for label in experiment.labels]
+    )
+    low, high = fitted(_drawn(drawn), reward.low, reward.high)
+    return Chart(
+        title=reward.name,
+        label="mean reward",
+        x=_steps(comparison),
+        low=low,
+        high=high,
+        lines=drawn,
+        threshold=comparison.threshold(reward),
+        declared=(reward.low, reward.high),
+    )
+
+
+def weights(comparison: Comparison) -> list[Chart]:
+    """Return a chart with the weight at each step for each reward whose weight changes in a run."""
+    experiment = comparison.experiment
+    changing = {name for run in experiment.runs for name in run.weights}
+    names = [reward.name for reward in experiment.rewards if reward.name in changing]
+    return [_weights(comparison, name) for name in names]
+
+
+def _weights(comparison: Comparison, name: str) -> Chart:
+    experiment = comparison.experiment
+    labels = [
+        label
+        for label in experiment.labels
+        if any(name in run.weights for run in experiment.runs_of(label))
+    ]
+    drawn = _lines(comparison, [experiment.weights(label, name) for label in labels], labels)
+    values = _drawn(drawn)
+    return Chart(
+        title=name,
+        label="weight",
+        x=_steps(comparison),
+        low=min(0.0, float(np.nanmin(values, initial=0.0))),
+        high=float(np.nanmax(values, initial=1.0)),
+        lines=drawn,
+    )
+
+
+def lengths(comparison: Comparison) -> list[Chart]:
+    """Return the charts of the mean and the maximum completion length at each step.
+
+    The list is empty if no run logged lengths.
+    """
+    if not any(run.lengths for run in comparison.experiment.runs):
+        return []
+    return [
+        _length(comparison, "mean", "mean length, tokens"),
+        _length(comparison, "max", "longest, tokens"),
+    ]
+
+
+def _length(comparison: Comparison, figure: str, label: str) -> Chart:
+    experiment = comparison.experiment
+    drawn = _lines(comparison, [experiment.lengths(each, figure) for each in experiment.labels])
+    return Chart(
+        title="completions",
+        label=label,
+        x=_steps(comparison),
+        low=0.0,
+        high=float(np.nanmax(_drawn(drawn), initial=1.0)),
+        lines=drawn,
+    )
+
+
+def survival(comparison: Comparison, reward: Measured) -> Chart | str:
+    """Return the share of runs below the threshold at each step (Kaplan-Meier).
+
+    An estimator with fewer than 5 runs has no 95 % band. The band ends when all runs have reached
+    the threshold, because the method gives no interval beyond that point.
+
+    Returns:
+        The chart, or a sentence if no estimator has two runs, if no run reached the threshold, or
+        if all runs reached the threshold at the same step.
+    """
+    times = _times(comparison, reward)
+    known = [step for steps in times.values() for step in steps]
+    threshold = number(comparison.threshold(reward), reward.low, reward.high)
+    if not any(known):
+        return f"No run reached {threshold} in {reward.name}."
+    if max(map(len, times.values())) < 2:
+        each = [
+            f"{label} at step {step}" if step else f"{label} never"
+            for label, (step,) in times.items()
+            if times[label]
+        ]
+        return f"{reward.name} reached {threshold}: {listed(each)}."
+    if len(set(known)) == 1:
+        return f"Every run reached {threshold} in {reward.name} at step {known[0]}."
+    return _survival(comparison, reward)
+
+
+def _times(comparison: Comparison, reward: Measured) -> dict[str, list[int | None]]:
+    """Return the step at which each run reached the threshold, keyed by estimator. None: never."""
+    threshold = comparison.threshold(reward)
+    nothing = np.empty(0)
+    times = {
+        label: [
+            first_reached(run.means.get(reward.name, nothing), threshold)
+            for run in comparison.experiment.runs_of(label)
+            if run.steps
+        ]
+        for label in comparison.experiment.labels
+    }
+    return {label: steps for label, steps in times.items() if steps}
+
+
+def _survival(comparison: Comparison, reward: Measured) -> Chart:
+    experiment = comparison.experiment
+    total = max(1, experiment.total_steps)
+    grid = np.unique(np.linspace(0, total, min(total, 300) + 1).round())
+    places = styles(experiment.labels)
+    return Chart(
+        title=reward.name,
+        label="share of runs that have not reached the threshold",
+        x=grid,
+        low=0.0,
+        high=1.0,
+        lines=[
+            _stairs(
+                comparison.outcome(label, reward.name),
+                places[label].place,
+                grid,
+                _censored(comparison, label, reward),
+            )
+            for label in experiment.labels
+        ],
+        stairs=True,
+    )
+
+
+def _points(comparison: Comparison) -> int:
+    """Return the maximum number of points for each line."""
+    experiment = comparison.experiment
+    lines = len(experiment.runs) * (len(experiment.rewards) + _LENGTHS)
+    return min(400, max(20, _POINTS // max(1, lines)))
+
+
+def _steps(comparison: Comparison) -> Points:
+    steps = np.arange(1, max(1, comparison.experiment.total_steps) + 1, dtype=np.float64)
+    return binned(steps[None], _points(comparison))[0]
+
+
+def _lines(
+    comparison: Comparison, tables: Sequence[Curves], labels: Sequence[str] | None = None
+) -> list[Line]:
+    """Return one line for each table. Default of the labels: all labels of the experiment."""
+    every = comparison.experiment.labels
+    labels = every if labels is None else labels
+    places, points = styles(every), _points(comparison)
+    return [
+        _line(label, places[label].place, table, points)
+        for label, table in zip(labels, tables, strict=True)
+    ]
+
+
+def _line(label: str, place: int, table: Curves, points: int) -> Line:
+    """Return a line with the median over the seeds, the quartiles, and the curve of every seed."""
+    if not table.shape[1]:
+        table = np.full((len(table), 1), np.nan)
+    seeds = binned(running_mean(table, smoothing(table.shape[1])), points)
+    low, value, high = _quartiles(seeds)
+    counts = np.sum(np.isfinite(seeds), axis=0)
+    return Line(
+        label=label,
+        colour=place,
+        value=value,
+        low=low,
+        high=high,
+        thin=seeds if len(seeds) > 1 else seeds[:0],
+        note=tuple("" if n == len(seeds) else f"{n} of {len(seeds)} runs" for n in counts),
+    )
+
+
+def _drawn(lines: Sequence[Line]) -> Points:
+    """Return the values of all lines and of their thin curves."""
+    return np.concatenate([line.thin.ravel() for line in lines] + [line.value for line in lines])
+
+
+def _censored(comparison: Comparison, label: str, reward: Measured) -> tuple[float, ...]:
+    """Return the steps at which runs ended without reaching the threshold."""
+    threshold = comparison.threshold(reward)
+    runs = [run for run in comparison.experiment.runs_of(label) if run.steps]
+    values = [run.means.get(reward.name, np.empty(0)) for run in runs]
+    ends = {len(v) for v in values if len(v) and first_reached(v, threshold) is None}
+    return tuple(float(end) for end in sorted(ends))
+
+
+def _stairs(outcome: Outcome, place: int, grid: Points, censored: tuple[float, ...]) -> Line:
+    found = outcome.survival
+    at = np.searchsorted(found.steps, grid, side="right") - 1
+    share = np.asarray(found.share, dtype=np.float64)
+    if not outcome.runs or not len(share):
+        share, at = np.full(1, np.nan), np.zeros(len(grid), dtype=int)
+    bands = outcome.runs >= FEWEST_SEEDS and len(found.low) == len(found.high) == len(share)
+    return Line(
+        label=outcome.label,
+        colour=place,
+        value=share[at],
+        low=np.where(share > 0, found.low, np.nan)[at] if bands else None,
+        high=np.where(share > 0, found.high, np.nan)[at] if bands else None,
+        censored=censored if np.isfinite(share[at]).all() else (),
+    )
+
+
+def _quartiles(seeds: Curves) -> Sequence[Points]:
+    if not len(seeds):
+        return [np.full(seeds.shape[1], np.nan)] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return list(np.nanquantile(seeds, [0.25, 0.5, 0.75], axis=0))

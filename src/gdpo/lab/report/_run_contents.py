@@ -1,0 +1,166 @@
+"""Collects the contents of the page about runs and of the page's export."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gdpo.analysis.replay import TrainedWith
+from gdpo.analysis.trained import TrainedAnalysis, TrainedRun, analyze_trained
+from gdpo.diagnostics import Finding
+from gdpo.diagnostics.diagnosis import Kind
+from gdpo.diagnostics.watch import Span
+from gdpo.errors import GdpoError
+from gdpo.lab.experiments.comparison import Comparison
+from gdpo.lab.experiments.fronts import TradeOff, trade_off
+from gdpo.lab.experiments.grid import estimator_of
+from gdpo.lab.experiments.reading import Experiment
+from gdpo.lab.recipes.read import read_recipe
+from gdpo.lab.report._run_charts import curves, lengths, survival, weights
+from gdpo.lab.report.requested import RequestedShare, requested_shares
+from gdpo.lab.runs.directory import RunDirectory
+from gdpo.report.charts import Chart
+from gdpo.report.html import in_words
+
+
+@dataclass(slots=True)
+class Lasting:
+    """Stores a finding that lasted in an estimator's runs, with its most recent message."""
+
+    finding: Finding
+    steps: int = 0
+    """Number of steps with this finding, summed over all runs."""
+    spans: list[tuple[int, list[Span]]] = field(default_factory=list[tuple[int, list[Span]]])
+    """Seed and spans of steps for each run."""
+
+    def when(self) -> list[str]:
+        """Return a phrase with the seed and the steps for each run."""
+        return [f"seed {seed}: {in_words(spans)}" for seed, spans in sorted(self.spans)]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Stores the contents of a page about runs and of the page's export."""
+
+    comparison: Comparison
+    analysis: TrainedAnalysis
+    rewards: list[Chart]
+    """One chart for each reward."""
+    lengths: list[Chart]
+    times: list[Chart]
+    """Charts of the time to the threshold, for rewards where a chart is useful."""
+    sentences: list[str]
+    """Sentences about the time to the threshold, for rewards without such a chart."""
+    weights: list[Chart]
+    """One chart for each reward whose weight a schedule or a requested share changes."""
+    requested: list[RequestedShare]
+    findings: list[tuple[str, bool, list[Lasting]]]
+    """Label of each estimator, whether its rollouts were recorded, and its lasting findings, worst
+    first."""
+    trade_off: TradeOff | None = None
+    """Where the variants end in two rewards. None: the page does not show it."""
+
+
+def read_contents(comparison: Comparison, front: tuple[str, str] | None = None) -> Contents:
+    """Read the rollouts of a comparison's runs and return the contents of its page.
+
+    Args:
+        comparison: The results of an experiment.
+        front: Two rewards whose trade-off the page shows. None: the page shows no trade-off.
+
+    Raises:
+        ConfigError: If `front` does not name two rewards that all labels define in the same way.
+        DataError: If a rollout file in a run directory cannot be read.
+    """
+    shown = None if front is None else trade_off(comparison, front)
+    experiment = comparison.experiment
+    analysis = analyze_experiment(experiment)
+    # The survival curve of a single run has only one step, so it is not drawn.
+    timed = experiment.rewards if len(experiment.runs) > 1 else ()
+    times = [survival(comparison, reward) for reward in timed]
+    return Contents(
+        comparison=comparison,
+        analysis=analysis,
+        rewards=[curves(comparison, reward) for reward in experiment.rewards],
+        lengths=lengths(comparison),
+        times=[each for each in times if isinstance(each, Chart)],
+        sentences=[each for each in times if isinstance(each, str)],
+        weights=weights(comparison),
+        requested=requested_shares(experiment, analysis),
+        findings=list(_findings(experiment, analysis)),
+        trade_off=shown,
+    )
+
+
+def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
+    """Recompute every recorded step with every estimator in the experiment.
+
+    Each run's name is its position in the experiment. An estimator appears once for each set of
+    options, under the name that the user chose. If only one estimator was trained, GRPO or GDPO is
+    added. Labels that differ only in their weights count as one estimator, because each step is
+    recomputed with its recorded weights.
+    """
+    problems: dict[str, str] = {}
+    found: dict[str, tuple[str, Mapping[str, object]]] = {}
+    runs: dict[str, set[str]] = {}
+    for label in experiment.labels:
+        own, problem = _options(experiment, label)
+        estimator, first = (estimator_of(label), own), label.partition(" ")[0]
+        alike = (name for name, other in found.items() if other == estimator)
+        name = next(alike, str(label) if first in found else first)
+        found.setdefault(name, estimator)
+        problems |= {name: problem} if problem else {}
+        runs.setdefault(name, set()).update(
+            str(place) for place, run in enumerate(experiment.runs) if run.label == label
+        )
+    if len(found) == 1:
+        other = "gdpo" if "grpo" in found else "grpo"
+        found[other] = (other, {})
+    return analyze_trained(
+        [
+            TrainedRun(str(place), RunDirectory(run.path).rollouts, estimator_of(run.label))
+            for place, run in enumerate(experiment.runs)
+        ],
+        {
+            name: TrainedWith(estimator, own, frozenset(runs.get(name, ())))
+            for name, (estimator, own) in found.items()
+        },
+        low={reward.name: reward.low for reward in experiment.rewards},
+        high={reward.name: reward.high for reward in experiment.rewards},
+        problems=problems,
+    )
+
+
+def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], str]:
+    """Return the estimator options in the recipe for a label's runs, and an error message or ""."""
+    recipes = (RunDirectory(run.path).recipe for run in experiment.runs_of(label))
+    first = next((recipe for recipe in recipes if recipe.is_file()), None)
+    try:
+        return read_recipe(first).advantage_options if first is not None else {}, ""
+    except GdpoError as error:
+        return {}, str(error)
+
+
+def _findings(
+    experiment: Experiment, analysis: TrainedAnalysis
+) -> Iterator[tuple[str, bool, list[Lasting]]]:
+    """Yield each estimator, whether it has rollouts, and its lasting findings, worst first."""
+    for label in experiment.labels:
+        runs = [
+            (run.seed, analysis.runs[str(place)])
+            for place, run in enumerate(experiment.runs)
+            if run.label == label and str(place) in analysis.runs
+        ]
+        lasting: dict[tuple[Kind, tuple[str, ...]], Lasting] = {}
+        for seed, run in runs:
+            numbers = run.steps
+            for held in (held for held in run.findings() if held.lasting):
+                finding = held.finding
+                found = lasting.setdefault((finding.kind, finding.rewards), Lasting(finding))
+                found.finding = finding
+                found.steps += held.steps
+                spans = [(numbers[first - 1], numbers[last - 1]) for first, last in held.spans]
+                found.spans.append((seed, spans))
+        worst_first = sorted(
+            lasting.values(),
+            key=lambda found: (found.finding.rank[0], -found.steps, found.finding.rank[1]),
+        )
+        yield label, bool(runs), worst_first

@@ -1,0 +1,90 @@
+"""Summarizes the results of a comparison in about 20 lines for a terminal."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gdpo._text import visible
+from gdpo.lab.experiments.comparison import Comparison, Difference, details, headline
+from gdpo.lab.experiments.reading import Measured
+from gdpo.lab.experiments.statistics import FEWEST_SEEDS, Interval
+from gdpo.report.text import NAME, number, probability
+
+
+def summary(comparison: Comparison) -> RenderableType:
+    """Return the question, the conclusion and a table of the results, for printing with rich."""
+    parts: list[RenderableType] = [
+        Text(visible(comparison.question), style="dim"),
+        Text(visible(headline(comparison)), style="bold"),
+    ]
+    if sentences := details(comparison):
+        parts.append(Text(visible(" ".join(sentences))))
+    if comparison.exploratory:
+        parts.append(Text(caution(comparison), style="yellow"))
+    parts.append(_table(comparison))
+    if comparison.experiment.unlike:
+        first = visible(comparison.experiment.labels[0])
+        note = f"–: not compared, because its gate or options differ from those of {first}"
+        parts.append(Text(note, "dim"))
+    failed = [run for run in comparison.experiment.runs if run.state == "failed"]
+    for run in failed[:3]:
+        why = run.why.strip().splitlines()
+        reason = visible(why[-1])[:200] if why else "the reason is not known"
+        parts.append(Text(f"{visible(run.label)}, seed {run.seed} failed: {reason}", style="red"))
+    if len(failed) > 3:
+        more = len(failed) - 3
+        parts.append(Text(f"{more} more run{'s' * (more != 1)} failed", style="red"))
+    return Group(*parts)
+
+
+def caution(comparison: Comparison) -> str:
+    """Return a sentence that warns about the small number of seeds."""
+    counts = [o.runs for o in comparison.outcomes] + [d.pairs for d in comparison.differences]
+    count = min(counts, default=0)
+    seeds = f"{count} seed{'s' * (count != 1)}"
+    return f"Exploratory: {seeds}. At least {FEWEST_SEEDS} are needed to call a difference real."
+
+
+def _table(comparison: Comparison) -> Table:
+    labels = comparison.experiment.labels
+    table = Table(show_edge=False, pad_edge=False)
+    widest = max((len(visible(r.name)) for r in comparison.experiment.rewards), default=0)
+    table.add_column("reward", style="cyan", overflow="fold", min_width=min(widest, NAME))
+    table.add_column("estimator", style="bold", overflow="fold")
+    headings = ["final (95 %)"]
+    if comparison.differences:
+        headings += [f"minus {visible(labels[0])}", "p (raw at least)"]
+    for heading in [*headings, "reached", "median step"]:
+        table.add_column(Text(heading), justify="right", overflow="fold")
+    found = {(d.label, d.reward): d for d in comparison.differences}
+    for reward in comparison.experiment.rewards:
+        for place, label in enumerate(labels):
+            outcome = comparison.outcome(label, reward.name)
+            cells = [
+                visible(reward.name) if place == 0 else "",
+                visible(label),
+                _interval(outcome.final, reward),
+                *(_difference(found.get((label, reward.name)), reward) if found else ()),
+                f"{outcome.reached} of {outcome.runs}",
+                _steps(outcome.survival.median),
+            ]
+            table.add_row(*map(Text, cells), end_section=label == labels[-1])
+    return table
+
+
+def _difference(found: Difference | None, reward: Measured) -> tuple[str, str]:
+    if found is None:
+        return "–", "–"
+    p = f"{probability(found.p_adjusted)} ({probability(found.p_floor)})"
+    return _interval(found.final, reward, sign=True), p
+
+
+def _interval(found: Interval, reward: Measured, *, sign: bool = False) -> str:
+    value, low, high = (
+        number(v, reward.low, reward.high, sign=sign) for v in (found.value, found.low, found.high)
+    )
+    return value if "–" in (low, high) else f"{value} [{low}, {high}]"
+
+
+def _steps(found: Interval) -> str:
+    return "never" if found.value != found.value else f"{found.value:.0f}"

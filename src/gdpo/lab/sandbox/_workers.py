@@ -1,0 +1,258 @@
+"""Manages worker processes: their pipes, and the thread that starts and stops the workers."""
+
+import json
+import marshal
+import os
+import queue
+import secrets
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Any
+
+from gdpo.lab.sandbox._box._frames import Closed, Left, TooLate, TooLong, read_frame, write_frame
+from gdpo.lab.sandbox._launch import Launch
+from gdpo.lab.sandbox._terms import Limits, SandboxError
+
+_MIB = 1 << 20
+_KIB = 1 << 10
+_TO_START = 60.0
+"""Maximum time until a worker is ready, even on a busy machine, in seconds."""
+_GRACE = 10.0
+"""Time after a program's own limit until its worker counts as hung, in seconds."""
+_TO_END = 10.0
+"""Maximum time for a worker to exit when it is closed, in seconds."""
+_LONGEST_VERDICT = 1 << 22
+_LONGEST_COMPLAINT = 2000
+
+
+class WorkerDied(Exception):
+    """Raised if a worker exited or did not start. The message contains its last output."""
+
+
+class WorkerHung(Exception):
+    """Raised if a program kept its grader busy beyond all limits.
+
+    Args:
+        by_clock: True if the wall-clock limit was exceeded, False if the grader exceeded its
+            CPU-time limit.
+    """
+
+    def __init__(self, *, by_clock: bool) -> None:
+        super().__init__("no verdict in time")
+        self.by_clock = by_clock
+
+
+def _until(deadline: float) -> Left:
+    return lambda: deadline - time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Stores a program and its tests in the form that a worker needs."""
+
+    source: str
+    setup: bytes | None
+    plan: bytes
+    functions: bool
+    """True if the tests call functions of the program, False if they run the whole program."""
+    limits: Limits
+
+
+class Worker:
+    """Runs jobs on one sandboxed server process."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._ready = False
+        self._in_use = threading.Lock()
+        self.jobs = 0
+        """Number of jobs started so far."""
+        self._process = subprocess.Popen(
+            launch.command,
+            env=dict(launch.environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+        streams = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._streams = [stream for stream in streams if stream is not None]
+        self._stdin, self._stdout, self._stderr = (s.fileno() for s in self._streams)
+        os.set_blocking(self._stdin, False)
+
+    def run(self, job: Job) -> tuple[dict[str, Any], bool]:
+        """Return the grader's verdict on a program, and True if the worker can be reused.
+
+        Raises:
+            WorkerDied: If the worker exited without a verdict.
+            WorkerHung: If the program kept its grader busy beyond all limits.
+        """
+        with self._in_use:
+            return self._run(job)
+
+    def _run(self, job: Job) -> tuple[dict[str, Any], bool]:
+        self._wait_until_ready()
+        self.jobs += 1
+        nonce = secrets.token_hex(16)
+        left = _until(time.monotonic() + job.limits.longest_seconds + _GRACE)
+        try:
+            for message in self._messages(job, nonce):
+                write_frame(self._stdin, message, left)
+            answer = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, left))
+            if answer.get("hung"):
+                raise WorkerHung(by_clock=answer["hung"] == "clock")
+            if "nonce" not in answer:
+                return {"lost": "the grader ended without a verdict"}, False
+            if not compare_digest(str(answer["nonce"]), nonce):
+                raise WorkerDied("the verdict does not contain the nonce of the job")
+            over = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, left))
+        except TooLate as error:
+            raise WorkerHung(by_clock=True) from error
+        except (Closed, TooLong, ValueError) as error:
+            raise WorkerDied(self._last_words()) from error
+        return answer, over["clean"] and over["graded"]
+
+    def _wait_until_ready(self) -> None:
+        if self._ready:
+            return
+        try:
+            read_frame(self._stdout, _LONGEST_VERDICT, _until(time.monotonic() + _TO_START))
+        except (Closed, TooLate, TooLong) as error:
+            raise WorkerDied(self._last_words()) from error
+        self._ready = True
+
+    def close(self) -> None:
+        """Stop the worker and all processes that it started."""
+        if self._ready:
+            self._process.send_signal(self._launch.stop)
+        else:
+            # If bwrap were killed while it sets up the box, its child would wait for it forever.
+            self._streams[0].close()
+        try:
+            self._process.wait(timeout=_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # Close the pipes only after a waiting thread saw their end. Otherwise the thread could read
+        # from another file that reuses the descriptor.
+        with self._in_use:
+            self.forget()
+        self._launch.tidy()
+
+    def forget(self) -> None:
+        """Close the pipes without stopping the worker, which belongs to the parent after a fork."""
+        self._process.returncode = self._process.returncode or 0
+        for stream in self._streams:
+            stream.close()
+
+    def _messages(self, job: Job, nonce: str) -> tuple[bytes, bytes, bytes]:
+        limits = job.limits
+        header = {
+            "wall": limits.wall_seconds,
+            "longest": limits.longest_seconds,
+            "cpu": limits.cpu_seconds,
+            "memory": int(limits.memory_mb * _MIB),
+            "own": int(limits.memory_mb * _MIB),
+            "file": int(limits.file_mb * _MIB),
+            "files": int(limits.open_files),
+            "answer": int(limits.output_kb * _KIB),
+            "threads": self._launch.threads,
+            "scratch": self._launch.scratch,
+            "functions": job.functions,
+        }
+        program = {"source": job.source, "setup": job.setup}
+        tests = {"nonce": nonce, "plan": job.plan}
+        return marshal.dumps(header), marshal.dumps(program), marshal.dumps(tests)
+
+    def _last_words(self) -> str:
+        poll = select.poll()
+        poll.register(self._stderr, select.POLLIN)
+        words = os.read(self._stderr, _LONGEST_COMPLAINT) if poll.poll(100) else b""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=0.5)
+        text = words.decode(errors="replace").strip() or "no output"
+        return f"{text} (exit status {self._process.returncode})"
+
+
+class Pool:
+    """Manages several workers. Each worker runs one job at a time.
+
+    A single thread starts all workers. The kernel kills all workers when this thread exits, so no
+    worker outlives this process, even if this process is killed.
+    """
+
+    def __init__(self, launch: Callable[[], Launch], workers: int) -> None:
+        self.pid = os.getpid()
+        self._launch = launch
+        self._idle: queue.SimpleQueue[Worker | Exception | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._all: set[Worker] = set()
+        self._thread = threading.Thread(target=self._obey, name="gdpo-sandbox", daemon=True)
+        self._thread.start()
+        for _ in range(workers):
+            self._orders.put(self._start)
+
+    def take(self) -> Worker:
+        """Wait for a free worker and reserve it for the caller.
+
+        Raises:
+            SandboxError: If no worker can be started or the pool is closed.
+        """
+        found = self._idle.get()
+        if found is None:
+            self._idle.put(None)
+            raise SandboxError("this sandbox is closed. Create another Sandbox")
+        if isinstance(found, Exception):
+            self._orders.put(self._start)
+            raise SandboxError(f"a sandboxed process could not be started: {found}") from found
+        return found
+
+    def give_back(self, worker: Worker) -> None:
+        """Make a clean worker available again."""
+        self._idle.put(worker)
+
+    def replace(self, worker: Worker) -> None:
+        """Request that a worker be stopped and a new worker started, and return immediately."""
+        self._orders.put(self._start)
+        self._orders.put(lambda: self._end(worker))
+
+    def close(self) -> None:
+        """Stop all workers. A thread that is waiting for a worker gets a SandboxError."""
+        if self.pid != os.getpid():
+            return
+        self._idle.put(None)
+        self._orders.put(None)
+        # Garbage collection of the sandbox may run in the pool's thread, which cannot join itself.
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def forget(self) -> None:
+        """Close the pipes of all workers without stopping the parent process's workers."""
+        for worker in self._all:
+            worker.forget()
+
+    def _obey(self) -> None:
+        for order in iter(self._orders.get, None):
+            order()
+        for worker in list(self._all):
+            self._end(worker)
+
+    def _start(self) -> None:
+        try:
+            worker = Worker(self._launch())
+        except (OSError, SandboxError) as error:
+            self._idle.put(error)
+            return
+        self._all.add(worker)
+        self._idle.put(worker)
+
+    def _end(self, worker: Worker) -> None:
+        self._all.discard(worker)
+        worker.close()

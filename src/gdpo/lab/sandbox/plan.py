@@ -1,0 +1,313 @@
+"""Compiles tests into a plan for the grader. The same plan is used for all programs.
+
+Each assert of `check` becomes a separate test. The assert is wrapped in `with record.one():`, and
+the body of a loop is wrapped in `with record.block(n):`. A failed test therefore does not stop the
+remaining tests.
+"""
+
+import ast
+import builtins
+import marshal
+import os
+import symtable
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import ceil
+from threading import Lock
+from typing import Any, TypeVar
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.lab.sandbox._box._judge import RECORD
+from gdpo.lab.sandbox._terms import Asserts, Calls, Check, Limits, Stdio, Tests
+
+_KEPT = 4096
+_Node = TypeVar("_Node", bound=ast.AST)
+
+
+def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
+    """Return the grader's plan, the setup that also runs in the program, and the number of tests.
+
+    The plan and the setup are marshalled. For `Check`, the number of tests is the number of asserts
+    in the code, and at least 1. The number of tests that actually run may differ, because of loops
+    and branches.
+
+    Raises:
+        DataError: If the tests do not compile, are empty, or contain a value that cannot be sent to
+            the sandbox.
+        ConfigError: If the entry point is not a Python expression.
+    """
+    with _parsing:
+        match tests:
+            case Asserts():
+                return _plan_asserts(tuple(tests.statements), tests.setup)
+            case Check():
+                return _plan_check(tests.code, tests.entry_point, tests.setup)
+            case Calls():
+                return _plan_calls(tests)
+            case Stdio():
+                return _plan_stdio(tests)
+
+
+def fits(tests: Tests, limits: Limits) -> Limits:
+    """Return the limits with `output_kb` large enough for the expected values in the tests.
+
+    Expected values that the tests compute are not known in advance. The caller must choose
+    `output_kb` large enough for such values.
+    """
+    match tests:
+        case Asserts():
+            length = sum(map(len, tests.statements))
+        case Check():
+            length = len(tests.code)
+        case Calls() | Stdio():
+            length = len(repr(tests.cases))
+    least = ceil(_PER_CHARACTER * length / 1024)
+    return limits if least <= limits.output_kb else replace(limits, output_kb=least)
+
+
+_PER_CHARACTER = 6
+"""Maximum number of bytes in a message per character of an expected value. Non-ASCII characters are
+escaped, and every tuple or list adds a record and a reference."""
+
+_parsing = Lock()
+"""Lock that lets only one thread parse at a time. CPython before 3.12.2 shares the parser's depth
+counter between threads (CPython issue 106905), so parsing in two threads sometimes fails."""
+
+
+def parse_program(source: str) -> ast.Module:
+    """Parse a text that may be Python, without warnings. Only one thread parses at a time.
+
+    Raises:
+        SyntaxError: If the text is not valid Python.
+        ValueError: If the text contains a null character.
+        RecursionError: If the text is nested too deeply. Python may also raise a MemoryError.
+    """
+    with _parsing, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
+
+
+def _parse_afresh() -> None:
+    """Replace the lock in a forked child, because a thread in the parent may have held the lock."""
+    global _parsing
+    _parsing = Lock()
+
+
+os.register_at_fork(after_in_child=_parse_afresh)
+
+
+@lru_cache(maxsize=_KEPT)
+def _plan_asserts(statements: tuple[str, ...], setup: str) -> tuple[bytes, bytes | None, int]:
+    _need_some(statements, "Asserts.statements")
+    trees = [_parse(text, f"Asserts.statements[{i}]") for i, text in enumerate(statements)]
+    content = {
+        "kind": "asserts",
+        "statements": [_compile(_settled(tree)) for tree in trees],
+        **_names(statements, trees, setup, "Asserts.setup"),
+    }
+    return _marshalled(content, "Asserts"), _shared(setup, "Asserts.setup"), len(statements)
+
+
+@lru_cache(maxsize=_KEPT)
+def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes | None, int]:
+    _check_expression(entry_point, "Check.entry_point")
+    tree = _parse(code, "Check.code")
+    checks = [s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name == "check"]
+    if not checks:
+        raise DataError("Check.code must define a function `check(candidate)` at its top level")
+    asserts = _count_asserts(checks[-1].body)
+    names = _names([code], [tree], setup, "Check.setup")
+    checks[-1].body = _guarded(checks[-1].body)
+    content = {
+        "kind": "check",
+        "code": _compile(tree),
+        "entry": entry_point,
+        "asserts": asserts,
+        **names,
+        # Some tests call the function by name, and the setup may define an empty stub for it.
+        "subjects": sorted(_free_names(entry_point) & _free_names(code)),
+    }
+    return _marshalled(content, "Check"), _shared(setup, "Check.setup"), max(1, asserts)
+
+
+def _plan_calls(tests: Calls) -> tuple[bytes, None, int]:
+    _check_expression(tests.function, "Calls.function")
+    _need_some(tests.cases, "Calls.cases")
+    cases = [_pair(case, f"Calls.cases[{i}]") for i, case in enumerate(tests.cases)]
+    for i, (arguments, _) in enumerate(cases):
+        if not isinstance(arguments, (list, tuple)):
+            raise DataError(
+                f"Calls.cases[{i}]: the arguments must be a list, even if there is only one, got "
+                f"{arguments!r:.80}"
+            )
+    content = {"kind": "calls", "entry": tests.function, "cases": cases}
+    return _marshalled(content, "Calls.cases"), None, len(cases)
+
+
+def _plan_stdio(tests: Stdio) -> tuple[bytes, None, int]:
+    _need_some(tests.cases, "Stdio.cases")
+    cases = [_pair(case, f"Stdio.cases[{i}]") for i, case in enumerate(tests.cases)]
+    for i, case in enumerate(cases):
+        if not all(isinstance(text, str) for text in case):
+            raise DataError(f"Stdio.cases[{i}]: the input and the expected output must be strings")
+    return _marshalled({"kind": "stdio", "cases": cases}, "Stdio.cases"), None, len(cases)
+
+
+def _pair(case: Any, place: str) -> tuple[Any, Any]:
+    if not isinstance(case, (tuple, list)) or len(case) != 2:
+        raise DataError(f"{place} must be a pair of input and expected output, got {case!r:.80}")
+    return case[0], case[1]
+
+
+def _need_some(tests: Sequence[Any], place: str) -> None:
+    if not tests:
+        raise DataError(f"{place} is empty. Add at least one test")
+
+
+def _check_expression(text: str, place: str) -> None:
+    try:
+        ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(
+            f"{place} must be a Python expression that uses the program's names, such as 'add' or "
+            f"'Solution().add', got {text!r:.80}: {error}"
+        ) from error
+
+
+def _parse(text: str, place: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise DataError(f"{place} is not valid Python: {error}; got {text!r:.200}") from error
+
+
+def _compile(tree: ast.Module) -> Any:
+    return compile(ast.fix_missing_locations(tree), "<tests>", "exec", dont_inherit=True)
+
+
+def _shared(setup: str, place: str) -> bytes | None:
+    return marshal.dumps(_compile(_parse(setup, place))) if setup.strip() else None
+
+
+def _marshalled(content: dict[str, Any], place: str) -> bytes:
+    try:
+        return marshal.dumps(content)
+    except ValueError as error:
+        raise DataError(
+            f"{place} contains a value that cannot be sent to the sandbox. Allowed: None, bool, "
+            f"numbers, str, bytes, and tuples, lists, sets and dicts of these"
+        ) from error
+
+
+def _names(
+    texts: Sequence[str], trees: Sequence[ast.Module], setup: str, place: str
+) -> dict[str, Any]:
+    """Return the names that the tests use but do not define, and the names that may be modules."""
+    everything = [*trees, _parse(setup, place)]
+    bases = {n.value.id for n in _all(everything, ast.Attribute) if isinstance(n.value, ast.Name)}
+    called = {n.func.id for n in _all(everything, ast.Call) if isinstance(n.func, ast.Name)}
+    free = sorted(set().union(*map(_free_names, [*texts, setup])))
+    return {
+        "setup": _compile(everything[-1]) if setup.strip() else None,
+        "names": free,
+        "modules": sorted(bases - called),
+        "subjects": _subjects(texts, trees),
+    }
+
+
+def _subjects(texts: Sequence[str], trees: Sequence[ast.Module]) -> list[str]:
+    """Return the names of the builtins that the tests expect the program to define.
+
+    If the tests use only builtin names, the builtins that every test calls are the functions under
+    test.
+    """
+    if any(not hasattr(builtins, name) for text in texts for name in _free_names(text)):
+        return []
+    called = [
+        {n.func.id for n in _all([tree], ast.Call) if isinstance(n.func, ast.Name)}
+        for tree in trees
+    ]
+    return sorted(set.intersection(*called))
+
+
+def _all(trees: Iterable[ast.AST], kind: type[_Node]) -> list[_Node]:
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, kind)]
+
+
+def _free_names(code: str) -> set[str]:
+    """Return the names that code uses but does not define."""
+    top = symtable.symtable(code, "<tests>", "exec")
+    own = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    looked_up: set[str] = set()
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        looked_up |= {
+            s.get_name()
+            for s in table.get_symbols()
+            if s.is_referenced() and (table is top or s.is_global())
+        }
+    return looked_up - own
+
+
+def _call(name: str, *args: int) -> ast.Call:
+    method = ast.Attribute(ast.Name(RECORD, ast.Load()), name, ast.Load())
+    return ast.Call(method, [ast.Constant(arg) for arg in args], [])
+
+
+def _inside(guard: ast.Call, body: list[ast.stmt]) -> ast.stmt:
+    return ast.With(items=[ast.withitem(context_expr=guard)], body=body)
+
+
+def _settled(tree: ast.Module) -> ast.Module:
+    tree.body = [s for statement in tree.body for s in (ast.Expr(_call("settle")), statement)]
+    return tree
+
+
+def _guarded(body: list[ast.stmt]) -> list[ast.stmt]:
+    new: list[ast.stmt] = []
+    for statement in body:
+        new += [ast.Expr(_call("settle")), _guard(statement)]
+    return new
+
+
+def _guard(statement: ast.stmt) -> ast.stmt:
+    match statement:
+        case ast.Assert():
+            # `assert True` tests nothing. HumanEval uses it as a comment.
+            return statement if _is_constant(statement) else _inside(_call("one"), [statement])
+        case ast.For() if tests := _count_asserts(statement.body):
+            statement.body = [_inside(_call("block", tests), _guarded(statement.body))]
+            statement.orelse = _guarded(statement.orelse)
+        case ast.For() | ast.While() | ast.If():
+            statement.body = _guarded(statement.body)
+            statement.orelse = _guarded(statement.orelse)
+        case ast.With():
+            statement.body = _guarded(statement.body)
+        case ast.Try():
+            statement.body = _guarded(statement.body)
+            statement.orelse = _guarded(statement.orelse)
+            statement.finalbody = _guarded(statement.finalbody)
+            for handler in statement.handlers:
+                handler.body = _guarded(handler.body)
+        case _:
+            pass
+    return statement
+
+
+def _is_constant(statement: ast.Assert) -> bool:
+    return isinstance(statement.test, ast.Constant) and bool(statement.test.value)
+
+
+def _count_asserts(body: Iterable[ast.stmt]) -> int:
+    count = 0
+    for statement in body:
+        if isinstance(statement, ast.Assert):
+            count += not _is_constant(statement)
+        elif not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            children = (c for c in ast.walk(statement) if isinstance(c, ast.Assert))
+            count += sum(not _is_constant(c) for c in children)
+    return count

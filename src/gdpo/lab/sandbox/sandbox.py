@@ -1,0 +1,223 @@
+"""Defines the public class `Sandbox` and a process's default sandbox."""
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Self
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.lab.sandbox._interpreter import PACKAGES
+from gdpo.lab.sandbox._launch import plain
+from gdpo.lab.sandbox._terms import Limits, Outcome, SandboxError, Stdio, Tests, Verdict
+from gdpo.lab.sandbox._workers import Job, Pool, WorkerDied, WorkerHung
+from gdpo.lab.sandbox.backends import find_backend, launcher
+from gdpo.lab.sandbox.plan import fits, plan
+
+logger = logging.getLogger(__name__)
+
+_SPOILING = ("timeout", "memory", "output", "killed", "forbidden")
+"""Bugs after which the worker is replaced, because the program may have affected the worker."""
+_ATTEMPTS = 2
+_USUAL = Limits()
+
+
+class Sandbox:
+    """Runs each program against its tests, in a new confined process that cannot see the tests.
+
+    A sandbox is a context manager. Several threads may call `run` at the same time. After a fork,
+    the child process starts its own workers.
+
+    Args:
+        workers: Number of programs that may run at the same time.
+        backend: Name of a backend (see `describe_backends`), or "auto" for the first backend that
+            works.
+        recycle_after: Number of programs after which a worker is replaced.
+        unsafe: Run programs without isolation. Only the limits and the system call filter apply. A
+            program can then read every file that this user can read, including tests. Use this
+            option only on a disposable machine.
+
+    Raises:
+        ConfigError: If an argument is out of range.
+        SandboxError: If the backend does not work on this machine.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int = 2,
+        backend: str = "auto",
+        recycle_after: int = 500,
+        unsafe: bool = False,
+    ) -> None:
+        for name, value in (("workers", workers), ("recycle_after", recycle_after)):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if unsafe and backend != "auto":
+            raise ConfigError(
+                f"unsafe=True uses no backend, got backend={backend!r}. Remove one of the two"
+            )
+        self._workers = workers
+        self._recycle_after = recycle_after
+        self._lock = threading.Lock()
+        self.backend = "unsafe" if unsafe else find_backend() if backend == "auto" else backend
+        """Name of the backend, or "unsafe" if programs run without isolation."""
+        self._launch = plain if unsafe else launcher(self.backend)
+        if unsafe:
+            logger.warning(
+                "unsafe sandbox: programs run as this user. Only limits and a system call filter "
+                "restrict them. They can read every file that this user can read, and write to "
+                "most. Use unsafe=False unless this machine is disposable"
+            )
+        self._start()
+        _alive.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, source: str, tests: Tests, limits: Limits = _USUAL) -> Verdict:
+        """Run one program against its tests.
+
+        Args:
+            source: Source code of the program. Any text is accepted and gets a verdict.
+            tests: The tests.
+            limits: The limits of the program.
+
+        Raises:
+            DataError: If the tests are invalid, so that no program can pass.
+            ConfigError: If the tests' entry point is not a Python expression.
+            SandboxError: If the sandbox itself failed.
+        """
+        planned, setup, total = plan(tests)
+        job = Job(source, setup, planned, not isinstance(tests, Stdio), fits(tests, limits))
+        words = ""
+        for _ in range(_ATTEMPTS):
+            pool = self._pool_of_this_process()
+            try:
+                return self._verdict(pool, job, total)
+            except WorkerDied as error:
+                words = str(error)
+        raise SandboxError(
+            f"the sandbox's process exited twice without a verdict: {words}. The program is not "
+            f"the cause. Check whether this machine is out of memory or at its process limit"
+        )
+
+    def run_many(
+        self, jobs: Iterable[tuple[str, Tests] | tuple[str, Tests, Limits]]
+    ) -> list[Verdict]:
+        """Run programs, one per worker at a time, and return the verdicts in order."""
+        with ThreadPoolExecutor(self._workers) as threads:
+            return list(threads.map(lambda job: self.run(*job), jobs))
+
+    def close(self) -> None:
+        """Stop all workers. A closed sandbox cannot run programs."""
+        self._finalizer()
+
+    @property
+    def closed(self) -> bool:
+        """True if the sandbox was closed."""
+        return not self._finalizer.alive
+
+    def _verdict(self, pool: Pool, job: Job, total: int) -> Verdict:
+        worker = pool.take()
+        as_it_was, began = False, time.monotonic()
+        try:
+            answer, as_it_was = worker.run(job)
+            as_it_was &= answer.get("bug") not in _SPOILING and worker.jobs < self._recycle_after
+        except WorkerHung as hung:
+            words = "the tests do not finish on the values that the program returned"
+            seconds = time.monotonic() - began
+            return _lost("timeout", total, words, seconds=seconds, by_clock=hung.by_clock)
+        finally:
+            if as_it_was:
+                pool.give_back(worker)
+            else:
+                pool.replace(worker)
+        if "bad" in answer:
+            raise DataError(_invalid_tests(answer["bad"]))
+        return _verdict(answer, total)
+
+    def _start(self) -> None:
+        self._pool = Pool(self._launch, self._workers)
+        self._finalizer = weakref.finalize(self, self._pool.close)
+
+    def _pool_of_this_process(self) -> Pool:
+        with self._lock:
+            if self._pool.pid != os.getpid() and self._finalizer.detach():
+                self._start()
+            return self._pool
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._pool.forget()
+
+
+def _invalid_tests(fault: str) -> str:
+    words = f"{fault}. No program can pass such tests"
+    if "ModuleNotFoundError" not in fault:
+        return f"{words}. Correct the tests"
+    others = ", ".join(PACKAGES)
+    return (
+        f"{words}. Available in the sandbox: Python's standard library and, with the 'code' extra, "
+        f"{others}"
+    )
+
+
+def _verdict(answer: dict[str, Any], total: int) -> Verdict:
+    if answer.get("lost"):
+        logger.warning("a program's answers could not be graded: %s", answer["lost"])
+    if "outcomes" not in answer:
+        return _lost("killed", total, "the program's answers cannot be graded")
+    details = (answer[name] for name in ("bug", "message", "seconds", "by_clock"))
+    return Verdict(tuple(answer["outcomes"]), *details)
+
+
+def _lost(
+    reason: Literal["timeout", "killed"],
+    total: int,
+    message: str,
+    *,
+    seconds: float = 0.0,
+    by_clock: bool = False,
+) -> Verdict:
+    """Return the verdict on a program that made its grader hang or crash."""
+    outcomes: list[Outcome] = [reason] * total
+    return Verdict(tuple(outcomes), reason, message, seconds, by_clock)
+
+
+_default: Sandbox | None = None
+_default_lock = threading.Lock()
+_alive: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+
+
+def default_sandbox() -> Sandbox:
+    """Return this process's shared sandbox, which has one worker and starts on first use.
+
+    Raises:
+        SandboxError: If no backend works on this machine.
+    """
+    global _default
+    with _default_lock:
+        if _default is None or _default.closed:
+            _default = Sandbox(workers=1)
+        return _default
+
+
+def _after_fork() -> None:
+    """Reset the locks and release the workers in a forked child.
+
+    The workers belong to the parent process, and one of its threads may have held a lock.
+    """
+    global _default_lock
+    _default_lock = threading.Lock()
+    for sandbox in _alive:
+        sandbox._forget()  # pyright: ignore[reportPrivateUsage]
+
+
+os.register_at_fork(after_in_child=_after_fork)

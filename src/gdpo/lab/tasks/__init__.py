@@ -1,0 +1,16 @@
+"""Defines tasks, which turn dataset rows into prompts, references and rewards."""
+
+from gdpo.lab.tasks.likeness import near_duplicates
+from gdpo.lab.tasks.rows import load_problems, load_rows
+from gdpo.rewards.task import Problem, Task
+from gdpo.rewards.tasks import TASKS, resolve_task
+
+__all__ = [
+    "TASKS",
+    "Problem",
+    "Task",
+    "load_problems",
+    "load_rows",
+    "near_duplicates",
+    "resolve_task",
+]

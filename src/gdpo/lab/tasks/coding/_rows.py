@@ -1,0 +1,325 @@
+"""Reads rows of coding datasets: the prompt, the tests and, if available, the solution.
+
+Each `…_tests` function takes a row and returns the `tests` of `gdpo.lab.rewards.code` as JSON-like
+data, or raises a DataError with the column's name:
+
+- `mbpp_tests`: MBPP, both editions.
+- `humaneval_tests`: HumanEval and HumanEval+ (see `plus.py`, which also reads MBPP+).
+- `leetcode_tests`: LeetCodeDataset.
+- `input_output_tests`: APPS, TACO.
+- `code_contests_tests`: CodeContests.
+- `ground_truth_tests`: Eurus-2-RL, which contains APPS, TACO, CodeContests and Codeforces in one
+  format.
+
+Helper functions that the tests need are taken from the row if available. If a program could define
+its own `poly`, the program would control how its results are checked.
+
+Time limits in rows are ignored, because they are meant for a single test and for compiled
+languages.
+"""
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gdpo.errors import DataError
+from gdpo.lab.tasks.coding.plus import PLUS_LIMITS, is_plus, mbpp_plus_tests, parsed, plus_check
+from gdpo.lab.tasks.rows import (
+    describe,
+    json_in,
+    messages_at,
+    text_at,
+    texts_in,
+    value_at,
+)
+from gdpo.rewards import Reference
+from gdpo.rewards.task import Problem, Row, without_arrays
+
+TestsOfRow: TypeAlias = dict[str, Any]
+"""The tests in a row: `kind`, and the keys that tests of this kind require."""
+
+_PARTS = ("public_tests", "private_tests", "generated_tests")
+_PYTHON3 = 3
+"""Language code of Python 3 in CodeContests."""
+
+_STREAMS = "The program reads from standard input and writes to standard output."
+_REQUEST = (
+    "Think it through first. Then give the whole program in one block that begins with ```python "
+    "and ends with ```."
+)
+
+
+def mbpp_tests(row: Row) -> TestsOfRow:
+    """Return the tests in an MBPP row. Every assert in `test_list` counts as a test.
+
+    `test_imports` (in the sanitized edition) and `test_setup_code` become the setup. In rows 367
+    and 927, the setup needs a `Node` class that only the reference solution defines, so all other
+    programs fail.
+    """
+    statements = texts_in(row.get("test_list"), "test_list")
+    if not statements:
+        raise DataError("column 'test_list' is empty. It must contain at least one test")
+    for i, statement in enumerate(statements):
+        parsed(statement, f"test_list[{i}]")
+    imports = texts_in(row.get("test_imports") or [], "test_imports")
+    setup = "\n".join([*imports, str(row.get("test_setup_code") or "")]).strip()
+    parsed(setup, "test_setup_code")
+    return {"kind": "asserts", "statements": statements, "setup": setup}
+
+
+def humaneval_tests(row: Row) -> TestsOfRow:
+    """Return the tests in a HumanEval row. Every assert that `check(candidate)` reaches counts.
+
+    The setup is everything in the prompt except the function to be written: imports, and helper
+    functions that some tests use (`poly`, `encode_cyclic`, `encode_shift`).
+    """
+    entry_point, prompt = text_at(row, "entry_point"), text_at(row, "prompt")
+    tree = parsed(prompt, "prompt")
+    beside = [node for node in tree.body if getattr(node, "name", None) != entry_point]
+    if len(beside) == len(tree.body):
+        raise DataError(f"column 'prompt' must contain the start of the function {entry_point!r}")
+    code, setup = _code_at(row, "test", "check"), ast.unparse(ast.Module(beside, []))
+    code = plus_check(code) if is_plus(row) else code
+    return {"kind": "check", "code": code, "entry_point": entry_point, "setup": setup}
+
+
+def leetcode_tests(row: Row) -> TestsOfRow:
+    """Return the tests in a LeetCodeDataset row: the asserts of `check`, with `prompt` as setup."""
+    code, setup = _code_at(row, "test", "check"), text_at(row, "prompt")
+    parsed(setup, "prompt")
+    entry_point = text_at(row, "entry_point")
+    return {"kind": "check", "code": code, "entry_point": entry_point, "setup": setup}
+
+
+def input_output_tests(row: Row) -> TestsOfRow:
+    """Return the tests in an APPS or TACO row.
+
+    `input_output` contains `inputs` and `outputs`, as an object or as JSON text. With `fn_name`,
+    each input is a list of arguments, and each output is the expected return value. The function
+    may be a method of a `Solution` class, as in the starter code of these rows, or a plain
+    function. Three conventions of these rows are converted:
+
+    - If every output of a row is a list with one item, this item is the expected value. The
+      published evaluator accepts both the item and the list. In this package, a function that is
+      meant to return lists with one item would be marked wrong.
+    - If all keys of an object are the digits of integers, the keys are converted to integers,
+      because JSON only has string keys.
+    - If standard input or output is a list of lines, the lines are joined.
+    """
+    return _inputs_outputs(_object_at(row, "input_output"), "input_output")
+
+
+def ground_truth_tests(row: Row) -> TestsOfRow:
+    """Return the tests in an Eurus-2-RL row.
+
+    `reward_model.ground_truth` has the format of `input_output` in APPS.
+    """
+    place = "reward_model.ground_truth"
+    return _inputs_outputs(_object_at(row, "reward_model", "ground_truth"), place)
+
+
+def code_contests_tests(row: Row) -> TestsOfRow:
+    """Return the public, private and generated tests in a CodeContests row, in this order."""
+    cases: list[list[str]] = []
+    for part in _PARTS:
+        if row.get(part) is not None:
+            held = _object_at(row, part)
+            cases += _stdio_cases(held.get("input"), held.get("output"), part)
+    if not cases:
+        raise DataError(
+            f"the row has no tests. Add tests to at least one of the columns {', '.join(_PARTS)}"
+        )
+    return {"kind": "stdio", "cases": cases}
+
+
+def _inputs_outputs(held: Mapping[str, Any], place: str) -> TestsOfRow:
+    stdio = held.get("fn_name") is None
+    read = _stdio_cases if stdio else _call_cases
+    cases = read(held.get("inputs"), held.get("outputs"), place)
+    if not cases:
+        raise DataError(f"column {place!r} has no tests, because 'inputs' is empty. Add a test")
+    if stdio:
+        return {"kind": "stdio", "cases": cases}
+    name = text_at(held, "fn_name")
+    if not name.isidentifier():
+        raise DataError(f"column '{place}.fn_name' must be a function's name, got {name!r}")
+    function = f"Solution().{name} if 'Solution' in globals() else {name}"
+    return {"kind": "calls", "function": function, "cases": cases}
+
+
+def _stdio_cases(inputs: Any, outputs: Any, place: str) -> list[list[str]]:
+    pairs = _paired(inputs, outputs, place)
+    return [[_stream(stdin, place, i), _stream(stdout, place, i)] for i, (stdin, stdout) in pairs]
+
+
+def _stream(value: Any, place: str, index: int) -> str:
+    lines = value if isinstance(value, list) else [value]
+    if not all(isinstance(line, str) for line in lines):
+        raise DataError(
+            f"column {place!r}: inputs and outputs must be strings, or lists of lines, got "
+            f"{describe(value)} in test {index}"
+        )
+    return "\n".join(lines)
+
+
+def _call_cases(inputs: Any, outputs: Any, place: str) -> list[list[Any]]:
+    pairs = _paired(inputs, outputs, place)
+    wrapped = all(isinstance(value, list) and len(value) == 1 for _, (_, value) in pairs)
+    cases: list[list[Any]] = []
+    for i, (arguments, value) in pairs:
+        if not isinstance(arguments, list):
+            raise DataError(
+                f"column {place!r}: with 'fn_name', each input must be a list of arguments, got "
+                f"{describe(arguments)} in test {i}"
+            )
+        given = [_keyed(each) for each in arguments]
+        cases.append([given, _keyed(value[0] if wrapped else value)])
+    return cases
+
+
+def _keyed(value: Any) -> Any:
+    """Convert the keys of an object to integers if every key is an integer as text."""
+    if not isinstance(value, dict):
+        return value
+    whole = bool(value) and all(key.removeprefix("-").isdecimal() for key in value)
+    return {int(key): held for key, held in value.items()} if whole else value
+
+
+def _paired(inputs: Any, outputs: Any, place: str) -> list[tuple[int, tuple[Any, Any]]]:
+    for name, value in (("inputs", inputs), ("outputs", outputs)):
+        if not isinstance(value, list):
+            raise DataError(f"column {place!r}: the {name} must be a list, got {describe(value)}")
+    if len(inputs) != len(outputs):
+        raise DataError(
+            f"column {place!r} has {len(inputs)} inputs but {len(outputs)} outputs. Use one "
+            f"input and one output per test"
+        )
+    return list(enumerate(zip(inputs, outputs, strict=True)))
+
+
+def _object_at(row: Row, *path: str) -> Mapping[str, Any]:
+    """Return the object in a column. The column may also contain the object as JSON text."""
+    place, value = ".".join(path), value_at(row, *path)
+    if isinstance(value, str):
+        value = json_in(value, place)
+    if not isinstance(value, Mapping):
+        raise DataError(
+            f"column {place!r} must contain an object, or an object as JSON text, got "
+            f"{describe(value)}"
+        )
+    return value
+
+
+def _code_at(row: Row, column: str, function: str) -> str:
+    code = text_at(row, column)
+    if not any(getattr(node, "name", None) == function for node in parsed(code, column).body):
+        raise DataError(f"column {column!r} must define the function {function!r}")
+    return code
+
+
+def _mbpp(row: Row) -> str:
+    tests = "\n".join(row["test_list"])
+    task = text_at(row, "text" if row.get("text") is not None else "prompt")
+    return f"{task.strip()}\n\nIt must pass these tests:\n```python\n{tests}\n```"
+
+
+def _humaneval(row: Row) -> str:
+    return f"Complete this Python function:\n```python\n{text_at(row, 'prompt').rstrip()}\n```"
+
+
+def _leetcode(row: Row) -> str:
+    return text_at(row, "query").strip()
+
+
+def _question(row: Row) -> str:
+    starter = row.get("starter_code")
+    begun = isinstance(starter, str) and starter.strip()
+    form = f"Begin with this:\n```python\n{starter}\n```" if begun else _STREAMS
+    return f"{text_at(row, 'question').strip()}\n\n{form}"
+
+
+def _description(row: Row) -> str:
+    return f"{text_at(row, 'description').strip()}\n\n{_STREAMS}"
+
+
+def _first_of_list(row: Row) -> str | None:
+    """Return the first solution in an APPS or TACO row, or None if the row has no solution."""
+    held = row.get("solutions")
+    if isinstance(held, str):
+        held = json_in(held, "solutions") if held.strip() else []
+    programs = held if isinstance(held, list) else []
+    return next((program for program in programs if isinstance(program, str)), None)
+
+
+def _first_in_python(row: Row) -> str | None:
+    """Return the first Python solution in a CodeContests row, or None if there is none."""
+    held = row.get("solutions")
+    if not isinstance(held, Mapping):
+        return None
+    pairs = zip(held.get("language") or (), held.get("solution") or (), strict=False)
+    return next((program for language, program in pairs if language == _PYTHON3), None)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Describes how to detect and read the rows of a dataset."""
+
+    columns: tuple[str, ...]
+    tests: Callable[[Row], TestsOfRow]
+    problem: Callable[[Row], str] | None
+    """Function that returns the problem text. None: the `prompt` column contains chat messages."""
+    solution: Callable[[Row], str | None]
+
+
+_SHAPES = (
+    _Shape(("prompt", "reward_model"), ground_truth_tests, None, lambda _: None),
+    _Shape(("prompt", "test_list", "test"), mbpp_plus_tests, _mbpp, lambda row: row.get("code")),
+    _Shape(("text", "test_list"), mbpp_tests, _mbpp, lambda row: row.get("code")),
+    _Shape(("prompt", "test_list"), mbpp_tests, _mbpp, lambda row: row.get("code")),
+    _Shape(
+        ("query", "prompt", "entry_point", "test"),
+        leetcode_tests,
+        _leetcode,
+        lambda row: row.get("completion"),
+    ),
+    _Shape(
+        ("prompt", "entry_point", "test"),
+        humaneval_tests,
+        _humaneval,
+        lambda row: (
+            f"{row['prompt']}{row['canonical_solution']}"
+            if row.get("canonical_solution") is not None
+            else None
+        ),
+    ),
+    _Shape(("question", "input_output"), input_output_tests, _question, _first_of_list),
+    _Shape(("description", "public_tests"), code_contests_tests, _description, _first_in_python),
+)
+
+COLUMNS = tuple(shape.columns for shape in _SHAPES)
+
+
+def read_row(row: Row) -> Problem:
+    """Return the prompt, the tests and, if the row has one, a solution.
+
+    Raises:
+        DataError: If a value is invalid. The message contains the column's name.
+    """
+    row = without_arrays(row)
+    shape = next(s for s in _SHAPES if all(column in row for column in s.columns))
+    solution = shape.solution(row)
+    if solution is not None and not isinstance(solution, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DataError(f"the row's solution must be a string, got {describe(solution)}")
+    limits = PLUS_LIMITS if is_plus(row) else None
+    reference = {"tests": shape.tests(row), "limits": limits, "solution": solution}
+    if shape.problem is None:
+        return Problem(messages_at(row, "prompt"), reference)
+    prompt = [{"role": "user", "content": f"{shape.problem(row)}\n\n{_REQUEST}"}]
+    return Problem(prompt, reference)
+
+
+def gold_completion(reference: Reference) -> str | None:
+    """Return the row's solution as a completion, or None if the row has no solution."""
+    solution = reference["solution"]
+    return None if solution is None else f"<think>worked out</think>\n```python\n{solution}\n```"

@@ -1,0 +1,429 @@
+"""Reads rows from a local file, or from a dataset on the Hugging Face Hub."""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias, cast
+
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError, DataError, MissingExtraError
+from gdpo.rewards.task import Problem, Row, Task
+
+_ROLES = ("system", "user", "assistant")
+
+_SHOWN = 60
+"""Maximum number of characters of an invalid value that a message shows."""
+
+
+def text_at(row: Mapping[str, Any], *path: str) -> str:
+    """Return the text in a column, or at a key inside the column.
+
+    Args:
+        row: The row.
+        *path: The column, followed by the keys inside the column.
+
+    Raises:
+        DataError: If a key is missing, or the value is not text or is only whitespace.
+    """
+    place, value = ".".join(path), value_at(row, *path)
+    if not isinstance(value, str):
+        raise DataError(f"column {place!r} must contain text, got {describe(value)}")
+    if not value.strip():
+        raise DataError(f"column {place!r} is empty. It must contain text")
+    return value
+
+
+def value_at(row: Mapping[str, Any], *path: str) -> Any:
+    """Return the value in a column or at a key inside it, or None if the last key is missing."""
+    value: Any = row
+    for depth, key in enumerate(path):
+        value = mapping_of(value, ".".join(path[:depth])).get(key)
+    return value
+
+
+def texts_in(value: Any, column: str) -> list[str]:
+    """Return the value if it is a list of strings, or raise a DataError with the column's name."""
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise DataError(f"column {column!r} must contain a list of strings, got {describe(value)}")
+    return value
+
+
+def json_in(text: str, column: str) -> Any:
+    """Parse the JSON text in a column, or raise a DataError with the column's name."""
+    return _parsed(text, f"column {column!r}")
+
+
+def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
+    """Return the chat messages in a column.
+
+    Raises:
+        DataError: If the column does not contain a list of messages, or a message has no role or
+            content.
+    """
+    value = row.get(column)
+    if not isinstance(value, list) or not value:
+        raise DataError(
+            f"column {column!r} must contain a list of messages with role and content, "
+            f"got {describe(value)}"
+        )
+    return [_message(item, f"{column}[{i}]") for i, item in enumerate(value)]
+
+
+def _message(value: Any, place: str) -> dict[str, str]:
+    fields = mapping_of(value, place)
+    role, content = fields.get("role"), fields.get("content")
+    if role not in _ROLES:
+        raise DataError(
+            f"column '{place}.role' must be one of {', '.join(_ROLES)}, got {describe(role)}"
+        )
+    if not isinstance(content, str):
+        raise DataError(f"column '{place}.content' must contain text, got {describe(content)}")
+    return {"role": role, "content": content}
+
+
+def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
+    """Return the value if it is an object, or raise a DataError with the column's name."""
+    if not isinstance(value, Mapping):
+        raise DataError(f"column {place!r} must contain an object, got {describe(value)}")
+    return value
+
+
+def describe(value: Any) -> str:
+    """Describe a value for an error message: "nothing", or the type and the first characters."""
+    if value is None:
+        return "nothing"
+    shown = repr(value)
+    return f"{type(value).__name__} {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}"
+
+
+_TIMEOUT_S = 10
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
+    """Return the error that prevents a connection to the Hub, or None if the Hub responds.
+
+    Args:
+        name: Name of a repository. If the name is not valid, the Hub is not contacted.
+        file: A file that the repository may contain.
+        kind: `model` or `dataset`.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if not _NAME.fullmatch(name):
+        return None
+    try:
+        get_hf_file_metadata(hf_hub_url(name, file, repo_type=kind), timeout=_TIMEOUT_S)
+    except HfHubHTTPError:  # the Hub responded: the file is missing or needs a login
+        return None
+    except Exception as error:  # noqa: BLE001 (network libraries raise many kinds of errors)
+        return error
+    return None
+
+
+@contextmanager
+def from_cache_alone() -> Generator[None]:
+    """Make the Hugging Face libraries use only their local cache, without network access."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+_Placed: TypeAlias = tuple[str, dict[str, Any]]
+"""Location of a row for error messages (such as `rows.jsonl, line 3`), and the row."""
+
+_FILE_ENDINGS = (".csv", ".tsv", ".txt", ".arrow", ".zip", ".gz", ".bz2", ".xz", ".zst", ".yaml")
+"""Other file extensions that mark a source as a file, in addition to the keys of `_READERS`."""
+
+_NAMED = 5
+"""Maximum number of files or rows that a message lists."""
+
+
+def load_rows(
+    source: str | Path, *, subset: str | None = None, split: str = "train", limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows of a file or of a dataset on the Hub.
+
+    Args:
+        source: A file that ends in .jsonl, .jsonl.gz, .json, .json.gz or .parquet, or the name of a
+            dataset on the Hub, such as `openai/gsm8k`. A source that exists as a file or looks like
+            a file name is treated as a file.
+        subset: Configuration of the Hub dataset, such as `main`. Ignored for a file.
+        split: Split of the Hub dataset. Ignored for a file.
+        limit: Read only the first N rows. None: read all rows.
+
+    Raises:
+        ConfigError: If `limit` is below 1.
+        DataError: If the file or dataset does not exist, cannot be read or has no rows.
+        MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
+    """
+    return [row for _, row in _placed_rows(source, subset=subset, split=split, limit=limit)]
+
+
+def load_problems(
+    task: Task,
+    source: str | Path,
+    *,
+    subset: str | None = None,
+    split: str = "train",
+    limit: int | None = None,
+    keep: Callable[[Row], bool] | None = None,
+    weights_column: str | None = None,
+) -> list[Problem]:
+    """Use a task to read the rows of a file or of a dataset on the Hub.
+
+    Args:
+        task: The task that reads the rows.
+        source: File or name of a Hub dataset (see `load_rows`).
+        subset: Configuration of the Hub dataset.
+        split: Split of the Hub dataset.
+        limit: Read only the first N rows. None: read all rows.
+        keep: Function that returns True for the rows to use. All other rows are skipped and do not
+            count towards `limit`. None: use all rows.
+        weights_column: Column with the weights of each row, which become `Problem.weights`. None:
+            no row has weights.
+
+    Raises:
+        ConfigError: If `limit` is below 1.
+        DataError: If the rows cannot be loaded (see `load_rows`), lack a column, or contain a value
+            that is invalid for the task. The message counts the unusable rows and lists the first
+            few.
+        MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
+    """
+    rows = _placed_rows(source, subset=subset, split=split, limit=limit, keep=keep)
+    problems: list[Problem] = []
+    mistakes: list[DataError] = []
+    for place, row in rows:
+        try:
+            problems.append(_problem(task, place, row, weights_column))
+        except DataError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise _all_of(mistakes, source, len(rows)) from mistakes[0]
+    return problems
+
+
+def _all_of(mistakes: Sequence[DataError], source: str | Path, rows: int) -> DataError:
+    """Return one error that counts the unusable rows and lists the first few."""
+    if len(mistakes) == 1:
+        return mistakes[0]
+    named = "".join(f"\n- {mistake}" for mistake in mistakes[:_NAMED])
+    more = f"\n- and {len(mistakes) - _NAMED:,} more" if len(mistakes) > _NAMED else ""
+    return DataError(f"{source}: {len(mistakes):,} of {rows:,} rows cannot be used:{named}{more}")
+
+
+def _problem(task: Task, place: str, row: dict[str, Any], weights_column: str | None) -> Problem:
+    if not any(all(column in row for column in columns) for columns in task.columns):
+        raise DataError(f"{place}: {_lacking(task, row)}")
+    try:
+        problem = task.read_row(row)
+        _check_unicode(problem)
+        weights = None if weights_column is None else _weights_in(row, weights_column)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
+    return replace(problem, weights=weights)
+
+
+def _weights_in(row: Mapping[str, Any], column: str) -> Any:
+    if column not in row:
+        raise DataError(
+            f"weights_column is {column!r}, but the row has no such column: "
+            f"{did_you_mean(column, row)}. Correct the name, or add the column (null keeps the "
+            "configured weights)"
+        )
+    return row[column]
+
+
+def _check_unicode(problem: Problem) -> None:
+    """Raise a DataError if a text contains a lone surrogate.
+
+    JSON can contain half of a character, which can neither be tokenized nor written to a file.
+    """
+    try:
+        json.dumps([problem.prompt, dict(problem.reference)], ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise DataError(
+            f"a text contains {half!r}, which is half a character (a lone surrogate). Write the "
+            "whole character in UTF-8, or remove it"
+        ) from error
+
+
+def _lacking(task: Task, row: Mapping[str, Any]) -> str:
+    """Describe which columns a row lacks, compared with the best-matching accepted set."""
+    nearest = max(task.columns, key=lambda columns: sum(c in row for c in columns) / len(columns))
+    missing = [column for column in nearest if column not in row]
+    allowed = " or ".join(f"({', '.join(columns)})" for columns in task.columns)
+    near = {column: get_close_matches(column, row, n=1) for column in missing}
+    hints = [
+        f"rename {found[0]!r} to {column!r} if they mean the same"
+        for column, found in near.items()
+        if found
+    ]
+    return (
+        f"task {task.name!r} needs column {', '.join(map(repr, missing))}, which is missing. The "
+        f"row has: {', '.join(row) or 'no columns'}. Allowed: {allowed}"
+        + "".join(f"; {hint}" for hint in hints)
+    )
+
+
+def _placed_rows(
+    source: str | Path,
+    *,
+    subset: str | None,
+    split: str,
+    limit: int | None,
+    keep: Callable[[Row], bool] | None = None,
+) -> list[_Placed]:
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit must be at least 1, got {limit}. Omit it to read all rows")
+    if _is_file(source):
+        rows = _file_rows(Path(source).expanduser())
+    else:
+        rows = _numbered(f"dataset {source!r}", _hub_rows(str(source), subset, split))
+    meant = rows if keep is None else (placed for placed in rows if keep(placed[1]))
+    found = list(islice(meant, limit))
+    if not found:
+        raise DataError(f"{source} has no rows" + (" of the requested kind" if keep else ""))
+    return found
+
+
+def _is_file(source: str | Path) -> bool:
+    if isinstance(source, Path):
+        return True
+    path = Path(source).expanduser()
+    endings = (*_READERS, *_FILE_ENDINGS)
+    like_a_path = source.startswith(("/", ".", "~")) or "\\" in source or source.count("/") > 1
+    return path.exists() or source.lower().endswith(endings) or like_a_path
+
+
+def _file_rows(path: Path) -> Iterator[_Placed]:
+    read = next((r for ending, r in _READERS.items() if path.name.lower().endswith(ending)), None)
+    if not path.exists():
+        raise DataError(f"file {path} does not exist; {_nearby(path)}")
+    if path.is_dir():
+        inside = sorted(p.name for p in path.iterdir() if _ends_readably(p))[:_NAMED]
+        shown = ", ".join(inside) or f"it has no file that ends in {', '.join(_READERS)}"
+        raise DataError(f"{path} is a folder. Choose one file in it: {shown}")
+    if read is None:
+        raise DataError(
+            f"{path}: the name of a data file must end in {', '.join(_READERS)}; "
+            f"got {path.suffix or 'no extension'!r}"
+        )
+    try:
+        yield from read(path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not valid UTF-8: {error}. Save it as UTF-8") from error
+
+
+def _ends_readably(path: Path) -> bool:
+    return path.name.lower().endswith(tuple(_READERS))
+
+
+def _nearby(path: Path) -> str:
+    """Describe what the folder of a missing file contains."""
+    if not path.parent.is_dir():
+        return f"the folder {path.parent} does not exist either"
+    names = sorted(p.name for p in path.parent.iterdir() if _ends_readably(p))
+    near = get_close_matches(path.name, names, n=_NAMED, cutoff=0.4) or names[:_NAMED]
+    return f"the folder {path.parent.absolute()} contains {', '.join(near) or 'no data file'}"
+
+
+def _open_text(path: Path) -> TextIO:
+    if path.name.lower().endswith(".gz"):
+        return cast("TextIO", gzip.open(path, "rt", encoding="utf-8-sig"))
+    return path.open(encoding="utf-8-sig")
+
+
+def _parsed(text: str, place: str, hint: str = "") -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place} is not valid JSON: {error}{hint}") from error
+
+
+def _as_row(value: Any, place: str) -> _Placed:
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{place} must be an object that contains the columns, got {describe(value)}"
+        )
+    return place, value
+
+
+def _numbered(name: str, values: Iterable[Any]) -> Iterator[_Placed]:
+    for number, value in enumerate(values, 1):
+        yield _as_row(value, f"{name}, row {number}")
+
+
+def _jsonl_rows(path: Path) -> Iterator[_Placed]:
+    with _open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                place = f"{path}, line {number}"
+                yield _as_row(_parsed(line, place), place)
+
+
+def _json_rows(path: Path) -> Iterator[_Placed]:
+    with _open_text(path) as file:
+        text = file.read()
+    if not text.strip():
+        return
+    hint = ". If the file has one object per line, rename it to end in .jsonl"
+    value = _parsed(text, str(path), hint)
+    if not isinstance(value, list):
+        raise DataError(f"{path} must contain a list of rows, got {describe(value)}{hint}")
+    yield from _numbered(str(path), value)
+
+
+def _parquet_rows(path: Path) -> Iterator[_Placed]:
+    from pyarrow import ArrowException, parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            batches = file.iter_batches(batch_size=256)
+            yield from _numbered(str(path), (row for batch in batches for row in batch.to_pylist()))
+    except ArrowException as error:
+        raise DataError(f"{path} cannot be read as a parquet file: {error}") from error
+
+
+_READERS: dict[str, Callable[[Path], Iterator[_Placed]]] = {
+    ".jsonl": _jsonl_rows,
+    ".jsonl.gz": _jsonl_rows,
+    ".json": _json_rows,
+    ".json.gz": _json_rows,
+    ".parquet": _parquet_rows,
+}
+
+
+def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError("datasets", "train", f"to load {name!r} from the Hub") from error
+    unreachable = why_unreachable(name, "README.md", kind="dataset")
+    try:
+        with from_cache_alone() if unreachable else nullcontext():
+            return datasets.load_dataset(name, subset, split=split)
+    except Exception as error:  # four libraries raise many kinds of errors here
+        why = unreachable or error
+        raise DataError(
+            f"dataset {name!r} (subset {subset or 'default'}, split {split!r}) cannot be loaded "
+            f"from the Hub: {type(why).__name__}: {why}. Check the name, subset and split, and the "
+            f"connection, or use a local file that ends in {', '.join(_READERS)}"
+        ) from error

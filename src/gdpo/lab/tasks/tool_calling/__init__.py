@@ -1,0 +1,93 @@
+"""Defines the tool-calling task of ToolRL: think, then call tools, respond, or both.
+
+A completion consists of `<think>…</think>`, then `<tool_call>…</tool_call>` with one JSON object
+per call, then `<response>…</response>`. The reference answer determines whether a call, a response
+or both are required. The rewards, in order:
+
+- **format** in {0, 1}: the completion has exactly the fields of the reference answer, in the same
+  order, with no text outside them.
+- **correctness** in [-3, 3]: how well the tool names, parameter names and parameter values agree
+  with the calls in the reference answer.
+
+The `tool_calling` task differs from the published code (ToolRL's `rlla.py`) in the points below.
+`tool_calling_compatible` gives exactly the same scores as the published code, and `None` if that
+code raises an exception.
+
+Format:
+
+1. The thinking ends at the first `</think>`, and may contain any tag. In the published code, a
+   required tag inside the thinking gives 0, a tag inside the thinking of the reference answer
+   counts as required, and text between the first and a later `</think>` is accepted.
+2. Any amount of whitespace is allowed around and inside fields. The published code requires one
+   newline between fields, and at least one newline after `<tool_call>` and before `</tool_call>`.
+3. A tag inside a JSON string does not count as a tag. In the published code, such a tag counts, and
+   a required tag gives 0.
+4. A field must have visible content. Spaces, control characters and zero-width characters do not
+   count. In the published code, empty fields get 1.
+5. A field must not contain a tag, and fields that the reference answer does not have are not
+   allowed. The published code counts only the tags of required fields, so a response may contain a
+   `<tool_call>`.
+6. The fields must have the same order and number as in the reference answer. The published code
+   expects exactly one field of each kind, with the calls first.
+
+Correctness:
+
+7. If the reference answer has no call, the reward does not apply (`None`). In the published code,
+   every completion gets 0.
+8. Calls may span several lines, share a line, be separated by blank lines, or form a JSON list. In
+   the published code, such calls get -3.
+9. The calls are read from all closed `<tool_call>` fields after the thinking. If a field is not
+   closed, the calls cannot be parsed. The published code reads the calls after the first
+   `<tool_call>` anywhere, if there is a `</tool_call>` anywhere. Calls inside the thinking
+   therefore count, and calls in a second field are ignored.
+10. Reference calls are matched to the written calls so that the total score is largest. The
+    published code matches the calls greedily, in order.
+11. `true` does not equal 1. In the published code, `True == 1` as in Python. (In both, 1 equals 1.0
+    but not "1".)
+12. Every written call must have a string as its name and an object as its parameters. Otherwise the
+    completion gets -3. The published code checks only calls that happen to be compared.
+13. `NaN` and `Infinity` are not valid JSON. The published code accepts them.
+14. A completion with more than 256 calls, and more calls than the reference answer, gets -3. The
+    published code has no limit, so a completion with a call for every possible value gets nearly
+    the maximum.
+15. If the calls in a reference answer cannot be parsed, loading the rows raises a DataError. In the
+    published code, the run stops at that row.
+16. An object with a duplicate key is rejected, so a call cannot have two names. In the published
+    code, the last of the duplicate keys counts.
+
+Both versions ignore keys other than `name` and `parameters` in a call. Both also ignore digits of a
+number beyond the precision of a float, because a tool would receive the same value.
+
+Both rewards:
+
+17. The completion is used unchanged. The published code first truncates the completion at the turn
+    tokens of Qwen (or Llama) and strips whitespace.
+18. The published code's length reward and schedules are off by default and are not implemented in
+    this package.
+"""
+
+from dataclasses import replace
+
+from gdpo.lab.tasks.tool_calling import _compatible
+from gdpo.lab.tasks.tool_calling._rewards import correctness_reward, format_reward
+from gdpo.lab.tasks.tool_calling._rows import COLUMNS, gold_completion, read_row
+from gdpo.rewards.task import Task
+
+__all__ = ["COMPATIBLE", "TASK", "correctness_reward", "format_reward"]
+
+TASK = Task(
+    name="tool_calling",
+    columns=COLUMNS,
+    read_row=read_row,
+    rewards=(format_reward, correctness_reward),
+    gold_completion=gold_completion,
+    bad_completion="I would rather not say.",
+)
+"""Tool-calling task with rewards that compare the meaning of calls."""
+
+COMPATIBLE = replace(
+    TASK,
+    name="tool_calling_compatible",
+    rewards=(_compatible.format_reward, _compatible.correctness_reward),
+)
+"""Tool-calling task with the published reward values."""

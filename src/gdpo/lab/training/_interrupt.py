@@ -1,0 +1,177 @@
+"""Handles signals that stop training, and tracks whether the work in progress may be dropped."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import FrameType
+
+from gdpo.lab.recipes.batches import processes
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_SAME_PRESS_S = 1.0
+"""Number of seconds within which a second signal counts as the same Ctrl-C.
+
+A process can receive one Ctrl-C both from the terminal and from the launcher.
+"""
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised to drop the work in progress because a stop was requested."""
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """Stores whether a stop was requested, and whether the work in progress may be dropped.
+
+    A signal raises `Stopped` if work may be dropped. An exception from a signal handler can be
+    swallowed (in a `__del__`, or by a bare `except` in a user's reward), so the request is checked
+    again at the end of each part of the work.
+    """
+
+    requested: bool = False
+    begun: bool = False
+    """Whether the run directory exists. Until then, the previous handler receives signals."""
+    may_give_up: bool = True
+    peers: Sequence[int] = field(default=())
+    """Ids of the run's other processes on this machine, which receive SIGTERM."""
+    announce: Callable[[], None] = lambda: None
+    """Function that shows the stop request without a lock, because a signal handler calls it."""
+    since: float = 0.0
+    """Monotonic time of the first signal, in seconds."""
+
+    def allow(self) -> None:
+        """Allow a stop request to drop the work in progress from now on."""
+        self.may_give_up = True
+        self._check()
+
+    def forbid(self) -> None:
+        """Make a stop request wait for the work in progress from now on."""
+        self._check()
+        self.may_give_up = False
+
+    def _check(self) -> None:
+        if self.requested and self.may_give_up:
+            self.may_give_up = False
+            raise Stopped
+
+    def receive(self, number: int, now: float) -> None:
+        """Handle a signal.
+
+        Args:
+            number: SIGINT or SIGTERM.
+            now: Current monotonic time, in seconds.
+
+        Raises:
+            Stopped: If the work in progress may be dropped.
+            KeyboardInterrupt: If this is a second SIGINT.
+        """
+        if not self.requested:
+            self.requested, self.since = True, now
+            for peer in self.peers:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(peer, signal.SIGTERM)
+            self.announce()
+            self._check()
+        elif number == signal.SIGINT and now - self.since >= _SAME_PRESS_S:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def stop_on_signal(request: StopRequest) -> Generator[None]:
+    """Turn SIGINT and SIGTERM into a stop request inside the `with` block.
+
+    SIGTERM is handled because launchers and cluster managers send it before they kill a process. An
+    ignored SIGINT stays ignored. Signals can be handled only in the main thread, so in other
+    threads this function does nothing.
+
+    A launcher sends SIGTERM to all processes as soon as one process has exited. If a process of a
+    distributed run exits before the last step, SIGTERM is therefore ignored after the block, so
+    that the main process can still report which step was saved. The launcher kills processes that
+    do not exit.
+
+    Args:
+        request: The stop request that receives the signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if request.begun:
+            request.receive(number, time.monotonic())
+            return
+        request.requested = True
+        earlier = before[signal.Signals(number)]
+        if callable(earlier):
+            earlier(number, frame)
+        else:
+            raise Stopped
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    caught = [n for n in _SIGNALS if n == signal.SIGTERM or before[n] is not signal.SIG_IGN]
+    for number in caught:
+        signal.signal(number, handle)
+    done = False
+    try:
+        yield
+        done = not request.requested
+    finally:
+        after = dict(before)
+        if request.begun and not done and processes() > 1:
+            after[signal.SIGTERM] = signal.SIG_IGN
+        for number in caught:
+            signal.signal(number, after[number])
+
+
+_POLL_S = 1.0
+
+
+_INIT = 1
+"""Id of the process that becomes the parent of processes whose own parent has exited."""
+
+
+_GONE = "the launcher was killed before the training processes had connected. Start it again"
+
+
+@contextmanager
+def ending_with_the_launcher() -> Generator[None]:
+    """Exit this process if the launcher is killed within the block.
+
+    Training processes connect through their launcher. If the launcher is dead, torch waits for
+    several minutes and handles no signals during this time.
+    """
+    if processes() == 1:
+        yield
+        return
+    found, launcher = threading.Event(), os.getppid()
+
+    def watch() -> None:
+        while not found.wait(_POLL_S):
+            parent = os.getppid()
+            if parent != launcher or (parent == _INIT and not _responds()):
+                os.write(2, f"\ngdpo: {_GONE}\n".encode())
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        found.set()
+
+
+def _responds() -> bool:
+    """Return whether the launcher can be reached. In a container, the launcher may be process 1."""
+    address = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
+    try:
+        socket.create_connection(address, timeout=_POLL_S).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:  # it may only be slow
+        return True
+    return True

@@ -1,0 +1,206 @@
+"""Shows the progress of a training run, as a table on a terminal or as one log line per step."""
+
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gdpo._terminal import Shown
+from gdpo.lab.runs.summary import duration, number
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_TREND_WIDTH = 24
+_RECENT = 20
+"""Number of most recent steps from which the remaining time is estimated."""
+
+STOPPING = "stopping and saving the last finished step. Press Ctrl-C again to stop without saving"
+
+
+@dataclass(slots=True)
+class RunView:
+    """Stores the state of a training run that the display shows."""
+
+    name: str
+    rewards: Sequence[tuple[str, float]]
+    """Name and weight of each reward."""
+    total_steps: int
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Metrics logged so far, with one row per step."""
+    note: str = ""
+    scoring: str = ""
+    """Text that shows the progress of scoring a batch. Empty if scoring is fast or finished."""
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def step(self) -> int:
+        """Return the number of finished steps."""
+        return int(self.rows[-1]["step"]) if self.rows else 0
+
+    def newest(self, key: str) -> float | None:
+        """Return the latest logged value of a metric, or None if there is no finite value.
+
+        If several steps train on one generation, only the first of these steps has rollout metrics.
+        """
+        return next((number(row, key) for row in reversed(self.rows) if key in row), None)
+
+    def seconds_left(self) -> float | None:
+        """Return the remaining time, estimated from recent steps. None: no step is finished."""
+        times = [
+            time for row in self.rows[-_RECENT:] if (time := number(row, "step_time")) is not None
+        ]
+        return sum(times) / len(times) * (self.total_steps - self.step) if times else None
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """Stores the two functions that update the display."""
+
+    update: Callable[[], None]
+    """Function that shows the step that was added to the view."""
+    stopping: Callable[[], None]
+    """Function that shows the stop request without a lock, because a signal handler calls it."""
+
+
+def _nothing() -> None:
+    """Do nothing, because there is no console."""
+
+
+@contextmanager
+def show(view: RunView, console: Console | None) -> Generator[Display]:
+    """Show a run inside the `with` block.
+
+    A terminal shows a progress bar and a table that are updated in place. A log or a pipe receives
+    one line per step.
+
+    Args:
+        view: The state to show. The training loop adds rows to this state.
+        console: The console to print to. None: nothing is shown.
+    """
+    if console is None:
+        yield Display(_nothing, _nothing)
+    elif console.is_terminal:
+        with Live(
+            console=console, get_renderable=lambda: Shown(dashboard(view)), refresh_per_second=2
+        ) as live:
+            yield Display(live.refresh, lambda: setattr(view, "note", STOPPING))
+    else:
+        yield Display(
+            lambda: console.print(Text(one_line(view)), soft_wrap=True),
+            lambda: _write_to_stderr(STOPPING),
+        )
+
+
+def _write_to_stderr(text: str) -> None:
+    """Write to file descriptor 2, because Python's stream may be in use when a signal arrives."""
+    os.write(2, f"\n{text}\n".encode())
+
+
+def dashboard(view: RunView) -> RenderableType:
+    """Return the progress bar, one line per reward, and the other metrics."""
+    parts: list[RenderableType] = [_bar(view), _reward_table(view)]
+    if view.rows:
+        parts.append(Text(_rest(view), style="dim"))
+    if view.scoring:
+        parts.append(Text(view.scoring, style="dim"))
+    if view.note:
+        parts.append(Text(view.note, style="yellow"))
+    return Group(*parts)
+
+
+def one_line(view: RunView) -> str:
+    """Return the metrics of the newest step as one line of text."""
+    rewards = " | ".join(
+        f"{name} {_figure(view.newest(f'rewards/{name}/mean'))}, "
+        f"zero variance in {_percent(view.newest(f'rewards/{name}/zero_variance_groups'))}, "
+        f"influence share {_percent(view.newest(f'rewards/{name}/influence_share'))}"
+        for name, _ in view.rewards
+    )
+    left = view.seconds_left()
+    remaining = (
+        f" | {duration(left)} left" if left is not None and view.step < view.total_steps else ""
+    )
+    return f"step {view.step}/{view.total_steps} | {rewards} | {_rest(view)}{remaining}"
+
+
+def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
+    """Return a line of block characters that plots the values, with the newest on the right.
+
+    >>> trend([0, 1, 2, 3], width=4)
+    '▁▃▆█'
+    """
+    if not values:
+        return ""
+    width = min(width, len(values))
+    edges = [round(i * len(values) / width) for i in range(width + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)
+
+
+def _bar(view: RunView) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    left = view.seconds_left()
+    grid.add_row(
+        Text(view.name, style="bold"),
+        ProgressBar(total=view.total_steps, completed=view.step, width=40),
+        f"step {view.step} of {view.total_steps}",
+        Text(f"{duration(time.monotonic() - view.started)} elapsed", style="dim"),
+        Text("" if left is None else f"{duration(left)} left", style="dim"),
+    )
+    return grid
+
+
+def _reward_table(view: RunView) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("reward", style="cyan")
+    for heading in ("weight", "mean"):
+        table.add_column(heading, justify="right")
+    table.add_column("trend", width=_TREND_WIDTH)
+    for heading in ("zero-variance groups", "influence share"):
+        table.add_column(heading, justify="right")
+    for name, weight in view.rewards:
+        means = [v for past in view.rows if (v := number(past, f"rewards/{name}/mean")) is not None]
+        table.add_row(
+            escape(name),
+            f"{_now(view.newest(f'rewards/{name}/weight'), weight):.3g}",
+            _figure(view.newest(f"rewards/{name}/mean")),
+            trend(means),
+            _percent(view.newest(f"rewards/{name}/zero_variance_groups")),
+            _percent(view.newest(f"rewards/{name}/influence_share")),
+        )
+    return table
+
+
+def _now(newest: float | None, given: float) -> float:
+    return given if newest is None else newest
+
+
+def _rest(view: RunView) -> str:
+    parts = [
+        f"{_figure(view.newest('completions/mean_length'), 0)} tokens per response, "
+        f"{_percent(view.newest('completions/clipped_ratio'))} truncated",
+        f"gradient {_figure(view.newest('grad_norm'))}",
+        f"learning rate {view.newest('learning_rate') or 0:.2g}",
+        f"{_figure(view.newest('step_time'), 1)} s per step",
+    ]
+    return " · ".join(parts)
+
+
+def _figure(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    # Adding 0 turns -0 into 0: a watched reward has a share of nearly 0, with either sign.
+    return "–" if share is None else f"{round(100 * share, 0) + 0.0:.0f} %"

@@ -1,0 +1,299 @@
+"""Checks every reward on good, bad and unusual responses before training."""
+
+import logging
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isnan, nan
+
+from gdpo.errors import GdpoError, RewardError
+from gdpo.lab.tasks import Problem, Task
+from gdpo.rewards import Reward, Scorer, Scores
+from gdpo.rewards.unchanging import has_changed, unchanging
+from gdpo.rewards.weights_column import applies
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 10.0
+"""Number of seconds after which a warning reports a running reward that has no deadline."""
+
+_ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
+"""Unusual completions. Every reward must return a valid value for each of these completions."""
+
+_ODD_COUNTS = (0, 1, 7, 512, 1_000_000)
+"""Token counts for checking rewards that score the number of tokens."""
+
+_ODD_ROWS = 8
+"""Number of rows that each unusual completion is combined with."""
+
+_CHANGE_ROWS = 2
+"""Number of rows for checking that a reward does not change its reference."""
+
+_TOLERATED = 0.05
+"""Share of rows whose reference answer may score below the maximum. Published datasets contain
+errors."""
+
+_NAMED = 5
+"""Maximum number of rows that a message lists."""
+
+_SHOWN = 100
+"""Maximum number of characters of a reference answer that a finding shows."""
+
+_ASKED_ROWS = 2
+"""Number of rows for checking an asynchronous reward. Each call to a service may cost money."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFinding:
+    """Stores the result of checking one reward, or all rewards together."""
+
+    text: str
+    doubtful: bool = False
+    """Whether the result is allowed but probably unintended."""
+    mistake: GdpoError | None = None
+
+
+def check_rewards(
+    task: Task, scorer: Scorer, problems: Sequence[Problem]
+) -> Iterator[RewardFinding]:
+    """Yield findings about the rewards' requirements, each reward, and the bad response.
+
+    A reward of the task may score below its maximum on the reference answers of at most 5 % of the
+    rows. The finding lists these rows. A user's own reward need not reach its maximum (for example,
+    if brevity is rewarded and the reference answer is long), but a reward that never reaches its
+    maximum is reported. No reward may raise an error, return a value that is not a number in its
+    range, exceed its deadline, or change its reference (not tried if the reward calls a service).
+
+    Args:
+        task: The task, which provides reference answers and a bad response.
+        scorer: The scorer of the recipe's rewards. Failures must be returned as missing values.
+        problems: The rows to score.
+    """
+    missing: set[str] = set()
+    for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
+        try:
+            yield RewardFinding(need())
+        except GdpoError as error:
+            missing |= {r.name for r in scorer.rewards if r.needs is need}
+            yield RewardFinding(str(error), mistake=error)
+    with Scorer([_strict(reward) for reward in scorer.rewards], workers=1) as strict:
+        for reward, watched in zip(scorer.rewards, strict.rewards, strict=True):
+            if reward.name not in missing:
+                try:
+                    with _named_if_long(reward, scorer):
+                        finding = _check_one(task, reward, scorer, problems)
+                    if watched is not reward:
+                        _refuse_change(task, watched, strict, problems[:_CHANGE_ROWS])
+                    yield finding
+                except RewardError as error:
+                    yield RewardFinding(str(error), mistake=error)
+    own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
+    if own:
+        yield _check_bad_response(task, own, scorer, problems)
+
+
+def _strict(reward: Reward) -> Reward:
+    return reward if reward.asks_elsewhere else unchanging(reward)
+
+
+def _refuse_change(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> None:
+    tried = [(s, gold_of(task, s, n) or "") for n, s in enumerate(problems, 1)]
+    tried += [(problem, text) for problem in problems[:1] for text in _texts(task)]
+    references = [problem.reference for problem, _ in tried]
+    completions, counts = [text for _, text in tried], [len(text) for _, text in tried]
+    scores = scorer.score(completions, references, num_tokens=counts, only=[reward])
+    if has_changed(scores):
+        raise RewardError(
+            f"reward {reward.name!r} changes its reference: change a copy of it instead "
+            "(copy.deepcopy(reference))"
+        )
+
+
+@contextmanager
+def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
+    """Warn if a reward takes a long time. The warning shows the progress or suggests a deadline."""
+    so_far = ""
+    shown = scorer.progress
+
+    def note(done: int, count: int) -> None:
+        nonlocal so_far
+        so_far = f": {done:,} of {count:,} responses are scored"
+        shown(done, count)
+
+    def warn() -> None:
+        hangs = ". If the reward hangs, set a deadline: Reward(..., deadline=5)"
+        logger.warning(
+            f"reward {reward.name!r} is still running after {_PATIENCE_S:g} s{so_far or hangs}"
+        )
+
+    timer = threading.Timer(_PATIENCE_S, warn)
+    timer.daemon = True
+    if reward.deadline is None and not reward.asks_elsewhere:
+        timer.start()
+    scorer.progress = note
+    try:
+        yield
+    finally:
+        timer.cancel()
+        scorer.progress = shown
+
+
+def _check_one(
+    task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]
+) -> RewardFinding:
+    if problems and not any(applies(problem.weights, reward.name) for problem in problems):
+        return RewardFinding(
+            f"reward {reward.name}: not tested, because it applies to none of the tried rows "
+            f"({len(problems):,})",
+            doubtful=True,
+        )
+    if reward.of == "tokens":
+        return _check_counts(reward, scorer, problems)
+    if reward.asks_elsewhere:
+        problems = problems[:_ASKED_ROWS]
+    golds = [(n, s, gold_of(task, s, n)) for n, s in enumerate(problems, 1)]
+    known = [(n, s, gold) for n, s, gold in golds if gold is not None]
+    scores = scorer.score(
+        [gold for *_, gold in known], [s.reference for _, s, _ in known], only=[reward]
+    )
+    _refuse_failure(reward, scores, [f"the reference answer of row {n}" for n, *_ in known])
+    values: list[float] = [
+        value if applies(s.weights, reward.name) else nan
+        for (_, s, _), value in zip(known, scores.values[:, 0].tolist(), strict=True)
+    ]
+    of_task = task.reward(reward.name) is reward
+    short = [
+        (n, gold, value)
+        for (n, _, gold), value in zip(known, values, strict=True)
+        if of_task and not isnan(value) and value != reward.high
+    ]
+    if len(short) > _TOLERATED * len(known):
+        _refuse_short(reward, short)
+    odd = [(n, s, t) for n, s in enumerate(problems[:_ODD_ROWS], 1) for t in _texts(task)]
+    scores = scorer.score([t for _, _, t in odd], [s.reference for _, s, _ in odd], only=[reward])
+    _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
+    tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
+    if known and not any(applies(s.weights, reward.name) for _, s, _ in known):
+        return RewardFinding(
+            f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: not tested on reference "
+            f"answers, because it applies to none of the rows that have one ({len(known):,})"
+        )
+    return _summary(reward, tried, len(problems), [n for n, *_ in short])
+
+
+def _summary(
+    reward: Reward, tried: Sequence[tuple[str, float]], rows: int, short: Sequence[int]
+) -> RewardFinding:
+    text = f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: "
+    values = [value for _, value in tried]
+    if not values:
+        return RewardFinding(f"{text}no row has a reference answer to score", doubtful=True)
+    if all(map(isnan, values)):
+        return RewardFinding(
+            f"{text}it returned None on every row. Is a `return` missing?", doubtful=True
+        )
+    applies = sum(not isnan(value) for value in values)
+    reached = values.count(reward.high)
+    text += f"reaches its maximum on {reached:,} of {applies:,} reference answers"
+    if len(values) < rows:
+        text += f" ({rows - len(values):,} of {rows:,} rows have no reference answer)"
+    elif applies < rows:
+        text += f" (it applies to {applies:,} of {rows:,} rows)"
+    if not reached:
+        text += _never(tried)
+    if short:
+        named = ", ".join(map(str, short[:_NAMED])) + (", …" if len(short) > _NAMED else "")
+        text += f"; not on row {named}. Remove rows that no response can solve"
+    return RewardFinding(text, doubtful=reached == 0 or bool(short))
+
+
+def _never(tried: Sequence[tuple[str, float]]) -> str:
+    gold, value = next((gold, value) for gold, value in tried if not isnan(value))
+    return (
+        f". The first, {gold[:_SHOWN]!r}, scores {value:g}. Check that the reward looks for "
+        "the answer where the task writes it (see the reward's options, such as `extract`)"
+    )
+
+
+def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> RewardFinding:
+    tried = [(problem, count) for problem in problems[:_ODD_ROWS] for count in _ODD_COUNTS]
+    scores = scorer.score(
+        [""] * len(tried),
+        [problem.reference for problem, _ in tried],
+        num_tokens=[count for _, count in tried],
+        only=[reward],
+    )
+    _refuse_failure(reward, scores, [f"{count:,} tokens" for _, count in tried])
+    values = ", ".join(
+        f"{count:,}: {value:g}"
+        for count, value in zip(_ODD_COUNTS, scores.values[:, 0].tolist(), strict=False)
+    )
+    return RewardFinding(
+        f"reward {reward.name} in [{reward.low:g}, {reward.high:g}], by number of tokens: {values}"
+    )
+
+
+def _check_bad_response(
+    task: Task, rewards: Sequence[Reward], scorer: Scorer, problems: Sequence[Problem]
+) -> RewardFinding:
+    judged = [r for r in rewards if r.of == "text" and not r.asks_elsewhere]
+    bad = [task.bad_completion] * len(problems)
+    values = scorer.score(bad, [problem.reference for problem in problems], only=judged).values
+    for number, (problem, row) in enumerate(zip(problems, values.tolist(), strict=True), 1):
+        pairs = [
+            (reward, value)
+            for reward, value in zip(judged, row, strict=True)
+            if applies(problem.weights, reward.name) and not isnan(value)
+        ]
+        if pairs and all(value == reward.high for reward, value in pairs):
+            text = (
+                f"row {number}: a bad response ({task.bad_completion[:60]!r}) gets the maximum of "
+                f"every reward that applies ({', '.join(reward.name for reward, _ in pairs)})"
+            )
+            if len(rewards) == len(task.rewards):
+                text += ". Correct the rewards, or the task's bad_completion"
+                return RewardFinding(text, mistake=RewardError(text))
+            return RewardFinding(
+                f"{text}. Only a reward that the recipe leaves out may recognize it as bad",
+                doubtful=True,
+            )
+    return RewardFinding("rewards: a bad response scores below the maximum on every row")
+
+
+def _refuse_short(reward: Reward, short: Sequence[tuple[int, str, float]]) -> None:
+    number, gold, value = short[0]
+    more = f" {len(short) - 1:,} more rows score too low as well." if len(short) > 1 else ""
+    raise RewardError(
+        f"reward {reward.name!r}: the reference answer of row {number} scores {value:g}, not the "
+        f"maximum {reward.high:g}: {gold[:200]!r}.{more} Correct the row's answer or the reward"
+    )
+
+
+def _refuse_failure(reward: Reward, scores: Scores, where: Sequence[str]) -> None:
+    if scores.failures:
+        first = scores.failures[0]
+        raise RewardError(
+            f"reward {reward.name!r} failed on {where[first.index]}: {first.kind}: "
+            f"{first.message}. For any completion, a reward must return a number in "
+            f"[{reward.low:g}, {reward.high:g}], or None if the reward does not apply"
+        )
+
+
+def _texts(task: Task) -> tuple[str, ...]:
+    return (*_ODD, task.bad_completion)
+
+
+def gold_of(task: Task, problem: Problem, number: int) -> str | None:
+    """Return the reference answer of a row as a completion, or None if the row has none.
+
+    Raises:
+        RewardError: If the task's function raises an error.
+    """
+    try:
+        return task.gold_completion(problem.reference)
+    except Exception as error:
+        raise RewardError(
+            f"task {task.name!r}: gold_completion failed on row {number}: "
+            f"{type(error).__name__}: {error}"
+        ) from error

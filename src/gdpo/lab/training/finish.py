@@ -1,0 +1,185 @@
+"""Writes the results of a finished run: the model and the README."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gdpo._files import write_whole
+from gdpo._text import capitalized
+from gdpo.diagnostics import Diagnosis, diagnose
+from gdpo.diagnostics.diagnosis import Severity
+from gdpo.lab.recipes.recipe import Recipe
+from gdpo.lab.runs.checkpoints import LIST, Checkpoint, best_checkpoint
+from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.environment import now
+from gdpo.lab.runs.summary import RewardChange, number, readme, reward_changes
+from gdpo.lab.training.preflight import Job
+from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
+
+_NO_SIGNAL = (
+    "nothing was learned: in every step, all samples of a group got the same rewards. Use a "
+    "stronger or warm-started model, more samples per prompt, longer completions or easier rows"
+)
+
+_LAST = 10
+"""Number of steps at the end of a run that are diagnosed together."""
+
+_WEIGHTS = (".safetensors", ".bin")
+_MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
+_NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
+"""Checkpoint files that have the extension of a model file but do not belong to the model."""
+
+
+def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
+    """Write the model and the README of a run, if its last step is finished.
+
+    Returns:
+        Notes for the user, for example about a model that was not written.
+    """
+    last = run.last_checkpoint()
+    if last is None or last.step < job.batches.total_steps:
+        return ()
+    run.tidy()
+    notes: list[str] = []
+    if not _publish_model(job, run, last):
+        notes.append(
+            f"{last.path} has no complete weights (they may be sharded), so {run.model} was "
+            "not written"
+        )
+    changes, rows = changes_so_far(job, run), run.read_metrics()
+    if rows and not any(_has_signal(row) for row in rows):
+        notes.append(_NO_SIGNAL)
+    diagnosis = _diagnose_the_end(job, run, last.step)
+    if diagnosis is not None:
+        warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
+        notes += [f"warning: {f.message}. {capitalized(f.remedy)}" for f in warnings]
+    facts = {"finished": now(), "steps": last.step}
+    text = readme(
+        job.recipe,
+        run.read_environment() | facts,
+        changes,
+        steps=last.step,
+        diagnosis=diagnosis,
+    )
+    write_whole(run.readme, text)
+    run.update_environment(**facts)  # last, because it marks the run as finished
+    return tuple(notes)
+
+
+def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | None:
+    """Diagnose the last steps from their rollouts. None: no rollout was trained on."""
+    files = [rollout_file(run.rollouts, step) for step in range(max(1, last - _LAST + 1), last + 1)]
+    records = [rollout for file in files if file.exists() for rollout in read_rollouts(file)]
+    rollouts = [rollout for rollout in records if rollout.trained]
+    if not rollouts:
+        return None
+    arrays = reward_arrays(rollouts)
+    low, high = job.resolved.ranges
+    return diagnose(
+        arrays.rewards,
+        arrays.weights,
+        arrays.names,
+        estimator=job.recipe.advantage,
+        advantages=arrays.advantages,
+        low=low,
+        high=high,
+    )
+
+
+def _has_signal(row: Mapping[str, Any]) -> bool:
+    """Return whether any group of this step had samples with different rewards."""
+    constant = number(row, "frac_reward_zero_std")
+    return constant is not None and constant < 1
+
+
+def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
+    """Return the start and end of each reward over the logged steps."""
+    return reward_changes(run.read_metrics(), job.resolved.rewards, job.resolved.weights)
+
+
+def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
+    """Write `model/` from a checkpoint, completely or not at all.
+
+    The files are hard links if the file system supports links, because a model may be many
+    gigabytes in size. A LoRA adapter is merged into its base model.
+
+    Returns:
+        Whether the checkpoint has weights.
+    """
+    checkpoint = _best_or(last, job)
+    files = [
+        file
+        for file in checkpoint.iterdir()
+        if file.suffix in _MODEL_ENDINGS and file.name not in _NO_MODEL
+    ]
+    if not any(file.suffix in _WEIGHTS for file in files):
+        return False
+    with model_being_made(run, [file for file in files if file.name not in ADAPTER]) as folder:
+        if job.recipe.lora is not None:
+            merge_adapter(job.recipe, job.model.source, checkpoint, folder)
+    return True
+
+
+@contextmanager
+def model_being_made(run: RunDirectory, files: Iterable[Path]) -> Generator[Path]:
+    """Yield a folder with these files, which becomes the run's `model/` at the end of the block."""
+    partial = Path(tempfile.mkdtemp(prefix=".model.", dir=run.path))
+    try:
+        for file in files:
+            _link_or_copy(file, partial / file.name)
+        yield partial
+        partial.chmod(0o755)
+        shutil.rmtree(run.model, ignore_errors=True)
+        partial.rename(run.model)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _link_or_copy(file: Path, place: Path) -> None:
+    try:
+        os.link(file, place)
+    except OSError:
+        shutil.copy2(file, place)
+
+
+def _best_or(last: Checkpoint, job: Job) -> Path:
+    """Return the best checkpoint if the recipe sets `load_best_model_at_end`, else the last."""
+    if not job.config.load_best_model_at_end:
+        return last.path
+    # Compare names only, because the run may have been moved since the path was saved.
+    best = last.path.parent / Path(best_checkpoint(last.path) or last.path).name
+    return best if best.is_dir() else last.path
+
+
+ADAPTER = ("adapter_model.safetensors", "adapter_model.bin", "adapter_config.json")
+"""Adapter files in a checkpoint."""
+
+
+_OF_TRAINING = ("device_map", "quantization_config")
+"""Options for loading a model that apply only to training. Adapters are merged on the CPU."""
+
+
+def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> None:
+    """Merge an adapter into its base model and save the result in the dtype used for training.
+
+    Args:
+        recipe: The recipe, which contains the options for loading the base model.
+        base: Name or folder of the base model, as for `from_pretrained`.
+        adapter: Folder of a checkpoint.
+        folder: Folder to save the model to.
+    """
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    given = recipe.trainer.get("model_init_kwargs") or {}
+    options = {key: value for key, value in given.items() if key not in _OF_TRAINING}
+    if recipe.trainer.get("trust_remote_code"):
+        options["trust_remote_code"] = True
+    # float32 is TRL's default.
+    model: Any = AutoModelForCausalLM.from_pretrained(base, **{"dtype": "float32", **options})
+    merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    merged.save_pretrained(folder)

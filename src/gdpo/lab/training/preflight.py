@@ -1,0 +1,362 @@
+"""Checks everything about a run that can be checked without training.
+
+`gdpo check` prints the results, and `train` runs the same checks before it loads the model.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError
+from gdpo.lab.recipes.batches import BatchPlan, plan_batches, sharing
+from gdpo.lab.recipes.data import Rows, check_weights, read_data
+from gdpo.lab.recipes.models import (
+    PROMPTS_MEASURED,
+    SMOLLM2,
+    LocatedModel,
+    Tokenizer,
+    context_length,
+    load_tokenizer,
+    locate_model,
+    longest_prompt,
+    make_ready,
+    prompt_lengths,
+)
+from gdpo.lab.recipes.recipe import DataConfig, Recipe
+from gdpo.lab.recipes.resolve import Resolved, resolve
+from gdpo.lab.recipes.trainer_fields import build_config
+from gdpo.lab.runs.directory import RunDirectory, refuse_runs_dir
+from gdpo.lab.tasks import Problem, Task
+from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training._reward_checks import check_rewards
+from gdpo.rewards.weights_column import applies
+
+if TYPE_CHECKING:
+    from gdpo.integrations.trl import GDPOConfig
+
+T = TypeVar("T")
+
+
+class Verdict(Enum):
+    """Defines the results of a check. The value is the mark that is printed before the text."""
+
+    FINE = "✓"
+    NOTE = "!"
+    """The run can start, but the user should read the text."""
+    WRONG = "✗"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Stores the verdict and the text of one check, which is printed as one line."""
+
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Stores the checked inputs of a training run. The model is not loaded yet."""
+
+    resolved: Resolved
+    problems: Sequence[Problem]
+    eval_problems: Sequence[Problem] | None
+    config: "GDPOConfig"
+    batches: BatchPlan
+    model: LocatedModel
+    tokenizer: Tokenizer | None
+    """The tokenizer. None: the tokenizer belongs to a model that is converted on first use."""
+    left_out: str | None = None
+    """A sentence about the rows left out of the training data. None: no row was left out."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """Return the recipe in `resolved`."""
+        return self.resolved.recipe
+
+
+RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[Finding]]
+"""Function that performs an additional check on the task and the training rows."""
+
+
+def check(
+    recipe: Recipe | Resolved, *, rows: int | None = None, also: RowCheck | None = None
+) -> list[Finding]:
+    """Check data, rewards, trainer, batches and model, and return all findings.
+
+    Args:
+        recipe: A recipe whose keys and types have been checked, for example by `read_recipe`.
+        rows: Number of rows to score the rewards on. None: all rows.
+        also: An additional check of the training rows. None: no additional check.
+
+    Raises:
+        ConfigError: If the recipe refers to something that does not exist, or if an option is
+            invalid.
+        MissingExtraError: If the task needs a package that is not installed.
+    """
+    inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
+    with quiet():
+        inspection.run()
+    return inspection.findings
+
+
+def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
+    """Run the same checks as `check`. Return the job, or raise the first error.
+
+    Args:
+        resolved: The recipe with its task, rewards, gates and estimator.
+        rows: Number of rows to score the rewards on. None: all rows.
+
+    Raises:
+        GdpoError: If a check fails.
+    """
+    with quiet():
+        job = _Inspection(resolved, rows, None, stop_at_first=True).run()
+    assert job is not None, (
+        "an inspection that stops at the first error either raises or returns a job"
+    )
+    return job
+
+
+class _Inspection:
+    """Runs the checks for one recipe, starting with the cheapest checks."""
+
+    def __init__(
+        self, resolved: Resolved, rows: int | None, also: RowCheck | None, *, stop_at_first: bool
+    ) -> None:
+        self.resolved = resolved
+        self.recipe = resolved.recipe
+        self.rows = rows
+        self.also = also
+        self.stop_at_first = stop_at_first
+        self.findings: list[Finding] = []
+
+    def run(self) -> Job | None:
+        recipe, task = self.recipe, self.resolved.task
+        self._describe_recipe()
+        self._attempt(self._describe_lora)
+        self._attempt(self._find_place)
+        config = self._attempt(self._trainer)
+        model = self._attempt(self._locate)
+        tokenizer = None if model is None else self._attempt(lambda: self._tokenizer(model))
+        loaded = self._attempt(lambda: self._load(task, recipe.data, "data", tokenizer))
+        problems = None if loaded is None else loaded.problems
+        eval_data = recipe.eval_data
+        eval_problems = (
+            None
+            if eval_data is None
+            else self._attempt(lambda: self._load(task, eval_data, "eval_data", tokenizer).problems)
+        )
+        if loaded is not None and self.also is not None:
+            self.findings += self._attempt(lambda: self._look(task, loaded)) or ()
+        for some in (problems, eval_problems):
+            if some is not None:
+                self._check_rewards(task, some)
+        batches = (
+            None
+            if problems is None or config is None
+            else self._attempt(lambda: self._batches(config, len(problems)))
+        )
+        if model is not None and tokenizer is not None and problems is not None:
+            self._attempt(lambda: self._measure_prompts(model, tokenizer, problems, config))
+        if problems is None or config is None or batches is None or model is None:
+            return None
+        return Job(
+            self.resolved,
+            problems,
+            eval_problems,
+            config,
+            batches,
+            model,
+            tokenizer,
+            loaded.left_out if loaded else None,
+        )
+
+    def _attempt(self, step: Callable[[], T]) -> T | None:
+        try:
+            return step()
+        except GdpoError as error:
+            if self.stop_at_first:
+                raise
+            self._add(Verdict.WRONG, str(error))
+            return None
+
+    def _add(self, verdict: Verdict, text: str) -> None:
+        self.findings.append(Finding(verdict, text))
+
+    def _fine(self, text: str) -> None:
+        self._add(Verdict.FINE, text)
+
+    def _describe_recipe(self) -> None:
+        recipe = self.recipe
+        rewards = ", ".join(f"{each.name} × {each.weight_in_words}" for each in recipe.rewards)
+        if recipe.influence is not None:
+            shares = ", ".join(f"{name} {share:g}" for name, share in recipe.influence.items())
+            rewards = f"with requested influence {shares}"
+        self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
+
+    def _describe_lora(self) -> None:
+        lora = self.recipe.lora
+        if lora is None:
+            return
+        if find_spec("peft") is None:
+            raise MissingExtraError("peft", "lora", "to train with LoRA")
+        where = lora.target_modules
+        modules = where if isinstance(where, str) else ", ".join(where)
+        self._fine(
+            f"LoRA: r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout:g}, modules {modules}"
+        )
+
+    def _find_place(self) -> None:
+        run = RunDirectory(self.recipe.run_dir)
+        if run.exists:
+            self._add(
+                Verdict.NOTE,
+                f"run directory: {run.path} already exists. Resume the run with gdpo train "
+                "--resume, or give the new run another name with --set name=...",
+            )
+        else:
+            refuse_runs_dir(self.recipe)
+            self._fine(f"run directory: {run.path} is free")
+
+    def _load(self, task: Task, data: DataConfig, key: str, tokenizer: Tokenizer | None) -> Rows:
+        try:
+            rows = read_data(task, data)
+        except DataError as error:
+            raise DataError(f"{self.recipe.place(key, 'source')}: {error}") from error
+        counted = self._weights_counted(rows, data)
+        if data.max_prompt_length is not None and tokenizer is not None:
+            lengths = prompt_lengths(tokenizer, rows.problems, self.recipe)
+            rows = rows.no_longer_than(data.max_prompt_length, lengths)
+            if not rows.problems:
+                raise DataError(
+                    f"{self.recipe.place(key, 'max_prompt_length')}: every prompt has more than "
+                    f"{data.max_prompt_length:,} tokens, and the shortest has "
+                    f"{min(lengths):,}. Raise {key}.max_prompt_length"
+                )
+        for source, count in rows.read.items():
+            self._fine(f"{key}: task {task.name} can read all {count:,} rows of {source}")
+        if rows.left_out:
+            self._add(Verdict.NOTE, f"{key}: {rows.left_out}")
+        elif data.drops_near_duplicates:
+            self._fine(f"{key}: no near-duplicate rows")
+        if counted is not None:
+            self._fine(f"{key}: {counted}")
+            self._note_unused(rows, data)
+        return rows
+
+    def _note_unused(self, rows: Rows, data: DataConfig) -> None:
+        """Report each reward that the weights per prompt apply to no row."""
+        for name in self.resolved.names:
+            if not any(applies(problem.weights, name) for problem in rows.problems):
+                self._add(
+                    Verdict.NOTE,
+                    f"data: {name} applies to no row, so it has no effect: add it to cells of "
+                    f"column {data.weights_column!r}, or remove the reward",
+                )
+
+    def _weights_counted(self, rows: Rows, data: DataConfig) -> str | None:
+        """Check the weights per prompt. Return a sentence about them, or None without a column."""
+        if data.weights_column is None:
+            return None
+        try:
+            return check_weights(rows, data.weights_column, self.resolved.names)
+        except DataError as error:
+            place = self.recipe.place("data", "weights_column")
+            raise DataError(f"{place}: {error}") from error
+
+    def _look(self, task: Task, rows: Rows) -> list[Finding]:
+        assert self.also is not None, "there is no additional check"
+        return list(self.also(task, rows))
+
+    def _check_rewards(self, task: Task, problems: Sequence[Problem]) -> None:
+        with self.resolved.scorer(on_error="missing") as scorer:
+            for finding in check_rewards(task, scorer, problems[: self.rows]):
+                if finding.mistake is None:
+                    self._add(Verdict.NOTE if finding.doubtful else Verdict.FINE, finding.text)
+                elif self.stop_at_first:
+                    raise finding.mistake
+                else:
+                    self._add(Verdict.WRONG, str(finding.mistake))
+
+    def _trainer(self) -> "GDPOConfig":
+        config = build_config(self.resolved)
+        self._fine(
+            f"trainer: TRL {version('trl')} accepts all {len(self.recipe.trainer)} fields; device "
+            f"{config.device.type}"
+        )
+        return config
+
+    def _batches(self, config: "GDPOConfig", rows: int) -> BatchPlan:
+        batches = plan_batches(config, rows)
+        for line in batches.lines():
+            self._fine(f"batches: {line}")
+        able = ", ".join(map(str, sharing(self.recipe)))
+        self._fine(f"batches: the numbers of processes that can share them equally are {able}")
+        if batches.groups == 1 and self.recipe.advantage == "gdpo":
+            self._add(
+                Verdict.NOTE,
+                "batches: a generation has a single group, so the batch normalization of GDPO has "
+                "nothing to compare it with. Raise batch.prompts",
+            )
+        self._note_long_schedules(batches.total_steps)
+        return batches
+
+    def _note_long_schedules(self, steps: int) -> None:
+        schedules: dict[str, dict[str, Any]] = self.resolved.options.get("schedules", {})
+        for name, schedule in schedules.items():
+            if schedule.get("steps", 0) > steps:
+                self._add(
+                    Verdict.NOTE,
+                    f"weight: the schedule of {name} takes {schedule['steps']} steps, but this run "
+                    f"has {steps}, so its weight does not reach {schedule['to']:g}. Shorten the "
+                    "schedule, or train for more steps",
+                )
+
+    def _locate(self) -> LocatedModel:
+        model = locate_model(self.recipe)
+        self._fine(f"model: {model.description}")
+        return model
+
+    def _tokenizer(self, model: LocatedModel) -> Tokenizer | None:
+        """Return the tokenizer, or None if its model has not been converted yet."""
+        if self.recipe.model == SMOLLM2 and self.recipe.data.max_prompt_length is not None:
+            make_ready(model, self.recipe)
+        if self.recipe.model == SMOLLM2 and not Path(model.source).is_dir():
+            return None
+        return load_tokenizer(model, self.recipe)
+
+    def _measure_prompts(
+        self,
+        model: LocatedModel,
+        tokenizer: Tokenizer,
+        problems: Sequence[Problem],
+        config: "GDPOConfig | None",
+    ) -> None:
+        """Raise a ConfigError if the longest prompt and response exceed the model's context."""
+        longest = longest_prompt(tokenizer, problems, self.recipe)
+        if config is None or config.max_completion_length is None:
+            return
+        completion = config.max_completion_length
+        limit = context_length(model, self.recipe)
+        needed = longest + completion
+        measured = f" (measured on the {PROMPTS_MEASURED:,} with the most characters)"
+        arithmetic = (
+            f"the longest of {len(problems):,} prompts"
+            f"{measured if len(problems) > PROMPTS_MEASURED else ''} has {longest:,} tokens; with "
+            f"{completion:,} tokens of completion, the total is {needed:,}"
+        )
+        if limit is not None and needed > limit:
+            raise ConfigError(
+                f"{self.recipe.place('trainer', 'max_completion_length')}: {arithmetic}, but the "
+                f"model's context is {limit:,} tokens. Lower trainer.max_completion_length, "
+                "or set data.max_prompt_length to leave out rows with long prompts"
+            )
+        self._fine(
+            f"prompts: {arithmetic}"
+            + ("" if limit is None else f"; the model's context is {limit:,} tokens")
+        )

@@ -1,0 +1,464 @@
+"""Trains a recipe in a run directory, and resumes interrupted runs."""
+
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich.console import Console
+
+from gdpo._files import is_full, to_json, write_whole
+from gdpo.errors import ConfigError, GdpoError
+from gdpo.lab.recipes.batches import default_save_steps
+from gdpo.lab.recipes.data import digest_of
+from gdpo.lab.recipes.models import load_tokenizer, make_ready
+from gdpo.lab.recipes.recipe import Recipe
+from gdpo.lab.recipes.resolve import Resolved, resolve
+from gdpo.lab.runs.checkpoints import (
+    Checkpoint,
+    estimate_checkpoint,
+    newest_whole,
+    refuse_small_disk,
+    size_of,
+)
+from gdpo.lab.runs.directory import RunDirectory, create_run, refuse_existing
+from gdpo.lab.runs.environment import describe_environment
+from gdpo.lab.runs.lock import lock, unlock
+from gdpo.lab.runs.resume import (
+    changed_versions,
+    find_run,
+    missing_records,
+    refuse_other_circumstances,
+    refuse_without_checkpoint,
+    resume_command,
+)
+from gdpo.lab.runs.summary import RewardChange, duration
+from gdpo.lab.training._endings import disk_full, failed, stopped, stopped_again
+from gdpo.lab.training._interrupt import (
+    Stopped,
+    StopRequest,
+    ending_with_the_launcher,
+    stop_on_signal,
+)
+from gdpo.lab.training._loop import Loop, make_trainer
+from gdpo.lab.training._progress import RunView, show
+from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.finish import changes_so_far, finish_run
+from gdpo.lab.training.preflight import Job, prepare
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+
+    from gdpo.integrations.trl.resumable import ResumableTrainer
+
+T = TypeVar("T")
+
+_CLEAR_ERRORS = (OSError, ValueError, NotImplementedError, ImportError, RuntimeError)
+"""Error types whose message is clear without the name of the type."""
+
+_TOO_EARLY = "stopped before training started: nothing was saved. Rerun the same command"
+
+_PREFLIGHT_ROWS = 64
+"""Number of rows on which rewards are checked before training. `gdpo check` uses all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Stores the result of `train`."""
+
+    run: RunDirectory
+    steps: int
+    """Number of finished optimizer steps of the run."""
+    total_steps: int
+    started_at: int
+    """Step at which this call started. Equals `steps` if the run was already finished."""
+    seconds: float
+    rewards: tuple[RewardChange, ...]
+    notes: tuple[str, ...] = ()
+    """Notes for the user, for example about missing weights."""
+    is_main_process: bool = True
+    """Whether this process is the main process, which prints the result."""
+
+    @property
+    def finished(self) -> bool:
+        """Return whether all steps are done. An unfinished run can be resumed."""
+        return self.steps >= self.total_steps
+
+    @property
+    def conclusion(self) -> str:
+        """Return a one-sentence conclusion for the user."""
+        if not self.finished:
+            return (
+                f"stopped: {self.steps:,} of {self.total_steps:,} steps are done and saved. "
+                f"Resume with: {resume_command(self.run)}"
+            )
+        if self.steps > self.total_steps:
+            return (
+                f"{self.run.path} is already finished: it has {self.steps:,} steps, and the "
+                f"recipe requires only {self.total_steps:,}"
+            )
+        if self.started_at >= self.total_steps:
+            return (
+                f"{self.run.path} is already finished: {self.steps:,} steps. To train longer, "
+                "resume the run with a larger --set trainer.max_steps=..."
+            )
+        done = self.steps - self.started_at
+        steps = "1 step" if done == 1 else f"{done:,} steps"
+        return f"finished {steps} in {duration(self.seconds)}. Results: {self.run.path}"
+
+
+def train(
+    recipe: Recipe | Resolved,
+    *,
+    resume: bool = False,
+    from_scratch: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Train a recipe in its run directory.
+
+    Everything that can be checked is checked before the model is loaded. After the first Ctrl-C (or
+    SIGTERM), the function drops the step in progress, saves the last finished step, and returns a
+    result that is not `finished`. A second Ctrl-C raises KeyboardInterrupt. If a step fails with
+    any other error, the last finished step is saved before the error is raised. With `accelerate
+    launch`, every process calls this function, and only the main process writes the run directory.
+
+    Args:
+        recipe: The recipe. `read_recipe` reads a recipe from a file. A `Resolved` recipe is not
+            resolved again, so functions that create rewards are called only once.
+        resume: Whether to resume this recipe's run from its newest intact checkpoint.
+        from_scratch: What to do if `resume` is set and no checkpoint is intact. True: set aside the
+            run's files and start over at the first step. False: raise a ConfigError.
+        console: Console that shows the progress. None: no progress is shown.
+
+    Raises:
+        ConfigError: If the recipe is invalid, if its run directory already exists, if there is no
+            run to resume, or if the disk has no room for two checkpoints.
+        DataError: If the data is invalid.
+        RewardError: If a reward breaks its contract.
+        MissingExtraError: If a package of an extra is not installed.
+        GdpoError: If the disk is full, or if another process of this run has exited. The message
+            states the last saved step.
+        KeyboardInterrupt: If a stop is requested before training starts, or if a second stop is
+            requested.
+    """
+    stop = StopRequest()
+    with stop_on_signal(stop):
+        try:
+            return _train_recipe(recipe, stop, console, resume=resume, from_scratch=from_scratch)
+        except GdpoError:
+            raise
+        except OSError as error:
+            bare = recipe.recipe if isinstance(recipe, Resolved) else recipe
+            run = RunDirectory(bare.run_dir)
+            if is_full(error) and run.exists:
+                raise disk_full(run) from error
+            raise
+        except KeyboardInterrupt as stopped_early:
+            raise KeyboardInterrupt(str(stopped_early) or _TOO_EARLY) from stopped_early
+        except Exception as error:
+            if stop.requested:  # an interrupted import may raise any error
+                raise KeyboardInterrupt(_TOO_EARLY) from error
+            raise
+
+
+def _train_recipe(
+    recipe: Recipe | Resolved,
+    stop: StopRequest,
+    console: Console | None,
+    *,
+    resume: bool,
+    from_scratch: bool,
+) -> RunResult:
+    resolved = resolve(recipe)
+    recipe = resolved.recipe
+    if resume:
+        find_run(recipe)
+    else:
+        refuse_existing(RunDirectory(recipe.run_dir), recipe)
+    with quiet():
+        with ending_with_the_launcher():
+            job = prepare(resolved, rows=_PREFLIGHT_ROWS)
+        stop.begun = True
+        opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
+        try:
+            if opened.done:
+                return _result(job, opened.run, started_at=opened.run.steps_saved(), seconds=0.0)
+            return _run(job, opened, stop, console if _processes().is_main_process else None)
+        finally:
+            unlock(job.recipe.run_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Stores a locked run directory and the checkpoint to start from."""
+
+    run: RunDirectory
+    start: Checkpoint | None = None
+    is_new: bool = False
+    done: bool = False
+    """Whether the run is already finished."""
+    notes: tuple[str, ...] = ()
+    """Notes that are shown to the user before training starts."""
+
+    @property
+    def step(self) -> int:
+        """Return the number of finished steps."""
+        return self.start.step if self.start else 0
+
+
+def _open(job: Job, *, resume: bool, from_scratch: bool) -> Opened:
+    facts = {
+        **describe_environment(job.batches.processes, job.config.seed),
+        "engine": "trl",
+        "rows": job.batches.rows,
+        "data_digest": digest_of(job.problems),
+        "rows_left_out": job.left_out,
+        "recipe_digest": job.recipe.digest,
+    }
+    declared = {"rewards": job.resolved.described()}
+    if resume:
+        run = RunDirectory(job.recipe.run_dir)
+        lock(run.path)
+        try:
+            return _reopen(job, run, facts, declared, from_scratch=from_scratch)
+        except BaseException:
+            unlock(run.path)
+            raise
+    run = create_run(job.recipe, facts | declared)
+    lock(run.path)
+    return Opened(run, is_new=True)
+
+
+def _reopen(
+    job: Job,
+    run: RunDirectory,
+    facts: Mapping[str, Any],
+    declared: Mapping[str, Any],
+    *,
+    from_scratch: bool,
+) -> Opened:
+    refuse_other_circumstances(run, facts)
+    before = run.read_environment()
+    if before.get("finished") and before.get("steps", 0) >= job.batches.total_steps:
+        return Opened(run, run.last_checkpoint(), done=True)
+    start, notes = newest_whole(run.checkpoints)
+    if start is None and not from_scratch:
+        refuse_without_checkpoint(run, notes)
+    if changed := changed_versions(before, facts):
+        notes.append(changed)
+    run.tidy()
+    step = start.step if start else 0
+    if step < job.batches.total_steps:
+        aside, logged = run.place_aside(facts["started"]), run.steps_logged()
+        if run.drop_after(step, aside):
+            later = (
+                f"the records of steps {step + 1:,} to {logged:,} were"
+                if logged > step
+                else (f"the rollouts of the unfinished step {step + 1:,} were")
+            )
+            notes.append(f"{later} moved to {aside}; training repeats them")
+        before.pop("finished", None)
+        resumed = [*before.pop("resumed", []), {**facts, "at_step": step}]
+        write_whole(run.environment, to_json({**before, **declared, "resumed": resumed}, indent=2))
+        write_whole(run.recipe, job.recipe.to_yaml())
+    if start is not None:
+        notes += missing_records(run, start)
+    return Opened(run, start, notes=tuple(notes))
+
+
+def _run(job: Job, opened: Opened, stop: StopRequest, console: Console | None) -> RunResult:
+    run, state = opened.run, _processes()
+    begun = time.monotonic()
+    _say(console, f"{run.path}: ", *opened.notes)
+    if opened.start:
+        _say(console, f"{run.path}: ", f"resuming after step {opened.step:,}")
+    if opened.step < job.batches.total_steps:
+        loop, trainer = _built(job, opened, stop, console)
+        if not _train(loop, trainer, opened.start, console):
+            return _result(job, run, started_at=opened.step, seconds=time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    try:
+        stop.allow()
+        state.wait_for_everyone()
+        notes = _on_main_process(lambda: finish_run(job, run))
+    except KeyboardInterrupt as error:
+        message = f"stopped; all steps are saved. Finish the run with: {resume_command(run)}"
+        raise KeyboardInterrupt(message) from error
+    return _result(job, run, started_at=opened.step, seconds=seconds, notes=notes)
+
+
+def _say(console: Console | None, place: str, *sentences: str) -> None:
+    if console is not None:
+        for sentence in sentences:
+            console.print(f"{place}{sentence}", markup=False, soft_wrap=True)
+
+
+def _built(
+    job: Job, opened: Opened, stop: StopRequest, console: Console | None
+) -> tuple[Loop, "ResumableTrainer"]:
+    """Create the loop and its trainer. If this fails, delete the directory of a new run."""
+    run = opened.run
+    if job.left_out:
+        _say(console, f"{run.path}: ", job.left_out)
+    _say(console, f"{run.path}: ", f"loading {job.model.description}", job.batches.per_step)
+    try:
+        loop = Loop(_with_model(job), run, _view(job, run), stop)
+        with job.model.loading():
+            trainer = _constructed(loop, opened.start)
+        _check_disk(loop, trainer, opened.start)
+    except BaseException:
+        if opened.is_new and _processes().is_main_process:
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    return loop, trainer
+
+
+def _check_disk(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
+    if trainer.saves_together:  # each process has only a part of the weights
+        return
+    estimate = estimate_checkpoint(trainer.model, trainer.args.optim)
+    loop.checkpoint_bytes = max(estimate, size_of(start.path) if start else 0)
+    remedy = "choose another folder: --set runs_dir=..."
+    _on_main_process(lambda: refuse_small_disk(loop.run.path, loop.checkpoint_bytes, remedy))
+
+
+def _train(
+    loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, console: Console | None
+) -> bool:
+    """Train, and return whether all steps are done. An early stop saves the last finished step."""
+    loop.stop.peers = _peers()
+    with show(loop.view, console) as loop.display, trainer.scorer:
+        loop.stop.announce = loop.display.stopping
+        trainer.scorer.progress = loop.scored
+        try:
+            _until_it_fails(loop, trainer, start)
+        except Stopped:
+            stopped(loop, trainer, start)
+        except KeyboardInterrupt as error:
+            raise stopped_again(loop, trainer) from error
+    return trainer.state.global_step >= loop.job.batches.total_steps
+
+
+def _until_it_fails(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
+    try:
+        loop.stop.allow()
+        if trainer.saves_together:
+            loop.stop.forbid()
+        trainer.train(resume_from_checkpoint=str(start.path) if start else None)
+    except Exception as error:  # noqa: BLE001 (raised again after saving)
+        failed(loop, trainer, start, error)
+
+
+def _peers() -> list[int]:
+    """Return the ids of the run's other processes on this machine."""
+    if _processes().num_processes == 1:
+        return []
+    from accelerate.utils import gather_object
+
+    me = (socket.gethostname(), os.getpid())
+    return [pid for host, pid in gather_object([me]) if host == me[0] and pid != me[1]]
+
+
+def _view(job: Job, run: RunDirectory) -> RunView:
+    entries = zip(job.resolved.rewards, job.recipe.rewards, strict=True)
+    return RunView(
+        name=job.recipe.name,
+        rewards=[(reward.name, entry.factor) for reward, entry in entries],
+        total_steps=job.batches.total_steps,
+        rows=run.read_steps(),
+    )
+
+
+def _with_model(job: Job) -> Job:
+    """Make the model available, and return the job with options that depend on the run's length."""
+    with _processes().main_process_first():
+        make_ready(job.model, job.recipe)
+    save_steps = default_save_steps(job.batches)
+    for name in ("save_steps", "eval_steps"):
+        if name not in job.recipe.trainer:
+            setattr(job.config, name, save_steps)
+    return replace(job, tokenizer=job.tokenizer or load_tokenizer(job.model, job.recipe))
+
+
+def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
+    try:
+        return make_trainer(loop, start)
+    except GdpoError:
+        raise
+    except Exception as error:  # the libraries may raise any error here
+        recipe = loop.job.recipe
+        text = str(error)
+        if not text or not isinstance(error, _CLEAR_ERRORS):
+            text = f"{type(error).__name__}: {text}"
+        raise ConfigError(
+            f"{recipe.place('trainer')}: the trainer cannot be built from model {recipe.model!r} "
+            f"and these settings: {text}"
+        ) from error
+
+
+def _result(
+    job: Job, run: RunDirectory, *, started_at: int, seconds: float, notes: tuple[str, ...] = ()
+) -> RunResult:
+    return RunResult(
+        run=run,
+        steps=run.steps_saved(),
+        total_steps=job.batches.total_steps,
+        started_at=started_at,
+        seconds=seconds,
+        rewards=changes_so_far(job, run),
+        notes=notes,
+        is_main_process=_processes().is_main_process,
+    )
+
+
+def leave_processes(code: int) -> None:
+    """Leave the process group of a distributed run before this process exits.
+
+    If threads of torch are still running at interpreter shutdown, they sometimes abort the process,
+    even after the process group was destroyed. Every process but the main one therefore exits at
+    once: it has nothing left to write. After a stop, the other processes may be at any point of
+    their work, so this process exits without waiting for them.
+
+    Args:
+        code: The exit code. 0 means that training is finished.
+    """
+    state = _processes()
+    at_once = state.num_processes > 1 and (code != 0 or not state.is_main_process)
+    if code == 0:
+        state.destroy_process_group()
+    if at_once:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _processes() -> "PartialState":
+    from accelerate import PartialState
+
+    return PartialState()
+
+
+def _on_main_process(action: Callable[[], T]) -> T:
+    """Run an action in the main process, and share its result or error with every process."""
+    state = _processes()
+    if state.num_processes == 1:
+        return action()
+    from accelerate.utils import broadcast_object_list
+
+    state.wait_for_everyone()
+    result: Any = None
+    error: Exception | None = None
+    if state.is_main_process:
+        try:
+            result = action()
+        except Exception as mistake:  # noqa: BLE001 (raised again in every process)
+            error = mistake
+    shared: list[Any] = [result, None if error is None else str(error)]
+    broadcast_object_list(shared)
+    if shared[1] is not None:
+        raise error or ConfigError(shared[1])
+    return shared[0]

@@ -1,0 +1,263 @@
+"""Defines line charts: their SVG shapes, and the values that the page's script displays."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from sys import float_info
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gdpo._shapes import Float
+from gdpo.report.text import number
+
+COLOURS = 8
+"""Number of different colours. Lines use the first styles of `gdpo.report.colours`."""
+
+_STEPS = (0.5, 1, 2, 5, 10)
+"""Allowed distances between ticks, each to be multiplied by a power of ten."""
+
+Points = Float[np.ndarray, " point"]
+Curves = Float[np.ndarray, "curve point"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Stores one line of a chart, with its band."""
+
+    label: str
+    colour: int
+    """Index of the line's style. See `gdpo.report.colours`."""
+    value: Points
+    low: Points | None = None
+    """Lower edge of the band. None: the line has no band."""
+    high: Points | None = None
+    """Upper edge of the band."""
+    thin: Curves = field(default_factory=lambda: np.empty((0, 0)))
+    """Additional curves, drawn as thin lines."""
+    note: tuple[str, ...] = ()
+    """Text to show after the value of each point."""
+    censored: tuple[float, ...] = ()
+    """Steps marked with a cross, at which a run ended without reaching the threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Stores the lines and axes of a chart over steps or completion lengths."""
+
+    WIDTH: ClassVar[int] = 440
+    """Width of the picture, in pixels."""
+    HEIGHT: ClassVar[int] = 220
+    """Height of the picture, in pixels."""
+    LEFT: ClassVar[int] = 46
+    """Left edge of the plot area, in pixels from the left."""
+    RIGHT: ClassVar[int] = 428
+    TOP: ClassVar[int] = 10
+    """Upper edge of the plot area, in pixels from the top."""
+    BOTTOM: ClassVar[int] = 184
+    title: str
+    label: str
+    """Label of the vertical axis."""
+    x: Points
+    low: float
+    """Lower end of the vertical axis."""
+    high: float
+    """Upper end of the vertical axis."""
+    lines: Sequence[Line]
+    threshold: float | None = None
+    """Value marked by a dotted line. The line is omitted if it is outside the axis."""
+    stairs: bool = False
+    """True if lines are drawn as steps: each value is constant until the next point."""
+    unit: str = "step"
+    """Unit of the horizontal axis."""
+    rest: str = "at the end"
+    """Name of the last point, whose values are shown while no point is selected."""
+    declared: tuple[float, float] | None = None
+    """Lowest and highest possible value of the quantity. This range determines the number of digits
+    shown. None: use the ends of the axis."""
+
+    @property
+    def axis_note(self) -> str:
+        """A sentence that states which part of the range the axis shows. Empty: the whole range."""
+        if self.declared is None or (
+            self.low <= self.declared[0] and self.high >= self.declared[1]
+        ):
+            return ""
+        low, high, least, most = (
+            f"{end:.3g}".replace("-", "−") for end in (self.low, self.high, *self.declared)
+        )
+        return f"The axis shows {low} to {high} of the range {least} to {most}."
+
+    @property
+    def shows_threshold(self) -> bool:
+        """True if the chart has a threshold within the ends of its vertical axis."""
+        return self.threshold is not None and self.low <= self.threshold <= self.high
+
+    def across(self, step: float) -> float:
+        """Return the horizontal position of a step, in pixels from the left."""
+        first, last = float(self.x[0]), float(self.x[-1])
+        share = (step - first) / (last - first) if last > first else 0.5
+        return round(self.LEFT + share * (self.RIGHT - self.LEFT), 1)
+
+    def up(self, value: float) -> float:
+        """Return the vertical position of a value, in pixels from the top."""
+        span = self.high - self.low
+        share = (value - self.low) / span if span > 0 else 0.5
+        return round(self.BOTTOM - share * (self.BOTTOM - self.TOP), 1)
+
+    def data(self) -> dict[str, Any]:
+        """Return the data for the page's script, with the value of every line at every point."""
+        return {
+            "unit": self.unit,
+            "rest": self.rest,
+            "x": [round(float(step), 1) for step in self.x],
+            "px": [self.across(float(step)) for step in self.x],
+            "lines": [
+                {
+                    "colour": line.colour,
+                    "py": [self.up(v) if isfinite(v) else None for v in line.value.tolist()],
+                    "text": list(self._texts(line)),
+                }
+                for line in self.lines
+            ],
+        }
+
+    def path(self, values: Points) -> str:
+        """Return the SVG path of a line, with gaps where values are NaN."""
+        parts, drawing, before = [""], False, 0.0
+        for step, value in zip(self.x.tolist(), values.tolist(), strict=True):
+            if not isfinite(value):
+                drawing = False
+                continue
+            x, y = self.across(step), self.up(value)
+            if not drawing:
+                parts.append(f"M{x:g} {y:g}")
+            elif not self.stairs:
+                parts.append(f"L{x:g} {y:g}")
+            elif y != before or step == self.x[-1]:
+                parts.append(f"H{x:g}V{y:g}")
+            drawing, before = True, y
+        if len(parts) == 2:  # a zero-length line with a round cap draws a single point as a dot
+            parts.append("h0")
+        return "".join(parts)
+
+    def band(self, line: Line) -> str:
+        """Return the SVG path of a line's band, with gaps where the edges are NaN."""
+        if line.low is None or line.high is None:
+            return ""
+        known = np.isfinite(line.low) & np.isfinite(line.high)
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], known.astype(int), [0]])))
+        shapes: list[str] = []
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            top = self._corners(line.high, start, end)
+            bottom = self._corners(line.low, start, end)[::-1]
+            shapes.append("M" + "L".join([*top, *bottom]) + "Z")
+        return "".join(shapes)
+
+    def crosses(self, line: Line) -> Iterator[str]:
+        """Yield an SVG path for each step at which a run ended without reaching the threshold."""
+        for step in line.censored:
+            place = max(0, int(np.searchsorted(self.x, step, side="right")) - 1)
+            x, y = self.across(step), self.up(float(line.value[place]))
+            yield f"M{x} {y - 5}V{y + 5}M{x - 5} {y}H{x + 5}"
+
+    def _texts(self, line: Line) -> Iterator[str]:
+        nothing = np.full(len(line.value), np.nan)
+        ends = (nothing if each is None else each for each in (line.low, line.high))
+        scale = self.declared or (self.low, self.high)
+        rows = zip(line.value.tolist(), *(each.tolist() for each in ends), strict=True)
+        for i, (value, low, high) in enumerate(rows):
+            shown = [number(v, *scale) for v in (value, low, high)]
+            band = f" ({shown[1]} to {shown[2]})" if isfinite(low) and low != high else ""
+            yield f"{shown[0]}{band} {line.note[i] if line.note else ''}".rstrip()
+
+    def _corners(self, values: Points, start: int, end: int) -> list[str]:
+        corners: list[str] = []
+        for i in range(start, end):
+            if self.stairs and i > start and values[i] != values[i - 1]:
+                corners.append(f"{self.across(self.x[i]):g} {self.up(values[i - 1]):g}")
+            flat = (
+                self.stairs and start < i < end - 1 and values[i - 1] == values[i] == values[i + 1]
+            )
+            if not flat:
+                corners.append(f"{self.across(self.x[i]):g} {self.up(values[i]):g}")
+        return corners
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return three to seven round numbers from `low` to `high`.
+
+    >>> ticks(0, 1)
+    [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    """
+    raw = (high - low) / 5
+    if not raw > float_info.min:
+        return [low]
+    scale = 10 ** np.floor(np.log10(raw))
+    fits = next(place for place, m in enumerate(_STEPS) if raw <= m * scale * (1 + 1e-9))
+    found = _multiples(_STEPS[fits] * scale, low, high)
+    # An axis that does not begin at a round number may have room for only two ticks.
+    return found if len(found) > 2 else _multiples(_STEPS[fits - 1] * scale, low, high)
+
+
+def _multiples(width: float, low: float, high: float) -> list[float]:
+    first, last = np.ceil(low / width - 1e-9), np.floor(high / width + 1e-9)
+    return [float(f"{i * width:.10g}") + 0.0 for i in np.arange(first, last + 1)]
+
+
+def fitted(values: Curves, low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an axis that shows where curves differ.
+
+    The axis covers the values with a margin of 5 %. The margin does not extend beyond the range of
+    the quantity. The axis covers the whole range if the values cover two thirds of the range, or if
+    they differ by less than a thousandth of the range.
+
+    Args:
+        values: All values that are drawn. NaN is ignored.
+        low: Lowest value that the quantity can have.
+        high: Highest value that the quantity can have.
+    """
+    known = values[np.isfinite(values)]
+    least, most = (float(known.min()), float(known.max())) if len(known) else (low, high)
+    span, margin = high - low, 0.05 * (most - least)
+    bottom = least - margin if least < low else max(low, least - margin)
+    top = most + margin if most > high else min(high, most + margin)
+    if most - least < 1e-3 * span or top - bottom >= 2 / 3 * span:
+        bottom, top = min(low, bottom), max(high, top)
+    return bottom, top if top > bottom else bottom + 1
+
+
+def smoothing(total_steps: int) -> int:
+    """Return the window of the running mean: an odd number of steps, about 1/20 of the run."""
+    return max(1, total_steps // 20) // 2 * 2 + 1
+
+
+def running_mean(table: Curves, window: int) -> Curves:
+    """Return the mean over a window centred at each step. The window is shorter at both ends.
+
+    NaN values are ignored in the mean and remain NaN in the result.
+    """
+    known = np.isfinite(table)
+    half = window // 2
+
+    def moving_sum(values: Curves) -> Curves:
+        sums = np.cumsum(np.pad(values, ((0, 0), (half + 1, half))), axis=1)
+        return sums[:, window:] - sums[:, :-window]
+
+    counts = moving_sum(known.astype(np.float64))
+    sums = moving_sum(np.where(known, table, 0.0))
+    return np.where(known, sums / np.maximum(counts, 1), np.nan)
+
+
+def binned(table: Curves, points: int) -> Curves:
+    """Average neighbouring steps, so that a long run has at most `points` points."""
+    if table.shape[1] <= points:
+        return table
+    return np.stack([_nanmean(part) for part in np.array_split(table, points, axis=1)], axis=1)
+
+
+def _nanmean(part: Curves) -> Float[np.ndarray, " seed"]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # raised if all values are NaN
+        return np.nanmean(part, axis=1)

@@ -1,0 +1,157 @@
+"""Renders the HTML templates. Hidden characters are made visible and all text is escaped.
+
+`jinja2` is imported only when a page is rendered.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gdpo._text import visible
+from gdpo.diagnostics import Finding
+from gdpo.diagnostics.watch import Span
+from gdpo.report.charts import ticks
+from gdpo.report.colours import css
+from gdpo.report.text import embedded, number, probability, short
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+_WORD_ENDS = re.compile(r"(?<!\d)[_.:/-]+(?=[^_.:/-])|[_.:/-]+(?=[^_.:/\d-])")
+
+_IN_BACKTICKS = re.compile("`([^`]+)`")
+
+
+def render(template: str, *, data: Any, package: str = "gdpo.report", **content: Any) -> str:
+    """Return a page that loads no external files and runs only the script of this package.
+
+    Args:
+        template: Name of the template file in `templates/`.
+        data: Data for the script, which must be serializable as JSON.
+        package: Package with the folder `templates/`. Its templates may use those of this room.
+        content: Values for the template's variables.
+    """
+    from markupsafe import Markup
+
+    environment = _environment(package)
+    ours = {"style": "page.css", "script": "page.js"}
+    for name, file in ours.items():
+        assert environment.loader is not None, "the templates are in the folder of this file"
+        text = environment.loader.get_source(environment, file)[0].strip()
+        text = text.replace("/* colours */", css())
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        content |= {name: Markup(text), f"{name}_hash": digest}
+    # `embedded` escapes every character that could end the script element.
+    return environment.get_template(template).render(content, data=Markup(embedded(data)))
+
+
+def render_figure(template: str, *, package: str, **content: Any) -> str:
+    """Return a chart as an SVG file.
+
+    Args:
+        template: Name of the template file in `templates/`.
+        package: Package with the folder `templates/`.
+        content: Values for the template's variables.
+    """
+    return _environment(package).get_template(template).render(content)
+
+
+@cache
+def _environment(package: str) -> "Environment":
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def shown(value: object) -> object:
+        return value if isinstance(value, Markup) else visible(str(value))
+
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("gdpo.report")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"breakable": breakable, "coded": _coded, "unbroken": _unbroken}
+    names: dict[str, Any] = environment.globals
+    names.update(
+        number=number, probability=probability, short=short, shortened=shortened, ticks=ticks
+    )
+    return environment
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """Return the text, shortened with `…` if it exceeds the limit.
+
+    Args:
+        text: A name, or a sentence that contains names.
+        limit: Maximum number of characters. The default is intended for names.
+    """
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return a row for the table of findings.
+
+    Args:
+        finding: The finding.
+        when: For each run with this finding, the shape (see `bars`) and the text (see `in_words`)
+            of its steps.
+    """
+    return {
+        "severity": finding.severity.value,
+        "kind": finding.kind.value.replace("_", " "),
+        "rewards": [shortened(name) for name in finding.rewards],
+        "when": [{"bars": shape, "words": words} for shape, words in when],
+        "message": shortened(finding.message, 600),
+        "remedy": shortened(finding.remedy, 600),
+    }
+
+
+def bars(spans: Sequence[Span], total: int) -> str:
+    """Return an SVG path that draws spans of steps as bars in an image 160 pixels wide."""
+    scale = 160 / max(1, total)
+    return "".join(
+        f"M{(first - 1) * scale:.1f} 5H{max(last * scale, (first - 1) * scale + 1):.1f}"
+        for first, last in spans
+    )
+
+
+def in_words(spans: Sequence[Span]) -> str:
+    """Return a phrase with the longest span of steps, and with the overall range of all spans."""
+    first, last = max(spans, key=lambda span: span[1] - span[0])
+    words = f"steps {first} to {last}"
+    if len(spans) == 1:
+        return words
+    return f"{words}, and intermittently from {spans[0][0]} to {spans[-1][1]}"
+
+
+def breakable(name: str) -> "Markup":
+    """Return a name that can wrap between its words, but never inside a number.
+
+    >>> breakable("match_format")
+    Markup('match_<wbr>format')
+    >>> breakable("is 0.98")
+    Markup('is 0.98')
+    """
+    from markupsafe import Markup, escape
+
+    return Markup(_WORD_ENDS.sub(r"\g<0><wbr>", str(escape(visible(name)))))
+
+
+def _coded(text: str) -> "Markup":
+    """Return a sentence that can wrap, with its names in backticks as code."""
+    from markupsafe import Markup
+
+    return Markup(_IN_BACKTICKS.sub(r"<code>\1</code>", str(breakable(text))))
+
+
+def _unbroken(text: str) -> "Markup":
+    """Return the text with non-breaking spaces, so that it stays on one line."""
+    from markupsafe import Markup, escape
+
+    return escape(visible(text)).replace(" ", Markup("&nbsp;"))
