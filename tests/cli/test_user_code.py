@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gdpo.cli import _user_code
+from gdpo.lab.cli import _user_code
 
 OWN = """
 import os

@@ -266,19 +266,6 @@ def test_a_reward_that_applied_to_no_step_is_left_out_of_its_own_comparison_only
     assert correctness_d.pairs == 0
     assert np.isnan([correctness_d.p_value, correctness_d.p_adjusted]).all()
     assert format_d.p_adjusted == format_d.p_value, "what cannot be asked is not counted"
-    assert np.isnan(found.hypervolumes[0][1].value)
-
-
-def test_hypervolume_is_the_product_of_the_scaled_finals_averaged_over_seeds():
-    runs = [
-        run(label, s, format=rising(f), correctness=rising(c))
-        for label, f, c in (("grpo", 0.5, 3.0), ("gdpo", 0.75, 0.0))
-        for s in range(5)
-    ]
-    found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
-    assert [label for label, _ in found.hypervolumes] == ["grpo", "gdpo"]
-    assert [volume.value for _, volume in found.hypervolumes] == pytest.approx([0.5, 0.375])
-    assert analyse(experiment(apart())).hypervolumes == ()
 
 
 def test_an_interval_of_a_difference_ends_where_the_reward_does():

@@ -275,7 +275,6 @@ def test_a_reward_with_another_gate_than_the_baseline_is_not_compared(tmp_path):
     assert comparison.experiment.unlike == {(labels[1], "format")}
     assert [(d.label, d.reward) for d in comparison.differences] == [(labels[1], "correctness")]
     assert comparison.differences[0].p_adjusted == comparison.differences[0].p_value
-    assert comparison.hypervolumes == ()
     everything = replace(
         comparison.experiment, unlike=frozenset((labels[1], r) for r in ("format", "correctness"))
     )

@@ -10,7 +10,8 @@ from gdpo.analysis import analyze
 from gdpo.analysis.example import EXAMPLE
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.reading import Measured
-from gdpo.lab.report import write_report, write_rollouts_report
+from gdpo.lab.report import write_report
+from gdpo.report import write_rollouts_report
 from gdpo.rollouts.readers import read_rollout_files
 
 

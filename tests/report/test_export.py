@@ -24,7 +24,7 @@ from gdpo.lab.report._tables import Estimate, Name, Table, to_csv, to_markdown
 from gdpo.report.colours import style
 
 SVG = "{http://www.w3.org/2000/svg}"
-TABLES = {"results", "seeds", "hypervolume", "runs", "advantages"}
+TABLES = {"results", "seeds", "runs", "advantages"}
 
 
 def exported(folder, comparison):
@@ -89,7 +89,7 @@ def test_every_number_of_the_tables_stands_on_the_page(usual):
     _, folder, page = usual
     text = " ".join(Cells(page).parts)
     checked = 0
-    for stem in ("results", "seeds", "hypervolume"):
+    for stem in ("results", "seeds"):
         for row in rows_of(folder / f"{stem}.csv"):
             for column, value in row.items():
                 if value and column not in ("reward", "estimator", "runs", "failed", "pairs"):

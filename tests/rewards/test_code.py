@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import DataError
-from gdpo.lab.rewards import code, score
+from gdpo.lab.rewards import code
 from gdpo.lab.rewards.code import (
     LONGEST,
     extract_code,
@@ -19,6 +19,7 @@ from gdpo.lab.rewards.code import (
 )
 from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio, Verdict
 from gdpo.lab.sandbox.sandbox import default_sandbox
+from gdpo.rewards import score
 from gdpo.testing import check_reward
 
 REWARDS = (pass_rate, pass_all, no_bug)

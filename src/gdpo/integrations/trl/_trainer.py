@@ -34,7 +34,6 @@ from gdpo.integrations.trl._adapter import (
     tokenizer_of,
 )
 from gdpo.integrations.trl._config import GDPOConfig
-from gdpo.integrations.trl._dashboard import add_dashboard
 from gdpo.integrations.trl._environments import (
     environment_range,
     environment_rewards,
@@ -188,7 +187,6 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._wrap_rewards([None] * len(given) + [turn_reward(e, self._located) for e in own])
         self._detail, self._watch, self._batches = args.diagnostics, Watch(), CountedBatches()
         self._warn_of_loss()
-        add_dashboard(self)
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
         self._add_callbacks(args)

@@ -24,7 +24,6 @@ from gdpo.integrations.trl._adapter import (
     kept_random_states,
     tokenizer_of,
 )
-from gdpo.integrations.trl._dashboard import add_dashboard
 from gdpo.integrations.trl._kept_state import KeptState
 from gdpo.integrations.trl._probe import rule_of
 from gdpo.integrations.trl._rewards import numbered
@@ -96,7 +95,6 @@ def watch(
         }
     )
     trainer.add_callback(watched)
-    add_dashboard(trainer)
 
 
 def _not_watched_because(trainer: Any) -> str | None:

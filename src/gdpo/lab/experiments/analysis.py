@@ -108,7 +108,6 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
         experiment=experiment,
         outcomes=outcomes,
         differences=differences,
-        hypervolumes=_hypervolumes(experiment, outcomes, draws),
         question=question(experiment),
         answer="",
         exploratory=_few_seeds(outcomes, differences),
@@ -243,29 +242,6 @@ def _one(p: float) -> float:
 def _constant(values: Float[np.ndarray, " run"]) -> bool:
     """Return whether all values are equal up to rounding."""
     return bool(len(values)) and bool(np.ptp(values) <= ROUNDING * np.max(np.abs(values)))
-
-
-def _hypervolumes(
-    experiment: Experiment, outcomes: tuple[Outcome, ...], draws: int
-) -> tuple[tuple[str, Interval], ...]:
-    if len(experiment.rewards) < 2 or experiment.unlike:
-        return ()
-    finals = {(o.label, o.reward): o.finals for o in outcomes}
-    return tuple(
-        (
-            label,
-            _average(
-                np.prod([_scaled(finals[label, r.name], r) for r in experiment.rewards], axis=0),
-                draws,
-            ),
-        )
-        for label in experiment.labels
-    )
-
-
-def _scaled(values: Float[np.ndarray, " seed"], reward: Measured) -> Float[np.ndarray, " seed"]:
-    # Rounding can move a mean slightly outside its range.
-    return np.clip((values - reward.low) / (reward.high - reward.low), 0.0, 1.0)
 
 
 def _few_seeds(outcomes: tuple[Outcome, ...], differences: tuple[Difference, ...]) -> bool:

@@ -81,9 +81,6 @@ class Comparison:
     differences: tuple[Difference, ...]
     """One difference per reward and estimator, grouped by reward. The baseline and the pairs in
     `Experiment.unlike` are left out."""
-    hypervolumes: tuple[tuple[str, Interval], ...]
-    """For each estimator, the product of its final rewards, each scaled to [0, 1] by the reward's
-    range. Empty if there is only one reward, or if estimators define a reward differently."""
     question: str
     answer: str
     """The headline and the details in one paragraph."""

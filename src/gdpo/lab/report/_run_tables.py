@@ -20,8 +20,6 @@ def tables(contents: Contents) -> list[Table]:
     """Return all tables of a page about runs, except for the table of rollouts."""
     comparison = contents.comparison
     found = [_results(comparison), _seeds(comparison)]
-    if comparison.hypervolumes:
-        found.append(_hypervolumes(comparison))
     if contents.trade_off is not None:
         found.append(front_table(contents.trade_off))
     found += [_requested(contents), _runs(comparison), _findings(contents)]
@@ -107,11 +105,6 @@ def _tests(found: Difference | None) -> list[str]:
         return [NOTHING] * 4
     values = (found.p_value, found.p_time, found.p_time_adjusted)
     return [str(found.pairs), *map(probability, values)]
-
-
-def _hypervolumes(comparison: Comparison) -> Table:
-    rows = [[Name(label), estimate(share, _SHARE)] for label, share in comparison.hypervolumes]
-    return Table("hypervolume", "Hypervolume of all rewards", ["estimator", "share"], rows)
 
 
 def _requested(contents: Contents) -> Table:
