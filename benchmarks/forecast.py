@@ -3,7 +3,7 @@
     python -m benchmarks.forecast NAME=PATTERN ... [--draws 10000]
 
 A PATTERN matches the comparisons of one task, as in 'map=runs/study/map-*'. Prints the AUC of each
-number that docs/preregistration/2026-11-26.md registers: per task, the mean over tasks, and the
+number that research/preregistration/2026-11-26.md registers: per task, the mean over tasks, and the
 differences to the baselines, with 95 % bootstrap intervals. Every AUC is computed twice: over all
 pairs of run and reward, and only between pairs with the same reward of the same comparison.
 """

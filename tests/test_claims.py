@@ -1,4 +1,4 @@
-"""docs/claims.md carries every figure of the README, and names things that exist."""
+"""research/claims.md carries every figure of the README, and names things that exist."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CLAIMS = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+CLAIMS = (ROOT / "research" / "claims.md").read_text(encoding="utf-8")
 _FIGURE = re.compile(r"(?<![A-Za-z]-)(?<![\w.])\d[\d,]*(?:\.\d+)*")
 
 
@@ -62,7 +62,7 @@ def test_every_claim_names_files_that_exist_and_a_commit():
         paths = re.findall(r"\]\(([^)#]+)", file)
         assert paths, claim
         for path in paths:
-            assert (ROOT / "docs" / path).exists(), (claim, path)
+            assert (ROOT / "research" / path).exists(), (claim, path)
         assert re.fullmatch(r"`[0-9a-f]{7,40}`|every change", commit), (claim, commit)
         assert command.startswith("`"), claim
         assert unit, claim
@@ -96,7 +96,7 @@ def test_no_result_is_stored_in_the_program():
         for text in strings(file.read_text(encoding="utf-8"))
         for match in _COUNTED.finditer(text)
     ]
-    assert found == [], "a program prints what it measured in this run; results belong in docs/"
+    assert found == [], "a program prints what it measured in this run; results belong in research/"
 
 
 def test_a_stored_result_is_found_in_a_string_over_two_lines():

@@ -2,8 +2,8 @@
 
 Each function takes one reward `earned[prompt, sample, turn]`, which is 0 after the last turn, the
 mask `there` of the turns that were taken, and the state of each turn. The names are those of the
-table in docs/log.md. b, c, g and h follow published descriptions, without a division by a standard
-deviation. Nobody's code was run.
+table in research/log.md. b, c, g and h follow published descriptions, without a division by a
+standard deviation. Nobody's code was run.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Runs the experiment on a pretrained model that docs/preregistration/2026-11-26.md registers.
+"""Runs the experiment on a pretrained model that research/preregistration/2026-11-26.md registers.
 
     python -m benchmarks.pretrained FOLDER [PART ...] [--seeds 5] [--jobs 2]
 

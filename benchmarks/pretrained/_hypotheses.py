@@ -1,4 +1,4 @@
-"""Decides the registered hypotheses (docs/preregistration/2026-11-26.md) from the results of runs.
+"""Decides the hypotheses of research/preregistration/2026-11-26.md from the results of runs.
 
 All functions take arrays with one value per seed, in the same order of seeds.
 """

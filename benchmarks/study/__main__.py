@@ -1,4 +1,4 @@
-"""The runs of docs/explanation/study_tiny_policies.md: which estimator does better, and where.
+"""The runs of research/study_tiny_policies.md: which estimator does better, and where.
 
     python -m benchmarks.study [PART ...] [--seeds 10] [--jobs 2] [--output FOLDER]
 

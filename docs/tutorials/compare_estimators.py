@@ -12,7 +12,7 @@
 #
 # ## Small problems
 #
-# A [toy](../reference/toys.md) is a policy with a few parameters and one or more rewards. Its exact
+# A [toy](../../research/toys.md) is a policy with a few parameters and one or more rewards. Its exact
 # gradient is known, and a run takes well under a second. The toys are in a clone of the repository.
 
 # %% language="bash"

@@ -3,7 +3,7 @@
     python -m tests.conformance [framework[@version] ...] [--own] [--tests]
 
 Creates an environment `.conformance/<framework>` per framework, runs the framework's script there,
-and prints the figures of docs/reference/conformance.md. `trl@1.12.0` replaces the pinned version,
+and prints the figures of research/conformance.md. `trl@1.12.0` replaces the pinned version,
 and `trl@newest` uses the newest version on the package index; all other packages stay as they are.
 `--own` also runs the frameworks without gdpo. `--tests` also runs gdpo's own tests of a framework.
 Exits with 1 if one of our paths is further than 1e-5 from gdpo, if a test fails, or if a framework

@@ -4,7 +4,7 @@
 
 Creates an environment `.engines/<engine>` per engine and executes the runs of its script there,
 each in an empty folder. A run generates, scores, updates and sends the weights back to the engine;
-it fails if an assertion does not hold. `--write` puts the rows into docs/reference/engines.md.
+it fails if an assertion does not hold. `--write` puts the rows into research/engines.md.
 Exits with 1 if a run fails or an engine cannot be run.
 """
 
@@ -28,7 +28,7 @@ from tests.environments import ROOT, NotRunError, environment
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / ".engines"
-PAGE = ROOT / "docs" / "reference" / "engines.md"
+PAGE = ROOT / "research" / "engines.md"
 CPU_PACKAGE = HERE / "cpu"
 """What vLLM, TRL's client and verl need on a CPU, as plugins."""
 
@@ -246,7 +246,7 @@ def main():
     parser.add_argument("engines", nargs="*", help=f"engines: {', '.join(ENGINES)}. Default: all")
     parser.add_argument("--runs", nargs="+", default=[], help="names of runs. Default: all")
     parser.add_argument("--times", type=int, default=1, help="executions of each run. Default: 1")
-    parser.add_argument("--write", action="store_true", help="update docs/reference/engines.md")
+    parser.add_argument("--write", action="store_true", help="update research/engines.md")
     options = parser.parse_args()
     if unknown := sorted(set(options.engines) - set(ENGINES)):
         parser.error(f"unknown engine: {', '.join(unknown)}. Allowed: {', '.join(ENGINES)}")
