@@ -207,3 +207,9 @@ def test_the_package_does_not_grow():
         "functions": functions,
     }
     assert {name: n for name, n in found.items() if n > budget[name]} == {}
+
+
+def test_the_site_does_not_grow():
+    """The number of words only falls."""
+    pages = (ROOT / "docs").rglob("*.md")
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 33_500
