@@ -15,7 +15,7 @@ help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
 
 demo: $(VENV)/.installed  ## Train a tiny policy with GRPO and GDPO side by side (2 to 4 minutes, CPU)
-	$(BIN)/gdpo demo
+	$(BIN)/python -m benchmarks.demo
 
 test: export HYPOTHESIS_PROFILE ?= fast
 test: $(VENV)/.installed  ## Run the fast tests, of every room (5 to 6 minutes)

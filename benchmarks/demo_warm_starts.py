@@ -16,13 +16,12 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+from benchmarks.demo._report import Curve
+from benchmarks.demo.run import STARTS, DemoSettings, run_demo
 from rich.console import Console
 
 from gdpo._files import write_whole
 from gdpo._student import paired_interval
-from gdpo.lab.demo import run_demo
-from gdpo.lab.demo._report import Curve
-from gdpo.lab.demo.run import STARTS, DemoSettings
 
 
 def main() -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks.demo._policy import PolicySettings, make_policy
+from benchmarks.demo._texts import Carelessness
+from benchmarks.demo._tools import tool_rows
 
 from gdpo.analysis.example import EXAMPLE
-from gdpo.lab.demo._policy import PolicySettings, make_policy
-from gdpo.lab.demo._texts import Carelessness
-from gdpo.lab.demo._tools import tool_rows
 from gdpo.lab.recipes import Recipe
 from gdpo.lab.training import train
 

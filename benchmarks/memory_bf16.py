@@ -18,11 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.demo._policy import PolicySettings, make_policy
+from benchmarks.demo._tools import tool_rows
 from transformers import PrinterCallback, TrainerCallback
 
 from gdpo.integrations.trl import GDPOTrainer
-from gdpo.lab.demo._policy import PolicySettings, make_policy
-from gdpo.lab.demo._tools import tool_rows
 from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2
 from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 from gdpo.lab.recipes.resolve import resolve

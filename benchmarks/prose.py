@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-VERBS = ("", "analyze", "compare", "train", "check", "report", "evaluate", "demo", "launch", "push")
+VERBS = ("", "analyze", "compare", "train", "check", "report", "evaluate", "launch")
 VERBS += ("recipes", "init")
 WORDS = ("told", "anew", "drown", "drowns", "drowned", "arm", "arms", "beside", "Left out")
 _OPENINGS = ("Of", "Those", "Its", "As")

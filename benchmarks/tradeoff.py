@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.demo._policy import PolicySettings, make_policy
+from benchmarks.demo._texts import Example
 
-from gdpo.lab.demo._policy import PolicySettings, make_policy
-from gdpo.lab.demo._texts import Example
 from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 from gdpo.lab.recipes.starter import no_progress_bars
 from gdpo.lab.tasks import TASKS, Problem

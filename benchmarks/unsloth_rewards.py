@@ -13,13 +13,13 @@ import argparse
 import re
 from pathlib import Path
 
+from benchmarks.demo._policy import PolicySettings, make_policy
 from benchmarks.study._maths import Careless, story_rows
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.integrations.trl import watch
-from gdpo.lab.demo._policy import PolicySettings, make_policy
 
 TAGS = ("</think>", "<answer>", "</answer>")
 WHOLE = re.compile(r"^\s*<think>[^<]*</think>\s*<answer>([^<]*)</answer>\s*$")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from benchmarks.demo._policy import PolicySettings, make_policy
 from datasets import Dataset
 from tests.integrations.watched import TRAINERS, differences, train
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
@@ -28,7 +29,6 @@ from gdpo._student import student_quantile
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl import watch
-from gdpo.lab.demo._policy import PolicySettings, make_policy
 
 TINY = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
 SMALL = PolicySettings(layers=8, width=384, heads=6, inner_width=1024, vocabulary=300, steps=3)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from benchmarks.demo._texts import Example
 
-from gdpo.lab.demo._texts import Example
 from gdpo.lab.tasks import TASKS, Problem
 
 NAMES = ("Ann", "Bob", "Eve", "Max")

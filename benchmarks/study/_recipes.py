@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.demo._policy import PolicySettings, make_policy
+from benchmarks.demo._texts import Carelessness
+from benchmarks.demo._tools import tool_rows
 from benchmarks.study._maths import TOKEN_LIMIT, Careless, story_rows
 
-from gdpo.lab.demo._policy import PolicySettings, make_policy
-from gdpo.lab.demo._texts import Carelessness
-from gdpo.lab.demo._tools import tool_rows
 from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 
 PROMPTS = 16

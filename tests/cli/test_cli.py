@@ -24,11 +24,11 @@ def test_help_loads_nothing_that_is_slow_to_import():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
-    for verb in ("train", "check", "demo", "analyze"):
+    for verb in ("train", "check", "init", "analyze"):
         assert verb in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["train", "check", "demo", "analyze"])
+@pytest.mark.parametrize("verb", ["train", "check", "init", "analyze"])
 def test_every_verb_explains_itself(gdpo_says, verb):
     code, out, _ = gdpo_says(verb, "--help")
     assert code == 0

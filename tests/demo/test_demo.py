@@ -10,13 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.demo.__main__ import main
+from benchmarks.demo._policy import PolicySettings
+from benchmarks.demo.run import DemoSettings, run_demo
 from rich.console import Console
 
-from gdpo.cli import main
 from gdpo.errors import ConfigError
-from gdpo.lab.demo import run_demo
-from gdpo.lab.demo._policy import PolicySettings
-from gdpo.lab.demo.run import DemoSettings
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.rollouts import read_rollouts, rollout_file
@@ -72,8 +71,8 @@ def test_a_short_demo_trains_both_estimators_and_reports_them(place):
         "step 2 of 2",
         "correctness (-3 to 3)",
         "by step 2.",
-        "gdpo demo --seed 2 --steps 2",
-        "gdpo demo --start common --steps 2",
+        "python -m benchmarks.demo --seed 2 --steps 2",
+        "python -m benchmarks.demo --start common --steps 2",
     ):
         assert expected in printed(shown)
 
@@ -89,7 +88,7 @@ def test_an_estimator_that_fails_is_reported_with_what_it_printed(place):
 
 
 def test_the_default_folder_gets_a_number_when_it_exists(place):
-    from gdpo.lab.demo.run import _claim
+    from benchmarks.demo.run import _claim
 
     assert [_claim(None) for _ in range(3)] == [
         Path("runs/demo"),
@@ -108,18 +107,18 @@ def test_a_folder_that_is_not_empty_is_never_written_to(place):
 
 
 @pytest.mark.parametrize(("option", "value"), [("steps", "0"), ("start", "rarely")])
-def test_a_wrong_option_is_reported_and_leaves_no_folder(place, capsys, option, value):
+def test_a_wrong_option_is_reported_and_leaves_no_folder(place, capsys, monkeypatch, option, value):
+    monkeypatch.setattr("sys.argv", ["demo", f"--{option}", value])
     with pytest.raises(SystemExit) as exit:
-        main(["demo", f"--{option}", value])
-    assert exit.value.code == 2
-    printed = capsys.readouterr().err
+        main()
+    printed = capsys.readouterr().err + str(exit.value.code)
     assert option in printed
     assert value in printed
     assert not Path("runs").exists()
 
 
 def test_a_warm_start_that_is_interrupted_leaves_no_folder(place, monkeypatch):
-    from gdpo.lab.demo import run
+    from benchmarks.demo import run
 
     def interrupted(settings, progress):
         raise KeyboardInterrupt
@@ -133,9 +132,9 @@ def test_a_warm_start_that_is_interrupted_leaves_no_folder(place, monkeypatch):
 _LONG = """
 import sys
 from rich.console import Console
-from gdpo.lab.demo.run import DemoSettings
-from gdpo.lab.demo._policy import PolicySettings
-from gdpo.lab.demo import run_demo
+from benchmarks.demo.run import DemoSettings
+from benchmarks.demo._policy import PolicySettings
+from benchmarks.demo.run import run_demo
 policy = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
 run_demo(Console(), DemoSettings(steps=2000, prompts=4, samples=2, policy=policy))
 """
@@ -181,13 +180,16 @@ def test_each_seed_draws_its_own_warm_start():
 
 
 def test_the_next_commands_keep_the_other_options():
-    from gdpo.lab.demo.run import _next_commands
+    from benchmarks.demo.run import _next_commands
 
     def commands(settings):
         return [line.partition(": ")[2] for line in _next_commands(settings)]
 
-    assert commands(DemoSettings()) == ["gdpo demo --seed 2", "gdpo demo --start common"]
+    assert commands(DemoSettings()) == [
+        "python -m benchmarks.demo --seed 2",
+        "python -m benchmarks.demo --start common",
+    ]
     assert commands(DemoSettings(start="common", seed=7, steps=50)) == [
-        "gdpo demo --start common --seed 8 --steps 50",
-        "gdpo demo --seed 7 --steps 50",
+        "python -m benchmarks.demo --start common --seed 8 --steps 50",
+        "python -m benchmarks.demo --seed 7 --steps 50",
     ]

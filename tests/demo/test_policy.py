@@ -2,21 +2,20 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from gdpo.lab.demo import _policy as policy_module
-from gdpo.lab.demo._policy import (
+from benchmarks.demo import _policy as policy_module
+from benchmarks.demo._policy import (
     PolicySettings,
     build_model,
     count_parameters,
     make_policy,
     policy_folder,
 )
-from gdpo.lab.demo._texts import Carelessness
-from gdpo.lab.demo._tokenizer import END, build_tokenizer
-from gdpo.lab.demo._tools import tool_rows
-from gdpo.lab.demo.run import DemoSettings
+from benchmarks.demo._texts import Carelessness
+from benchmarks.demo._tokenizer import END, build_tokenizer
+from benchmarks.demo._tools import tool_rows
+from benchmarks.demo.run import DemoSettings
+from hypothesis import given
+from hypothesis import strategies as st
 
 TINY = PolicySettings(layers=1, width=16, heads=2, inner_width=16, vocabulary=300, steps=2, batch=4)
 

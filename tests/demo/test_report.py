@@ -1,10 +1,10 @@
 import io
 
 import pytest
+from benchmarks.demo._report import Curve, conclusions, draw_picture, report_table
+from benchmarks.demo.run import TrainingView, trainings_display, trend
 from rich.console import Console
 
-from gdpo.lab.demo._report import Curve, conclusions, draw_picture, report_table
-from gdpo.lab.demo.run import TrainingView, trainings_display, trend
 from gdpo.lab.tasks import TASKS
 
 

@@ -6,10 +6,10 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from benchmarks import demo_warm_starts
+from benchmarks.demo._report import Curve
 from benchmarks.demo_warm_starts import curves_of, each_warm_start, over_warm_starts
 
 from gdpo._student import paired_interval
-from gdpo.lab.demo._report import Curve
 
 
 def demo(grpo, gdpo):

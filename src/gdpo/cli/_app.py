@@ -32,9 +32,9 @@ _RESUMING = ("train", "launch")
 _HELP = """Train a language model on several rewards with GDPO, and measure what each reward does.
 
 Start with `gdpo analyze --example`, which shows the influence of each reward in a recorded run.
-Then run `gdpo analyze FOLDER` on a run of your own. To compare GRPO and GDPO on a tiny model, run
-`gdpo demo` (on the CPU, no download). To train your own model, choose a shipped recipe (`gdpo
-recipes ls`) or create a project (`gdpo init`), then run `gdpo check` and `gdpo train`.
+Then run `gdpo analyze FOLDER` on a run of your own. To train a tiny model on the CPU, create a
+project (`gdpo init`). To train your own model, choose a shipped recipe (`gdpo recipes ls`). Then
+run `gdpo check` and `gdpo train`.
 """
 
 app = App(

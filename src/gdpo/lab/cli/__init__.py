@@ -2,7 +2,6 @@
 
 from gdpo.lab.cli.check import check
 from gdpo.lab.cli.compare import compare
-from gdpo.lab.cli.demo import demo
 from gdpo.lab.cli.evaluate import evaluate
 from gdpo.lab.cli.init import init
 from gdpo.lab.cli.launch import launch
@@ -10,5 +9,5 @@ from gdpo.lab.cli.recipes import recipes
 from gdpo.lab.cli.report import report
 from gdpo.lab.cli.train import train
 
-VERBS = (demo, init, recipes, check, train, compare, report, evaluate, launch)
+VERBS = (init, recipes, check, train, compare, report, evaluate, launch)
 """In the order of `gdpo --help`."""

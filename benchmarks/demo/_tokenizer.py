@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gdpo.lab.demo._texts import Example
+from benchmarks.demo._texts import Example
 
 PAD, END = "<|pad|>", "<|end|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")

@@ -12,6 +12,17 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.demo._policy import PolicySettings, count_parameters, make_policy, policy_folder
+from benchmarks.demo._report import (
+    Curve,
+    conclusions,
+    curves,
+    draw_picture,
+    last_responses,
+    report_table,
+)
+from benchmarks.demo._texts import Carelessness
+from benchmarks.demo._tools import tool_rows
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,17 +33,6 @@ from rich.text import Text
 from gdpo._naming import did_you_mean
 from gdpo._terminal import Shown
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.lab.demo._policy import PolicySettings, count_parameters, make_policy, policy_folder
-from gdpo.lab.demo._report import (
-    Curve,
-    conclusions,
-    curves,
-    draw_picture,
-    last_responses,
-    report_table,
-)
-from gdpo.lab.demo._texts import Carelessness
-from gdpo.lab.demo._tools import tool_rows
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.process import (
     Training,
@@ -349,7 +349,7 @@ def _command(settings: DemoSettings) -> str:
     defaults, given = DemoSettings(), ("start", "seed", "steps")
     values = {name: getattr(settings, name) for name in given}
     options = [f"--{k} {value}" for k, value in values.items() if value != getattr(defaults, k)]
-    return " ".join(["gdpo demo", *options])
+    return " ".join(["python -m benchmarks.demo", *options])
 
 
 def _texts_with_format(start: str) -> str:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from benchmarks.demo import _tokenizer
+from benchmarks.demo._texts import Carelessness, Example, Texts
+from benchmarks.demo._tokenizer import build_tokenizer
 
 from gdpo._files import cache_folder, cached
-from gdpo.lab.demo import _tokenizer
-from gdpo.lab.demo._texts import Carelessness, Example, Texts
-from gdpo.lab.demo._tokenizer import build_tokenizer
 from gdpo.lab.recipes.starter import no_progress_bars
 
 Tokens: TypeAlias = list[int]

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-
-from gdpo.lab.demo import _tools
-from gdpo.lab.demo._tools import (
+from benchmarks.demo import _tools
+from benchmarks.demo._tools import (
     CATALOGUE,
     Call,
     Problem,
