@@ -15,7 +15,7 @@ from tests.analysis.turn_rollouts import recorded
 
 from gdpo.analysis import analyze, as_dict
 from gdpo.analysis.unchecked import _unknown_range
-from gdpo.analysis.verdict import Action, Verdict, _about, worst
+from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, worst
 from gdpo.cli import main
 from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Remedy, Severity
 from gdpo.report import write_rollouts_report
@@ -204,13 +204,20 @@ def test_the_other_warnings_are_counted_and_the_worst_kind_is_named():
     assert verdict.sentence.endswith(" (1 more warning)")
 
 
-def test_a_reward_of_unknown_range_is_one_more_warning():
-    def draw(random, step, size):
-        form = {"form": np.ones(size), "tone": np.ones(size)}
-        return {**run_with(1, 100).draw(random, step, size), **form}
+def test_a_share_that_is_unknown_is_unclear():
+    (reward,) = analyzed(run_with(1)).runs[0].rewards()
+    assert _unclear([replace(reward, influence_share=nan)], ()) == [reward.name]
 
-    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=8)))
-    assert (verdict.rewards, verdict.more) == (("r0",), 2)
+
+@pytest.mark.parametrize("ranges", [{}, {"low": {"form": 0.0}, "high": {"form": 2.0}}])
+def test_a_constant_reward_is_one_more_warning_whether_its_range_is_known_or_not(tmp_path, ranges):
+    def draw(random, step, size):
+        constant = {"form": np.ones(size), "tone": np.ones(size)}
+        return {**run_with(1, 100).draw(random, step, size), **constant}
+
+    write_run(tmp_path, Run(draw, (), {}, steps=8))
+    verdict = only_verdict(analyze(read_rollout_files(tmp_path), **ranges))
+    assert (verdict.kind, verdict.rewards, verdict.more) == (Kind.UNDER_WEIGHTED, ("r0",), 2)
 
 
 @pytest.mark.parametrize(("share", "action"), [(0.24, Action.CHANGE), (0.26, Action.TRAIN)])
