@@ -504,9 +504,11 @@ def test_a_clipped_form_of_a_part_of_the_total_is_a_copy():
     assert found.left_out["clipped_judge_reward"] == "copy"
 
 
-@pytest.mark.parametrize("total", [0.01 * A, 0 * A, 1e200 * A], ids=["tiny", "constant", "huge"])
+@pytest.mark.parametrize(
+    "total", [0.02 * B + 0.01 * A, 0 * A, 1e200 * A], ids=["tiny", "constant", "huge"]
+)
 def test_unrelated_fields_explain_no_total(total):
-    """The rounding of a tiny one is as large as its variation."""
+    """The rounding of a tiny one is half as large as its variation."""
     assert explained(["b", "c"], {"b": B, "c": C, "total": total}, "total") is None
 
 

@@ -577,7 +577,7 @@ def _contradicted(found: Inferred, numbers: Mapping[str, Values]) -> str:
     apart = whole - np.nan_to_num(np.stack(parts)).sum(axis=0)
     rounding = _rounding(whole) + sum(map(_rounding, parts))
     known = apart[np.isfinite(apart)]
-    return found.total if _varies(whole) and np.ptp(known) > 3 * rounding else ""
+    return found.total if np.ptp(known) > 3 * rounding else ""
 
 
 def _totals(
