@@ -345,7 +345,7 @@ def test_a_declared_range_that_is_far_wider_than_the_variation_shows_no_reward_a
 
 
 def test_a_reward_without_a_weight_is_neither_constant_nor_learned():
-    rewards = np.stack([np.ones((100, 8)), uniform(1, 100)], axis=-1)
+    rewards = np.stack([np.zeros((100, 8)), uniform(1, 100)], axis=-1)
     found = diagnose(rewards, [0, 1], NAMES, low=[0, 0], high=[1, 1])
     assert not [finding for finding in found.findings if "k" in finding.rewards]
     assert learned_rewards(found.influence, found.ranges, Thresholds()) == ()
@@ -381,6 +381,12 @@ def test_a_single_reward_may_be_reversed():
         rewards, None, ["k"], estimator=None, advantages=-rewards[..., 0]
     ).findings
     assert (finding.kind, finding.causes) == (Kind.REVERSED, (Cause.RANGE,))
+
+
+def test_of_exact_opposites_one_is_reversed():
+    rewards = np.stack([uniform(1), -uniform(1)], axis=-1)
+    finding = effect(rewards, None, None, advantages=rewards[..., 0])
+    assert (finding.kind, finding.rewards) == (Kind.REVERSED, ("o",))
 
 
 def test_the_smallest_factor_is_the_cause_if_none_is_small():
