@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from gdpo.diagnostics import Thresholds, diagnose
-from gdpo.diagnostics._effect import EFFECT, Noticed, _variance_at, as_measured, learned_rewards
+from gdpo.diagnostics._effect import (
+    EFFECT,
+    Noticed,
+    _kinds,
+    _variance_at,
+    as_measured,
+    learned_rewards,
+)
 from gdpo.diagnostics._looks import Look
-from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity
+from gdpo.diagnostics.diagnosis import Cause, Kind, Range, Remedy, Severity
 from gdpo.diagnostics.influence import Influence, Sums
 from gdpo.diagnostics.replay import ScoredSteps, best_remedy, remedies
 
@@ -177,6 +184,12 @@ def test_the_own_variance_is_that_at_the_limit_as_far_as_the_number_of_groups_al
     assert np.isfinite(_variance_at(rare_sums(0, 0.0), limit, look)[0])
 
 
+def test_few_varying_groups_must_show_more_in_a_running_run():
+    rare = diagnose(batch(std=0.6, varies=4 / 64, groups=64), None, NAMES, estimator="grpo")
+    for look, kind in ((Look(), Kind.IGNORED), (Look.at(0, 1), Kind.UNDER_WEIGHTED)):
+        assert _kinds(rare.influence, look, Thresholds()) == {"k": kind}
+
+
 def test_a_measurement_may_show_a_worse_kind_and_never_a_better_one():
     small = diagnose(batch(std=0.005, groups=64), None, NAMES, estimator="grpo").influence
     large = diagnose(batch(groups=64), None, NAMES, estimator="grpo").influence
@@ -342,6 +355,8 @@ def test_a_reward_at_the_good_end_of_its_declared_range_has_no_effect_finding(si
 
 def test_a_declared_range_that_is_far_wider_than_the_variation_shows_no_reward_as_learned():
     assert effect(batch(std=0.1), low={"k": -1000}, high={"k": 0.1}).kind is Kind.IGNORED
+    influence = diagnose(batch(std=0.1), None, NAMES).influence
+    assert learned_rewards(influence, {"k": Range(-9, 0.1, declared=False)}, Thresholds()) == ()
 
 
 def test_a_reward_without_a_weight_is_neither_constant_nor_learned():

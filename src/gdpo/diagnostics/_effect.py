@@ -226,7 +226,7 @@ def learned_rewards(
     )
 
 
-def holds(finding: Finding, window: Influence, ranges: Ranges, thresholds: Thresholds) -> bool:
+def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
     """Return whether the last groups still show the finding, as far as their share tells."""
     if not finding.rewards:
         return window.zero_advantage_groups >= thresholds.zero_advantage
@@ -242,7 +242,7 @@ def holds(finding: Finding, window: Influence, ranges: Ranges, thresholds: Thres
         Kind.IGNORED: thresholds.ignored * reward.wanted,
         Kind.UNDER_WEIGHTED: _limit(reward, thresholds),
     }
-    return reward.share < limits[finding.kind] and not _learned(reward, ranges, thresholds)
+    return reward.share < limits[finding.kind]
 
 
 def findings_at_once(
