@@ -180,6 +180,12 @@ def test_a_reward_at_the_top_of_its_range_stays_a_note_however_many_groups_confi
     for step in range(1, 41):
         watch.update(of_few_groups("saturated", step, 1))
         assert not [finding for finding in watch.due if finding.rewards]
+    history = history_of([of_few_groups("saturated", step, 16) for step in range(8)])
+    (held,) = history.held_at_the_end()
+    assert (held.finding.kind, held.steps) == (Kind.SATURATED, 8)
+    (other,) = steps(1, 64, stds=[1, 1])
+    history.add(Step.of(other))
+    assert history.learned() == ("b",)
 
 
 def test_a_reward_that_stops_varying_is_constant_once_whole_blocks_are():
