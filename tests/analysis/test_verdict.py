@@ -303,3 +303,16 @@ def test_the_most_urgent_of_several_runs_comes_first():
     verdicts = [replace(BASE, action=action, run=action.value) for action in reversed(Action)]
     assert worst(verdicts).action is Action.TRAIN
     assert worst([]) is None
+
+
+def test_the_summary_fits_into_its_room_and_has_at_most_six_rewards():
+    def draw(random, step, size):
+        constant = {f"c{k}": np.full(size, float(k)) for k in range(5)}
+        return {"a": random.random(size), "b": random.random(size), **constant}
+
+    analysis = analyzed(Run(draw, (), {}, steps=8))
+    for room in range(22, 40):
+        lines = [line.plain for line in rollouts_summary(analysis, room=room)]
+        assert len(lines) <= room
+        assert any(line.startswith("not checked") for line in lines)
+    assert "and 1 more rewards (--json prints all)" in lines
