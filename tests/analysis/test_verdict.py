@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from tests.analysis.planted import Run, analyzed, write_run
 from tests.analysis.rows import run_of
+from tests.analysis.turn_rollouts import recorded
 
 from gdpo.analysis import analyze, as_dict
 from gdpo.analysis.unchecked import _unknown_range
-from gdpo.analysis.verdict import Action, Verdict, worst
+from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, worst
 from gdpo.cli import main
-from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy
+from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Remedy, Severity
 from gdpo.report import write_rollouts_report
 from gdpo.report.rollouts_summary import rollouts_summary, verdict_line
 from gdpo.rollouts.readers import read_rollout_files
@@ -69,10 +70,35 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     assert "Verdict:" in page
 
 
-def test_few_groups_in_steps_without_gaps_need_more_of_them():
-    (missing,) = only_verdict(analyzed(run_with(1, 100, steps=2))).unchecked
+@pytest.mark.parametrize(
+    ("write", "kept"),
+    [("trl", (1,)), ("trl", (1, 2)), ("trl", (1, 2, 4)), ("gdpo", (1, 3))],
+)
+def test_few_groups_in_steps_without_gaps_or_of_another_format_need_more_of_them(
+    tmp_path, write, kept
+):
+    if write == "trl":
+        write_run(tmp_path, run_with(1, 100, steps=4))
+    else:
+        run_of(tmp_path, [0.5] * 4)
+    for step, file in enumerate(sorted(p for p in tmp_path.rglob("*") if p.is_file()), start=1):
+        if step not in kept:
+            file.unlink()
+    (missing,) = only_verdict(analyze(read_rollout_files(tmp_path))).unchecked
     assert "64 groups" in missing.remedy
     assert "logging_steps" not in missing.remedy
+
+
+@pytest.mark.parametrize(("scales", "steps"), [((1,), 2), ((1, 1), 4)])
+def test_one_reward_or_64_groups_leave_nothing_unchecked(scales, steps):
+    assert not only_verdict(analyzed(run_with(*scales, steps=steps))).unchecked
+
+
+@pytest.mark.parametrize(("groups", "steps"), [(13, 3), (10, 4)])
+def test_findings_about_turns_need_40_groups(tmp_path, groups, steps):
+    recorded(tmp_path, groups=groups, steps=steps)
+    unchecked = only_verdict(analyze(read_rollout_files(tmp_path))).unchecked
+    assert any("turns" in each.check for each in unchecked) == (groups * steps < 40)
 
 
 def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tmp_path):
@@ -85,11 +111,11 @@ def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tm
     verdict = only_verdict(known)
     assert (verdict.action, verdict.learned) == (Action.NOTHING, ("format",))
     assert "not checked" not in printed(known)
-    wrong = only_verdict(
-        analyze(read_rollout_files(folder), low={"format": 2.0}, high={"format": 3.0})
-    )
-    assert wrong.action is Action.UNKNOWN
-    assert "wrong" in wrong.unchecked[0].reason
+    for low, high in ((2.0, 3.0), (-1.0, 0.0)):
+        ranges = {"low": {"format": low}, "high": {"format": high}}
+        wrong = only_verdict(analyze(read_rollout_files(folder), **ranges))
+        assert wrong.action is Action.UNKNOWN
+        assert "wrong" in wrong.unchecked[0].reason
 
 
 def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_path):
@@ -116,7 +142,16 @@ def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_
     assert "replayed" not in run["verdict"]["sentence"]
 
 
-def test_a_range_of_turns_is_that_of_their_sum():
+def test_a_range_of_turns_is_that_of_their_sum(tmp_path):
+    def flat(random, groups):
+        return np.full((groups, 4), 3), np.stack(
+            np.broadcast_arrays(1.0, random.random((groups, 4, 3))), axis=-1
+        )
+
+    recorded(tmp_path, scenario=flat)
+    (missing,) = only_verdict(analyze(read_rollout_files(tmp_path))).unchecked
+    assert missing.check == "whether `format` is learned"
+    assert "of the sum" in missing.remedy
     assert "of the sum" in _unknown_range({"f": nan}, of_sum=True).remedy
     one = _unknown_range({"f": nan}, of_sum=False)
     assert one.reason == "the range of `f` is unknown, so it may be learned or out of reach"
@@ -169,6 +204,33 @@ def test_the_other_warnings_are_counted_and_the_worst_kind_is_named():
     assert verdict.sentence.endswith(" (1 more warning)")
 
 
+def test_a_share_that_is_unknown_is_unclear():
+    (reward,) = analyzed(run_with(1)).runs[0].rewards()
+    assert _unclear([replace(reward, influence_share=nan)], ()) == [reward.name]
+
+
+@pytest.mark.parametrize("ranges", [{}, {"low": {"form": 0.0}, "high": {"form": 2.0}}])
+def test_a_constant_reward_is_one_more_warning_whether_its_range_is_known_or_not(tmp_path, ranges):
+    def draw(random, step, size):
+        constant = {"form": np.ones(size), "tone": np.ones(size)}
+        return {**run_with(1, 100).draw(random, step, size), **constant}
+
+    write_run(tmp_path, Run(draw, (), {}, steps=8))
+    verdict = only_verdict(analyze(read_rollout_files(tmp_path), **ranges))
+    assert (verdict.kind, verdict.rewards, verdict.more) == (Kind.UNDER_WEIGHTED, ("r0",), 2)
+
+
+@pytest.mark.parametrize(("share", "action"), [(0.24, Action.CHANGE), (0.26, Action.TRAIN)])
+def test_a_setting_that_reaches_half_of_the_weight_share_is_trained_with(share, action):
+    """It would have less than twice the present share."""
+    found = {"weight_share": 0.5, "influence_share": 0.2, "influence_margin": 0.01}
+    found |= {"groups": 64.0, "from_step": 40.0}
+    remedies = (Remedy("gdpo", 1, share, 0.01, 64),)
+    finding = Finding(Kind.UNDER_WEIGHTED, Severity.WARNING, ("a",), "", "", found, (), remedies)
+    verdict = _about(finding, BASE)
+    assert (verdict.action, verdict.from_step, verdict.replayed) == (action, 40, 1)
+
+
 def test_what_a_single_step_shows_calls_for_nothing():
     def draw(random, step, size):
         first = random.standard_normal(size)
@@ -197,7 +259,7 @@ BASE = Verdict(
 
 
 def test_a_reward_that_is_only_watched_is_no_second_reward(tmp_path):
-    write_run(tmp_path / "run", run_with(1, 2))
+    write_run(tmp_path / "run", run_with(1, 2, steps=2))
     tables = read_rollout_files(tmp_path / "run")
     verdict = only_verdict(analyze(tables, weights={"r0": 1.0, "r1": 0.0}))
     assert (verdict.action, verdict.trained) == (Action.NOTHING, 1)
@@ -241,3 +303,16 @@ def test_the_most_urgent_of_several_runs_comes_first():
     verdicts = [replace(BASE, action=action, run=action.value) for action in reversed(Action)]
     assert worst(verdicts).action is Action.TRAIN
     assert worst([]) is None
+
+
+def test_the_summary_fits_into_its_room_and_has_at_most_six_rewards():
+    def draw(random, step, size):
+        constant = {f"c{k}": np.full(size, float(k)) for k in range(5)}
+        return {"a": random.random(size), "b": random.random(size), **constant}
+
+    analysis = analyzed(Run(draw, (), {}, steps=8))
+    for room in range(22, 40):
+        lines = [line.plain for line in rollouts_summary(analysis, room=room)]
+        assert len(lines) <= room
+        assert any(line.startswith("not checked") for line in lines)
+    assert "and 1 more rewards (--json prints all)" in lines

@@ -767,3 +767,11 @@ def test_a_reward_whose_range_is_said_is_learned(gdpo_says, tmp_path):
     said = ("--low", "format=0", "--high", "format=1")
     _, out, _ = gdpo_says("analyze", run, "--no-report", *said)
     assert "at 1, the top of its range" in " ".join(out.split())
+
+
+def test_a_rescored_reward_has_its_own_range_unless_another_is_said(gdpo_says, judges, tmp_path):
+    said = (written.verl(tmp_path / "run"), "--rescore", f"{judges}:rewards", "--no-report")
+    (run,) = machine(gdpo_says, *said)[0]["runs"]
+    assert run["verdict"]["learned"] == ["loud", "later"]
+    (run,) = machine(gdpo_says, *said, "--low", "loud=1", "--high", "loud=3")[0]["runs"]
+    assert run["verdict"]["learned"] == ["later"]

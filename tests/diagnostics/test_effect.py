@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from gdpo.diagnostics import Thresholds, diagnose
-from gdpo.diagnostics._effect import EFFECT, Noticed, _variance_at, as_measured
+from gdpo.diagnostics._effect import (
+    EFFECT,
+    Noticed,
+    _kinds,
+    _variance_at,
+    as_measured,
+    learned_rewards,
+)
 from gdpo.diagnostics._looks import Look
-from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity
+from gdpo.diagnostics.diagnosis import Cause, Kind, Range, Remedy, Severity
 from gdpo.diagnostics.influence import Influence, Sums
 from gdpo.diagnostics.replay import ScoredSteps, best_remedy, remedies
 
@@ -174,6 +181,14 @@ def test_the_own_variance_is_that_at_the_limit_as_far_as_the_number_of_groups_al
     assert _variance_at(rare_sums(1000, 0.01), limit, look)[0] == 1
     assert _variance_at(rare_sums(4, 0.4), limit, look)[0] == 1
     assert _variance_at(rare_sums(4, 0.0), np.array([-0.05] * 2), look)[0] == 1
+    assert np.isfinite(_variance_at(rare_sums(0, 0.0), limit, look)[0])
+
+
+def test_few_varying_groups_must_show_more_in_a_running_run():
+    for live, std in ((4, 0.6), (12, 0.4)):
+        rare = diagnose(batch(std=std, varies=live / 64, groups=64), None, NAMES, estimator="grpo")
+        for look, kind in ((Look(), Kind.IGNORED), (Look.at(0, 1), Kind.UNDER_WEIGHTED)):
+            assert _kinds(rare.influence, look, Thresholds()) == {"k": kind}
 
 
 def test_a_measurement_may_show_a_worse_kind_and_never_a_better_one():
@@ -272,6 +287,9 @@ def test_a_setting_helps_if_it_gives_enough_or_twice_as_much_and_its_interval_sh
     small = Remedy("gdpo", 1, 0.1, 0.02)
     assert best_remedy([small, raised], 0.01, 0.02, 0.25) == raised
     assert best_remedy([Remedy("gdpo", 1, 0.02, 0.03)], -0.1, 0.02, 0.25) is None
+    close, other = Remedy("gdpo", 1, 0.24, 0.02), Remedy("per_reward_batch_std", 1, 0.3, 0.04)
+    assert best_remedy([raised, close], 0.05, 0.02, 0.25) == close
+    assert best_remedy([other, sure], 0.05, 0.02, 0.25) == sure
 
 
 def test_the_advice_is_a_setting_that_helps():
@@ -317,6 +335,9 @@ def test_long_runs_are_thinned_evenly():
     for _ in range(32):
         few.add(step)
     assert list(few.steps) == list(range(32))
+    one = ScoredSteps()
+    one.add(replace(step, rewards=np.zeros((600, 512, 1))))
+    assert list(one.steps) == [0]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -326,7 +347,65 @@ def test_a_reward_at_the_good_end_of_its_declared_range_has_no_effect_finding(si
     learned = learned if sign > 0 else 1 - learned
     rewards = np.stack([learned, uniform(1)], axis=-1)
     assert effect(rewards, [sign, 1]).kind in EFFECT
-    for name, bounds in (("learned", (0, 1)), ("bad end", (0, 30) if sign > 0 else (-30, 1))):
+    bad, outside = ((0, 30), (0, 0.5)) if sign > 0 else ((-30, 1), (0.5, 1))
+    for name, bounds in (("learned", (0, 1)), ("bad end", bad), ("outside", outside)):
         low, high = {"k": bounds[0]}, {"k": bounds[1]}
         found = diagnose(rewards, [sign, 1], NAMES, estimator="grpo", low=low, high=high).findings
         assert any(f.kind in EFFECT for f in found) == (name != "learned")
+
+
+def test_a_declared_range_that_is_far_wider_than_the_variation_shows_no_reward_as_learned():
+    assert effect(batch(std=0.1), low={"k": -1000}, high={"k": 0.1}).kind is Kind.IGNORED
+    influence = diagnose(batch(std=0.1), None, NAMES).influence
+    assert learned_rewards(influence, {"k": Range(-9, 0.1, declared=False)}, Thresholds()) == ()
+
+
+def test_a_reward_without_a_weight_is_neither_constant_nor_learned():
+    rewards = np.stack([np.zeros((100, 8)), uniform(1, 100)], axis=-1)
+    found = diagnose(rewards, [0, 1], NAMES, low=[0, 0], high=[1, 1])
+    assert not [finding for finding in found.findings if "k" in finding.rewards]
+    assert learned_rewards(found.influence, found.ranges, Thresholds()) == ()
+
+
+def test_a_reward_that_varies_in_a_tenth_of_its_groups_is_constant():
+    finding = constant(batch(varies=0.1, groups=10))
+    assert (finding.kind, finding.severity) == (Kind.CONSTANT, Severity.NOTE)
+    without = constant(np.ones((10, 8, 2)))
+    assert not [key for key, value in without.evidence.items() if np.isnan(value)]
+
+
+def constant(rewards):
+    found = diagnose(rewards, None, NAMES, estimator="grpo").findings
+    return next(each for each in found if each.kind is Kind.CONSTANT)
+
+
+def test_the_factors_count_the_size_of_a_share_that_is_negative():
+    rewards = np.stack([uniform(1), uniform(2)], axis=-1)
+    found = diagnose(rewards, None, NAMES, estimator=None, advantages=rewards @ [0.05, -0.95])
+    ignored, reversed_ = sorted(
+        (f for f in found.findings if f.kind in EFFECT), key=lambda f: f.rewards
+    )
+    assert (ignored.kind, reversed_.kind) == (Kind.IGNORED, Kind.REVERSED)
+    factors = prod(ignored.evidence[f"factor_{cause.value}"] for cause in Cause)
+    evidence = ignored.evidence
+    assert factors == pytest.approx(evidence["influence_share"] / evidence["weight_share"])
+
+
+def test_a_single_reward_may_be_reversed():
+    rewards = uniform(1)[..., None]
+    (finding,) = diagnose(
+        rewards, None, ["k"], estimator=None, advantages=-rewards[..., 0]
+    ).findings
+    assert (finding.kind, finding.causes) == (Kind.REVERSED, (Cause.RANGE,))
+
+
+def test_of_exact_opposites_one_is_reversed():
+    rewards = np.stack([uniform(1), -uniform(1)], axis=-1)
+    finding = effect(rewards, None, None, advantages=rewards[..., 0])
+    assert (finding.kind, finding.rewards) == (Kind.REVERSED, ("o",))
+
+
+def test_the_smallest_factor_is_the_cause_if_none_is_small():
+    finding = effect(batch(there=0.63, varies=0.72, std=0.8, groups=1024))
+    assert min(finding.evidence[f"factor_{cause.value}"] for cause in Cause) > 0.75
+    assert finding.causes == (Cause.SPARSE,)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from gdpo.advantages import grpo
-from gdpo.diagnostics import Watch, diagnose
+from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics._batch import Batch
-from gdpo.diagnostics.diagnosis import Kind, Severity
+from gdpo.diagnostics._effect import holds
+from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
 from gdpo.diagnostics.influence import pooled
-from gdpo.diagnostics.watch import FindingHistory, Step
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Step, _is_apart
 
 NAMES = ["big", "mid", "tiny"]
 STDS = [10, 10, 0.01]
@@ -135,11 +136,13 @@ def test_a_reward_that_comes_late_or_goes_counts_for_the_steps_that_have_it():
 
 def test_other_findings_must_hold_for_five_steps_in_a_row():
     watch, (other,) = Watch(), steps(1, 16, stds=[1, 1])
-    reported = []
+    reported, kinds = [], []
     for diagnosis in (redundant(), redundant(), other, *[redundant()] * 6):
-        watch.update(diagnosis)
+        seen = watch.update(diagnosis)
         reported.append([finding.kind for finding in watch.due])
+        kinds.append([finding.kind for finding in seen.findings])
     assert reported == [[]] * 7 + [[Kind.REDUNDANT]] + [[]]
+    assert kinds == [[]] * 7 + [[Kind.REDUNDANT]] * 2
 
 
 def of_few_groups(case, step, groups):
@@ -177,6 +180,12 @@ def test_a_reward_at_the_top_of_its_range_stays_a_note_however_many_groups_confi
     for step in range(1, 41):
         watch.update(of_few_groups("saturated", step, 1))
         assert not [finding for finding in watch.due if finding.rewards]
+    history = history_of([of_few_groups("saturated", step, 16) for step in range(8)])
+    (held,) = history.held_at_the_end()
+    assert (held.finding.kind, held.steps) == (Kind.SATURATED, 8)
+    (other,) = steps(1, 64, stds=[1, 1])
+    history.add(Step.of(other))
+    assert history.learned() == ("b",)
 
 
 def test_a_reward_that_stops_varying_is_constant_once_whole_blocks_are():
@@ -272,6 +281,7 @@ def test_a_constant_reward_is_a_note_where_too_few_groups_show_it_and_none_if_lo
     assert (held.finding.kind, held.finding.severity) == (Kind.CONSTANT, Severity.NOTE)
     (held,) = history_of([constant()] * 8).held_at_the_end()
     assert (held.finding.kind, held.finding.severity) == (Kind.CONSTANT, Severity.WARNING)
+    assert held.finding.evidence["groups"] == 128
     lost = history_of([of_few_groups("below_resolution", step, 16) for step in range(8)])
     assert [held.finding.kind for held in lost.held_at_the_end()] == [Kind.BELOW_RESOLUTION]
 
@@ -304,16 +314,21 @@ def test_a_finding_ends_when_the_last_groups_contradict_it_and_comes_back():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_learned_reward_has_no_effect_and_needs_none(declared, sign):
     """The range is declared, or observed in the run. A penalty is learned at the bottom."""
-    watch, due, random = Watch(), [], np.random.default_rng(0)
+    watch, history, due = Watch(), FindingHistory(), []
+    random = np.random.default_rng(0)
     bounds = {"low": {"b": 0}, "high": {"b": 1}} if declared else {}
     for step in range(60):
         rewards = random.random((16, 8, 2))
-        rate = 0.5 if step < 10 else 0.98
+        rate = 0.5 if step < 10 else 0.97
         rewards[..., 1] = random.random((16, 8)) < (rate if sign > 0 else 1 - rate)
-        seen = watch.update(diagnose(rewards, [1, sign], ["a", "b"], **bounds))
+        diagnosis = diagnose(rewards, [1, sign], ["a", "b"], **bounds)
+        history.add(Step.of(diagnosis))
+        seen = watch.update(diagnosis)
         due += [finding.kind for finding in watch.due]
     assert due == []
     assert seen.rewards[1].influence_share < 0.2
+    assert history.learned() == ("b",)
+    assert not history.held_at_the_end()
 
 
 @pytest.mark.slow
@@ -426,3 +441,70 @@ def test_a_level_of_the_advantages_of_each_prompt_changes_no_share():
         for a in (advantages, advantages + levels)
     )
     np.testing.assert_allclose(moved.shares, plain.shares, rtol=1e-9)
+
+
+def test_what_was_noticed_is_measured_from_the_next_step_on_and_dropped_if_the_reward_goes():
+    history = FindingHistory()
+    for place, diagnosis in enumerate(steps(4, 32), start=1):
+        history.add(Step.of(diagnosis), number=10 * place)
+    (held,) = history.held()
+    assert held.finding.evidence["from_step"] == 30
+    assert not history_of(steps(2, 32) + steps(4, 32, stds=[1, 1])).held()
+
+
+def test_observed_ranges_are_widened_and_declared_ones_are_kept():
+    history, random = FindingHistory(), np.random.default_rng(0)
+    for low, bounds in ((0, {}), (5, {}), (5, {"low": {"b": -9}, "high": {"b": 9}}), (5, {})):
+        rewards = low + random.random((16, 8, 2))
+        history.add(Step.of(diagnose(rewards, None, ["a", "b"], **bounds)))
+    ranges = history.state()["ranges"]
+    assert ranges["a"][0] < 1 < 5 < ranges["a"][1]
+    assert ranges["b"] == [-9, 9, True]
+    assert FindingHistory().learned() == ()
+
+
+def about(kind, *rewards, severity=Severity.WARNING):
+    return Finding(kind, severity, rewards, "", "", {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "rewards", "values", "expected"),
+    [
+        (Kind.NO_SIGNAL, (), 0.5, True),
+        (Kind.NO_SIGNAL, (), None, False),
+        (Kind.IGNORED, ("gone",), None, False),
+        (Kind.IGNORED, ("a",), None, False),
+        (Kind.CONSTANT, ("a",), 0.5, True),
+        (Kind.CONSTANT, ("a",), None, False),
+    ],
+)
+def test_a_finding_holds_as_long_as_the_last_groups_show_it(kind, rewards, values, expected):
+    batch = np.random.default_rng(0).random((64, 8, 2))
+    batch = batch if values is None else np.full_like(batch, values)
+    window = diagnose(batch, None, ["a", "b"]).influence
+    assert holds(about(kind, *rewards), window, Thresholds()) == expected
+
+
+def test_a_finding_ends_when_its_reward_is_learned():
+    history, random = FindingHistory(), np.random.default_rng(0)
+    for step in range(16):
+        rewards = random.random((64, 8, 2))
+        rewards[..., 1] = random.random((64, 8)) < (0.004 if step < 8 else 0.999)
+        history.add(Step.of(diagnose(rewards, None, ["a", "b"], low={"b": 0}, high={"b": 1})))
+    held = [each for each in history.held() if each.finding.kind is not Kind.SATURATED]
+    assert held
+    assert all(each.spans[-1][1] == 8 for each in held)
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "last", "apart"),
+    [
+        (Kind.OUT_OF_REACH, Severity.WARNING, 4, True),
+        (Kind.OUT_OF_REACH, Severity.WARNING, 8, False),
+        (Kind.OUT_OF_REACH, Severity.NOTE, 4, False),
+        (Kind.IGNORED, Severity.WARNING, 4, False),
+    ],
+)
+def test_a_warning_of_another_sort_that_has_ended_is_apart(kind, severity, last, apart):
+    part = HeldFinding(about(kind, "a", severity=severity), ((1, last),), 8)
+    assert _is_apart(part, about(Kind.UNDER_WEIGHTED, "a"), 8) == apart

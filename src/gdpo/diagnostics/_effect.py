@@ -137,11 +137,9 @@ def noticed(
 
     A reward that is `CONSTANT` here may be out of reach or learned: `described` tells which.
     """
-    groups, share = influence.groups, influence.zero_advantage_groups
-    of_advantages = round(groups * (1 - share))
-    if share >= thresholds.zero_advantage and (
-        few(of_advantages, groups, 1 - thresholds.zero_advantage) <= look.error
-    ):
+    groups = influence.groups
+    of_advantages = round(groups * (1 - influence.zero_advantage_groups))
+    if few(of_advantages, groups, 1 - thresholds.zero_advantage) <= look.error:
         yield Noticed(Kind.NO_SIGNAL, None)
     constant = _constant_in_most(influence, thresholds)
     kinds = _kinds(influence, look, thresholds)
@@ -168,8 +166,7 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
         Kind.REVERSED: np.full(len(wanted), -thresholds.reversed),
     }
     found: dict[str, Kind] = {}
-    shares, trained = influence.shares, influence.sums.weight != 0
-    among = trained & (influence.sums.live >= thresholds.least_varying)
+    shares, among = influence.shares, influence.sums.live >= thresholds.least_varying
     for kind, limit in limits.items():
         if not np.any(among & (shares < limit)):
             continue
@@ -199,7 +196,7 @@ def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     live, c = np.maximum(influence.sums.live, 1), look.errors
     most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)
     share = np.maximum(influence.shares, 1e-9)
-    at_limit = np.where(limit > 0, limit * (1 - share) / (share * (1 - limit)), 1.0)
+    at_limit = limit * (1 - share) / (share * (1 - limit))
     return np.maximum(np.minimum(at_limit, most / live), 1.0)
 
 
@@ -225,11 +222,11 @@ def learned_rewards(
     return tuple(
         reward.name
         for reward in rewards
-        if reward.weight != 0 and reward.groups and _learned(reward, ranges, thresholds)
+        if reward.weight != 0 and _learned(reward, ranges, thresholds)
     )
 
 
-def holds(finding: Finding, window: Influence, ranges: Ranges, thresholds: Thresholds) -> bool:
+def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
     """Return whether the last groups still show the finding, as far as their share tells."""
     if not finding.rewards:
         return window.zero_advantage_groups >= thresholds.zero_advantage
@@ -245,7 +242,7 @@ def holds(finding: Finding, window: Influence, ranges: Ranges, thresholds: Thres
         Kind.IGNORED: thresholds.ignored * reward.wanted,
         Kind.UNDER_WEIGHTED: _limit(reward, thresholds),
     }
-    return reward.share < limits[finding.kind] and not _learned(reward, ranges, thresholds)
+    return reward.share < limits[finding.kind]
 
 
 def findings_at_once(
@@ -377,16 +374,15 @@ def _factors(influence: Influence, name: str) -> dict[Cause, float]:
         Cause.OPPOSED: np.sign(sums.weight) * sums.asked,
         Cause.RANGE: np.sign(sums.weight) * sums.influence,
     }
-    shares = [_share(weights, k), *(_share(rung, k, weights) for rung in rungs.values())]
+    shares = [_share(values, k) for values in (weights, *rungs.values())]
     return {
         cause: max(after, 0.0) / before if before > 0 else 1.0
         for cause, before, after in zip(rungs, shares, shares[1:], strict=False)
     }
 
 
-def _share(values: Vector, k: int, weights: Vector | None = None) -> float:
-    trained = values if weights is None else np.where(weights > 0, values, 0.0)
-    total = float(np.sum(np.abs(trained)))
+def _share(values: Vector, k: int) -> float:
+    total = float(np.sum(np.abs(values)))
     return float(values[k]) / total if total > 0 else 0.0
 
 

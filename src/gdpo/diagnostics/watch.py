@@ -430,7 +430,7 @@ class FindingHistory:
             finding = held.finding
             if finding.kind is not Kind.SATURATED and set(finding.rewards) & set(learned):
                 continue
-            if finding.kind in OF_SUMS and holds(finding, window, self._ranges, self._thresholds):
+            if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
                 held.extend(self.steps, self.steps)
                 yield finding
 

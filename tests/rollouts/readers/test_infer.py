@@ -7,6 +7,7 @@ from gdpo.rollouts.readers.infer import (
     NO_KEY,
     Layout,
     Sample,
+    explained,
     grouping,
     infer,
     is_named_reward,
@@ -503,6 +504,29 @@ def test_a_clipped_form_of_a_part_of_the_total_is_a_copy():
     assert found.left_out["clipped_judge_reward"] == "copy"
 
 
+@pytest.mark.parametrize(
+    "total", [0.02 * B + 0.01 * A, 0 * A, 1e200 * A], ids=["tiny", "constant", "huge"]
+)
+def test_unrelated_fields_explain_no_total(total):
+    """The rounding of a tiny one is half as large as its variation."""
+    assert explained(["b", "c"], {"b": B, "c": C, "total": total}, "total") is None
+
+
+@pytest.mark.parametrize(("weight", "contradicts"), [(1, ""), (1.04, "reward")])
+def test_a_total_of_few_rollouts_may_differ_from_the_sum_by_its_rounding(weight, contradicts):
+    fine = np.round(np.linspace(0.1234, 0.9876, 8) ** 2, 4)
+    total = np.round(A[:8] + weight * fine, 2)
+    numbers = {"reward": total, "rewards.a": A[:8], "rewards.b": fine}
+    found = infer(Sample(numbers, GROUPS[:8]), Layout(total="reward"))
+    assert found.contradicts == contradicts
+
+
+def test_an_object_of_other_numbers_too_has_no_monitors_at_any_depth():
+    numbers = {f"reward_info.{name}": A for name in ("accuracy", "kl", "loss.parse", "math.style")}
+    assert list(inferred(numbers).names) == ["accuracy", "math.style"]
+    assert "kl" in inferred({"rewards.accuracy": A, "rewards.kl": B}).names
+
+
 def test_a_few_rollouts_do_not_contradict_the_rewards_that_the_user_named():
     sample = Sample({"reward": (A * STYLE)[:12], "a_reward": A[:12]}, GROUPS[:12])
     assert not named_by_user(sample, Layout(total="reward"), ["a_reward"]).contradicts
@@ -514,9 +538,9 @@ def test_penalties_have_neither_weights_nor_times():
 
 
 def test_a_length_beside_other_fields_is_no_reward_outside_of_formats_of_functions():
-    assert list(inferred({"accuracy": A, "length": STYLE}).names) == ["accuracy"]
-    named = inferred({"accuracy": A, "length": STYLE}, kind="function").names
-    assert list(named) == ["accuracy", "length"]
+    numbers = {"accuracy": A, "length": STYLE, "is_text": B, "near_target": C}
+    assert list(inferred(numbers).names) == ["accuracy"]
+    assert list(inferred(numbers, kind="function").names) == list(numbers)
 
 
 def test_an_object_that_describes_a_reward_gives_it_its_name():

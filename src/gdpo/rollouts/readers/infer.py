@@ -577,7 +577,7 @@ def _contradicted(found: Inferred, numbers: Mapping[str, Values]) -> str:
     apart = whole - np.nan_to_num(np.stack(parts)).sum(axis=0)
     rounding = _rounding(whole) + sum(map(_rounding, parts))
     known = apart[np.isfinite(apart)]
-    return found.total if _varies(whole) and np.ptp(known) > 3 * rounding else ""
+    return found.total if np.ptp(known) > 3 * rounding else ""
 
 
 def _totals(
@@ -887,14 +887,14 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
     columns = [numbers[path][rows] for path in varying]
     added = np.nan_to_num(np.stack(columns, axis=-1), posinf=0, neginf=0)
     size = np.abs(added).max(axis=0)
-    if max(size.max(), np.abs(whole).max()) > 1e30 or not _varies(whole):
+    if max(size.max(), np.abs(whole).max()) > 1e30:
         return None
     design = np.column_stack([added / size, np.full(len(rows), float(enough))])
     weights = np.linalg.lstsq(design, whole, rcond=None)[0][:-1] / size
     error = whole - added @ weights
     error = error - error.mean() if enough else error
     rounding = _rounding(whole) + float(np.abs(weights) @ list(map(_rounding, columns)))
-    if np.abs(error).max() > min(1.25 * rounding, 0.1 * float(np.std(whole))):
+    if np.abs(error).max() >= min(1.25 * rounding, 0.1 * float(np.std(whole))):
         return None
     weights = _rounded(weights, added, whole)
     different = len(np.unique(added, axis=0))
@@ -1192,7 +1192,7 @@ def _name_in(path: str, prefix: str) -> str | None:
     if inner and (not _NO_CHILDREN.isdisjoint((first, *inner)) or _is_monitor(inner[-1])):
         return None
     mixed = not _MIXED.isdisjoint(_words(_leaf(prefix[:-1])))
-    return None if _is_id(first) or (mixed and not inner and _is_monitor(first)) else name
+    return None if _is_id(first) or (mixed and _is_monitor(first)) else name
 
 
 def _is_monitor(name: str) -> bool:
