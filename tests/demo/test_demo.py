@@ -23,6 +23,7 @@ from gdpo.rollouts import read_rollouts, rollout_file
 pytestmark = pytest.mark.slow
 
 POLICY = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
+ROOT = Path(__file__).parents[2]
 SHORT = DemoSettings(steps=2, prompts=4, samples=2, policy=POLICY)
 
 
@@ -144,7 +145,7 @@ run_demo(Console(), DemoSettings(steps=2000, prompts=4, samples=2, policy=policy
 def test_a_signal_stops_both_training_runs(place, number):
     demo = subprocess.Popen(
         [sys.executable, "-c", _LONG],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
