@@ -19,10 +19,10 @@ from itertools import chain, islice
 import numpy as np
 
 from gdpo.lab.rewards.code import no_bug, pass_all, pass_rate
-from gdpo.lab.rewards.maths import maths_answer
 from gdpo.lab.tasks import TASKS
 from gdpo.rewards._workers import Workers
 from gdpo.rewards.length import soft_overlong, token_limit, token_range
+from gdpo.rewards.maths import maths_answer
 from gdpo.rewards.scores import Call, Failure, score_one
 from gdpo.testing import hostile_texts
 

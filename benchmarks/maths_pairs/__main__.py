@@ -4,14 +4,14 @@ r"""Counts how many correct answers the maths reward refuses, and how many wrong
 
 `deserving.txt` and `undeserving.txt` hold the pairs: a reference answer, `;;`, and the content of a
 model's box. Wrong answers under a heading `# documented:` are accepted because of a sentence in the
-docstring of `gdpo.lab.rewards.maths`. `--show` prints every pair with an unexpected score.
+docstring of `gdpo.rewards.maths`. `--show` prints every pair with an unexpected score.
 """
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from gdpo.lab.rewards.maths import maths_answer
+from gdpo.rewards.maths import maths_answer
 
 HERE = Path(__file__).parent
 

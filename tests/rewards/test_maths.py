@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.lab.rewards.maths import answer_tag, boxed, last_number, maths_answer
 from gdpo.lab.tasks import load_rows
 from gdpo.rewards import Scorer
+from gdpo.rewards.maths import answer_tag, boxed, last_number, maths_answer
 from gdpo.testing import check_reward
 
 EXTRACTIONS = ("boxed", "answer_tag", "last_number")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from gdpo.lab.rewards.maths import maths_answer
+from gdpo.rewards.maths import maths_answer
 
 BOXED = maths_answer()
 

@@ -14,7 +14,7 @@ BUILT_IN = {
     "token_limit": "gdpo.rewards.length:token_limit",
     "soft_overlong": "gdpo.rewards.length:soft_overlong",
     "token_range": "gdpo.rewards.length:token_range",
-    "maths_answer": "gdpo.lab.rewards.maths:maths_answer",
+    "maths_answer": "gdpo.rewards.maths:maths_answer",
     "pass_rate": "gdpo.lab.rewards.code:pass_rate",
     "pass_all": "gdpo.lab.rewards.code:pass_all",
     "no_bug": "gdpo.lab.rewards.code:no_bug",

@@ -1,1 +1,1 @@
-"""Rewards for mathematics and for programs. They need the sandbox, or other extras."""
+"""Rewards for programs, which run in the sandbox."""

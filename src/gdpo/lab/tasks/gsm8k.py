@@ -45,10 +45,10 @@ from decimal import Decimal
 from functools import partial
 
 from gdpo.errors import DataError
-from gdpo.lab.rewards.maths import boxed
 from gdpo.lab.tasks._thinking import holds_something, split_thinking
 from gdpo.lab.tasks.rows import text_at
 from gdpo.rewards import Example, Reference
+from gdpo.rewards.maths import boxed
 from gdpo.rewards.reward import binary
 from gdpo.rewards.task import Problem, Row, Task
 

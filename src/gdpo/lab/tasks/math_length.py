@@ -4,7 +4,7 @@ A completion consists of reasoning followed by the answer in a box. If the model
 `<think>`, the box comes after `</think>`. The rewards, in order, are each 0 or 1:
 
 - **correctness**: the answer in the last box is mathematically equal to the reference answer
-  (`gdpo.lab.rewards.maths.maths_answer`).
+  (`gdpo.rewards.maths.maths_answer`).
 - **length**: the completion has at most 4,000 tokens (`gdpo.rewards.length.token_limit`).
 
 To use a different limit, or to give the length reward only for correct answers (the paper's Eq. 8),
@@ -42,10 +42,10 @@ References:
 from typing import Any
 
 from gdpo.errors import DataError
-from gdpo.lab.rewards.maths import boxed, maths_answer
 from gdpo.lab.tasks.rows import describe, text_at, texts_in
 from gdpo.rewards import Reference
 from gdpo.rewards.length import token_limit
+from gdpo.rewards.maths import boxed, maths_answer
 from gdpo.rewards.task import Problem, Row, Task
 
 _REQUEST = r"Please reason step by step, and put your final answer within \boxed{}."

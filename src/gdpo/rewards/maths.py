@@ -139,7 +139,7 @@ def maths_answer(
         )
     if find_spec("math_verify") is None:
         raise MissingExtraError("math-verify", "math", "to compare mathematical answers")
-    from gdpo.lab.rewards._math_verify import correctness
+    from gdpo.rewards._math_verify import correctness
 
     extractor, examples = _EXTRACTIONS[extract]
     return Reward(

@@ -15,8 +15,8 @@ import sympy as sp
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse
 
-from gdpo.lab.rewards._maths import PERCENT, Either, clean, same, without_label
-from gdpo.lab.rewards._wording import SETS, contradict, phrase, plain, same_letters
+from gdpo.rewards._maths import PERCENT, Either, clean, same, without_label
+from gdpo.rewards._wording import SETS, contradict, phrase, plain, same_letters
 from gdpo.rewards.reward import Reference
 
 # math-verify warns that its timeout is disabled. The scorer enforces a deadline instead.

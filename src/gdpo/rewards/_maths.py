@@ -17,7 +17,7 @@ from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
-from gdpo.lab.rewards._wording import SPACE, TEXT, Unit, read_words, with_names
+from gdpo.rewards._wording import SPACE, TEXT, Unit, read_words, with_names
 
 # math-verify warns that its timeout is disabled. The scorer enforces a deadline instead.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
