@@ -174,7 +174,7 @@ def test_your_own_task_is_found_by_module_and_attribute():
 
 
 def test_what_is_no_task_is_refused():
-    with pytest.raises(ConfigError, match=r"function.*gdpo\.tasks\.Task"):
+    with pytest.raises(ConfigError, match=r"function.*gdpo\.lab\.tasks\.Task"):
         resolve_task("gdpo.lab.tasks:load_rows")
 
 

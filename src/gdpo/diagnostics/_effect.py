@@ -166,7 +166,8 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
         Kind.REVERSED: np.full(len(wanted), -thresholds.reversed),
     }
     found: dict[str, Kind] = {}
-    shares, among = influence.shares, influence.sums.live >= thresholds.least_varying
+    shares, trained = influence.shares, influence.sums.weight != 0
+    among = trained & (influence.sums.live >= thresholds.least_varying)
     for kind, limit in limits.items():
         if not np.any(among & (shares < limit)):
             continue
