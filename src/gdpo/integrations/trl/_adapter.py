@@ -2,7 +2,7 @@
 
 All decisions look at TRL itself, never at its version number. If a part of the trainer is missing,
 `check_trainer` raises an error. If a part of an optional capability is missing, `lacks` returns the
-reason for the log, and `hand_back` gives the methods back to TRL.
+reason for the log, and TRL's own code runs.
 """
 
 import functools
@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import torch
@@ -190,13 +189,6 @@ def _is_known(method: Any) -> bool:
 def _of_known_code(function: Any) -> bool:
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return code is not None and code.co_filename.startswith(_KNOWN)
-
-
-def hand_back(capability: str, trainer: Any) -> None:
-    """Make a trainer call TRL's own methods in place of those that a capability overrides."""
-    for name in _METHODS[capability]:
-        if method := getattr(GRPOTrainer, name, None):
-            setattr(trainer, name, MethodType(method, trainer))
 
 
 def _missing_callables(capability: str) -> list[str]:
