@@ -129,15 +129,10 @@ class Judge:
         *,
         num_tokens: Sequence[int] | None = None,
     ) -> Float[np.ndarray, "rollout reward"]:
-        """Return the gated rewards of each completion.
+        """Return the gated rewards of each completion. NaN: a reward does not apply or failed.
 
-        NaN means that a reward does not apply or failed.
-
-        Args:
-            completions: The model's responses, as texts or messages.
-            references: The reference of each completion.
-            num_tokens: Number of tokens of each completion, required if a reward depends on the
-                length.
+        `num_tokens` holds the number of tokens of each completion. It is required if a reward
+        depends on the length.
         """
         scorer = self._scorers.get()
         try:
@@ -150,12 +145,8 @@ class Judge:
 def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str, Any]:
     """Convert a ground truth from a framework's data file to the reference that rewards read.
 
-    Args:
-        ground_truth: A dict, or a JSON object as text.
-        place: Name of the field in the data file, used in error messages.
-
-    Raises:
-        DataError: If the ground truth is neither a dict nor a JSON object.
+    `place` is the name of the field in the file. A ground truth that is neither a dict nor a JSON
+    object as text raises a DataError.
     """
     given = ground_truth
     if isinstance(given, str):

@@ -116,9 +116,7 @@ def check_turns(estimator: str, args: Any) -> None:
 def lacks(capability: str, trainer: Any) -> str | None:
     """Return why TRL's trainer does not support an optional capability, or None if it does.
 
-    Args:
-        capability: `fast_generation`, `completion_only_head` or `pack_micro_batches`.
-        trainer: A trainer whose attributes TRL has set.
+    The trainer must have the attributes that TRL sets.
     """
     names = _ATTRIBUTES[capability]
     attributes = [f"GRPOTrainer.{name}" for name in names if not _has(trainer, name)]
@@ -131,9 +129,6 @@ def tried(check: Callable[[], str | None]) -> str | None:
 
     A speed-up may use private parts of transformers or torch, which a new release can change. Each
     check therefore compares the speed-up with the code that it replaces, on made-up data.
-
-    Args:
-        check: Function that returns the reason, or None if the speed-up applies.
     """
     try:
         return check()
@@ -145,11 +140,8 @@ def tried(check: Callable[[], str | None]) -> str | None:
 def agree(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
     """Return whether the scores of a speed-up are those of the code that it replaces.
 
-    Args:
-        ours: Scores of the speed-up.
-        theirs: Scores of the code that it replaces. Infinite scores must be equal.
-        dtype: The precision in which a model computes. Its rounding is allowed: 3 % of the largest
-            score in bfloat16, and 1e-5 in float32 (on a GPU 1 %, because of TF32).
+    Rounding in the precision `dtype` of the model is allowed: 3 % of the largest score in bfloat16,
+    and 1e-5 in float32 (on a GPU 1 %, because of TF32). Infinite scores must be equal.
     """
     eps = max(torch.finfo(each).eps for each in (dtype, ours.dtype, theirs.dtype))
     eps = max(eps, 1e-3) if ours.is_cuda else eps

@@ -40,13 +40,8 @@ def exact_where_kept(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rewards to train on, and where they are those that were computed.
 
-    Args:
-        exact: Rewards `[rollout, reward]` as they were computed.
-        for_trl: Rewards that TRL gets: rounded, and changed if a subclass or a script changes them.
-
-    Returns:
-        The exact reward where TRL gets it rounded, and the changed one elsewhere. Both arrays have
-        the shape `[rollout, reward]`.
+    The exact reward counts where TRL gets it rounded (`for_trl`), and the changed one where a
+    subclass or a script changes it. All arrays are `[rollout, reward]`.
     """
     rounded = (exact.to(for_trl.dtype), exact.float().to(for_trl.dtype))
     kept = (rounded[0] == for_trl) | (rounded[1] == for_trl) | (exact.isnan() & for_trl.isnan())
@@ -56,12 +51,8 @@ def exact_where_kept(
 class ExactRewards:
     """Stores the return values of reward functions while TRL scores a batch.
 
-    The rewards of a reward model stay as TRL computes them.
-
-    Args:
-        located: Where the turns are in the completions that TRL scores.
-        wants_turns: Whether the rewards of each turn are needed, even if every reward is one number
-            per rollout.
+    The rewards of a reward model stay as TRL computes them. With `wants_turns`, the rewards of each
+    turn are needed even if every reward is one number per rollout.
     """
 
     def __init__(self, located: Located, *, wants_turns: bool) -> None:
@@ -70,25 +61,15 @@ class ExactRewards:
         self._totals: dict[int, list[Any]] = {}
 
     def watched(self, functions: Sequence[Any], names: Sequence[str]) -> list[Any]:
-        """Return the reward functions, wrapped so that every call stores its return values.
-
-        Args:
-            functions: Reward functions and reward models.
-            names: Their names, for error messages.
-        """
+        """Return the reward functions, wrapped so that every call stores its return values."""
         pairs = zip(functions, names, strict=True)
         return [self._watched(column, *pair) for column, pair in enumerate(pairs)]
 
     def of_all_ranks(self, rounded: torch.Tensor, ranks: Ranks) -> Returned:
-        """Return the rewards of the latest batch.
+        """Return the rewards of the latest batch. Every process must call this method.
 
-        The dtype is float64, or float32 if all rewards come from reward models. Every process must
-        call this method.
-
-        Args:
-            rounded: Rewards `[rollout, reward]` that TRL gathered. NaN means that a reward does not
-                apply.
-            ranks: The processes. Every process has the same number of rollouts.
+        The dtype is float64, or float32 if all rewards come from reward models. `rounded` holds the
+        rewards `[rollout, reward]` that TRL gathered, with NaN where a reward does not apply.
         """
         if not self._returned and not self._wants_turns:
             return Returned(rounded.cpu())

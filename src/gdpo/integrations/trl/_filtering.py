@@ -39,11 +39,7 @@ from gdpo.integrations.trl._packing import loss_mask
 
 
 class GroupFilter:
-    """Replaces groups without signal in the generation batches of a trainer.
-
-    Args:
-        trainer: A `GDPOTrainer` that has loaded its model.
-        ranks: The processes.
+    """Replaces groups without signal in the generation batches of a `GDPOTrainer`.
 
     Raises:
         ConfigError: If `filter_groups` is set for a streamed dataset, a multimodal model, or groups

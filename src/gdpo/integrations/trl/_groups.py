@@ -45,12 +45,7 @@ class Groups:
         self.places = list(range(len(self.rewards)))
 
     def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the advantages of these groups. Groups that are not trained on get 0.
-
-        Args:
-            advantages: Advantages of the training batch, `[prompt, sample]` or
-                `[prompt, sample, turn]`.
-        """
+        """Return the advantages of these groups. Groups that are not trained on get 0."""
         shape = self.rewards.shape[:2]
         if advantages.ndim == 3 and self.turns is not None:
             shape = self.turns.taken.shape
@@ -78,10 +73,7 @@ class Ranks:
 def which_vary(groups: Groups, weights: Sequence[float], *, of_turns: bool = False) -> list[bool]:
     """Return, for each group, whether any reward with a nonzero weight varies beyond rounding.
 
-    Args:
-        groups: The groups. Their own weights are used, if they have any.
-        weights: The configured weights.
-        of_turns: Whether a reward also varies if only its values at a turn vary, not its total.
+    With `of_turns`, a reward also varies if only its values at a turn vary, not its total.
     """
     own, turns = groups.weights, groups.turns
     rewards = turns.rewards if of_turns and turns is not None else groups.rewards[:, :, None]
@@ -116,19 +108,19 @@ def replace_without_signal(
     ranks: Ranks,
     rounds: int,
 ) -> list[Groups]:
-    """Generate more groups until every group without signal is replaced, or no rounds are left.
+    """Generate groups until every group without signal is replaced, or no rounds are left.
+
+    New groups replace groups of the same rank.
 
     Args:
-        first: The groups of the first generation. New groups with signal replace groups without
-            signal from the same rank.
+        first: The groups of the first generation.
         more: Function that generates the given number of groups on every rank.
-        have_signal: Function that returns whether each group has signal. The result must be the
-            same on every rank.
+        have_signal: Function that returns whether each group has signal, the same on every rank.
         ranks: The processes. Every process has the same number of groups.
         rounds: Maximum number of additional rounds.
 
     Returns:
-        The groups of the first generation, followed by the groups of each additional round.
+        `first`, followed by the groups of each additional round.
     """
     generated = [first]
     size = len(first.places) // ranks.count
@@ -153,13 +145,8 @@ def replace_without_signal(
 def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
     """Return the training batch, with every group at its position.
 
-    `num_items_in_batch` is copied from the first generation. The caller must recompute this number
-    on all ranks.
-
-    Args:
-        generated: Groups of all rounds. Exactly one group is assigned to each position.
-        ranks: The processes. In every round, all processes have the same number of groups.
-        padding: Id of the tokenizer's padding token.
+    Exactly one of the generated groups is assigned to each position. `num_items_in_batch` is copied
+    from the first generation. The caller must recompute this number on all ranks.
     """
     sources = [(i, group) for _, i, group in sorted(_places(generated))]
     counts = [groups.token_counts for groups in generated]
@@ -175,13 +162,7 @@ def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
 
 
 def further_rows(dataset: Any, count: int, seed: Sequence[int]) -> list[dict[str, Any]]:
-    """Return random rows of a dataset, without replacement unless the dataset is too small.
-
-    Args:
-        dataset: A dataset that can be indexed by row number.
-        count: Number of rows.
-        seed: Random seed. The same seed gives the same rows.
-    """
+    """Return random rows of a dataset, without replacement unless the dataset is too small."""
     length = len(dataset)
     places = np.random.default_rng(seed).choice(length, count, replace=count > length)
     return [dict(dataset[int(place)]) for place in places]

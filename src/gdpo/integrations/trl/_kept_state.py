@@ -21,9 +21,8 @@ class Stateful(Protocol):
 class KeptState(TrainerCallback):
     """Saves the states of objects (estimator, watch) in every checkpoint, and restores them.
 
-    Args:
-        subjects: Maps each name to an object. Each state is saved under this name in the
-            checkpoint's `trainer_state.json`, alongside the states of callbacks.
+    Each state is saved under its name in the checkpoint's `trainer_state.json`, alongside the
+    states of callbacks.
     """
 
     def __init__(self, subjects: Mapping[str, Stateful]) -> None:
@@ -54,9 +53,7 @@ class CountedBatches:
     def counts(self, step: int, steps: int) -> bool:
         """Return whether the batch generated at an optimizer step is another than the last one.
 
-        Args:
-            step: Number of optimizer steps that are finished.
-            steps: Number of optimizer steps that use the batch. 0: less than one.
+        `step` optimizer steps are finished, and `steps` use the batch. 0: less than one.
         """
         if step < self._used_up:
             return False

@@ -42,11 +42,8 @@ class Objective:
     ) -> torch.Tensor:
         """Return rewards `[rollout, ..., reward]`, gated and without those that do not apply.
 
-        Args:
-            rewards: The totals, or the rewards of each turn.
-            totals: Rewards `[rollout, reward]`, which the gates test.
-            own: Weights `[prompt, reward]`, where NaN means that a reward does not apply.
-            samples: Number of rollouts of a prompt.
+        The gates test the totals `[rollout, reward]`. NaN in the prompts' own weights `[prompt,
+        reward]` means that a reward does not apply.
         """
         between = (slice(None), *[None] * (rewards.ndim - 2))
         if self.gates:
@@ -59,13 +56,7 @@ class Objective:
     def weights_of_prompts(
         self, inputs: Sequence[Mapping[str, Any]], weights: Sequence[float], samples: int
     ) -> torch.Tensor | None:
-        """Return the weights `[prompt, reward]` of all processes' prompts. NaN: does not apply.
-
-        Args:
-            inputs: This process's rows, one for each rollout.
-            weights: The configured weights.
-            samples: Number of rollouts of a prompt.
-        """
+        """Return the weights `[prompt, reward]` of all processes' prompts. NaN: does not apply."""
         column = self.weights_column
         if column is None:
             return None
@@ -82,15 +73,7 @@ def objective_of(
     weights: Sequence[float],
     arguments: Mapping[str, Any],
 ) -> Objective:
-    """Check a configuration, before the model is loaded.
-
-    Args:
-        args: The configuration.
-        names: Names of the rewards.
-        rewards: The rewards, or what declares their ranges. None: no range.
-        weights: One weight per reward.
-        arguments: Arguments of TRL's trainer, with the datasets.
-    """
+    """Check a configuration before the model is loaded. `rewards` declare ranges, or are None."""
     options: Any = args.advantage_options
     gates = read_gates(args.gates)
     check_gates(names, gates)

@@ -12,15 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observer:
-    """Diagnoses the batches of a trainer, and tracks the findings over its steps.
-
-    Args:
-        trainer: A trainer of TRL.
-        estimator: Name of its estimator. None: it has no name.
-        detail: Metrics that are logged: `brief` or `full`.
-        low: The declared lowest value of each reward.
-        high: The declared highest value of each reward.
-    """
+    """Diagnoses the batches of a trainer, and tracks the findings over its steps."""
 
     def __init__(
         self,
@@ -42,14 +34,7 @@ class Observer:
         names: Sequence[str],
         advantages: torch.Tensor,
     ) -> Diagnosis:
-        """Return the diagnosis of a batch, in training with the influence over the last groups.
-
-        Args:
-            rewards: Rewards `[prompt, sample, reward]` of all processes.
-            weights: Weights `[reward]` or `[prompt, reward]`.
-            names: Names of the rewards.
-            advantages: Advantages `[prompt, sample]`.
-        """
+        """Return the diagnosis of a batch, in training with the influence over the last groups."""
         found = diagnose(
             rewards,
             weights,

@@ -300,14 +300,7 @@ class Packer:
     ) -> Any:
         """Score a whole generation batch in chunks of rows with similar lengths.
 
-        Args:
-            score: TRL's method, or one with its arguments, which are the others.
-            model: The model.
-            input_ids: Prompts and completions `[row, token]`.
-            attention_mask: 1 for tokens, 0 for padding.
-            logits_to_keep: Number of tokens of the padded completions.
-            batch_size: Number of rows of a chunk. None: the batch is not split.
-            **options: What else TRL passes.
+        `score` is TRL's method, or one with its arguments, which are the other arguments.
         """
         has_more = any(option is not None for option in options.values())
         packing = self.packing

@@ -28,10 +28,8 @@ logger = logging.getLogger(__name__)
 def ranged(given: Sequence[Any], arguments: Mapping[str, Any]) -> list[Any]:
     """Return the rewards, with None for those whose total may leave the range of a turn.
 
-    Args:
-        given: Rewards, in any format that `as_reward_functions` accepts.
-        arguments: Arguments of TRL's trainer. Without tools, environments and a `rollout_func`, a
-            completion has one turn.
+    Without tools, environments and a `rollout_func` among TRL's arguments, a completion has one
+    turn.
     """
     if not any(arguments.get(k) for k in ("tools", "environment_factory", "rollout_func")):
         return list(given)
@@ -39,13 +37,9 @@ def ranged(given: Sequence[Any], arguments: Mapping[str, Any]) -> list[Any]:
 
 
 def all_weights(names: Sequence[str], rewards: Sequence[Any], given: Any) -> list[float]:
-    """Return one weight per reward.
+    """Return one weight per reward. The rewards of environments come last.
 
-    Args:
-        names: Names of the rewards. The rewards of environments come last.
-        rewards: The rewards that environments do not define.
-        given: Weights by name, or a list. As in TRL, a list may leave out the rewards of
-            environments, which then have the weight 1.
+    As in TRL, a list may leave out the rewards of environments, which then have the weight 1.
 
     Raises:
         ConfigError: If there are no rewards, if two have the same name, if a name is not that of a
@@ -74,19 +68,10 @@ def as_sequence(reward_funcs: Any) -> list[Any]:
 def as_reward_functions(
     given: Sequence[Any], scorer: Mapping[str, Any] | None = None, *, located: Located
 ) -> tuple[list[Any], Scorer]:
-    """Convert the rewards of `GDPOTrainer` to the reward functions of TRL's trainer.
+    """Return the reward functions for TRL, and the scorer that runs the `Reward` objects.
 
-    Args:
-        given: `Reward` objects, functions with TRL's signature (sync or async), reward models, or
-            names of reward models. Reward models and their names are passed through unchanged.
-        scorer: Options of the scorer that runs the `Reward` objects. None: no options.
-        located: Where the turns are in the completions that TRL scores.
-
-    Returns:
-        The reward functions, and the scorer that runs the `Reward` objects.
-
-    Raises:
-        ConfigError: If an option of the scorer is invalid.
+    Functions with TRL's signature may be sync or async. Reward models and their names are passed
+    through unchanged.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     shared = _SharedScores(Scorer.from_options(rewards, scorer or {}), located)
@@ -142,11 +127,8 @@ def check_columns(
 ) -> None:
     """Check that each dataset has the columns that the rewards read.
 
-    Args:
-        given: Rewards, in any format that `as_reward_functions` accepts.
-        arguments: Arguments of TRL's trainer. A dataset is not checked if its columns are not known
-            in advance (a stream, or a dataset with a transform).
-        may_add_columns: Whether a subclass may add columns before the rewards are calculated.
+    A dataset is not checked if its columns are not known in advance (a stream, or a dataset with a
+    transform), functions also not if a subclass may add columns before the rewards are calculated.
 
     Raises:
         ConfigError: If `given` contains a `Reward` and a dataset has no column `reference`.
@@ -173,11 +155,6 @@ def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> Non
     """Check every row of a dataset's column with weights.
 
     Streams and datasets with a transform are checked as they are read.
-
-    Args:
-        dataset: A dataset, a dict from name to dataset, or None.
-        column: Name of the column.
-        names: Names of the rewards.
 
     Raises:
         ConfigError: If the dataset has no such column.
@@ -206,11 +183,6 @@ def _known_columns(dataset: Any) -> Sequence[str] | None:
 
 def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
     """Check what `_calculate_rewards` returned, which a subclass or a script may have replaced.
-
-    Args:
-        rewards: The returned value.
-        rollouts: Number of rollouts of all processes.
-        names: Names of the rewards.
 
     Raises:
         RewardError: If it is not a tensor of floats `[rollout, reward]` with the rollouts of all

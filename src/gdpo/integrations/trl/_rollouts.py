@@ -17,14 +17,9 @@ from gdpo.rollouts.writing import set_aside
 class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them to one file.
 
-    When training begins, files of an earlier run in the folder are moved to a subfolder. A resumed
-    run continues to write to the same folder.
-
-    Args:
-        folder: Folder for training steps. Evaluations are written to its subfolder `eval`.
-        args: The trainer's arguments. The name of the run in the record is `run_name`, or the
-            folder name of `output_dir` if `run_name` is not set.
-        declared: Declared properties of the rewards, see `gdpo.rollouts.write_rollouts`.
+    Evaluations are written to the subfolder `eval`. When training begins, files of an earlier run
+    in the folder are moved to a subfolder. A resumed run continues to write to the same folder. The
+    name of the run is `run_name`, or the folder name of `output_dir`.
 
     Raises:
         ConfigError: If the folder is not writable. Write failures during the run are only logged.
@@ -102,14 +97,12 @@ class RolloutLog(TrainerCallback):
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
         Args:
-            facts: The result of `gathered`. `turns` holds objects of `gdpo.rollouts.Turn`, if turns
-                are recorded.
+            facts: The result of `gathered`. `turns` holds `Turn` objects, if turns are recorded.
             mode: `train` or `eval`.
             step: The optimizer step that the rollouts belong to.
             rewards: Rewards `[prompt, sample, reward]` of all processes.
             advantages: Advantages `[prompt, sample]` of all processes.
-            weights: For each prompt, a mapping from reward name to weight, in the order of the
-                reward axis.
+            weights: For each prompt, the weights by name, in the order of the reward axis.
             trained: For each prompt, whether its rollouts are in the training batch.
         """
         samples = rewards.shape[1]

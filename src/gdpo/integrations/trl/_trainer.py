@@ -450,11 +450,8 @@ class GDPOTrainer(GRPOTrainer):
     def _log(self, mode: str, first: Groups, batch: Groups, advantages: torch.Tensor) -> None:
         """Log a batch, and replace the advantages in TRL's table of completions.
 
-        Args:
-            mode: `train` or `eval`.
-            first: The groups of the first generation, which TRL's table shows.
-            batch: The groups that are trained on.
-            advantages: Their advantages `[prompt, sample]`.
+        The table shows the first generation. `advantages` are those of the batch, `[prompt,
+        sample]`.
         """
         rule, metrics, names = self._objective.rule, self._metrics[mode], self.reward_func_names
         if (

@@ -41,12 +41,7 @@ class Located:
     def update(
         self, masks: Sequence[Sequence[int]] | None, completion_ids: Sequence[Sequence[int]]
     ) -> None:
-        """Find the turns of new completions.
-
-        Args:
-            masks: For each completion, 1 for the tokens that the model generated. None: all.
-            completion_ids: Ids of the tokens of each completion.
-        """
+        """Find the turns of new completions. No masks: the model generated all their tokens."""
         if masks is None:
             self.spans = [[range(len(ids))] for ids in completion_ids]
         else:
@@ -84,12 +79,7 @@ def _own(messages: Sequence[Mapping[str, Any]]) -> int:
 def total_of(name: str, value: Any, index: int, count: int) -> Any:
     """Return the total of a reward over the turns, or the value itself if it is one number.
 
-    Args:
-        name: Name of the reward.
-        value: A number, None, or one number per turn. If one of them is None, the reward does not
-            apply to the rollout.
-        index: Index of the rollout on this process, for error messages.
-        count: Number of turns of the rollout.
+    If the value of a turn is None, the reward does not apply to the rollout.
 
     Raises:
         RewardError: If the number of values differs from the number of turns, or if a value is
@@ -149,11 +139,7 @@ class TurnRewards:
         return torch.arange(self.rewards.shape[2]) < self.counts[..., None]
 
     def mean_advantages(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the mean advantage of each rollout's turns, `[prompt, sample]`.
-
-        Args:
-            advantages: `[prompt, sample, turn]`, with 0 beyond the last turn.
-        """
+        """Return the mean advantage of each rollout's turns, `[prompt, sample]`."""
         return advantages.sum(-1) / self.counts.clamp(min=1).to(advantages)
 
 
@@ -162,9 +148,7 @@ def joined(
 ) -> TurnRewards | None:
     """Return the rewards of groups from several generations, or None if one has no turns.
 
-    Args:
-        parts: The rewards of each generation.
-        sources: The generation and the index of each group.
+    `sources` holds the generation and the index of each group.
     """
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -197,13 +181,9 @@ def spread(
 ) -> torch.Tensor:
     """Return the rewards of each turn, `[rollout, turn, reward]`.
 
-    A reward that was given as one number is at the last turn of the rollout.
-
-    Args:
-        totals: Rewards `[rollout, reward]`. NaN: the reward does not apply to the rollout.
-        given: For each rollout, maps the column of a reward to its values at each turn.
-        counts: Number of turns of each rollout. The values of a rollout without turns stand at the
-            first place, although no turn was taken there.
+    `given` maps, for each rollout, the column of a reward to its values at each turn. Other rewards
+    stand at the last turn, and those of a rollout without turns at the first place. NaN in the
+    totals `[rollout, reward]`: the reward does not apply to the rollout.
     """
     rewards = torch.zeros(len(counts), max([1, *counts]), totals.shape[1], dtype=totals.dtype)
     last = torch.tensor(counts).clamp(min=1) - 1
@@ -223,12 +203,8 @@ def recorded(
 ) -> list[dict[str, Any]]:
     """Return the facts about each rollout, with its turns for the record.
 
-    Args:
-        facts: Facts about each rollout. `turns` holds the number of tokens of each turn.
-        turns: The rewards of each turn.
-        advantages: Advantages `[prompt, sample, turn]`, or `[prompt, sample]`, which every turn of
-            the rollout has.
-        names: Names of the rewards.
+    `turns` of a fact holds the number of tokens of each turn. Without advantages of turns, every
+    turn has that of the rollout.
     """
     if advantages.ndim == 2:
         advantages = advantages[..., None].expand(turns.taken.shape)
@@ -256,11 +232,7 @@ _DIVIDED_BY_ROLLOUT = ("grpo", "sapo")
 
 
 def check_loss(estimator: str, args: Any) -> None:
-    """Refuse a loss in which an advantage per turn loses its meaning.
-
-    Raises:
-        ConfigError: If the loss has one probability ratio per rollout.
-    """
+    """Raise a ConfigError for a loss in which an advantage per turn loses its meaning."""
     if args.importance_sampling_level != "token":
         raise ConfigError(
             f"importance_sampling_level={args.importance_sampling_level!r} does not fit "

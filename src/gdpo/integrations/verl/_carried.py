@@ -21,8 +21,7 @@ from gdpo.rewards.weights_column import weights_of_cells
 def last_outputs(keys: Sequence[str]) -> list[int]:
     """Return, for each row, the index of the last output that belongs to the same rollout.
 
-    Args:
-        keys: verl's row keys, in the format `<prompt>_<rollout>_<output number>`.
+    verl's row keys have the format `<prompt>_<rollout>_<output number>`.
     """
     parts = [key.rpartition("_") for key in keys]
     last: dict[str, int] = {}
@@ -33,12 +32,7 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
 
 
 def first_turns(keys: Sequence[str], counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, " row"]:
-    """Return, for each row, how many turns the earlier outputs of the same rollout have.
-
-    Args:
-        keys: verl's row keys, as in `last_outputs`.
-        counts: Number of turns of each row.
-    """
+    """Return, for each row, how many turns the earlier outputs of the same rollout have."""
     parts = [key.rpartition("_") for key in keys]
     found, so_far = np.zeros(len(keys), dtype=np.int64), dict[str, int]()
     for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
@@ -74,11 +68,6 @@ class Carried:
 
     def groups(self, settings: Settings, prompt_ids: Any, response_mask: Any) -> Groups:
         """Return the rewards in groups.
-
-        Args:
-            settings: Settings with the names of the rewards.
-            prompt_ids: Prompt id of each row.
-            response_mask: Array `[row, token]` with 1 for trained tokens.
 
         Raises:
             ConfigError: If a reward or the column with weights is not in the batch.
@@ -130,11 +119,7 @@ class Carried:
         return located
 
     def written(self, response_mask: Any) -> Any:
-        """Return 1 for the tokens that the model generated, `[row, token]`.
-
-        Args:
-            response_mask: verl's mask, in which rejected tokens are 0 too.
-        """
+        """Return 1 for the tokens that the model generated, also if verl rejects them."""
         if self.masks is None:
             return response_mask
         found = response_mask.new_zeros(response_mask.shape)

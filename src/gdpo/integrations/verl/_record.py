@@ -13,14 +13,7 @@ from gdpo.rollouts import Rollout, Turn
 
 
 def rollouts_of(computed: Computed, trainer: Any, batch: Any, queue: Any) -> list[Rollout]:
-    """Return the rollouts of a batch, with the texts that the queue has.
-
-    Args:
-        computed: The batch with its advantages.
-        trainer: verl's trainer.
-        batch: verl's batch, which contains the keys of its rows in the queue.
-        queue: The TransferQueue.
-    """
+    """Return the rollouts of a batch of verl's trainer, with the texts in the TransferQueue."""
     groups, config = computed.groups, trainer.config
     represent = [row for row, by in enumerate(last_outputs(batch.keys)) if row == by]
     rows = [row for row in represent if groups.prompts[row] >= 0]

@@ -143,11 +143,6 @@ class Run:
     def record(self, trainer: Any, batch: Any, queue: Any) -> None:
         """Write the rollouts of the latest batch, if there is one and `gdpo_rollouts` is set.
 
-        Args:
-            trainer: verl's trainer.
-            batch: verl's batch, which contains the keys of its rows in the queue.
-            queue: The TransferQueue.
-
         Raises:
             ConfigError: If the folder is not writable when a trainer processes its first batch.
                 Later write failures are only logged.

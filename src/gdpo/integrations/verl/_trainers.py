@@ -58,12 +58,7 @@ def with_columns(run: Run, compute_advantage: Function, registry: dict[str, Any]
 
     The rewards come from an enclosing `carrying` block if there is one (V1 trainer), otherwise from
     the batch. verl's name `gdpo` stays that of its own estimator: `gdpo_replace` calls gdpo's by
-    its name.
-
-    Args:
-        run: The run.
-        compute_advantage: verl's function.
-        registry: verl's registry of estimators. An estimator of the user is added to it.
+    its name. An estimator of the user is added to verl's registry.
     """
 
     @functools.wraps(compute_advantage)

@@ -21,15 +21,7 @@ from gdpo.integrations.verl.settings import is_plain
 def observe(run: Run, algorithm: Any, data: Any, carried: Carried) -> None:
     """Store the rewards of a batch, with the advantages that verl computed, for metrics and record.
 
-    Args:
-        run: The run, which gets the batch.
-        algorithm: The `algorithm` section of verl's configuration.
-        data: verl's batch, with its advantages.
-        carried: The separate rewards of the same rows.
-
-    Raises:
-        ConfigError: If the configuration lists a reward that is not in the batch.
-        DataError: If a reward is not a number.
+    `carried` has the separate rewards of the same rows.
     """
     settings, mask = run.settings(algorithm), data.batch["response_mask"]
     groups = carried.groups(settings, data.non_tensor_batch["uid"], mask)
@@ -52,14 +44,7 @@ def observe(run: Run, algorithm: Any, data: Any, carried: Carried) -> None:
 
 
 def of_rows(run: Run, advantages: Any, mask: Any, estimator: str) -> Float[np.ndarray, " row"]:
-    """Return the advantage of each row: that of its trained tokens, or their mean if they differ.
-
-    Args:
-        run: The run, which warns if they differ.
-        advantages: Advantage of each token, `[row, token]`.
-        mask: 1 for trained tokens, `[row, token]`.
-        estimator: Name of the estimator, used in a warning.
-    """
+    """Return the advantage of each row: the mean over its trained tokens, if they differ."""
     trained = mask.bool()
     first = advantages.gather(1, trained.int().argmax(1, keepdim=True))
     same = ((advantages == first) | ~trained).all(1)
@@ -75,14 +60,7 @@ def of_rows(run: Run, advantages: Any, mask: Any, estimator: str) -> Float[np.nd
 
 @contextmanager
 def delivered(run: Run, algorithm: Any, data: Any, carried: Carried) -> Generator[None]:
-    """Add what verl's own gdpo reads and verl's V1 trainer leaves out, inside the `with` block.
-
-    Args:
-        run: The run.
-        algorithm: The `algorithm` section of verl's configuration.
-        data: verl's batch.
-        carried: The separate rewards of the same rows.
-    """
+    """Add what verl's own gdpo reads and verl's V1 trainer leaves out, inside the `with` block."""
     names = [key for key in algorithm.get("gdpo_reward_keys") or () if key in carried.columns]
     added = set(names) - set(data.non_tensor_batch)
     if not added or "prompts" in data.batch.keys():  # noqa: SIM118  a TensorDict is no mapping
