@@ -94,17 +94,8 @@ class Judge:
     Frameworks call `score` from many threads. A scorer handles only one call at a time, so the
     threads share a pool of scorers.
 
-    Args:
-        options: The configuration. `task` is the name of a task or `module:attribute`. `rewards` is
-            a list of rewards (default: all rewards of the task). Each reward is the name of one of
-            the task's rewards, the name of a built-in reward, `module:attribute`, or
-            `{name: ..., options: {...}}`. `gates` is a dict, for example
-            `{length: {on: correct, at_least: 1}}`. All other keys (`on_error`, `workers`, ...) are
-            options of `gdpo.rewards.Scorer`.
-        place: Name of the configuration section, used in error messages.
-
-    Raises:
-        ConfigError: If a name or an option is unknown or invalid.
+    The options are those of verl's `compute_score` without `weights`. `place` is the name of their
+    section, for error messages. A ConfigError tells that a name or an option is unknown or invalid.
     """
 
     def __init__(self, options: Mapping[str, Any], *, place: str) -> None:

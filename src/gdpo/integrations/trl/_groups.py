@@ -1,6 +1,6 @@
 """Stores groups that were generated together, and selects the groups to train on."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,27 +77,12 @@ def which_vary(groups: Groups, weights: Sequence[float], *, of_turns: bool = Fal
     """
     own, turns = groups.weights, groups.turns
     rewards = turns.rewards if of_turns and turns is not None else groups.rewards[:, :, None]
-    return [
-        any(
-            weight != 0 and 0 in constant
-            for weight, constant in zip(
-                weights if own is None else own[prompt].tolist(),
-                _constant(group),
-                strict=True,
-            )
-        )
-        for prompt, group in enumerate(rewards.cpu())
-    ]
-
-
-def _constant(group: torch.Tensor) -> list[list[float]]:
-    """Return, for each reward and turn, whether it is constant in a group (1) or not (0).
-
-    Args:
-        group: Rewards `[sample, turn, reward]`.
-    """
-    found = zero_variance_groups(group.flatten(1)[None])
-    return found.reshape(group.shape[1:]).T.tolist()
+    vary: list[bool] = []
+    for prompt, group in enumerate(rewards.cpu()):
+        constant = zero_variance_groups(group.flatten(1)[None]).reshape(group.shape[1:])
+        used = np.asarray(weights if own is None else own[prompt])
+        vary.append(bool(((constant == 0).any(0) & (used != 0)).any()))
+    return vary
 
 
 def replace_without_signal(
@@ -148,16 +133,34 @@ def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
     Exactly one of the generated groups is assigned to each position. `num_items_in_batch` is copied
     from the first generation. The caller must recompute this number on all ranks.
     """
-    sources = [(i, group) for _, i, group in sorted(_places(generated))]
-    counts = [groups.token_counts for groups in generated]
+    placed = [
+        (place, i, group)
+        for i, groups in enumerate(generated)
+        for group, place in enumerate(groups.places)
+        if place is not None
+    ]
+    sources = [(i, group) for _, i, group in sorted(placed)]
+
+    def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+        known = [part for part in parts if part is not None]
+        return torch.stack([known[i][group] for i, group in sources]) if known else None
+
+    outputs = widened([groups.output for groups in generated], padding)
+    starts = np.cumsum([0, *(len(output["completion_ids"]) for output in outputs)]).tolist()
+    samples = generated[0].rewards.shape[1]
+    rows: list[int] = []
+    for i, group in ranks.own(sources):
+        before = ranks.this * len(generated[i].places) // ranks.count
+        start = starts[i] + (group - before) * samples
+        rows += range(start, start + samples)
     return Groups(
         rewards=torch.stack([generated[i].rewards[group] for i, group in sources]),
-        token_counts=_stacked(counts, sources),
+        token_counts=stacked([groups.token_counts for groups in generated]),
         closed_gates=generated[0].closed_gates,
         rollouts=None,
-        weights=_stacked([groups.weights for groups in generated], sources),
+        weights=stacked([groups.weights for groups in generated]),
         turns=joined([groups.turns for groups in generated], sources),
-        output=_rows(generated, ranks.own(sources), ranks, padding),
+        output=take(join(outputs), rows),
     )
 
 
@@ -166,32 +169,3 @@ def further_rows(dataset: Any, count: int, seed: Sequence[int]) -> list[dict[str
     length = len(dataset)
     places = np.random.default_rng(seed).choice(length, count, replace=count > length)
     return [dict(dataset[int(place)]) for place in places]
-
-
-def _places(generated: Sequence[Groups]) -> Iterator[tuple[int, int, int]]:
-    for i, groups in enumerate(generated):
-        for group, place in enumerate(groups.places):
-            if place is not None:
-                yield place, i, group
-
-
-def _stacked(
-    parts: Sequence[torch.Tensor | None], sources: Sequence[tuple[int, int]]
-) -> torch.Tensor | None:
-    known = [part for part in parts if part is not None]
-    return torch.stack([known[i][group] for i, group in sources]) if known else None
-
-
-def _rows(
-    generated: Sequence[Groups], sources: Sequence[tuple[int, int]], ranks: Ranks, padding: int
-) -> MicroBatch:
-    """Return this process's rows for the groups in `sources`, given as `(round, group)` pairs."""
-    outputs = widened([groups.output for groups in generated], padding)
-    starts = np.cumsum([0, *(len(output["completion_ids"]) for output in outputs)]).tolist()
-    samples = generated[0].rewards.shape[1]
-    rows: list[int] = []
-    for i, group in sources:
-        before = ranks.this * len(generated[i].places) // ranks.count
-        start = starts[i] + (group - before) * samples
-        rows += range(start, start + samples)
-    return take(join(outputs), rows)

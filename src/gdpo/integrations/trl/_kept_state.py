@@ -9,13 +9,8 @@ from transformers import TrainerCallback
 class Stateful(Protocol):
     """An object whose state consists of lists, numbers and text."""
 
-    def state(self) -> Mapping[str, Any]:
-        """Return the state. An empty mapping means that there is no state."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. An empty state means that nothing was saved."""
-        ...
+    def state(self) -> Mapping[str, Any]: ...
+    def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
 class KeptState(TrainerCallback):

@@ -17,17 +17,10 @@ For all of these loss types, scaling an advantage by a positive factor scales th
 rollout by the same factor. Clipping compares probability ratios, and everything else depends only
 on the sign of the advantage.
 
-- With a KL term (`beta`), every rollout contributes, so no rollout is left out.
-- Micro-batches are trimmed but not regrouped if a term is averaged within a micro-batch: bnpo with
-  a KL term, the entropy bonus (`entropy_coef`, `use_adaptive_entropy`), the selection of
-  high-entropy tokens (`top_entropy_quantile`), or the load-balancing loss of mixture-of-experts
-  models.
-- Micro-batches are unchanged for multimodal models, `torch_compile`, NEFTune noise, vespo with
-  vLLM's importance sampling (which also sums over the padding), and a loss that is not TRL's.
-- Micro-batches are also unchanged if TRL's loss of a made-up batch changes when it is packed. This
-  is tried before the training.
-- Prompts are trimmed only if positions are relative (rotary). Absolute positions would shift, and
-  so would the virtual tokens of prompt tuning, which come before the padding.
+With a KL term (`beta`), every rollout contributes, so no rollout is left out. Prompts are trimmed
+only if positions are relative (rotary): absolute positions would shift, and so would the virtual
+tokens of prompt tuning, which come before the padding. `_only_trimmed_because` and
+`_untouched_because` say where less is done, also if packing changes TRL's loss of a made-up batch.
 
 With dropout, the gradient is the same only in distribution, because the dropout masks depend on the
 shape of the micro-batch.

@@ -6,7 +6,8 @@
 import functools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -75,7 +76,13 @@ def as_reward_functions(
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     shared = _SharedScores(Scorer.from_options(rewards, scorer or {}), located)
-    return [_adapt(reward, shared) for reward in given], shared.scorer
+
+    def adapted(reward: Any) -> Any:
+        if isinstance(reward, Reward):
+            return _from_reward(reward, shared)
+        return reward if isinstance(reward, str | torch.nn.Module) else _checked(reward)
+
+    return [adapted(reward) for reward in given], shared.scorer
 
 
 def numbered(names: Sequence[str]) -> list[str]:
@@ -201,12 +208,8 @@ def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
     )
 
 
-def reward_names(functions: Sequence[Any]) -> list[str]:
-    """Return the names that TRL gives to reward functions and reward models."""
-    return [_name(function) for function in functions]
-
-
-def _name(reward: Any) -> str:
+def name_of(reward: Any) -> str:
+    """Return the name that TRL gives to a reward function or a reward model."""
     if isinstance(reward, str):
         return reward.split("/")[-1]
     if isinstance(reward, torch.nn.Module):
@@ -219,14 +222,6 @@ def callable_name(function: Any) -> str:
     """Return TRL's name of a function, unless a partial has been given a name of its own."""
     own = getattr(function, "__name__", None)
     return own if isinstance(own, str) else get_callable_name(function)
-
-
-def _adapt(reward: Any, shared: "_SharedScores") -> Any:
-    if isinstance(reward, Reward):
-        return _from_reward(reward, shared)
-    if isinstance(reward, str | torch.nn.Module):
-        return reward
-    return _checked_async(reward) if is_async_callable(reward) else _checked(reward)
 
 
 class _SharedScores:
@@ -269,16 +264,12 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
             log_metric(f"rewards/{reward.name}/failed_{slug}", failed / count)
         if reward.of == "turn":  # a completion without a message of the model has no score
             turns = scores.turns[reward.name]
-            return [[_or_none(each) for each in values] or None for values in turns]
+            return [[None if v != v else v for v in values] or None for values in turns]
         values = scores.values[:, shared.scorer.rewards.index(reward)].tolist()
-        return [_or_none(value) for value in values]
+        return [None if value != value else value for value in values]  # NaN
 
     function.__name__ = reward.name
     return function
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
@@ -289,35 +280,30 @@ def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
 
 
 def _checked(function: RewardFunction) -> RewardFunction:
+    """Return a function, async if the given one is, whose result is checked."""
     name = callable_name(function)
+
+    @contextmanager
+    def explained(passed: Mapping[str, Any]) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise raised(name, function, error, passed) from error
 
     def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
-        try:
+        with explained({"completions": completions, **kwargs}):
             values = function(completions=completions, **kwargs)
-        except Exception as error:
-            raise raised(name, function, error, {"completions": completions, **kwargs}) from error
         return _check_values(name, values, len(completions))
 
-    return _named_like(checked, function, name)
-
-
-def _checked_async(function: RewardFunction) -> RewardFunction:
-    name = callable_name(function)
-
-    async def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
-        try:
+    async def later(*, completions: list[Any], **kwargs: Any) -> list[Any]:
+        with explained({"completions": completions, **kwargs}):
             values = await function(completions=completions, **kwargs)
-        except Exception as error:
-            raise raised(name, function, error, {"completions": completions, **kwargs}) from error
         return _check_values(name, values, len(completions))
 
-    return _named_like(checked, function, name)
-
-
-def _named_like(checked: RewardFunction, function: RewardFunction, name: str) -> RewardFunction:
-    functools.update_wrapper(checked, function, assigned=("__module__", "__doc__"), updated=())
-    checked.__name__ = name
-    return checked
+    chosen = later if is_async_callable(function) else checked
+    functools.update_wrapper(chosen, function, assigned=("__module__", "__doc__"), updated=())
+    chosen.__name__ = name
+    return chosen
 
 
 def _check_values(name: str, values: Any, count: int) -> list[Any]:

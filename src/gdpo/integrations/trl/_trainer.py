@@ -52,8 +52,8 @@ from gdpo.integrations.trl._rewards import (
     as_sequence,
     check_columns,
     check_rewards,
+    name_of,
     ranged,
-    reward_names,
 )
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._turns import Located, TurnRewards, recorded, spread, warning_of_loss
@@ -166,7 +166,7 @@ class GDPOTrainer(GRPOTrainer):
         self._located = Located()
         functions, self.scorer = as_reward_functions(given, scorer, located=self._located)
         own, factory = environment_rewards(arguments.get("environment_factory"), args.seed)
-        names = [*reward_names(functions), *(environment.__name__ for environment in own)]
+        names = [*map(name_of, functions), *(environment.__name__ for environment in own)]
         weights = all_weights(names, given, args.reward_weights)
         rewards = [*ranged(given, arguments), *map(environment_range, own)]
         self._objective = objective_of(args, names, rewards, weights, arguments)

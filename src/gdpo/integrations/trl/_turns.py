@@ -66,14 +66,10 @@ class Located:
         if isinstance(completion, str):
             if whole:
                 return [{"role": "assistant", "content": completion}]
-        elif whole or (len(completion) > 1 and _own(completion) == len(spans)):
+        elif whole or (len(completion) > 1 and sum(map(is_from_model, completion)) == len(spans)):
             return list(completion)
         assert self.decode is not None, "the tokenizer is not known yet"
         return messages_of(ids, spans, self.decode)
-
-
-def _own(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(map(is_from_model, messages))
 
 
 def total_of(name: str, value: Any, index: int, count: int) -> Any:
@@ -94,30 +90,23 @@ def total_of(name: str, value: Any, index: int, count: int) -> Any:
             "Return one number (or None) for each turn, with 0 where a turn earns nothing, or a "
             "single number for the whole completion"
         )
-    return _sum(
-        [_checked(name, each, f"turn {t} of completion {index}") for t, each in enumerate(value)]
-    )
-
-
-def _checked(name: str, value: Any, place: str) -> float | None:
-    try:
-        number = None if value is None else float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RewardError(
-            f"reward {name!r} returned {value!r:.200} for {place} ({error}): return a float, or "
-            "None if the reward does not apply"
-        ) from error
-    if number is not None and not math.isfinite(number):
-        raise RewardError(
-            f"reward {name!r} returned {number} for {place}: return a finite number, or None if "
-            "the reward does not apply"
-        )
-    return number
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known, 0.0) if len(known) == len(values) else None
+    known = list[float]()
+    for turn, each in enumerate(value):
+        place = f"turn {turn} of completion {index}"
+        try:
+            number = None if each is None else float(each)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RewardError(
+                f"reward {name!r} returned {each!r:.200} for {place} ({error}): return a float, or "
+                "None if the reward does not apply"
+            ) from error
+        if number is not None and not math.isfinite(number):
+            raise RewardError(
+                f"reward {name!r} returned {number} for {place}: return a finite number, or None "
+                "if the reward does not apply"
+            )
+        known += [] if number is None else [number]
+    return sum(known, 0.0) if len(known) == count else None
 
 
 @dataclass(frozen=True)

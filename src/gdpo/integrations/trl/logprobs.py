@@ -5,14 +5,8 @@ the backward pass, and multiplies in float32 regardless of the model's dtype. `C
 computes only the logits of completion tokens and keeps them until the backward pass, which
 overwrites them with their gradient.
 
-On other devices, TRL's own head is used. TRL's head is also used, with a warning in the log, for:
-
-- multimodal batches and the load-balancing loss of mixture-of-experts models;
-- `cast_lm_head_to_fp32`, capped logits, and heads that are not a plain `nn.Linear`;
-- models whose `forward` has no `logits_to_keep`;
-- DeepSpeed and FSDP;
-- a batch whose logits would need more memory than TRL's own buffers;
-- models for which both heads differ in a trial, before the training.
+On other devices, TRL's own head is used. `not_here_because` says where it is also used on a CPU,
+with a warning in the log, and for models for which both heads differ in a trial.
 """
 
 import ctypes
