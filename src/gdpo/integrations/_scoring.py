@@ -11,7 +11,7 @@ import numpy as np
 
 from gdpo._shapes import Float
 from gdpo.advantages import Weights
-from gdpo.diagnostics import Diagnosis, Watch, diagnose
+from gdpo.diagnostics import Watch, diagnose
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
 from gdpo.integrations.rows import Groups, advantages_of
@@ -50,7 +50,14 @@ class Computed:
         state. Influence shares are computed over the most recent groups. The method also logs each
         warning that `watch` reports.
         """
-        diagnosis = watch.update(self._diagnosis())
+        found = diagnose(
+            self.groups.rewards,
+            self.weights,
+            self.settings.names,
+            estimator=self.watched or self.settings.rule.name,
+            advantages=self.advantages,
+        )
+        diagnosis = watch.update(found)
         for finding in watch.due:
             logger.warning("gdpo: %s", finding.line)
         metrics = {
@@ -59,15 +66,6 @@ class Computed:
             **self.changing,
         }
         return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}
-
-    def _diagnosis(self) -> Diagnosis:
-        return diagnose(
-            self.groups.rewards,
-            self.weights,
-            self.settings.names,
-            estimator=self.watched or self.settings.rule.name,
-            advantages=self.advantages,
-        )
 
 
 def compute(groups: Groups, settings: Settings) -> Computed:

@@ -15,6 +15,7 @@ import numpy as np
 from gdpo._shapes import Float, Int
 from gdpo.advantages.stages import namespace
 from gdpo.errors import DataError
+from gdpo.rollouts import Turn
 
 
 def turn_of_tokens(mask: Any) -> Any:
@@ -54,6 +55,22 @@ def messages_of(
         for number, (start, stop) in enumerate(pairwise(ends))
         if start < stop
     ]
+
+
+def named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
+    """Return rewards by name for the record, with None in place of NaN."""
+    return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
+
+
+def recorded_turns(
+    names: Sequence[str],
+    rewards: Sequence[Sequence[float]],
+    advantages: Sequence[float],
+    num_tokens: Sequence[int],
+) -> tuple[Turn, ...]:
+    """Return the turns of a rollout for the record, as many as the shortest sequence has."""
+    turns = zip(rewards, advantages, num_tokens, strict=False)
+    return tuple(Turn(named(names, row), advantage, count) for row, advantage, count in turns)
 
 
 def on_tokens(advantages: Any, mask: Any) -> Any:

@@ -16,7 +16,6 @@ import numpy as np
 
 from gdpo._naming import did_you_mean
 from gdpo._shapes import Bool, Float, Int
-from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings, make_settings
@@ -37,16 +36,6 @@ NAME = "gdpo"
 
 PREFIX = "gdpo/"
 """Prefix of estimator names in a framework: `gdpo/<name>` or `gdpo/<module>:<attribute>`."""
-
-
-def estimator_names() -> list[str]:
-    """Return every name under which gdpo's estimators are registered beside a framework's own."""
-    return [f"{PREFIX}{name}" for name in ESTIMATORS]
-
-
-def turn_estimator_names() -> list[str]:
-    """Return the same names for the estimators for turns."""
-    return [f"{PREFIX}{name}" for name in TURN_ESTIMATORS]
 
 
 def is_ours(estimator: Any) -> bool:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.integrations.verl import _plugin
 from gdpo.integrations.verl._plugin import when_imported
 from gdpo.integrations.verl._run import Run
@@ -91,7 +92,8 @@ def test_verls_own_names_stay_verls():
     _plugin.changes(Run())["verl.trainer.ppo.core_algos"](core_algos)
     registry = core_algos.ADV_ESTIMATOR_REGISTRY
     assert registry["gdpo"] is registry["grpo"] is theirs
-    assert {"gdpo/gdpo", "gdpo/grpo", "gdpo/turn_gdpo"} < set(registry)
+    names = {f"gdpo/{name}" for name in (*ESTIMATORS, *TURN_ESTIMATORS)}
+    assert set(registry) == {"gdpo", "grpo", *names}
 
 
 @pytest.mark.parametrize("level", ["NOTSET", "ERROR"])

@@ -5,7 +5,6 @@ from tests.integrations.verl.configs import Config
 
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
-from gdpo.integrations.rows import estimator_names
 from gdpo.integrations.verl.settings import (
     check_fields,
     read_settings,
@@ -25,9 +24,7 @@ def refused(match, **more):
 
 
 def test_every_estimator_has_a_name_of_its_own_beside_verls():
-    names = estimator_names()
-    assert names == [f"gdpo/{name}" for name in ESTIMATORS]
-    assert all(uses_gdpo({"adv_estimator": name}) for name in names)
+    assert all(uses_gdpo({"adv_estimator": f"gdpo/{name}"}) for name in ESTIMATORS)
 
 
 @pytest.mark.parametrize("name", ["gdpo", "gae", "grpo", "rloo", "gdpo_other"])

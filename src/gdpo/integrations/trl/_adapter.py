@@ -119,7 +119,7 @@ def lacks(capability: str, trainer: Any) -> str | None:
     The trainer must have the attributes that TRL sets.
     """
     names = _ATTRIBUTES[capability]
-    attributes = [f"GRPOTrainer.{name}" for name in names if not _has(trainer, name)]
+    attributes = [f"GRPOTrainer.{name}" for name in names if not hasattr(trainer, name)]
     missing = [*_missing_callables(capability), *attributes]
     return f"TRL {version('trl')} has no {' and no '.join(missing)}" if missing else None
 
@@ -184,26 +184,21 @@ def _of_known_code(function: Any) -> bool:
 
 
 def _missing_callables(capability: str) -> list[str]:
-    methods = {
+    needed: dict[str, tuple[Any, tuple[str, ...]]] = {
         f"GRPOTrainer.{name}": (getattr(GRPOTrainer, name, None), ("self", *parameters))
         for name, parameters in _METHODS[capability].items()
     }
-    functions = {
-        path.partition(":")[2]: (_resolved(path), parameters)
-        for path, parameters in _FUNCTIONS.get(capability, {}).items()
-    }
+    for path, parameters in _FUNCTIONS.get(capability, {}).items():
+        try:
+            found = pkgutil.resolve_name(path)
+        except (ImportError, AttributeError):
+            found = None
+        needed[path.partition(":")[2]] = (found, parameters)
     return [
         f"{name}({', '.join(parameters)})"
-        for name, (found, parameters) in {**methods, **functions}.items()
+        for name, (found, parameters) in needed.items()
         if found is None or not _has_parameters(found, parameters)
     ]
-
-
-def _resolved(path: str) -> Any:
-    try:
-        return pkgutil.resolve_name(path)
-    except (ImportError, AttributeError):
-        return None
 
 
 def _has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
@@ -212,13 +207,6 @@ def _has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
     of_any_name = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     takes_any = any(each.kind in of_any_name for each in parameters.values())
     return takes_any or set(names) <= set(parameters)
-
-
-def _has(trainer: Any, name: str) -> bool:
-    return getattr(trainer, name, _NOTHING) is not _NOTHING
-
-
-_NOTHING = object()
 
 
 def end_token_ids(trainer: Any) -> list[int]:

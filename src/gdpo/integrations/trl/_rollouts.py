@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import TrainerCallback, TrainingArguments
 
+from gdpo.integrations._turns import named
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.record import Declared
 from gdpo.rollouts.writing import set_aside
@@ -115,10 +116,7 @@ class RolloutLog(TrainerCallback):
                 step=step,
                 group_id=i // samples,
                 sample_id=i % samples,
-                rewards={
-                    name: None if value != value else value  # NaN: missing
-                    for name, value in zip(weights[0], values, strict=True)
-                },
+                rewards=named(list(weights[0]), values),
                 weights=weights[i // samples],
                 advantage=advantage,
                 trained=trained[i // samples],
@@ -131,15 +129,14 @@ class RolloutLog(TrainerCallback):
 
 def _without_images(text: Any) -> Any:
     """Return plain text or messages, with `{"type": "image"}` in place of each image."""
-    return text if isinstance(text, str) else [_without_image(message) for message in text]
-
-
-def _without_image(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    parts: Any = message.get("content")
-    if not isinstance(parts, list):
-        return message
-    kept = [
-        {"type": "image"} if part.get("type") == "image" else part
-        for part in cast("list[Mapping[str, Any]]", parts)
-    ]
-    return {**message, "content": kept}
+    if isinstance(text, str):
+        return text
+    messages: list[Mapping[str, Any]] = []
+    for message in text:
+        parts: Any = message.get("content")
+        if isinstance(parts, list):
+            known: Any = parts
+            kept = [{"type": "image"} if p.get("type") == "image" else p for p in known]
+            message = {**message, "content": kept}
+        messages.append(message)
+    return messages

@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 import torch
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.integrations._turns import Spans, is_per_turn, messages_of, spans_of
+from gdpo.integrations._turns import Spans, is_per_turn, messages_of, recorded_turns, spans_of
 from gdpo.rewards.text import is_from_model
-from gdpo.rollouts import Turn
 
 Messages: TypeAlias = list[dict[str, Any]]
 """Chat messages. Those of the model have the role `assistant`."""
@@ -197,22 +196,10 @@ def recorded(
     """
     if advantages.ndim == 2:
         advantages = advantages[..., None].expand(turns.taken.shape)
-    columns = zip(
-        facts, turns.rewards.flatten(0, 1).tolist(), advantages.flatten(0, 1).tolist(), strict=True
-    )
+    rewards, own = turns.rewards.flatten(0, 1).tolist(), advantages.flatten(0, 1).tolist()
     return [
-        {
-            **fact,
-            "turns": tuple(
-                Turn(
-                    rewards={n: None if v != v else v for n, v in zip(names, row, strict=True)},
-                    advantage=advantage,
-                    num_tokens=tokens,
-                )
-                for tokens, row, advantage in zip(fact["turns"], rows, own, strict=False)
-            ),
-        }
-        for fact, rows, own in columns
+        {**fact, "turns": recorded_turns(names, of_turns, each, fact["turns"])}
+        for fact, of_turns, each in zip(facts, rewards, own, strict=True)
     ]
 
 

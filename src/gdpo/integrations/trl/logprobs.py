@@ -50,30 +50,21 @@ def bound_memory(trainer: Any) -> None:
             libraries read their cache sizes when they compile the first kernel. Sizes set by the
             user are kept.
     """
-    if trainer.accelerator.device.type != "cpu" or not _in_bfloat16(trainer):
+    mixed = trainer.accelerator.mixed_precision == "bf16"
+    in_bfloat16 = mixed or trainer.model.dtype == torch.bfloat16
+    if trainer.accelerator.device.type != "cpu" or not in_bfloat16:
         return
     bound_kernels()
-    if trim := _malloc_trim():
-        trainer.add_callback(_GiveBack(trim))
+    try:
+        trainer.add_callback(_GiveBack(ctypes.CDLL(None).malloc_trim))  # glibc's
+    except (AttributeError, OSError, TypeError):  # musl, no symbols, or Windows
+        return
 
 
 def bound_kernels() -> None:
     """Reduce the capacity of the kernel caches. Sizes set by the user are kept."""
     for name in _CAPACITIES:
         os.environ.setdefault(name, str(KERNELS))
-
-
-def _in_bfloat16(trainer: Any) -> bool:
-    mixed = trainer.accelerator.mixed_precision == "bf16"
-    return mixed or trainer.model.dtype == torch.bfloat16
-
-
-def _malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's `malloc_trim`, or None if the C library is not glibc."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # musl, no symbols, or Windows
-        return None
 
 
 class _GiveBack(TrainerCallback):

@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from gdpo.integrations.rows import estimator_names, turn_estimator_names
+from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
+from gdpo.integrations.rows import PREFIX
 from gdpo.integrations.verl._run import Run
 from gdpo.integrations.verl._trainers import (
     with_check,
@@ -134,8 +135,8 @@ def _wrap(name: str, wrapper: Callable[[Any], Any], place: Any, *, lost: str) ->
 
 
 def _register_all(run: Run, core_algos: Any) -> None:
-    for name in (*estimator_names(), *turn_estimator_names()):
-        core_algos.ADV_ESTIMATOR_REGISTRY[name] = run.compute_advantages
+    for name in (*ESTIMATORS, *TURN_ESTIMATORS):
+        core_algos.ADV_ESTIMATOR_REGISTRY[f"{PREFIX}{name}"] = run.compute_advantages
 
 
 def _carry(run: Run, ray_trainer: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gdpo.integrations._scoring import Computed
-from gdpo.integrations._turns import messages_of, spans_of
+from gdpo.integrations._turns import messages_of, named, recorded_turns, spans_of
 from gdpo.integrations.verl._carried import last_outputs
 from gdpo.rollouts import Rollout, Turn
 
@@ -58,7 +58,7 @@ def _numbers(computed: Computed, places: Sequence[tuple[int, int]]) -> list[dict
         {
             "group_id": at[0],
             "sample_id": at[1],
-            "rewards": _by_name(settings.names, groups.rewards[at].tolist()),
+            "rewards": named(settings.names, groups.rewards[at].tolist()),
             "weights": dict(zip(settings.names, weights[at[0]], strict=True)),
             "advantage": float(computed.advantages[at]),
             "num_tokens": int(groups.token_counts[at]),
@@ -77,13 +77,5 @@ def _turns(computed: Computed, at: tuple[int, int]) -> tuple[Turn, ...] | None:
     advantages = [float(computed.advantages[at])] * count
     if computed.of_turns is not None:
         advantages = computed.of_turns[at][:count].tolist()
-    rewards, num_tokens = turns.rewards[at][:count].tolist(), turns.num_tokens[at].tolist()
-    return tuple(
-        Turn(_by_name(computed.settings.names, row), advantage, tokens)
-        for row, advantage, tokens in zip(rewards, advantages, num_tokens, strict=False)
-    )
-
-
-def _by_name(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
-    """Return rewards by name, with None in place of NaN."""
-    return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
+    rewards, num_tokens = turns.rewards[at].tolist(), turns.num_tokens[at].tolist()
+    return recorded_turns(computed.settings.names, rewards, advantages, num_tokens)
