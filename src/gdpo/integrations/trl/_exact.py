@@ -21,18 +21,15 @@ from gdpo.integrations.trl._turns import Located, spread, total_of
 
 @dataclass(frozen=True)
 class Returned:
-    """Stores the values that the reward functions returned for a batch, on all ranks, on the CPU.
-
-    Args:
-        rewards: Rewards `[rollout, reward]`. The total, if a reward was given for each turn.
-        turns: Rewards `[rollout, turn, reward]`. A reward that was not given for each turn stands
-            at the last turn. None: no reward was given for each turn, and turns are not needed.
-        counts: Number of turns of each rollout. Empty: `turns` is None.
-    """
+    """Stores what the reward functions returned for a batch, on all ranks, on the CPU."""
 
     rewards: torch.Tensor
+    """Rewards `[rollout, reward]`. The total, if a reward was given for each turn."""
     turns: torch.Tensor | None = None
+    """Rewards `[rollout, turn, reward]`. A reward that was not given for each turn is at the last
+    turn. None: no reward was given for each turn, and turns are not needed."""
     counts: tuple[int, ...] = ()
+    """Number of turns of each rollout. Empty: `turns` is None."""
 
 
 def exact_where_kept(
@@ -77,7 +74,8 @@ class ExactRewards:
         exact = local.double() if self._returned else local
         of_turns: list[dict[int, list[float]]] = [{} for _ in range(len(local))]
         for column, values in self._totals.items():
-            given = torch.tensor([_number(value) for value in values], dtype=torch.float64)
+            numbers = [math.nan if value is None else float(value) for value in values]
+            given = torch.tensor(numbers, dtype=torch.float64)
             same = given.to(local.dtype) == local[:, column]  # False for NaN
             exact[:, column] = torch.where(same, given, exact[:, column])
             for i, value in enumerate(self._returned[column]):
@@ -85,9 +83,6 @@ class ExactRewards:
                     of_turns[i][column] = [float(each) for each in value]
         self._returned.clear()
         self._totals.clear()
-        return self._gathered(exact, of_turns)
-
-    def _gathered(self, exact: torch.Tensor, of_turns: list[dict[int, list[float]]]) -> Returned:
         counts = self._located.counts
         everything: Any = gather_object(list(zip(exact.tolist(), of_turns, counts, strict=True)))
         rows, per_turn, all_counts = zip(*everything, strict=True)
@@ -124,7 +119,3 @@ class ExactRewards:
             for i, (value, count) in enumerate(zip(returned, counts, strict=True))
         ]
         return self._totals[column]
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)

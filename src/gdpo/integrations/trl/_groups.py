@@ -9,7 +9,7 @@ import torch
 
 from gdpo.diagnostics import zero_variance_groups
 from gdpo.integrations.trl._packing import MicroBatch, join, take, widened
-from gdpo.integrations.trl._turns import TurnRewards, fitted, joined
+from gdpo.integrations.trl._turns import TurnRewards, joined
 
 
 @dataclass
@@ -49,7 +49,8 @@ class Groups:
         shape = self.rewards.shape[:2]
         if advantages.ndim == 3 and self.turns is not None:
             shape = self.turns.taken.shape
-            advantages = fitted(advantages, shape[2])
+            missing = shape[2] - advantages.shape[2]
+            advantages = torch.nn.functional.pad(advantages, (0, missing))
         own = torch.zeros(shape, dtype=advantages.dtype)
         for group, place in enumerate(self.places):
             if place is not None:

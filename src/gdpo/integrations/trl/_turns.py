@@ -148,12 +148,6 @@ def joined(
     )
 
 
-def fitted(advantages: torch.Tensor, longest: int) -> torch.Tensor:
-    """Return advantages `[prompt, sample, turn]` with more turns (0), or fewer."""
-    missing = longest - advantages.shape[2]
-    return torch.nn.functional.pad(advantages, (0, missing))
-
-
 def padded(rewards: torch.Tensor, longest: int) -> torch.Tensor:
     """Return rewards with more turns: 0, or NaN for rewards that do not apply to the rollout."""
     *others, turns, count = rewards.shape
