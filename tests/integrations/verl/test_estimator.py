@@ -43,6 +43,7 @@ def test_every_trained_token_gets_its_rollouts_advantage_and_no_other_one_does(r
 def test_rewards_that_are_carried_come_before_those_of_the_batch(run):
     with run.carrying(Carried(COLUMNS)), run.carrying(Carried({"other": CORRECT})):
         torch.testing.assert_close(called(run)[0], called(run, non_tensor_batch=COLUMNS)[0])
+    assert run.carried is None  # the next batch does not get them
 
 
 def test_rewards_that_did_not_arrive_are_an_error(run):

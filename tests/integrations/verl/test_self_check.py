@@ -4,10 +4,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from tests.integrations.verl.configs import Config
 
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl import _self_check
 from gdpo.integrations.verl._self_check import check_itself
+from gdpo.integrations.verl._trainers import with_check
 
 
 class DataProto:
@@ -41,7 +43,9 @@ def checked(run, monkeypatch):
     def check(change):
         module = verl_with(run, change)
         monkeypatch.setitem(sys.modules, "verl.trainer.ppo.ray_trainer", module)
-        check_itself(run)
+        algorithm = {"adv_estimator": "gdpo/gdpo", "gdpo_reward_keys": ["a"]}
+        config = Config(algorithm=algorithm, trainer={})
+        assert with_check(run, lambda config: "verl's answer")(config) == "verl's answer"
 
     return check
 
