@@ -110,7 +110,7 @@ def summed(column: Sequence[Any]) -> Sequence[Any]:
 
 
 def _total(values: Any) -> Any:
-    odd = next((value for value in values if not _is_number(value)), None)
+    odd = next((value for value in values if not is_number(value)), None)
     if odd is not None:
         return odd  # whoever reads the column reports the value
     try:
@@ -122,7 +122,8 @@ def _total(values: Any) -> Any:
     return None if any(map(isnan, numbers)) else sum(numbers, 0.0)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, or None."""
     return value is None or isinstance(value, int | float | np.number | np.bool_)
 
 
