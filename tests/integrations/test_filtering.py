@@ -197,7 +197,7 @@ def test_the_record_holds_what_was_generated_and_what_was_trained(tiny_policy, t
 def test_an_estimator_learns_from_the_first_generation(tiny_policy, tmp_path):
     seen = []
     trainer = make(tiny_policy, tmp_path, max_filter_rounds=6, max_steps=1)
-    trainer._rule.update = lambda rewards, weights: seen.append(rewards)
+    trainer._objective.rule.update = lambda rewards, weights: seen.append(rewards)
     trainer.train()
     plain = filtered(tiny_policy, tmp_path, filter_groups="off", max_steps=1)
     assert seen[0].flatten().tolist() == half_dead(

@@ -188,18 +188,21 @@ def test_unsupported_models_use_trls_head_with_one_warning(
 
 def test_a_head_that_is_not_linear_is_left_to_trl(tiny_policy, tmp_path):
     trainer = trainer_with(llama(TwoHeads), tiny_policy, tmp_path)
-    reason = trainer._not_here_because(trainer.model, (1, 2, 1), {})
+    reason = trainer._head.not_here_because(trainer.model, (1, 2, 1), {})
     assert reason is not None
     assert "TwoHeads" in reason
 
 
 def test_losses_of_experts_are_left_to_trl(tiny_policy, tmp_path, caplog):
     trainer = trainer_with(llama(), tiny_policy, tmp_path)
-    reason = trainer._not_here_because(trainer.model, (1, 2, 1), {"compute_aux_loss": True})
+    reason = trainer._head.not_here_because(trainer.model, (1, 2, 1), {"compute_aux_loss": True})
     assert "experts" in reason
-    assert trainer._not_here_because(trainer.model, (1, 2, 1), {"compute_aux_loss": False}) is None
+    assert (
+        trainer._head.not_here_because(trainer.model, (1, 2, 1), {"compute_aux_loss": False})
+        is None
+    )
     image = {"pixel_values": torch.zeros(1)}
-    assert "multimodal" in trainer._not_here_because(trainer.model, (1, 2, 1), image)
+    assert "multimodal" in trainer._head.not_here_because(trainer.model, (1, 2, 1), image)
 
 
 def test_switched_off_it_is_trls(tiny_policy, tmp_path, caplog):

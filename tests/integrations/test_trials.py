@@ -143,7 +143,7 @@ def test_micro_batches_stay_trls_if_packing_changes_the_loss(
     )  # as if TRL had another normalizer
     with caplog.at_level(logging.WARNING, logger="gdpo"):
         trainer = trainer_of(tiny_policy, tmp_path)
-    assert trainer._packing is None
+    assert trainer._packer is None
     (message,) = [text for text in caplog.messages if text.startswith("pack_micro_batches")]
     assert "TRL's loss of a made-up batch changes" in message
 

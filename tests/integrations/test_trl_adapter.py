@@ -124,7 +124,7 @@ def test_the_check_changes_no_number_of_a_training(tiny_policy, tmp_path):
     for trainer_class in (GDPOTrainer, Unchecked):
         trainer = ours(tiny_policy, tmp_path, trainer_class, learning_rate=0.1)
         trainer.train()
-        assert trainer._is_checked == (trainer_class is GDPOTrainer)
+        assert trainer._between.is_checked == (trainer_class is GDPOTrainer)
         timed = ("step_time", "train_runtime", "samples_per_second", "steps_per_second")
         logs.append(
             [
@@ -290,7 +290,7 @@ def checked_on_a_rank(policy, folder):
     trainer.train()
     return {
         "rule": rule_of(theirs),
-        "checked": trainer._is_checked,
+        "checked": trainer._between.is_checked,
         "logged": len(trainer.state.log_history),
     }
 

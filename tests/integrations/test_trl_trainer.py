@@ -438,7 +438,7 @@ def test_a_lasting_warning_is_logged_once(tiny_policy, tmp_path, caplog):
         max_steps=7,
         per_device_train_batch_size=32,
     )
-    with caplog.at_level(logging.WARNING, logger="gdpo.integrations.trl._trainer"):
+    with caplog.at_level(logging.WARNING, logger="gdpo"):
         trainer.train()
     assert logged(trainer, "diagnostics/warnings") == [0] * 4 + [1] * 3  # as many as texts
     messages = [record.getMessage() for record in caplog.records]

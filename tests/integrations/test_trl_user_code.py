@@ -224,7 +224,7 @@ def test_a_patched_loss_is_not_tried_and_not_packed(tiny_policy, tmp_path, monke
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", patched)
     trainer = trainer_of(tiny_policy, tmp_path)
     assert not calls
-    assert trainer._packing is None
+    assert trainer._packer is None
     assert "overrides TRL's loss" in caplog.text
 
 
@@ -512,11 +512,11 @@ def test_a_batch_that_trl_generates_again_counts_once(changed, tiny_policy, tmp_
         )
         checkpoint = str(tmp_path / "checkpoint-3") if resume else None
         trainer.train(resume_from_checkpoint=checkpoint)
-        return trainer._rule.state()["schedules"]["step"], trainer
+        return trainer._objective.rule.state()["schedules"]["step"], trainer
 
     whole, trainer = steps_counted(resume=False)
     assert whole == 3
     resumed, _ = steps_counted(resume=True)
     assert resumed == 3
     trainer.train()  # again, from the start: every batch counts
-    assert trainer._rule.state()["schedules"]["step"] == 6
+    assert trainer._objective.rule.state()["schedules"]["step"] == 6

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gdpo.integrations.verl import compute_score
-from gdpo.integrations.verl._estimator import Carried, carrying, compute_advantages
+from gdpo.integrations.verl._run import Run
 from gdpo.lab.launch.batches import Machines
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.recipes.data import read_data
@@ -63,17 +63,18 @@ def test_recorded_completions_get_the_advantages_that_they_were_trained_with(rec
     references = {sample.prompt[-1]["content"]: sample.reference for sample in samples}
     files = sorted(run.rollouts.glob("*.parquet"))
     assert len(files) == 2
+    run_of_verl = Run()
     for file in files:
         rollouts = read_rollouts(file)
         lengths = torch.tensor([rollout.num_tokens for rollout in rollouts])
         mask = (torch.arange(8) < lengths[:, None]).long()
-        with carrying(Carried(columns(config, rollouts, references))):
-            found, _ = compute_advantages(
-                token_level_rewards=torch.zeros(mask.shape),
-                response_mask=mask,
-                config=config["algorithm"],
-                index=np.array([rollout.group_id for rollout in rollouts], dtype=object),
-            )
+        found, _ = run_of_verl.compute_advantages(
+            token_level_rewards=torch.zeros(mask.shape),
+            response_mask=mask,
+            config=config["algorithm"],
+            index=np.array([rollout.group_id for rollout in rollouts], dtype=object),
+            non_tensor_batch=columns(config, rollouts, references),
+        )
         trained_with = torch.tensor([rollout.advantage for rollout in rollouts])
         assert trained_with.abs().max() > 0.1
         torch.testing.assert_close(found, trained_with[:, None] * mask, atol=1e-5, rtol=0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gdpo._shapes import Float
 from gdpo.advantages import Weights
-from gdpo.diagnostics import Diagnosis, Watch, diagnose
+from gdpo.diagnostics import Watch, diagnose
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
 from gdpo.integrations.rows import Groups, advantages_of
@@ -50,7 +50,14 @@ class Computed:
         state. Influence shares are computed over the most recent groups. The method also logs each
         warning that `watch` reports.
         """
-        diagnosis = watch.update(self._diagnosis())
+        found = diagnose(
+            self.groups.rewards,
+            self.weights,
+            self.settings.names,
+            estimator=self.watched or self.settings.rule.name,
+            advantages=self.advantages,
+        )
+        diagnosis = watch.update(found)
         for finding in watch.due:
             logger.warning("gdpo: %s", finding.line)
         metrics = {
@@ -59,15 +66,6 @@ class Computed:
             **self.changing,
         }
         return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}
-
-    def _diagnosis(self) -> Diagnosis:
-        return diagnose(
-            self.groups.rewards,
-            self.weights,
-            self.settings.names,
-            estimator=self.watched or self.settings.rule.name,
-            advantages=self.advantages,
-        )
 
 
 def compute(groups: Groups, settings: Settings) -> Computed:
@@ -94,17 +92,8 @@ class Judge:
     Frameworks call `score` from many threads. A scorer handles only one call at a time, so the
     threads share a pool of scorers.
 
-    Args:
-        options: The configuration. `task` is the name of a task or `module:attribute`. `rewards` is
-            a list of rewards (default: all rewards of the task). Each reward is the name of one of
-            the task's rewards, the name of a built-in reward, `module:attribute`, or
-            `{name: ..., options: {...}}`. `gates` is a dict, for example
-            `{length: {on: correct, at_least: 1}}`. All other keys (`on_error`, `workers`, ...) are
-            options of `gdpo.rewards.Scorer`.
-        place: Name of the configuration section, used in error messages.
-
-    Raises:
-        ConfigError: If a name or an option is unknown or invalid.
+    The options are those of verl's `compute_score` without `weights`. `place` is the name of their
+    section, for error messages. A ConfigError tells that a name or an option is unknown or invalid.
     """
 
     def __init__(self, options: Mapping[str, Any], *, place: str) -> None:
@@ -129,15 +118,10 @@ class Judge:
         *,
         num_tokens: Sequence[int] | None = None,
     ) -> Float[np.ndarray, "rollout reward"]:
-        """Return the gated rewards of each completion.
+        """Return the gated rewards of each completion. NaN: a reward does not apply or failed.
 
-        NaN means that a reward does not apply or failed.
-
-        Args:
-            completions: The model's responses, as texts or messages.
-            references: The reference of each completion.
-            num_tokens: Number of tokens of each completion, required if a reward depends on the
-                length.
+        `num_tokens` holds the number of tokens of each completion. It is required if a reward
+        depends on the length.
         """
         scorer = self._scorers.get()
         try:
@@ -150,12 +134,8 @@ class Judge:
 def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str, Any]:
     """Convert a ground truth from a framework's data file to the reference that rewards read.
 
-    Args:
-        ground_truth: A dict, or a JSON object as text.
-        place: Name of the field in the data file, used in error messages.
-
-    Raises:
-        DataError: If the ground truth is neither a dict nor a JSON object.
+    `place` is the name of the field in the file. A ground truth that is neither a dict nor a JSON
+    object as text raises a DataError.
     """
     given = ground_truth
     if isinstance(given, str):

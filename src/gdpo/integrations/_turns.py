@@ -15,14 +15,11 @@ import numpy as np
 from gdpo._shapes import Float, Int
 from gdpo.advantages.stages import namespace
 from gdpo.errors import DataError
+from gdpo.rollouts import Turn
 
 
 def turn_of_tokens(mask: Any) -> Any:
-    """Return the index of the turn of each token, `[row, token]`. Use it only where the mask is 1.
-
-    Args:
-        mask: 1 for the tokens that the model generated, `[row, token]`, in any array library.
-    """
+    """Return the index of the turn of each token, `[row, token]`, where the mask is 1."""
     xp = namespace(mask)
     written = mask != 0
     before = xp.concat([xp.zeros_like(written[:, :1]), written[:, :-1]], axis=1)
@@ -34,11 +31,7 @@ Spans: TypeAlias = list[range]
 
 
 def spans_of(mask: Sequence[int]) -> Spans:
-    """Return the places of the tokens of each turn.
-
-    Args:
-        mask: 1 for the tokens of a completion that the model generated, otherwise 0.
-    """
+    """Return the places of the tokens of each turn, from the mask of a completion."""
     spans: Spans = []
     place = 0
     for written, run in groupby(mask, key=bool):
@@ -54,12 +47,7 @@ def messages_of(
 ) -> list[dict[str, str]]:
     """Return the messages in the tokens of a completion, with one of the model for each turn.
 
-    Tokens that the model did not generate get the role `user`.
-
-    Args:
-        ids: Ids of the tokens.
-        spans: Places of the turns.
-        decode: Function that returns the text of tokens.
+    Tokens that the model did not generate get the role `user`. `decode` returns the text of tokens.
     """
     ends = [0, *(end for span in spans for end in (span.start, span.stop)), len(ids)]
     return [
@@ -69,12 +57,26 @@ def messages_of(
     ]
 
 
+def named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
+    """Return rewards by name for the record, with None in place of NaN."""
+    return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
+
+
+def recorded_turns(
+    names: Sequence[str],
+    rewards: Sequence[Sequence[float]],
+    advantages: Sequence[float],
+    num_tokens: Sequence[int],
+) -> tuple[Turn, ...]:
+    """Return the turns of a rollout for the record, as many as the shortest sequence has."""
+    turns = zip(rewards, advantages, num_tokens, strict=False)
+    return tuple(Turn(named(names, row), advantage, count) for row, advantage, count in turns)
+
+
 def on_tokens(advantages: Any, mask: Any) -> Any:
     """Return the advantage of the turn of each token, `[row, token]`, and 0 outside the turns.
 
-    Args:
-        advantages: Advantages `[row, turn]`, with at least as many turns as the mask.
-        mask: 1 for the tokens that the model generated, `[row, token]`.
+    `advantages` is `[row, turn]`, with at least as many turns as the mask.
     """
     xp, written = namespace(advantages), mask != 0
     turn = turn_of_tokens(mask)
@@ -84,11 +86,7 @@ def on_tokens(advantages: Any, mask: Any) -> Any:
 
 
 def tokens_of_turns(mask: Int[np.ndarray, "row token"]) -> Int[np.ndarray, "row turn"]:
-    """Return the number of tokens of each turn of each row, and 0 beyond the last turn.
-
-    Args:
-        mask: 1 for the tokens that the model generated.
-    """
+    """Return the number of tokens of each turn of each row, and 0 beyond the last turn."""
     rows, tokens = np.nonzero(mask)
     turns = turn_of_tokens(mask)[rows, tokens]
     longest = int(turns.max(initial=-1)) + 1
@@ -112,7 +110,7 @@ def summed(column: Sequence[Any]) -> Sequence[Any]:
 
 
 def _total(values: Any) -> Any:
-    odd = next((value for value in values if not _is_number(value)), None)
+    odd = next((value for value in values if not is_number(value)), None)
     if odd is not None:
         return odd  # whoever reads the column reports the value
     try:
@@ -124,21 +122,15 @@ def _total(values: Any) -> Any:
     return None if any(map(isnan, numbers)) else sum(numbers, 0.0)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, or None."""
     return value is None or isinstance(value, int | float | np.number | np.bool_)
 
 
 def check_count(name: str, value: Any, count: int, *, rollout: str) -> None:
-    """Check that a reward with one number for each turn has as many numbers as there are turns.
+    """Raise a DataError if a reward with one number for each turn has more or fewer than there are.
 
-    Args:
-        name: Name of the reward.
-        value: The reward of a rollout: one number, None, or one number for each turn.
-        count: Number of turns of the rollout.
-        rollout: Name of the rollout, used in the error message.
-
-    Raises:
-        DataError: If the numbers differ.
+    `rollout` is the name of the rollout in the message.
     """
     if is_per_turn(value) and len(value) != count:
         raise DataError(
@@ -169,11 +161,7 @@ class Turns:
     def means(
         self, advantages: Float[np.ndarray, "prompt sample turn"]
     ) -> Float[np.ndarray, "prompt sample"]:
-        """Return the mean advantage of the turns of each rollout.
-
-        Args:
-            advantages: Advantages of each turn, with 0 beyond the last turn.
-        """
+        """Return the mean advantage of the turns of each rollout. Beyond the last turn, it is 0."""
         return advantages.sum(-1) / np.maximum(self.counts, 1)
 
 

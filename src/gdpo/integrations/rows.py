@@ -16,11 +16,10 @@ import numpy as np
 
 from gdpo._naming import did_you_mean
 from gdpo._shapes import Bool, Float, Int
-from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings, make_settings
-from gdpo.integrations._turns import TurnPlaces, Turns
+from gdpo.integrations._turns import TurnPlaces, Turns, is_number
 
 __all__ = [
     "Groups",
@@ -37,16 +36,6 @@ NAME = "gdpo"
 
 PREFIX = "gdpo/"
 """Prefix of estimator names in a framework: `gdpo/<name>` or `gdpo/<module>:<attribute>`."""
-
-
-def estimator_names() -> list[str]:
-    """Return every name under which gdpo's estimators are registered beside a framework's own."""
-    return [f"{PREFIX}{name}" for name in ESTIMATORS]
-
-
-def turn_estimator_names() -> list[str]:
-    """Return the same names for the estimators for turns."""
-    return [f"{PREFIX}{name}" for name in TURN_ESTIMATORS]
 
 
 def is_ours(estimator: Any) -> bool:
@@ -302,7 +291,7 @@ def _places(
 
 def _numbers(name: str, column: Any) -> Float[np.ndarray, " row"]:
     if not _holds_numbers(column):
-        odd = next(value for value in column if not _is_number(value))
+        odd = next(value for value in column if not is_number(value))
         raise DataError(
             f"reward {name!r} has the value {odd!r:.80} ({type(odd).__name__}): return a number, "
             "or None if the reward does not apply"
@@ -312,8 +301,4 @@ def _numbers(name: str, column: Any) -> Float[np.ndarray, " row"]:
 
 def _holds_numbers(column: Any) -> bool:
     kind = getattr(getattr(column, "dtype", None), "kind", "O")
-    return kind in "biuf" or all(_is_number(value) for value in column)
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float | np.number | np.bool_)
+    return kind in "biuf" or all(is_number(value) for value in column)

@@ -91,10 +91,11 @@ async def rewarded():
 def checked(estimator):
     """Return the result of the check at start if this function is registered as gdpo's."""
     ours = core_algos.ADV_ESTIMATOR_REGISTRY["gdpo/gdpo"]
+    run = ours.__self__
     core_algos.ADV_ESTIMATOR_REGISTRY["gdpo/gdpo"] = estimator or ours
-    check_itself.cache_clear()
+    run.is_checked = False
     try:
-        return result_of(check_itself)
+        return result_of(check_itself, run)
     finally:
         core_algos.ADV_ESTIMATOR_REGISTRY["gdpo/gdpo"] = ours
 

@@ -17,9 +17,7 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl import DataProto, __version__
-from verl.trainer.ppo import ray_trainer
-
-from gdpo.integrations.verl._estimator import metrics_of_latest
+from verl.trainer.ppo import core_algos, ray_trainer
 
 PROMPTS, SAMPLES, TOKENS = 1024, 16, 1024
 NAMES = ["correct", "format", "length"]
@@ -44,7 +42,7 @@ def made():
 
 
 def main():
-    data = made()
+    data, run = made(), core_algos.ADV_ESTIMATOR_REGISTRY["gdpo/gdpo"].__self__
     algorithm = {
         "adv_estimator": "gdpo",
         "gdpo_reward_keys": NAMES,
@@ -59,7 +57,7 @@ def main():
             ray_trainer.compute_advantage(data, adv_estimator=estimator, config=algorithm)
             seconds[name].append(perf_counter() - start)
         start = perf_counter()
-        metrics_of_latest()
+        run.metrics()
         seconds["gdpo, its metrics"].append(perf_counter() - start)
     result = {name: round(median(times), 4) for name, times in seconds.items()}
     result |= {"times faster": round(median(seconds["verl"]) / median(seconds["gdpo"]), 1)}

@@ -38,11 +38,7 @@ class Said(logging.Handler):
 
 def logged():
     """Return what the trainer would log of the batch before."""
-    if WITHOUT:
-        return {}
-    from gdpo.integrations.verl._estimator import metrics_of_latest
-
-    return metrics_of_latest()
+    return {} if WITHOUT else core_algos.ADV_ESTIMATOR_REGISTRY["gdpo/gdpo"].__self__.metrics()
 
 
 def watched(path, estimator, said, *, watch):

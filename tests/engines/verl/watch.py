@@ -15,11 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gdpo.integrations.verl import _estimator, _plugin, _trainers
-from gdpo.integrations.verl.settings import read_settings
+from gdpo.integrations.verl import _trainers
+from gdpo.integrations.verl._run import Run
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
-TIMED = ("fetch_columns", "record", "metrics_of_latest")
+TIMED = (
+    (_trainers, "fetch_columns"),
+    (Run, "record"),
+    (Run, "metrics"),
+    (Run, "compute_advantages"),
+)
 
 
 def timed(function, file):
@@ -41,18 +46,18 @@ def seen(function, folder):
     """Return an estimator that also writes each batch as a step of a rollout record."""
 
     @functools.wraps(function)
-    def computed(token_level_rewards, response_mask, config, index, *args, **kwargs):
-        done = function(token_level_rewards, response_mask, config, index, *args, **kwargs)
+    def computed(run, token_level_rewards, response_mask, config, index, *args, **kwargs):
+        done = function(run, token_level_rewards, response_mask, config, index, *args, **kwargs)
         step = len(list(folder.glob("step_*.parquet"))) + 1
-        rows = rollouts(step, done[0], response_mask, config, list(index))
+        rows = rollouts(run, step, done[0], response_mask, config, list(index))
         write_rollouts(rollout_file(folder, step), rows)
         return done
 
     return computed
 
 
-def rollouts(step, advantages, response_mask, config, index):
-    settings, columns = read_settings(config), _estimator._carried.get().columns
+def rollouts(run, step, advantages, response_mask, config, index):
+    settings, columns = run.settings(config), run.carried.columns
     numbers = {prompt: i for i, prompt in enumerate(dict.fromkeys(index))}
     # The advantage is the same at all trained tokens of a row, and 0 at the others.
     summed, lengths = advantages.sum(-1).tolist(), response_mask.sum(-1).tolist()
@@ -75,9 +80,8 @@ def rollouts(step, advantages, response_mask, config, index):
 
 
 if times := os.environ.get("GDPO_TIMES"):
-    for name in TIMED:
-        setattr(_trainers, name, timed(getattr(_trainers, name), Path(times)))
-    _plugin.compute_advantages = timed(_plugin.compute_advantages, Path(times))
+    for place, name in TIMED:
+        setattr(place, name, timed(getattr(place, name), Path(times)))
 
 if folder := os.environ.get("GDPO_SEEN"):
-    _plugin.compute_advantages = seen(_plugin.compute_advantages, Path(folder))
+    Run.compute_advantages = seen(Run.compute_advantages, Path(folder))

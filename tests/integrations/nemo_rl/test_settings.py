@@ -17,7 +17,7 @@ from tests.integrations.nemo_rl.recorded import (
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
 from gdpo.integrations.nemo_rl import check_run, read_settings
-from gdpo.integrations.rows import estimator_names, is_ours
+from gdpo.integrations.rows import is_ours
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +45,7 @@ def run_refused(match, **more):
 
 
 def test_every_estimator_has_a_name_and_nemo_rls_gdpo_is_ours():
-    assert estimator_names() == [f"gdpo/{name}" for name in ESTIMATORS]
-    assert all(map(is_ours, ["gdpo", *estimator_names()]))
+    assert all(map(is_ours, ["gdpo", *(f"gdpo/{name}" for name in ESTIMATORS)]))
 
 
 @pytest.mark.parametrize("name", ["grpo", "opd", "reinforce_plus_plus", "gdpo_other"])

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.integrations.verl import _plugin
 from gdpo.integrations.verl._plugin import when_imported
+from gdpo.integrations.verl._run import Run
 
 
 @pytest.fixture
@@ -32,26 +34,27 @@ def test_the_entry_point_of_the_package_leads_to_the_plugin():
 
 
 def test_a_module_is_changed_when_it_is_imported_and_not_before(module):
-    when_imported(module, lambda found: setattr(found, "value", found.value + 1))
+    when_imported({module: lambda found: setattr(found, "value", found.value + 1)})
     assert module not in sys.modules
     assert importlib.import_module(module).value == 2
 
 
 def test_a_module_that_is_there_is_changed_at_once(module):
     found = importlib.import_module(module)
-    when_imported(module, lambda found: setattr(found, "value", found.value + 1))
+    when_imported({module: lambda found: setattr(found, "value", found.value + 1)})
     assert found.value == 2
 
 
 def test_a_changed_module_keeps_its_source_for_those_who_look(module):
-    when_imported(module, lambda found: None)
+    when_imported({module: lambda found: None})
     found = importlib.import_module(module)
     assert found.__spec__.loader.get_source(module) == "value = 1\n"
 
 
 def test_a_function_that_this_verl_does_not_have_is_named_with_what_is_lost(caplog):
     with caplog.at_level(logging.WARNING):
-        _plugin._log(SimpleNamespace(__name__="verl.trainer.ppo.metric_utils"))
+        name = "verl.trainer.ppo.metric_utils"
+        _plugin.changes(Run())[name](SimpleNamespace(__name__=name))
     (record,) = caplog.records
     assert record.getMessage() == (
         "verl.trainer.ppo.metric_utils has no compute_data_metrics, which gdpo wraps: gdpo logs no "
@@ -63,7 +66,7 @@ def test_the_queue_of_a_verl_without_one_of_its_functions_is_wrapped_as_far_as_i
     trainer = SimpleNamespace(__name__="PPOTrainer", _compute_advantage=lambda *_: None)
     base = SimpleNamespace(__name__="trainer_base", PPOTrainer=trainer, tq=None)
     before = trainer._compute_advantage
-    _plugin._carry_through_queue(base)
+    _plugin.changes(Run())["verl.trainer.ppo.v1.trainer_base"](base)
     assert trainer._compute_advantage is not before
     assert [message.split(",")[0] for message in caplog.messages] == [
         "trainer_base has no compute_advantage_for_multi_trajectories",
@@ -86,10 +89,11 @@ def test_the_agent_loop_of_a_verl_is_wrapped_if_it_has_one(caplog):
 def test_verls_own_names_stay_verls():
     theirs = object()
     core_algos = SimpleNamespace(ADV_ESTIMATOR_REGISTRY={"gdpo": theirs, "grpo": theirs})
-    _plugin._register_all(core_algos)
+    _plugin.changes(Run())["verl.trainer.ppo.core_algos"](core_algos)
     registry = core_algos.ADV_ESTIMATOR_REGISTRY
     assert registry["gdpo"] is registry["grpo"] is theirs
-    assert {"gdpo/gdpo", "gdpo/grpo", "gdpo/turn_gdpo"} < set(registry)
+    names = {f"gdpo/{name}" for name in (*ESTIMATORS, *TURN_ESTIMATORS)}
+    assert set(registry) == {"gdpo", "grpo", *names}
 
 
 @pytest.mark.parametrize("level", ["NOTSET", "ERROR"])

@@ -8,7 +8,7 @@ from tests.integrations.verl.configs import Config
 
 from gdpo import gdpo
 from gdpo.errors import ConfigError
-from gdpo.integrations.verl._estimator import compute_advantages, metrics_of_latest
+from gdpo.integrations.verl._run import Run
 from gdpo.integrations.verl._trainers import with_queue
 from gdpo.integrations.verl.scores import PATH
 from gdpo.rollouts import read_rollouts
@@ -58,6 +58,7 @@ class Trainer:
     tokenizer = Tokenizer()
 
     def __init__(self, folder):
+        self.run = Run()
         algorithm = Config(SETTINGS, adv_estimator="gdpo/gdpo")
         if folder is not None:
             algorithm["gdpo_rollouts"] = str(folder)
@@ -66,7 +67,7 @@ class Trainer:
 
     def _compute_advantage(self, batch, metrics):
         zeros = torch.zeros(MASK.shape)
-        return compute_advantages(zeros, MASK, self.config.algorithm, UIDS)[0]
+        return self.run.compute_advantages(zeros, MASK, self.config.algorithm, UIDS)[0]
 
 
 def trained(folder, step=1, queue=None, trainer=None):
@@ -74,13 +75,8 @@ def trained(folder, step=1, queue=None, trainer=None):
     trainer.global_steps = step
     tags = [{"is_padding": key.startswith("pad")} for key in KEYS]
     batch = SimpleNamespace(keys=KEYS, tags=tags, partition_id="train")
-    computed = with_queue(Trainer._compute_advantage, queue or queue_of())
+    computed = with_queue(trainer.run, Trainer._compute_advantage, queue or queue_of())
     return computed(trainer, batch, {})
-
-
-@pytest.fixture(autouse=True)
-def _nothing_of_the_test_before():
-    metrics_of_latest()
 
 
 def test_every_rollout_is_recorded_once_with_its_rewards_and_the_advantage_that_it_trains(tmp_path):

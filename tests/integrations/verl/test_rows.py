@@ -1,6 +1,6 @@
 """Tests the parsing of verl's row names."""
 
-from gdpo.integrations.verl._estimator import last_outputs
+from gdpo.integrations.verl._carried import last_outputs
 
 
 def test_the_last_output_is_the_one_with_the_highest_number():

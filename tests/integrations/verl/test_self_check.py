@@ -4,11 +4,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from tests.integrations.verl.configs import Config
 
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl import _self_check
-from gdpo.integrations.verl._estimator import compute_advantages, metrics_of_latest
 from gdpo.integrations.verl._self_check import check_itself
+from gdpo.integrations.verl._trainers import with_check
 
 
 class DataProto:
@@ -19,9 +20,9 @@ class DataProto:
         return SimpleNamespace(batch=tensors, non_tensor_batch=non_tensors)
 
 
-def verl_with(change):
+def verl_with(run, change):
     def compute_advantage(data, adv_estimator, config):
-        data.batch["advantages"], _ = compute_advantages(
+        data.batch["advantages"], _ = run.compute_advantages(
             data.batch["token_level_rewards"],
             data.batch["response_mask"],
             config,
@@ -35,23 +36,30 @@ def verl_with(change):
 
 
 @pytest.fixture
-def checked(monkeypatch):
+def checked(run, monkeypatch):
     """Return a function that checks a stand-in for verl's module."""
     monkeypatch.setattr(_self_check, "version", lambda name: "99.0")
 
-    def check(module):
+    def check(change):
+        module = verl_with(run, change)
         monkeypatch.setitem(sys.modules, "verl.trainer.ppo.ray_trainer", module)
-        check_itself.cache_clear()
-        check_itself()
+        algorithm = {"adv_estimator": "gdpo/gdpo", "gdpo_reward_keys": ["a"]}
+        config = Config(algorithm=algorithm, trainer={})
+        assert with_check(run, lambda config: "verl's answer")(config) == "verl's answer"
 
-    yield check
-    check_itself.cache_clear()
+    return check
 
 
-def test_a_verl_that_passes_rewards_and_advantages_on_passes(checked):
-    metrics_of_latest()
-    checked(verl_with(lambda data: None))
-    assert metrics_of_latest() == {}  # nothing of the made-up batch is logged
+def test_a_verl_that_passes_rewards_and_advantages_on_passes(run, checked):
+    checked(lambda data: None)
+    assert run.metrics() == {}  # nothing of the made-up batch is logged
+
+
+def test_the_check_is_done_once(checked):
+    changed = []
+    for _ in range(2):
+        checked(changed.append)
+    assert len(changed) == 1
 
 
 def test_a_verl_that_changes_advantages_is_refused_with_the_versions_that_work(checked):
@@ -59,7 +67,7 @@ def test_a_verl_that_changes_advantages_is_refused_with_the_versions_that_work(c
         data.batch["advantages"] = data.batch["advantages"] + 0.5
 
     with pytest.raises(ConfigError, match=r"verl 99\.0.*differ by 5\.0e-01.*0\.9\.1"):
-        checked(verl_with(shifted))
+        checked(shifted)
 
 
 def test_a_verl_that_fails_is_refused_with_its_error(checked):
@@ -67,10 +75,10 @@ def test_a_verl_that_fails_is_refused_with_its_error(checked):
         raise KeyError("values")
 
     with pytest.raises(ConfigError, match="KeyError: 'values'"):
-        checked(verl_with(broken))
+        checked(broken)
 
 
-def test_a_process_that_does_not_train_is_not_checked(monkeypatch):
+def test_a_process_that_does_not_train_is_not_checked(run, monkeypatch):
     monkeypatch.delitem(sys.modules, "verl.trainer.ppo.ray_trainer", raising=False)
-    check_itself.cache_clear()
-    check_itself()
+    check_itself(run)
+    assert not run.is_checked

@@ -11,22 +11,15 @@ from tests.integrations.verl.configs import Config
 from gdpo import ConfigError, gdpo
 from gdpo.advantages import TURN_ESTIMATORS, turn_gdpo
 from gdpo.errors import DataError
-from gdpo.integrations.rows import turn_estimator_names
-from gdpo.integrations.verl._estimator import (
-    Carried,
-    carrying,
-    compute_advantages,
-    first_turns,
-    metrics_of_latest,
-)
+from gdpo.integrations.verl._carried import Carried, first_turns
+from gdpo.integrations.verl._run import Run
 from gdpo.integrations.verl._trainers import (
     with_check,
     with_queue,
     with_rewards_dumped,
     with_totals,
 )
-from gdpo.integrations.verl._watching import warn_once
-from gdpo.integrations.verl.settings import check_for_turns, read_settings, warnings_of_turns
+from gdpo.integrations.verl.settings import check_for_turns, read_settings
 from gdpo.rollouts import read_rollouts
 
 ALGORITHM = {
@@ -69,16 +62,10 @@ def tokens(advantages, mask=MASK):
 EXPECTED = tokens(turn_gdpo(grid(), [1.0, 0.5], turns=TURNS))
 
 
-def called(columns=COLUMNS, *, mask=MASK, config=ALGORITHM, uids=UIDS, carried=None):
-    zeros = torch.zeros(mask.shape)
-    with carrying(carried or Carried(columns)):
-        return compute_advantages(zeros, mask, config, uids)[0]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_of_other_tests():
-    metrics_of_latest()
-    warn_once.cache_clear()
+def called(columns=COLUMNS, *, mask=MASK, config=ALGORITHM, uids=UIDS, carried=None, run=None):
+    zeros, run = torch.zeros(mask.shape), run or Run()
+    with run.carrying(carried or Carried(columns)):
+        return run.compute_advantages(zeros, mask, config, uids)[0]
 
 
 def test_every_token_gets_the_advantage_of_its_turn_and_no_other_one_does():
@@ -102,10 +89,9 @@ def test_options_of_turns_go_by_reward_name():
 
 
 def test_every_estimator_for_turns_has_a_name():
-    assert turn_estimator_names() == [f"gdpo/{name}" for name in TURN_ESTIMATORS]
     assert all(
-        read_settings(ALGORITHM | {"adv_estimator": name}).rule.wants_turns
-        for name in turn_estimator_names()
+        read_settings(ALGORITHM | {"adv_estimator": f"gdpo/{name}"}).rule.wants_turns
+        for name in TURN_ESTIMATORS
     )
 
 
@@ -221,7 +207,7 @@ class Trainer:
     tokenizer, global_steps = Tokenizer(), 1
 
     def __init__(self, mask=MASK, **algorithm):
-        self.mask = mask
+        self.run, self.mask = Run(), mask
         self.config = Config(
             algorithm=Config(ALGORITHM | algorithm),
             trainer=Config(experiment_name="mine"),
@@ -230,7 +216,7 @@ class Trainer:
 
     def _compute_advantage(self, batch, metrics):
         zeros = torch.zeros(self.mask.shape)
-        return compute_advantages(zeros, self.mask, self.config.algorithm, UIDS)[0]
+        return self.run.compute_advantages(zeros, self.mask, self.config.algorithm, UIDS)[0]
 
     def _log_rollout_data(self, batch, timing_raw, rollout_data_dir):
         self._dump_generations(reward_extra_infos_dict={"uid": batch.keys})
@@ -254,7 +240,7 @@ def queue(**fields):
 
 
 def through_queue(trainer, given):
-    return with_queue(Trainer._compute_advantage, given)(trainer, BATCH, {})
+    return with_queue(trainer.run, Trainer._compute_advantage, given)(trainer, BATCH, {})
 
 
 def test_rewards_of_turns_are_fetched_from_the_queue():
@@ -310,14 +296,16 @@ def test_the_record_of_an_estimator_for_rollouts_has_the_turns_too(tmp_path):
     assert all(turn.advantage == each.advantage for each in found for turn in each.turns)
 
 
-def test_the_metrics_are_about_the_totals():
-    called()
-    assert metrics_of_latest()["gdpo/steps/mean"] == pytest.approx(np.mean([1.5, 0.25, 3, 1]))
+def test_the_metrics_are_about_the_totals(run):
+    called(run=run)
+    assert run.metrics()["gdpo/steps/mean"] == pytest.approx(np.mean([1.5, 0.25, 3, 1]))
 
 
 def test_the_files_of_verl_have_the_totals():
     trainer = Trainer()
-    with_rewards_dumped(Trainer._log_rollout_data, queue())(trainer, BATCH, {}, "folder")
+    with_rewards_dumped(trainer.run, Trainer._log_rollout_data, queue())(
+        trainer, BATCH, {}, "folder"
+    )
     assert trainer.dumped == {"uid": BATCH.keys, "steps": [1.5, 0.25, 3.0, 1.0], "won": WON}
 
 
@@ -342,27 +330,22 @@ def configured(*, use_v1=True, actor=None, **more):
         (configured(actor={"policy_loss": {"loss_mode": "geo_mean"}}), "loss_mode=geo_mean"),
     ],
 )
-def test_a_trainer_or_a_loss_without_turns_is_refused_before_the_run(config, match):
+def test_a_trainer_or_a_loss_without_turns_is_refused_before_the_run(run, config, match):
+    check = with_check(run, lambda config: "verl's answer")
     with pytest.raises(ConfigError, match=match):
-        check_for_turns(config)
+        check(config)
     config = Config(config, algorithm=Config(config.algorithm, adv_estimator="gdpo/gdpo"))
-    check_for_turns(config)
-
-
-def test_a_loss_without_turns_is_refused_where_a_trainer_asks_about_its_critic():
-    config = configured(actor={"policy_loss": {"loss_mode": "geo_mean"}})
-    with pytest.raises(ConfigError, match="loss_mode=geo_mean"):
-        with_check(lambda config: "verl's answer", lambda: None)(config)
+    assert check(config) == "verl's answer"
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum-norm", None])
 def test_a_loss_that_counts_every_token_alike_needs_no_warning(mode):
-    assert warnings_of_turns(configured(actor={"loss_agg_mode": mode})) == []
-    assert warnings_of_turns(configured()) == []
+    assert check_for_turns(configured(actor={"loss_agg_mode": mode})) == []
+    assert check_for_turns(configured()) == []
 
 
-def test_a_loss_that_divides_by_the_tokens_of_each_rollout_is_warned_about_once(caplog):
-    check = with_check(lambda config: "verl's answer", lambda: None)
+def test_a_loss_that_divides_by_the_tokens_of_each_rollout_is_warned_about_once(run, caplog):
+    check = with_check(run, lambda config: "verl's answer")
     config = configured(actor={"loss_agg_mode": "seq-mean-token-mean"})
     with caplog.at_level(logging.WARNING):
         assert check(config) == check(config) == "verl's answer"

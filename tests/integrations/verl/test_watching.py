@@ -7,11 +7,9 @@ import pytest
 import torch
 from tests.integrations.verl.configs import Config
 
-from gdpo.diagnostics import Watch
-from gdpo.integrations.verl import _estimator
-from gdpo.integrations.verl._estimator import Carried, carrying, harmless, metrics_of_latest
+from gdpo.integrations.verl._carried import Carried
 from gdpo.integrations.verl._trainers import with_columns, with_metrics, with_queue, with_watch
-from gdpo.integrations.verl._watching import of_rows, warn_once
+from gdpo.integrations.verl._watching import of_rows
 from gdpo.rollouts import read_rollouts
 
 COLUMNS = {"correct": [0.0, 1.0, 1.0, 0.0], "format": [1.0, 1.0, 0.0, 0.0]}
@@ -20,14 +18,6 @@ MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1]])
 ROWS = torch.tensor([-0.1, 0.1, 0.3, -0.3])
 KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 VERLS = Config(adv_estimator="rloo", gdpo_watch=True, gdpo_reward_keys=["correct", "format"])
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_of_other_tests(monkeypatch):
-    metrics_of_latest()
-    monkeypatch.setattr(_estimator, "_watch", Watch())
-    harmless.on = True
-    warn_once.cache_clear()
 
 
 def batch(columns=COLUMNS, **tensors):
@@ -42,72 +32,72 @@ def by_verl(data, adv_estimator, config):
     return data
 
 
-def watched(data=None, config=VERLS):
-    compute = with_columns(by_verl, lambda name: None)
+def watched(run, data=None, config=VERLS):
+    compute = with_columns(run, by_verl, {})
     return compute(data or batch(), config["adv_estimator"], config=config)
 
 
-def test_the_rewards_of_a_watched_estimator_are_logged_with_its_own_advantages():
-    done = watched()
+def test_the_rewards_of_a_watched_estimator_are_logged_with_its_own_advantages(run):
+    done = watched(run)
     assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
     assert set(done.batch) == {"response_mask", "advantages"}
-    metrics = with_metrics(lambda: {"critic/score/mean": 2.0})()
+    metrics = with_metrics(run, lambda: {"critic/score/mean": 2.0})()
     assert metrics["critic/score/mean"] == 2
     assert metrics["gdpo/format/zero_variance_groups"] == 1
     assert metrics["gdpo/correct/influence_share"] == 1
 
 
-def test_an_estimator_that_is_not_watched_logs_nothing():
-    watched(config=Config(VERLS, gdpo_watch=False))
-    assert metrics_of_latest() == {}
+def test_an_estimator_that_is_not_watched_logs_nothing(run):
+    watched(run, config=Config(VERLS, gdpo_watch=False))
+    assert run.metrics() == {}
 
 
-def test_what_goes_wrong_while_watching_is_said_once_and_the_training_goes_on(caplog):
+def test_what_goes_wrong_while_watching_is_said_once_and_the_training_goes_on(run, caplog):
     for _ in range(3):
-        done = watched(batch({"correct": COLUMNS["correct"]}))
+        done = watched(run, batch({"correct": COLUMNS["correct"]}))
         assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
-        assert metrics_of_latest() == {}
+        assert run.metrics() == {}
     (message,) = caplog.messages
     assert "'format', but no rollout in this batch has this reward" in message
     assert "stops watching" in message
 
 
-def test_a_batch_whose_advantages_are_not_numbers_is_left_out(caplog):
+def test_a_batch_whose_advantages_are_not_numbers_is_left_out(run, caplog):
     def broken(data, adv_estimator, config):
         data.batch["advantages"] = torch.full(MASK.shape, torch.nan)
         return data
 
-    with_columns(broken, lambda name: None)(batch(), "rloo", config=VERLS)
-    assert with_metrics(lambda: {"loss": 1.0})() == {"loss": 1.0}
+    with_columns(run, broken, {})(batch(), "rloo", config=VERLS)
+    assert with_metrics(run, lambda: {"loss": 1.0})() == {"loss": 1.0}
     assert "advantages must be a finite array" in caplog.messages[-1]
-    watched()
-    assert "gdpo/correct/influence_share" in metrics_of_latest()  # the next batch is watched
+    watched(run)
+    assert "gdpo/correct/influence_share" in run.metrics()  # the next batch is watched
 
 
-def test_the_value_of_the_trained_tokens_is_the_advantage_of_a_rollout():
-    rows = of_rows(ROWS[:, None] * MASK, MASK, "rloo")
+def test_the_value_of_the_trained_tokens_is_the_advantage_of_a_rollout(run):
+    rows = of_rows(run, ROWS[:, None] * MASK, MASK, "rloo")
     assert rows.tolist() == ROWS.double().tolist()
 
 
-def test_of_advantages_that_differ_by_token_the_mean_is_used_and_that_is_said(caplog):
+def test_of_advantages_that_differ_by_token_the_mean_is_used_and_that_is_said(run, caplog):
     tokens = torch.tensor([[1.0, 2.0, 9.0], [1.0, 1.0, 1.0]])
     mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
-    assert of_rows(tokens, mask, "gae").tolist() == [1.5, 1.0]
+    assert of_rows(run, tokens, mask, "gae").tolist() == [1.5, 1.0]
     (message,) = caplog.messages
     assert message.startswith("gae gives the tokens of a rollout different advantages")
 
 
-def test_a_row_without_a_trained_token_has_0():
-    assert of_rows(torch.ones(1, 3), torch.zeros(1, 3), "grpo").tolist() == [0.0]
+def test_a_row_without_a_trained_token_has_0(run):
+    assert of_rows(run, torch.ones(1, 3), torch.zeros(1, 3), "grpo").tolist() == [0.0]
 
 
 @pytest.mark.parametrize(("weights", "expected"), [([1, 2], 0), ([1, 1], 1)])
-def test_a_scalar_reward_that_is_another_sum_is_said(weights, expected, caplog):
+def test_a_scalar_reward_that_is_another_sum_is_said(run, weights, expected, caplog):
     scores = torch.zeros(MASK.shape)
     scores[:, 1] = torch.tensor(COLUMNS["correct"]) + 2 * torch.tensor(COLUMNS["format"])
     data = batch(token_level_scores=scores)
     for _ in range(2):
-        watched(data, Config(VERLS, gdpo_reward_weights=weights))
+        watched(run, data, Config(VERLS, gdpo_reward_weights=weights))
     assert sum("is not the sum of the rewards" in each for each in caplog.messages) == expected
 
 
@@ -132,7 +122,7 @@ class Trainer(SimpleNamespace):
     __hash__ = object.__hash__
 
 
-def on_v1(folder=None, config=VERLS, padding=(), seen=None):
+def on_v1(run, folder=None, config=VERLS, padding=(), seen=None):
     algorithm = Config(config, **({"gdpo_rollouts": str(folder)} if folder else {}))
     trainer = Trainer(
         config=Config(
@@ -146,34 +136,36 @@ def on_v1(folder=None, config=VERLS, padding=(), seen=None):
 
     def compute(trainer, meta, metrics):
         data = SimpleNamespace(batch={"response_mask": MASK}, non_tensor_batch={"uid": UIDS})
-        inner = with_columns(seen or by_verl, lambda name: None)
+        inner = with_columns(run, seen or by_verl, {})
         outer = with_watch(
-            lambda data, adv_estimator, config: inner(data, adv_estimator, config=config)
+            run, lambda data, adv_estimator, config: inner(data, adv_estimator, config=config)
         )
         return outer(data, algorithm["adv_estimator"], config=algorithm)
 
     tags = [{"is_padding": row in padding} for row in range(4)]
     meta = SimpleNamespace(keys=KEYS, tags=tags, partition_id="train")
-    return with_queue(compute, Queue())(trainer, meta, {})
+    return with_queue(run, compute, Queue())(trainer, meta, {})
 
 
-def test_the_default_trainer_records_the_rewards_with_verls_advantages(tmp_path):
-    done = on_v1(tmp_path)
+def test_the_default_trainer_records_the_rewards_with_verls_advantages(run, tmp_path):
+    done = on_v1(run, tmp_path)
     assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
     found = read_rollouts(tmp_path / "step_000001.parquet")
     assert [each.advantage for each in found] == ROWS.double().tolist()
     assert dict(found[0].rewards) == {"correct": 0.0, "format": 1.0}
-    assert metrics_of_latest()["gdpo/correct/influence_share"] == 1
+    assert run.metrics()["gdpo/correct/influence_share"] == 1
 
 
-def test_a_record_that_cannot_be_written_does_not_end_a_watched_training(tmp_path, caplog):
+def test_a_record_that_cannot_be_written_does_not_end_a_watched_training(run, tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    done = on_v1(tmp_path / "file" / "rollouts")
+    done = on_v1(run, tmp_path / "file" / "rollouts")
     assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
     assert "cannot write" in caplog.messages[-1]
 
 
-def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch_as_it_was(caplog):
+def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch_as_it_was(
+    run, caplog
+):
     given = []
 
     def verls_gdpo(data, adv_estimator, config):
@@ -182,7 +174,7 @@ def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch
 
     config = Config(VERLS, adv_estimator="gdpo", gdpo_watch=False)
     for _ in range(2):
-        done = on_v1(config=config, seen=verls_gdpo, padding=(1,))
+        done = on_v1(run, config=config, seen=verls_gdpo, padding=(1,))
     assert given[0]["prompts"].shape == (4, 0)
     assert torch.equal(given[0]["attention_mask"], MASK)
     assert given[0]["correct"].tolist() == [0, 0, 1, 0]  # 0 where a row fills the batch up
@@ -193,37 +185,37 @@ def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch
     assert "The formula stays verl's" in message
 
 
-def test_verls_gdpo_gets_the_totals_of_rewards_of_turns():
+def test_verls_gdpo_gets_the_totals_of_rewards_of_turns(run):
     given = []
 
     def verls_gdpo(data, adv_estimator, config):
         given.append(data.non_tensor_batch["correct"].tolist())
         return by_verl(data, adv_estimator, config)
 
-    compute = with_columns(verls_gdpo, lambda name: None)
+    compute = with_columns(run, verls_gdpo, {})
     columns = {"correct": [[0.0], [1.0, 2.0], 4.0, [0.0]], "format": COLUMNS["format"]}
-    with carrying(Carried(columns)):
+    with run.carrying(Carried(columns)):
         compute(batch({}), "gdpo", config=Config(VERLS, adv_estimator="gdpo"))
     assert given == [[0, 3, 4, 0]]
 
 
-def test_verls_gdpo_keeps_its_rewards_when_the_watch_has_ended():
-    harmless.on = False
+def test_verls_gdpo_keeps_its_rewards_when_the_watch_has_ended(run):
+    run.watching.on = False
     given = []
 
     def verls_gdpo(data, adv_estimator, config):
         given.append(set(data.batch))
         return by_verl(data, adv_estimator, config)
 
-    on_v1(config=Config(VERLS, adv_estimator="gdpo"), seen=verls_gdpo)
+    on_v1(run, config=Config(VERLS, adv_estimator="gdpo"), seen=verls_gdpo)
     assert given == [{"response_mask", "prompts", "attention_mask"}]
-    assert metrics_of_latest() == {}
+    assert run.metrics() == {}
 
 
-def test_a_verl_that_passes_the_rewards_itself_is_left_alone(caplog):
+def test_a_verl_that_passes_the_rewards_itself_is_left_alone(run, caplog):
     data = batch(prompts=torch.ones(4, 2))
-    compute = with_columns(by_verl, lambda name: None)
-    with carrying(Carried(COLUMNS)):
+    compute = with_columns(run, by_verl, {})
+    with run.carrying(Carried(COLUMNS)):
         done = compute(data, "gdpo", config=Config(VERLS, adv_estimator="gdpo"))
     assert torch.equal(done.batch["prompts"], torch.ones(4, 2))
     assert caplog.messages == []

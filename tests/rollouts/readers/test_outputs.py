@@ -5,7 +5,7 @@ from tests.rollouts.readers import written
 from tests.rollouts.readers.test_bad_input import read
 from tests.rollouts.readers.test_odd_values import notices
 
-from gdpo.integrations.verl._estimator import last_outputs
+from gdpo.integrations.verl._carried import last_outputs
 from gdpo.rollouts.readers import batches, read_texts
 from gdpo.rollouts.readers.records import APART, OTHER
 

@@ -2,7 +2,7 @@
 
 All decisions look at TRL itself, never at its version number. If a part of the trainer is missing,
 `check_trainer` raises an error. If a part of an optional capability is missing, `lacks` returns the
-reason for the log, and `hand_back` gives the methods back to TRL.
+reason for the log, and TRL's own code runs.
 """
 
 import functools
@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import torch
@@ -117,12 +116,10 @@ def check_turns(estimator: str, args: Any) -> None:
 def lacks(capability: str, trainer: Any) -> str | None:
     """Return why TRL's trainer does not support an optional capability, or None if it does.
 
-    Args:
-        capability: `fast_generation`, `completion_only_head` or `pack_micro_batches`.
-        trainer: A trainer whose attributes TRL has set.
+    The trainer must have the attributes that TRL sets.
     """
     names = _ATTRIBUTES[capability]
-    attributes = [f"GRPOTrainer.{name}" for name in names if not _has(trainer, name)]
+    attributes = [f"GRPOTrainer.{name}" for name in names if not hasattr(trainer, name)]
     missing = [*_missing_callables(capability), *attributes]
     return f"TRL {version('trl')} has no {' and no '.join(missing)}" if missing else None
 
@@ -132,9 +129,6 @@ def tried(check: Callable[[], str | None]) -> str | None:
 
     A speed-up may use private parts of transformers or torch, which a new release can change. Each
     check therefore compares the speed-up with the code that it replaces, on made-up data.
-
-    Args:
-        check: Function that returns the reason, or None if the speed-up applies.
     """
     try:
         return check()
@@ -146,11 +140,8 @@ def tried(check: Callable[[], str | None]) -> str | None:
 def agree(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
     """Return whether the scores of a speed-up are those of the code that it replaces.
 
-    Args:
-        ours: Scores of the speed-up.
-        theirs: Scores of the code that it replaces. Infinite scores must be equal.
-        dtype: The precision in which a model computes. Its rounding is allowed: 3 % of the largest
-            score in bfloat16, and 1e-5 in float32 (on a GPU 1 %, because of TF32).
+    Rounding in the precision `dtype` of the model is allowed: 3 % of the largest score in bfloat16,
+    and 1e-5 in float32 (on a GPU 1 %, because of TF32). Infinite scores must be equal.
     """
     eps = max(torch.finfo(each).eps for each in (dtype, ours.dtype, theirs.dtype))
     eps = max(eps, 1e-3) if ours.is_cuda else eps
@@ -192,34 +183,22 @@ def _of_known_code(function: Any) -> bool:
     return code is not None and code.co_filename.startswith(_KNOWN)
 
 
-def hand_back(capability: str, trainer: Any) -> None:
-    """Make a trainer call TRL's own methods in place of those that a capability overrides."""
-    for name in _METHODS[capability]:
-        if method := getattr(GRPOTrainer, name, None):
-            setattr(trainer, name, MethodType(method, trainer))
-
-
 def _missing_callables(capability: str) -> list[str]:
-    methods = {
+    needed: dict[str, tuple[Any, tuple[str, ...]]] = {
         f"GRPOTrainer.{name}": (getattr(GRPOTrainer, name, None), ("self", *parameters))
         for name, parameters in _METHODS[capability].items()
     }
-    functions = {
-        path.partition(":")[2]: (_resolved(path), parameters)
-        for path, parameters in _FUNCTIONS.get(capability, {}).items()
-    }
+    for path, parameters in _FUNCTIONS.get(capability, {}).items():
+        try:
+            found = pkgutil.resolve_name(path)
+        except (ImportError, AttributeError):
+            found = None
+        needed[path.partition(":")[2]] = (found, parameters)
     return [
         f"{name}({', '.join(parameters)})"
-        for name, (found, parameters) in {**methods, **functions}.items()
+        for name, (found, parameters) in needed.items()
         if found is None or not _has_parameters(found, parameters)
     ]
-
-
-def _resolved(path: str) -> Any:
-    try:
-        return pkgutil.resolve_name(path)
-    except (ImportError, AttributeError):
-        return None
 
 
 def _has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
@@ -228,13 +207,6 @@ def _has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
     of_any_name = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     takes_any = any(each.kind in of_any_name for each in parameters.values())
     return takes_any or set(names) <= set(parameters)
-
-
-def _has(trainer: Any, name: str) -> bool:
-    return getattr(trainer, name, _NOTHING) is not _NOTHING
-
-
-_NOTHING = object()
 
 
 def end_token_ids(trainer: Any) -> list[int]:

@@ -26,60 +26,9 @@ _SWITCHES: dict[str, tuple[bool | None, ...]] = {
 class GDPOConfig(GRPOConfig):
     """Configures `GDPOTrainer` with the fields of TRL's `GRPOConfig` and gdpo's own fields.
 
-    Parameters:
-        advantage (`str`, *optional*, defaults to `"gdpo"`):
-            Estimator that turns rewards into advantages: a name from `gdpo.advantages.ESTIMATORS`
-            (`"gdpo"`, `"grpo"`, `"per_reward_batch_std"`, ...), a name from
-            `gdpo.advantages.TURN_ESTIMATORS` (`"turn_gdpo"`, ...) for one advantage per turn, or
-            your own function as `"module:attribute"`.
-        advantage_options (`dict[str, Any]`, *optional*):
-            Options of the estimator, e.g. `{"noise_floor": {"format": 0.1}, "max_advantage": 5}`.
-            An option with one value per reward accepts a list in the order of the reward functions,
-            or a dict from reward name to value.
-        gates (`dict[str, dict]`, *optional*):
-            Rewards that count only if another reward reaches a threshold, for example
-            `{"length": {"on": "correctness", "at_least": 1}}`. Below the threshold, the gated
-            reward is 0, or missing with `"otherwise": "missing"`.
-        scorer (`dict[str, Any]`, *optional*):
-            Options of the `gdpo.rewards.Scorer` that runs `gdpo.Reward` objects, e.g.
-            `{"workers": 8, "on_error": "worst"}`.
-        reward_weights (`list[float]` or `dict[str, float]`, *optional*):
-            A list of weights in the order of the reward functions, or a dict from reward name to
-            weight, with every reward. Rewards of environments come last and may be left out of a
-            list.
-        weights_column (`str`, *optional*):
-            Dataset column with weights of each prompt, e.g. `"reward_weights"`: a dict from reward
-            name to a number that multiplies the configured weight. A reward that is missing or
-            `None` in the dict does not apply to the prompt. `None` instead of a dict: the
-            configured weights.
-        rollouts_dir (`str`, *optional*):
-            Folder for the rollout record, one parquet file per step. `None`: no record is written.
-            Files of an earlier run in this folder are moved to `earlier-1` (or the next free
-            number), unless the new run resumes the earlier run.
-        diagnostics (`str`, *optional*, defaults to `"brief"`):
-            Metrics of the diagnosis that are logged: two for each reward and the number of warnings
-            (`"brief"`), or all (`"full"`).
-        pack_micro_batches (`bool`, *optional*, defaults to `True`):
-            Within an optimizer step, leave out rollouts that cannot contribute to the gradient,
-            sort the rest by length, and trim the padding. The gradient is the same as TRL's
-            (see `gdpo.integrations.trl._packing` for the details and the exceptions).
-        completion_only_head (`bool`, *optional*, defaults to `True`):
-            On a CPU, compute log-probabilities only from the logits of completion tokens. `False`:
-            use TRL's head, which is written for GPUs.
-        fast_generation (`bool`, *optional*):
-            Where TRL would call `generate`, encode each prompt only once for its whole group, and
-            remove completions from the batch when they end. The sampling distribution is unchanged.
-            `None`: only on the CPU. `True`: on every device. `False`: never. If fast generation
-            does not support the trainer, TRL generates, and the reason is logged (see
-            `gdpo.integrations.trl.generation`).
-        filter_groups (`str`, *optional*, defaults to `"off"`):
-            Replace groups without signal with groups of new prompts. A group has no signal if no
-            reward with a nonzero weight varies (`"any_reward_varies"`), or if every advantage is 0
-            (`"advantage_nonzero"`). `"off"`: keep all groups. See
-            `gdpo.integrations.trl._filtering` for the details.
-        max_filter_rounds (`int`, *optional*, defaults to `3`):
-            Maximum number of additional generation rounds per batch. Groups that still have no
-            signal after these rounds stay in the batch.
+    Each field is described in its `help`, which TRL's parser prints. `reward_weights` accepts a
+    dict from reward name to weight, with every reward, in addition to TRL's list in the order of
+    the reward functions. Rewards of environments come last and may be left out of a list.
 
     TRL's `multi_objective_aggregation` and `scale_rewards` would have no effect, because
     `advantage` selects the estimator. Setting either field raises a ConfigError.
@@ -104,14 +53,16 @@ class GDPOConfig(GRPOConfig):
         default=None,
         metadata={
             "help": "Options of the estimator, by name. An option with one value per reward takes "
-            "a list in the order of the reward functions, or a dict from reward name to value."
+            "a list in the order of the reward functions, or a dict from reward name to value: "
+            '{"noise_floor": {"format": 0.1}, "max_advantage": 5}.'
         },
     )
     gates: dict[str, Any] | str | None = field(
         default=None,
         metadata={
             "help": "Rewards that count only if another reward reaches a threshold: "
-            '{"length": {"on": "correctness", "at_least": 1}}. Otherwise they are 0.'
+            '{"length": {"on": "correctness", "at_least": 1}}. Otherwise they are 0, or missing '
+            'with "otherwise": "missing".'
         },
     )
     scorer: dict[str, Any] | str | None = field(
@@ -125,14 +76,16 @@ class GDPOConfig(GRPOConfig):
         default=None,
         metadata={
             "help": "Dataset column with weights of each prompt, a dict from reward name to a "
-            "number that multiplies the configured weight. None: the same weights for all prompts."
+            "number that multiplies the configured weight. A reward that is missing or None in the "
+            "dict does not apply to the prompt. None in place of a dict: the configured weights."
         },
     )
     rollouts_dir: str | None = field(
         default=None,
         metadata={
             "help": "Folder for the rollout record, one parquet file per step. None: no record is "
-            "written."
+            "written. Files of an earlier run in the folder are moved to earlier-1 (or the next "
+            "free number), unless the new run resumes the earlier run."
         },
     )
     diagnostics: str = field(
@@ -142,7 +95,6 @@ class GDPOConfig(GRPOConfig):
             "the number of warnings) or 'full'."
         },
     )
-
     pack_micro_batches: bool = field(
         default=True,
         metadata={
@@ -167,13 +119,17 @@ class GDPOConfig(GRPOConfig):
     filter_groups: str = field(
         default="off",
         metadata={
-            "help": "Replace groups without signal with groups of new prompts: "
-            "'any_reward_varies', 'advantage_nonzero' or 'off'."
+            "help": "Replace groups without signal with groups of new prompts. A group has no "
+            "signal if no reward with a nonzero weight varies ('any_reward_varies'), or if every "
+            "advantage is 0 ('advantage_nonzero'). 'off': keep all groups."
         },
     )
     max_filter_rounds: int = field(
         default=3,
-        metadata={"help": "Maximum number of additional generation rounds per batch."},
+        metadata={
+            "help": "Maximum number of additional generation rounds per batch. Groups that still "
+            "have no signal stay in the batch."
+        },
     )
 
     if TYPE_CHECKING:

@@ -23,15 +23,11 @@ _TURN_REWARDS = "get_turn_rewards"
 def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[type], Any]:
     """Return the environment classes that define a reward, and the factory to pass to TRL.
 
-    As in TRL, the reward of a class has the name of the class, and the classes are in TRL's order.
-    If a factory is a class, the class is inspected without being called. Any other factory is
-    called once, and TRL receives the result as its first environment, so the total number of calls
-    is unchanged. A class that defines `get_turn_rewards` is replaced by a subclass in which TRL
-    sees a reward and no tool of that name.
-
-    Args:
-        environment_factory: TRL's argument: a factory, a dict from name to factory, or None.
-        seed: Seed of the run, which is set before a factory is called, as in TRL.
+    As in TRL, the reward of a class has the name of the class, the classes are in TRL's order, and
+    the seed is set before a factory is called. If a factory is a class, the class is inspected
+    without being called. Any other factory is called once, and TRL receives the result as its first
+    environment, so the total number of calls is unchanged. A class that defines `get_turn_rewards`
+    is replaced by a subclass in which TRL sees a reward and no tool of that name.
     """
     if environment_factory is None:
         return [], None
@@ -68,12 +64,7 @@ def environment_range(environment: type) -> DeclaredRange | None:
 
 
 def turn_reward(environment: type, located: Located) -> Callable[..., Any] | None:
-    """Return the reward function of a class that defines `get_turn_rewards`, or None.
-
-    Args:
-        environment: A class from `environment_rewards`.
-        located: Where the turns are in the completions that TRL scores.
-    """
+    """Return the reward function of a class that defines `get_turn_rewards`, or None."""
     hidden = vars(environment).get(_TURN_REWARDS)
     if not isinstance(hidden, _Hidden):
         return None
@@ -112,11 +103,7 @@ async def _awaited(value: Any) -> Any:
 
 
 class _Hidden:
-    """Hides `get_turn_rewards` from TRL, which makes a tool of every public method.
-
-    Args:
-        environment: A class that defines `get_turn_rewards`.
-    """
+    """Hides `get_turn_rewards` from TRL, which makes a tool of every public method."""
 
     def __init__(self, environment: type) -> None:
         self._name = environment.__name__
@@ -136,11 +123,7 @@ class _Hidden:
         return self._turns(environment, *given), total
 
     def agreed(self, index: int, turns: Any, total: Any) -> Any:
-        """Return the rewards of the turns.
-
-        Raises:
-            RewardError: If the class also defines `get_reward`, and the total differs from it.
-        """
+        """Return the rewards of the turns. Their total must be what `get_reward` returns."""
         if total is None or turns is None:
             return turns
         added = total_of(self._name, turns, index, len(turns)) if is_per_turn(turns) else turns
@@ -188,9 +171,7 @@ def _for_trl(environment: type) -> type:
 def _probed(factory: Any, for_trl: dict[type, type]) -> tuple[type, Callable[[], Any]]:
     """Return the class that a factory creates for TRL, and a factory that reuses its first object.
 
-    Args:
-        factory: A class, or a function that returns an environment.
-        for_trl: Maps classes to those that TRL gets. Names with the same class share one.
+    `for_trl` maps classes to those that TRL gets. Names with the same class share one.
     """
     if isinstance(factory, type):
         made = for_trl.setdefault(factory, _for_trl(factory))

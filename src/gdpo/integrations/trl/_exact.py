@@ -21,18 +21,15 @@ from gdpo.integrations.trl._turns import Located, spread, total_of
 
 @dataclass(frozen=True)
 class Returned:
-    """Stores the values that the reward functions returned for a batch, on all ranks, on the CPU.
-
-    Args:
-        rewards: Rewards `[rollout, reward]`. The total, if a reward was given for each turn.
-        turns: Rewards `[rollout, turn, reward]`. A reward that was not given for each turn stands
-            at the last turn. None: no reward was given for each turn, and turns are not needed.
-        counts: Number of turns of each rollout. Empty: `turns` is None.
-    """
+    """Stores what the reward functions returned for a batch, on all ranks, on the CPU."""
 
     rewards: torch.Tensor
+    """Rewards `[rollout, reward]`. The total, if a reward was given for each turn."""
     turns: torch.Tensor | None = None
+    """Rewards `[rollout, turn, reward]`. A reward that was not given for each turn is at the last
+    turn. None: no reward was given for each turn, and turns are not needed."""
     counts: tuple[int, ...] = ()
+    """Number of turns of each rollout. Empty: `turns` is None."""
 
 
 def exact_where_kept(
@@ -40,13 +37,8 @@ def exact_where_kept(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rewards to train on, and where they are those that were computed.
 
-    Args:
-        exact: Rewards `[rollout, reward]` as they were computed.
-        for_trl: Rewards that TRL gets: rounded, and changed if a subclass or a script changes them.
-
-    Returns:
-        The exact reward where TRL gets it rounded, and the changed one elsewhere. Both arrays have
-        the shape `[rollout, reward]`.
+    The exact reward counts where TRL gets it rounded (`for_trl`), and the changed one where a
+    subclass or a script changes it. All arrays are `[rollout, reward]`.
     """
     rounded = (exact.to(for_trl.dtype), exact.float().to(for_trl.dtype))
     kept = (rounded[0] == for_trl) | (rounded[1] == for_trl) | (exact.isnan() & for_trl.isnan())
@@ -56,12 +48,8 @@ def exact_where_kept(
 class ExactRewards:
     """Stores the return values of reward functions while TRL scores a batch.
 
-    The rewards of a reward model stay as TRL computes them.
-
-    Args:
-        located: Where the turns are in the completions that TRL scores.
-        wants_turns: Whether the rewards of each turn are needed, even if every reward is one number
-            per rollout.
+    The rewards of a reward model stay as TRL computes them. With `wants_turns`, the rewards of each
+    turn are needed even if every reward is one number per rollout.
     """
 
     def __init__(self, located: Located, *, wants_turns: bool) -> None:
@@ -70,25 +58,15 @@ class ExactRewards:
         self._totals: dict[int, list[Any]] = {}
 
     def watched(self, functions: Sequence[Any], names: Sequence[str]) -> list[Any]:
-        """Return the reward functions, wrapped so that every call stores its return values.
-
-        Args:
-            functions: Reward functions and reward models.
-            names: Their names, for error messages.
-        """
+        """Return the reward functions, wrapped so that every call stores its return values."""
         pairs = zip(functions, names, strict=True)
         return [self._watched(column, *pair) for column, pair in enumerate(pairs)]
 
     def of_all_ranks(self, rounded: torch.Tensor, ranks: Ranks) -> Returned:
-        """Return the rewards of the latest batch.
+        """Return the rewards of the latest batch. Every process must call this method.
 
-        The dtype is float64, or float32 if all rewards come from reward models. Every process must
-        call this method.
-
-        Args:
-            rounded: Rewards `[rollout, reward]` that TRL gathered. NaN means that a reward does not
-                apply.
-            ranks: The processes. Every process has the same number of rollouts.
+        The dtype is float64, or float32 if all rewards come from reward models. `rounded` holds the
+        rewards `[rollout, reward]` that TRL gathered, with NaN where a reward does not apply.
         """
         if not self._returned and not self._wants_turns:
             return Returned(rounded.cpu())
@@ -96,7 +74,8 @@ class ExactRewards:
         exact = local.double() if self._returned else local
         of_turns: list[dict[int, list[float]]] = [{} for _ in range(len(local))]
         for column, values in self._totals.items():
-            given = torch.tensor([_number(value) for value in values], dtype=torch.float64)
+            numbers = [math.nan if value is None else float(value) for value in values]
+            given = torch.tensor(numbers, dtype=torch.float64)
             same = given.to(local.dtype) == local[:, column]  # False for NaN
             exact[:, column] = torch.where(same, given, exact[:, column])
             for i, value in enumerate(self._returned[column]):
@@ -104,9 +83,6 @@ class ExactRewards:
                     of_turns[i][column] = [float(each) for each in value]
         self._returned.clear()
         self._totals.clear()
-        return self._gathered(exact, of_turns)
-
-    def _gathered(self, exact: torch.Tensor, of_turns: list[dict[int, list[float]]]) -> Returned:
         counts = self._located.counts
         everything: Any = gather_object(list(zip(exact.tolist(), of_turns, counts, strict=True)))
         rows, per_turn, all_counts = zip(*everything, strict=True)
@@ -143,7 +119,3 @@ class ExactRewards:
             for i, (value, count) in enumerate(zip(returned, counts, strict=True))
         ]
         return self._totals[column]
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)

@@ -1,6 +1,6 @@
 """Stores groups that were generated together, and selects the groups to train on."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 
 from gdpo.diagnostics import zero_variance_groups
 from gdpo.integrations.trl._packing import MicroBatch, join, take, widened
-from gdpo.integrations.trl._turns import TurnRewards, fitted, joined
+from gdpo.integrations.trl._turns import TurnRewards, joined
 
 
 @dataclass
@@ -45,16 +45,12 @@ class Groups:
         self.places = list(range(len(self.rewards)))
 
     def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the advantages of these groups. Groups that are not trained on get 0.
-
-        Args:
-            advantages: Advantages of the training batch, `[prompt, sample]` or
-                `[prompt, sample, turn]`.
-        """
+        """Return the advantages of these groups. Groups that are not trained on get 0."""
         shape = self.rewards.shape[:2]
         if advantages.ndim == 3 and self.turns is not None:
             shape = self.turns.taken.shape
-            advantages = fitted(advantages, shape[2])
+            missing = shape[2] - advantages.shape[2]
+            advantages = torch.nn.functional.pad(advantages, (0, missing))
         own = torch.zeros(shape, dtype=advantages.dtype)
         for group, place in enumerate(self.places):
             if place is not None:
@@ -78,34 +74,16 @@ class Ranks:
 def which_vary(groups: Groups, weights: Sequence[float], *, of_turns: bool = False) -> list[bool]:
     """Return, for each group, whether any reward with a nonzero weight varies beyond rounding.
 
-    Args:
-        groups: The groups. Their own weights are used, if they have any.
-        weights: The configured weights.
-        of_turns: Whether a reward also varies if only its values at a turn vary, not its total.
+    With `of_turns`, a reward also varies if only its values at a turn vary, not its total.
     """
     own, turns = groups.weights, groups.turns
     rewards = turns.rewards if of_turns and turns is not None else groups.rewards[:, :, None]
-    return [
-        any(
-            weight != 0 and 0 in constant
-            for weight, constant in zip(
-                weights if own is None else own[prompt].tolist(),
-                _constant(group),
-                strict=True,
-            )
-        )
-        for prompt, group in enumerate(rewards.cpu())
-    ]
-
-
-def _constant(group: torch.Tensor) -> list[list[float]]:
-    """Return, for each reward and turn, whether it is constant in a group (1) or not (0).
-
-    Args:
-        group: Rewards `[sample, turn, reward]`.
-    """
-    found = zero_variance_groups(group.flatten(1)[None])
-    return found.reshape(group.shape[1:]).T.tolist()
+    vary: list[bool] = []
+    for prompt, group in enumerate(rewards.cpu()):
+        constant = zero_variance_groups(group.flatten(1)[None]).reshape(group.shape[1:])
+        used = np.asarray(weights if own is None else own[prompt])
+        vary.append(bool(((constant == 0).any(0) & (used != 0)).any()))
+    return vary
 
 
 def replace_without_signal(
@@ -116,19 +94,19 @@ def replace_without_signal(
     ranks: Ranks,
     rounds: int,
 ) -> list[Groups]:
-    """Generate more groups until every group without signal is replaced, or no rounds are left.
+    """Generate groups until every group without signal is replaced, or no rounds are left.
+
+    New groups replace groups of the same rank.
 
     Args:
-        first: The groups of the first generation. New groups with signal replace groups without
-            signal from the same rank.
+        first: The groups of the first generation.
         more: Function that generates the given number of groups on every rank.
-        have_signal: Function that returns whether each group has signal. The result must be the
-            same on every rank.
+        have_signal: Function that returns whether each group has signal, the same on every rank.
         ranks: The processes. Every process has the same number of groups.
         rounds: Maximum number of additional rounds.
 
     Returns:
-        The groups of the first generation, followed by the groups of each additional round.
+        `first`, followed by the groups of each additional round.
     """
     generated = [first]
     size = len(first.places) // ranks.count
@@ -153,64 +131,42 @@ def replace_without_signal(
 def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
     """Return the training batch, with every group at its position.
 
-    `num_items_in_batch` is copied from the first generation. The caller must recompute this number
-    on all ranks.
-
-    Args:
-        generated: Groups of all rounds. Exactly one group is assigned to each position.
-        ranks: The processes. In every round, all processes have the same number of groups.
-        padding: Id of the tokenizer's padding token.
+    Exactly one of the generated groups is assigned to each position. `num_items_in_batch` is copied
+    from the first generation. The caller must recompute this number on all ranks.
     """
-    sources = [(i, group) for _, i, group in sorted(_places(generated))]
-    counts = [groups.token_counts for groups in generated]
-    return Groups(
-        rewards=torch.stack([generated[i].rewards[group] for i, group in sources]),
-        token_counts=_stacked(counts, sources),
-        closed_gates=generated[0].closed_gates,
-        rollouts=None,
-        weights=_stacked([groups.weights for groups in generated], sources),
-        turns=joined([groups.turns for groups in generated], sources),
-        output=_rows(generated, ranks.own(sources), ranks, padding),
-    )
+    placed = [
+        (place, i, group)
+        for i, groups in enumerate(generated)
+        for group, place in enumerate(groups.places)
+        if place is not None
+    ]
+    sources = [(i, group) for _, i, group in sorted(placed)]
 
+    def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+        known = [part for part in parts if part is not None]
+        return torch.stack([known[i][group] for i, group in sources]) if known else None
 
-def further_rows(dataset: Any, count: int, seed: Sequence[int]) -> list[dict[str, Any]]:
-    """Return random rows of a dataset, without replacement unless the dataset is too small.
-
-    Args:
-        dataset: A dataset that can be indexed by row number.
-        count: Number of rows.
-        seed: Random seed. The same seed gives the same rows.
-    """
-    length = len(dataset)
-    places = np.random.default_rng(seed).choice(length, count, replace=count > length)
-    return [dict(dataset[int(place)]) for place in places]
-
-
-def _places(generated: Sequence[Groups]) -> Iterator[tuple[int, int, int]]:
-    for i, groups in enumerate(generated):
-        for group, place in enumerate(groups.places):
-            if place is not None:
-                yield place, i, group
-
-
-def _stacked(
-    parts: Sequence[torch.Tensor | None], sources: Sequence[tuple[int, int]]
-) -> torch.Tensor | None:
-    known = [part for part in parts if part is not None]
-    return torch.stack([known[i][group] for i, group in sources]) if known else None
-
-
-def _rows(
-    generated: Sequence[Groups], sources: Sequence[tuple[int, int]], ranks: Ranks, padding: int
-) -> MicroBatch:
-    """Return this process's rows for the groups in `sources`, given as `(round, group)` pairs."""
     outputs = widened([groups.output for groups in generated], padding)
     starts = np.cumsum([0, *(len(output["completion_ids"]) for output in outputs)]).tolist()
     samples = generated[0].rewards.shape[1]
     rows: list[int] = []
-    for i, group in sources:
+    for i, group in ranks.own(sources):
         before = ranks.this * len(generated[i].places) // ranks.count
         start = starts[i] + (group - before) * samples
         rows += range(start, start + samples)
-    return take(join(outputs), rows)
+    return Groups(
+        rewards=torch.stack([generated[i].rewards[group] for i, group in sources]),
+        token_counts=stacked([groups.token_counts for groups in generated]),
+        closed_gates=generated[0].closed_gates,
+        rollouts=None,
+        weights=stacked([groups.weights for groups in generated]),
+        turns=joined([groups.turns for groups in generated], sources),
+        output=take(join(outputs), rows),
+    )
+
+
+def further_rows(dataset: Any, count: int, seed: Sequence[int]) -> list[dict[str, Any]]:
+    """Return random rows of a dataset, without replacement unless the dataset is too small."""
+    length = len(dataset)
+    places = np.random.default_rng(seed).choice(length, count, replace=count > length)
+    return [dict(dataset[int(place)]) for place in places]

@@ -9,21 +9,15 @@ from transformers import TrainerCallback
 class Stateful(Protocol):
     """An object whose state consists of lists, numbers and text."""
 
-    def state(self) -> Mapping[str, Any]:
-        """Return the state. An empty mapping means that there is no state."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. An empty state means that nothing was saved."""
-        ...
+    def state(self) -> Mapping[str, Any]: ...
+    def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
 class KeptState(TrainerCallback):
     """Saves the states of objects (estimator, watch) in every checkpoint, and restores them.
 
-    Args:
-        subjects: Maps each name to an object. Each state is saved under this name in the
-            checkpoint's `trainer_state.json`, alongside the states of callbacks.
+    Each state is saved under its name in the checkpoint's `trainer_state.json`, alongside the
+    states of callbacks.
     """
 
     def __init__(self, subjects: Mapping[str, Stateful]) -> None:
@@ -54,9 +48,7 @@ class CountedBatches:
     def counts(self, step: int, steps: int) -> bool:
         """Return whether the batch generated at an optimizer step is another than the last one.
 
-        Args:
-            step: Number of optimizer steps that are finished.
-            steps: Number of optimizer steps that use the batch. 0: less than one.
+        `step` optimizer steps are finished, and `steps` use the batch. 0: less than one.
         """
         if step < self._used_up:
             return False

@@ -1,9 +1,9 @@
 """Packs micro-batches to avoid computation that does not contribute to TRL's gradient.
 
 TRL pads every rollout to the longest prompt and the longest completion of the generation batch, and
-also trains on rollouts whose advantage is exactly 0. `PackedMicroBatches` takes the micro-batches
-of one optimizer step, leaves out rollouts that cannot contribute, sorts the rest by length, and
-trims the padding of each new micro-batch. No rollout is moved to another optimizer step.
+also trains on rollouts whose advantage is exactly 0. A `Packer` takes the micro-batches of one
+optimizer step, leaves out rollouts that cannot contribute, sorts the rest by length, and trims the
+padding of each new micro-batch. No rollout is moved to another optimizer step.
 
 Each loss type keeps the normalizer of the full batch:
 
@@ -17,17 +17,10 @@ For all of these loss types, scaling an advantage by a positive factor scales th
 rollout by the same factor. Clipping compares probability ratios, and everything else depends only
 on the sign of the advantage.
 
-- With a KL term (`beta`), every rollout contributes, so no rollout is left out.
-- Micro-batches are trimmed but not regrouped if a term is averaged within a micro-batch: bnpo with
-  a KL term, the entropy bonus (`entropy_coef`, `use_adaptive_entropy`), the selection of
-  high-entropy tokens (`top_entropy_quantile`), or the load-balancing loss of mixture-of-experts
-  models.
-- Micro-batches are unchanged for multimodal models, `torch_compile`, NEFTune noise, vespo with
-  vLLM's importance sampling (which also sums over the padding), and a loss that is not TRL's.
-- Micro-batches are also unchanged if TRL's loss of a made-up batch changes when it is packed. This
-  is tried before the training.
-- Prompts are trimmed only if positions are relative (rotary). Absolute positions would shift, and
-  so would the virtual tokens of prompt tuning, which come before the padding.
+With a KL term (`beta`), every rollout contributes, so no rollout is left out. Prompts are trimmed
+only if positions are relative (rotary): absolute positions would shift, and so would the virtual
+tokens of prompt tuning, which come before the padding. `_only_trimmed_because` and
+`_untouched_because` say where less is done, also if packing changes TRL's loss of a made-up batch.
 
 With dropout, the gradient is the same only in distribution, because the dropout masks depend on the
 shape of the micro-batch.
@@ -42,7 +35,7 @@ import copy
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -51,7 +44,7 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import GRPOTrainer, hand_back, lacks, replaced, tried
+from gdpo.integrations.trl._adapter import GRPOTrainer, lacks, replaced, tried
 from gdpo.integrations.trl._probe import lent
 
 MicroBatch = dict[str, Any]
@@ -59,8 +52,6 @@ MicroBatch = dict[str, Any]
 
 
 _PROMPT = ("prompt_ids", "prompt_mask")
-
-
 _COMPLETION = (
     "completion_ids",
     "completion_mask",
@@ -71,10 +62,7 @@ _COMPLETION = (
     "sampling_per_token_logps",
     "importance_sampling_ratio",
 )
-
-
 _OF_THE_BATCH = ("num_items_in_batch",)
-
 
 _FILLED_WITH = {"tool_mask": 1, "importance_sampling_ratio": 1}
 """Tensors that TRL pads with a value other than 0."""
@@ -82,24 +70,15 @@ _FILLED_WITH = {"tool_mask": 1, "importance_sampling_ratio": 1}
 
 @dataclass(frozen=True)
 class Row:
-    """Stores the lengths of a rollout, and whether the rollout contributes to the loss.
-
-    Args:
-        prompt: Number of prompt tokens.
-        completion: Number of completion tokens, up to the last token that the loss counts.
-        counted: Number of tokens that the loss counts.
-        contributes: Whether the loss depends on this rollout.
-    """
+    """Stores the lengths of a rollout, and whether the rollout contributes to the loss."""
 
     prompt: int
+    """Number of prompt tokens."""
     completion: int
+    """Number of completion tokens, up to the last token that the loss counts."""
     counted: int
+    """Number of tokens that the loss counts."""
     contributes: bool
-
-
-def unknown_to_packing(batch: MicroBatch) -> list[str]:
-    """Return the names of the batch's entries that this module cannot split."""
-    return sorted(set(batch) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH})
 
 
 def join(batches: Sequence[MicroBatch]) -> MicroBatch:
@@ -118,12 +97,7 @@ def loss_mask(batch: MicroBatch) -> torch.Tensor:
 
 
 def rows_of(batch: MicroBatch, *, zero_contributes: bool) -> list[Row]:
-    """Return the `Row` of every rollout, with a single transfer from the device.
-
-    Args:
-        batch: TRL's batch.
-        zero_contributes: Whether a rollout with an advantage of 0 contributes to the loss.
-    """
+    """Return the `Row` of every rollout, with a single transfer from the device."""
     mask = loss_mask(batch)
     counted = mask.sum(1)
     contributes = torch.ones_like(counted, dtype=torch.bool)
@@ -140,15 +114,10 @@ def last_places(mask: torch.Tensor) -> torch.Tensor:
 
 
 def split(rows: Sequence[Row], count: int, parts: int) -> list[list[int]]:
-    """Sort rows by length, longest first, and return the row indices of each micro-batch.
+    """Sort `count` rows by length, longest first, and return the row indices of each micro-batch.
 
-    Rows that contribute are taken first. If there are fewer than `count`, the shortest remaining
-    rows are added. The sizes of the micro-batches differ by at most 1.
-
-    Args:
-        rows: Rows of one optimizer step.
-        count: Number of rows to train on, at least one per micro-batch.
-        parts: Number of micro-batches.
+    Rows that contribute are taken first, then the shortest of the others. The sizes of the
+    micro-batches differ by at most 1.
     """
     wanted = sorted(range(len(rows)), key=lambda i: (not rows[i].contributes, rows[i].completion))[
         :count
@@ -175,11 +144,8 @@ def take(
 ) -> MicroBatch:
     """Return the rows of a batch with the given indices.
 
-    Args:
-        batch: The batch.
-        places: Indices of the rows.
-        prompt: Number of prompt tokens to keep, from the right. None: all.
-        completion: Number of completion tokens to keep, from the left. None: all.
+    The last `prompt` tokens of each prompt and the first `completion` tokens of each completion are
+    kept. None: all of them.
     """
     index = torch.tensor(places, device=batch["completion_ids"].device)
     taken: MicroBatch = {}
@@ -194,32 +160,22 @@ def take(
 
 
 def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
-    """Pad the batches, as TRL does, to the longest prompt and the longest completion.
-
-    Args:
-        batches: Batches from different generation batches.
-        padding: Id of the tokenizer's padding token.
-    """
+    """Pad batches, as TRL does, to the longest prompt and the longest completion of all."""
     filled = {**_FILLED_WITH, "prompt_ids": padding, "completion_ids": padding}
     widths = {
         key: max(batch[key].shape[1] for batch in batches)
         for key, value in batches[0].items()
         if value.ndim == 2
     }
-    return [
-        {
-            key: _pad(value, widths[key], filled.get(key, 0), on_left=key in _PROMPT)
-            if key in widths
-            else value
-            for key, value in batch.items()
-        }
-        for batch in batches
-    ]
 
+    def wide(key: str, value: torch.Tensor) -> torch.Tensor:
+        if key not in widths:
+            return value
+        missing = widths[key] - value.shape[1]
+        sides = (missing, 0) if key in _PROMPT else (0, missing)
+        return pad(value, sides, value=filled.get(key, 0))
 
-def _pad(value: torch.Tensor, width: int, filler: int, *, on_left: bool) -> torch.Tensor:
-    missing = width - value.shape[1]
-    return pad(value, (missing, 0) if on_left else (0, missing), value=filler)
+    return [{key: wide(key, value) for key, value in batch.items()} for batch in batches]
 
 
 logger = logging.getLogger(__name__)
@@ -247,19 +203,16 @@ _OF_ROWS = ("vespo/phi_seq_mean",)
 
 @dataclass(frozen=True)
 class Packing:
-    """Stores which changes to the micro-batches leave the gradient unchanged.
-
-    Args:
-        regroups: Whether a rollout may move to another micro-batch of the optimizer step.
-        zero_contributes: Whether a rollout with an advantage of 0 contributes.
-        trims_prompts: Whether padding on the left may be removed.
-        multiple: Sequences are padded to a multiple of this number.
-    """
+    """Stores which changes to the micro-batches leave the gradient unchanged."""
 
     regroups: bool
+    """Whether a rollout may move to another micro-batch of the optimizer step."""
     zero_contributes: bool
+    """Whether a rollout with an advantage of 0 contributes."""
     trims_prompts: bool
+    """Whether padding on the left may be removed."""
     multiple: int
+    """Sequences are padded to a multiple of this number."""
 
     def width(self, lengths: Iterable[int], padded: int) -> int:
         """Return the number of tokens to keep if the sequences have these lengths."""
@@ -270,43 +223,43 @@ class Packing:
         return self.width(lengths, padded) if self.trims_prompts else padded
 
 
-class PackedMicroBatches(GRPOTrainer):
-    """Extends TRL's GRPO trainer with `pack_micro_batches`."""
+class Packer:
+    """Packs the micro-batches of a trainer.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        config: Any = self.args
-        self._packing = packing_of(self) if config.pack_micro_batches else None
-        if lacks("pack_micro_batches", self):
-            hand_back("pack_micro_batches", self)
+    `begin` is called before every optimizer step, `packed` for each of its micro-batches.
+    """
+
+    def __init__(self, trainer: Any, packing: Packing) -> None:
+        self.packing: Packing | None = packing
+        """The allowed changes. None: a batch has entries that cannot be split, so TRL's stay."""
+        self._trainer = trainer
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Store the number of micro-batches. TRL calls this method before every optimizer step."""
-        samples = super().get_batch_samples(*args, **kwargs)
-        self._left_of_window = len(samples[0])
-        self._packed = []
-        return samples
+    def begin(self, micro_batches: int) -> None:
+        """Forget the last optimizer step. The next one has this number of micro-batches."""
+        self._left_of_window, self._packed = micro_batches, []
 
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        inputs = super()._prepare_inputs(generation_batch)
-        if self._packing is None or not self._training():
+    def packed(self, inputs: MicroBatch) -> MicroBatch:
+        """Return the next packed micro-batch, in place of TRL's."""
+        if self.packing is None or not _training(self._trainer):
             return inputs
-        if unknown := unknown_to_packing(inputs):
-            self._packing = None
-            _say(self, f"micro-batches stay TRL's, because they contain {', '.join(unknown)}")
+        if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
+            self.packing = None
+            names = ", ".join(unknown)
+            _say(self._trainer, f"micro-batches stay TRL's, because they contain {names}")
             return inputs
         if not self._packed:
-            buffered: Any = self._buffered_inputs
-            first = self._step % len(buffered)
+            buffered: Any = self._trainer._buffered_inputs
+            first = self._trainer._step % len(buffered)
             # Outside the Trainer's loop the window is unknown: pack each micro-batch separately.
             window = buffered[first : first + max(1, self._left_of_window)]
-            self._packed = self._pack(window, self._packing)
+            self._packed = self.pack(window, self.packing)
         self._left_of_window -= 1
         return self._packed.pop(0)
 
-    def _pack(self, window: Sequence[MicroBatch], packing: Packing) -> list[MicroBatch]:
+    def pack(self, window: Sequence[MicroBatch], packing: Packing) -> list[MicroBatch]:
+        """Pack the micro-batches of an optimizer step."""
         batch = join(window)
         rows = rows_of(batch, zero_contributes=packing.zero_contributes)
         size = len(rows) // len(window)
@@ -317,43 +270,20 @@ class PackedMicroBatches(GRPOTrainer):
         count = int(self._of_all_ranks([wanted]).max())
         places = split(rows, count, len(window))
         micro_batches = [_trimmed(batch, rows, here, packing) for here in places]
-        for micro_batch, here, shares in zip(
-            micro_batches, places, self._shares(rows, places), strict=True
-        ):
-            advantages = micro_batch["advantages"]
-            factor = _factor(self.loss_type, rows, here, size).to(advantages)
-            micro_batch["advantages"] = advantages * factor.view(-1, *advantages.shape[1:] and [1])
-            micro_batch[_SHARES] = shares
-        return micro_batches
-
-    def _shares(
-        self, rows: Sequence[Row], places: Sequence[Sequence[int]]
-    ) -> list[tuple[float, float]]:
-        """Return each micro-batch's share of all tokens and of all rollouts, scaled to mean 1."""
         tokens = self._of_all_ranks([_counted(rows, here) for here in places]).sum(0)
         of_tokens = tokens / tokens.double().mean().clamp(min=1)
         of_rows = torch.tensor([len(here) for here in places]).double()
-        return list(zip(of_tokens.tolist(), (of_rows / of_rows.mean()).tolist(), strict=True))
+        shares = zip(of_tokens.tolist(), (of_rows / of_rows.mean()).tolist(), strict=True)
+        for micro_batch, here, share in zip(micro_batches, places, shares, strict=True):
+            advantages = micro_batch["advantages"]
+            factor = _factor(self._trainer.loss_type, rows, here, size).to(advantages)
+            micro_batch["advantages"] = advantages * factor.view(-1, *advantages.shape[1:] and [1])
+            micro_batch[_SHARES] = share
+        return micro_batches
 
-    def _compute_loss(self, model: Any, inputs: Any) -> Any:
-        loss = super()._compute_loss(model, inputs)
-        if _SHARES in inputs:
-            of_tokens, of_rows = inputs[_SHARES]
-            per_token = self.importance_sampling_level == "token"
-            self._weigh_newest(_OF_TOKENS, of_tokens)
-            self._weigh_newest(_OF_RATIOS, of_tokens if per_token else of_rows)
-            self._weigh_newest(_OF_ROWS, of_rows)
-        return loss
-
-    def _weigh_newest(self, names: Iterable[str], share: float) -> None:
-        """Scale the newest entries, because TRL logs the unweighted mean over micro-batches."""
-        metrics = self._metrics["train"]
-        for name in names:
-            if name in metrics:
-                metrics[name][-1] *= share
-
-    def _get_per_token_logps_and_entropies(
+    def score(
         self,
+        score: Callable[..., Any],
         model: Any,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
@@ -361,43 +291,64 @@ class PackedMicroBatches(GRPOTrainer):
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        """Score a whole generation batch in chunks of rows with similar lengths."""
-        score = partial(super()._get_per_token_logps_and_entropies, model)
+        """Score a whole generation batch in chunks of rows with similar lengths.
+
+        `score` is TRL's method, or one with its arguments, which are the other arguments.
+        """
         has_more = any(option is not None for option in options.values())
-        if self._packing is None or batch_size is None or has_more or not self._training():
+        packing = self.packing
+        if packing is None or batch_size is None or has_more or not _training(self._trainer):
             return score(
-                input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
+                model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
         start = input_ids.shape[1] - logits_to_keep
         prompts = attention_mask[:, :start].sum(1).tolist()
         lengths = last_places(attention_mask[:, start:]).tolist()
         logps = torch.zeros(input_ids[:, start:].shape, device=input_ids.device)
         for here in chunks(sorted(range(len(lengths)), key=lengths.__getitem__), batch_size):
-            prompt = self._packing.prompt_width([prompts[i] for i in here], start)
-            width = self._packing.width([lengths[i] for i in here], logits_to_keep)
+            prompt = packing.prompt_width([prompts[i] for i in here], start)
+            width = packing.width([lengths[i] for i in here], logits_to_keep)
             index = torch.tensor(here, device=input_ids.device)
             kept = slice(start - prompt, start + width)
-            chunk = score(input_ids[:, kept][index], attention_mask[:, kept][index], width)[0]
-            logps[index, :width] = chunk.to(logps)
+            chunk = score(model, input_ids[:, kept][index], attention_mask[:, kept][index], width)
+            logps[index, :width] = chunk[0].to(logps)
         return logps, None, None
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
-        here = torch.tensor([list(numbers)])
-        if self.accelerator.num_processes == 1:
+        here, accelerator = torch.tensor([list(numbers)]), self._trainer.accelerator
+        if accelerator.num_processes == 1:
             return here
-        gathered: Any = self.accelerator.gather(here.to(self.accelerator.device))
-        return gathered.cpu()
-
-    def _training(self) -> bool:
-        return bool(self.model and self.model.training)
+        return accelerator.gather(here.to(accelerator.device)).cpu()
 
 
-def packing_of(trainer: GRPOTrainer) -> Packing | None:
-    """Return the allowed changes to a trainer's micro-batches, or None if no change is allowed.
+def weigh_metrics(trainer: Any, inputs: MicroBatch) -> None:
+    """Scale the newest metrics of a packed micro-batch by its shares of all tokens and rollouts.
+
+    TRL logs the unweighted mean over micro-batches.
+    """
+    if _SHARES not in inputs:
+        return
+    of_tokens, of_rows = inputs[_SHARES]
+    of_ratios = of_tokens if trainer.importance_sampling_level == "token" else of_rows
+    metrics = trainer._metrics["train"]
+    for names, share in ((_OF_TOKENS, of_tokens), (_OF_RATIOS, of_ratios), (_OF_ROWS, of_rows)):
+        for name in names:
+            if name in metrics:
+                metrics[name][-1] *= share
+
+
+def _training(trainer: Any) -> bool:
+    return bool(trainer.model and trainer.model.training)
+
+
+def packer_of(trainer: Any) -> Packer | None:
+    """Return what packs a trainer's micro-batches, or None if no change is allowed or wanted.
 
     If a change is not allowed, the function logs the reason.
     """
+    if not trainer.args.pack_micro_batches:
+        return None
     if reason := _untouched_because(trainer):
         _say(trainer, f"micro-batches stay TRL's, because {reason}")
         return None
@@ -410,13 +361,14 @@ def packing_of(trainer: GRPOTrainer) -> Packing | None:
         trims_prompts=_positions_are_relative(model) and not _has_virtual_tokens(model),
         multiple=int(trainer.pad_to_multiple_of or 1),
     )
-    if difference := tried(partial(_changed_loss, trainer, packing)):
+    packer = Packer(trainer, packing)
+    if difference := tried(partial(_changed_loss, trainer, packer, packing)):
         _say(trainer, f"micro-batches stay TRL's, because {difference}")
         return None
-    return packing
+    return packer
 
 
-def _changed_loss(trainer: Any, packing: Packing) -> str | None:
+def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
     """Return how packing changes TRL's loss of made-up rollouts, or None. No model is called."""
     window = _made_up_window(trainer)
 
@@ -432,7 +384,7 @@ def _changed_loss(trainer: Any, packing: Packing) -> str | None:
         trainer._get_per_token_logps_and_entropies = log_probabilities
         trainer._metrics, trainer.current_gradient_accumulation_steps = metrics, len(window)
         theirs = loss(window)
-        ours = loss(trainer._pack(window, packing))
+        ours = loss(packer.pack(window, packing))
     if math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-5):
         return None
     return f"TRL's loss of a made-up batch changes from {theirs:.6g} to {ours:.6g} when packed"
@@ -461,12 +413,12 @@ def _made_up_window(trainer: Any) -> list[MicroBatch]:
     return [{**{k: v[half] for k, v in batch.items()}, **items} for half in (slice(4), slice(4, 8))]
 
 
-def _say(trainer: GRPOTrainer, message: str) -> None:
+def _say(trainer: Any, message: str) -> None:
     if trainer.accelerator.is_main_process:
         logger.warning("pack_micro_batches: %s", message)
 
 
-def _untouched_because(trainer: GRPOTrainer) -> str | None:
+def _untouched_because(trainer: Any) -> str | None:
     if reason := lacks("pack_micro_batches", trainer):
         return reason
     parts = ("_compute_loss", "compute_loss", *_OF_THE_LOSS)
@@ -474,7 +426,7 @@ def _untouched_because(trainer: GRPOTrainer) -> str | None:
         return f"{type(trainer).__name__} overrides TRL's loss"
     if trainer.loss_type not in (*_BY_ROWS, *_BY_TOKENS, *_BY_GENERATION_BATCH):
         return f"the normalizer of loss_type={trainer.loss_type!r} is not known"
-    if trainer._is_vlm:  # pyright: ignore[reportPrivateUsage]
+    if trainer._is_vlm:
         return "the model is multimodal"
     if trainer.args.neftune_noise_alpha is not None:
         return "the noise of neftune_noise_alpha depends on the micro-batch's width"
@@ -486,10 +438,10 @@ def _untouched_because(trainer: GRPOTrainer) -> str | None:
     return None
 
 
-def _only_trimmed_because(trainer: GRPOTrainer) -> str | None:
+def _only_trimmed_because(trainer: Any) -> str | None:
     if trainer.loss_type in _BY_TOKENS and trainer.beta != 0:
         return f"loss_type={trainer.loss_type!r} averages the KL term over a micro-batch's tokens"
-    if trainer._entropy_bonus_enabled:  # pyright: ignore[reportPrivateUsage]
+    if trainer._entropy_bonus_enabled:
         return "the entropy bonus is averaged over a micro-batch's tokens"
     if trainer.top_entropy_quantile < 1:
         return "top_entropy_quantile selects among a micro-batch's tokens"
@@ -535,7 +487,7 @@ def _trimmed(
 
 
 def _factor(loss_type: str, rows: Sequence[Row], places: Sequence[int], size: int) -> torch.Tensor:
-    """Return the new normalizer divided by the original normalizer, for each row.
+    """Return the new normalizer divided by the original one, for each row of a new micro-batch.
 
     Args:
         loss_type: TRL's loss type.

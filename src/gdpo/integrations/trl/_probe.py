@@ -54,9 +54,6 @@ def rule_of(trainer: Any) -> str | None:
 
     The methods of the trainer's class are called, not those that were replaced on the instance. A
     subclass that overrides one of them may do more than compute, so it is not called: None.
-
-    Args:
-        trainer: A `GRPOTrainer`, an `RLOOTrainer` or a subclass.
     """
     try:
         if replaced(type(trainer), CALLED):
@@ -71,16 +68,10 @@ def rule_of(trainer: Any) -> str | None:
 
 
 def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None:
-    """Check that the advantages of GDPO reach TRL's batch.
-
-    Args:
-        trainer: The trainer.
-        score: Function of the trainer that returns TRL's batch for rows of a dataset, with the
-            advantages of GDPO.
+    """Check that the advantages of GDPO, which `score` puts into TRL's batch, come out of it.
 
     Raises:
-        ConfigError: If the advantages in the batch are not those of GDPO. If the check itself
-            fails, the reason is only logged.
+        ConfigError: If they do not. If the check itself fails, the reason is only logged.
     """
     try:
         found = advantages_of(trainer, score)
@@ -102,11 +93,7 @@ def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None
 
 
 def advantages_of(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> Any:
-    """Return the advantages that `score` puts into this process's part of the made-up batch.
-
-    Returns:
-        An array `[rollout]`. Empty: the batch has no advantages.
-    """
+    """Return the advantages `[rollout]` in this process's part of the made-up batch, or none."""
     with lent(trainer):
         vars(trainer).update(_stubs(trainer))
         rows = [{"prompt": str(i)} for i in range(GROUPS) for _ in range(SAMPLES)]

@@ -18,31 +18,14 @@ _RENAMED = ("prompt", "completion", "completion_ids")
 
 
 def check_parameters(name: str, function: Any, columns: Sequence[str]) -> None:
-    """Check that TRL can call a reward function.
-
-    Args:
-        name: Name of the reward.
-        function: The function, sync or async.
-        columns: Columns of the dataset.
-
-    Raises:
-        RewardError: If the function needs an argument that TRL does not pass, or refuses one that
-            it passes.
-    """
+    """Raise a RewardError if TRL cannot call a reward function on a dataset with these columns."""
     columns = [column for column in columns if column not in _RENAMED]
     if problem := _wrong_parameters(function, [*_ALWAYS, *columns], columns):
         raise RewardError(f"reward {name!r} {problem}")
 
 
 def raised(name: str, function: Any, error: Exception, passed: Mapping[str, Any]) -> RewardError:
-    """Return the error for an exception of a reward function.
-
-    Args:
-        name: Name of the reward.
-        function: The function, sync or async.
-        error: The exception.
-        passed: The keyword arguments of the call.
-    """
+    """Return the error for an exception of a reward function, which got these arguments."""
     columns = [
         key
         for key, value in passed.items()

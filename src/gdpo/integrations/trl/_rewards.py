@@ -6,7 +6,8 @@
 import functools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -28,10 +29,8 @@ logger = logging.getLogger(__name__)
 def ranged(given: Sequence[Any], arguments: Mapping[str, Any]) -> list[Any]:
     """Return the rewards, with None for those whose total may leave the range of a turn.
 
-    Args:
-        given: Rewards, in any format that `as_reward_functions` accepts.
-        arguments: Arguments of TRL's trainer. Without tools, environments and a `rollout_func`, a
-            completion has one turn.
+    Without tools, environments and a `rollout_func` among TRL's arguments, a completion has one
+    turn.
     """
     if not any(arguments.get(k) for k in ("tools", "environment_factory", "rollout_func")):
         return list(given)
@@ -39,13 +38,9 @@ def ranged(given: Sequence[Any], arguments: Mapping[str, Any]) -> list[Any]:
 
 
 def all_weights(names: Sequence[str], rewards: Sequence[Any], given: Any) -> list[float]:
-    """Return one weight per reward.
+    """Return one weight per reward. The rewards of environments come last.
 
-    Args:
-        names: Names of the rewards. The rewards of environments come last.
-        rewards: The rewards that environments do not define.
-        given: Weights by name, or a list. As in TRL, a list may leave out the rewards of
-            environments, which then have the weight 1.
+    As in TRL, a list may leave out the rewards of environments, which then have the weight 1.
 
     Raises:
         ConfigError: If there are no rewards, if two have the same name, if a name is not that of a
@@ -74,23 +69,20 @@ def as_sequence(reward_funcs: Any) -> list[Any]:
 def as_reward_functions(
     given: Sequence[Any], scorer: Mapping[str, Any] | None = None, *, located: Located
 ) -> tuple[list[Any], Scorer]:
-    """Convert the rewards of `GDPOTrainer` to the reward functions of TRL's trainer.
+    """Return the reward functions for TRL, and the scorer that runs the `Reward` objects.
 
-    Args:
-        given: `Reward` objects, functions with TRL's signature (sync or async), reward models, or
-            names of reward models. Reward models and their names are passed through unchanged.
-        scorer: Options of the scorer that runs the `Reward` objects. None: no options.
-        located: Where the turns are in the completions that TRL scores.
-
-    Returns:
-        The reward functions, and the scorer that runs the `Reward` objects.
-
-    Raises:
-        ConfigError: If an option of the scorer is invalid.
+    Functions with TRL's signature may be sync or async. Reward models and their names are passed
+    through unchanged.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     shared = _SharedScores(Scorer.from_options(rewards, scorer or {}), located)
-    return [_adapt(reward, shared) for reward in given], shared.scorer
+
+    def adapted(reward: Any) -> Any:
+        if isinstance(reward, Reward):
+            return _from_reward(reward, shared)
+        return reward if isinstance(reward, str | torch.nn.Module) else _checked(reward)
+
+    return [adapted(reward) for reward in given], shared.scorer
 
 
 def numbered(names: Sequence[str]) -> list[str]:
@@ -142,11 +134,8 @@ def check_columns(
 ) -> None:
     """Check that each dataset has the columns that the rewards read.
 
-    Args:
-        given: Rewards, in any format that `as_reward_functions` accepts.
-        arguments: Arguments of TRL's trainer. A dataset is not checked if its columns are not known
-            in advance (a stream, or a dataset with a transform).
-        may_add_columns: Whether a subclass may add columns before the rewards are calculated.
+    A dataset is not checked if its columns are not known in advance (a stream, or a dataset with a
+    transform), functions also not if a subclass may add columns before the rewards are calculated.
 
     Raises:
         ConfigError: If `given` contains a `Reward` and a dataset has no column `reference`.
@@ -173,11 +162,6 @@ def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> Non
     """Check every row of a dataset's column with weights.
 
     Streams and datasets with a transform are checked as they are read.
-
-    Args:
-        dataset: A dataset, a dict from name to dataset, or None.
-        column: Name of the column.
-        names: Names of the rewards.
 
     Raises:
         ConfigError: If the dataset has no such column.
@@ -207,11 +191,6 @@ def _known_columns(dataset: Any) -> Sequence[str] | None:
 def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
     """Check what `_calculate_rewards` returned, which a subclass or a script may have replaced.
 
-    Args:
-        rewards: The returned value.
-        rollouts: Number of rollouts of all processes.
-        names: Names of the rewards.
-
     Raises:
         RewardError: If it is not a tensor of floats `[rollout, reward]` with the rollouts of all
             processes.
@@ -229,12 +208,8 @@ def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
     )
 
 
-def reward_names(functions: Sequence[Any]) -> list[str]:
-    """Return the names that TRL gives to reward functions and reward models."""
-    return [_name(function) for function in functions]
-
-
-def _name(reward: Any) -> str:
+def name_of(reward: Any) -> str:
+    """Return the name that TRL gives to a reward function or a reward model."""
     if isinstance(reward, str):
         return reward.split("/")[-1]
     if isinstance(reward, torch.nn.Module):
@@ -247,14 +222,6 @@ def callable_name(function: Any) -> str:
     """Return TRL's name of a function, unless a partial has been given a name of its own."""
     own = getattr(function, "__name__", None)
     return own if isinstance(own, str) else get_callable_name(function)
-
-
-def _adapt(reward: Any, shared: "_SharedScores") -> Any:
-    if isinstance(reward, Reward):
-        return _from_reward(reward, shared)
-    if isinstance(reward, str | torch.nn.Module):
-        return reward
-    return _checked_async(reward) if is_async_callable(reward) else _checked(reward)
 
 
 class _SharedScores:
@@ -297,16 +264,12 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
             log_metric(f"rewards/{reward.name}/failed_{slug}", failed / count)
         if reward.of == "turn":  # a completion without a message of the model has no score
             turns = scores.turns[reward.name]
-            return [[_or_none(each) for each in values] or None for values in turns]
+            return [[None if v != v else v for v in values] or None for values in turns]
         values = scores.values[:, shared.scorer.rewards.index(reward)].tolist()
-        return [_or_none(value) for value in values]
+        return [None if value != value else value for value in values]  # NaN
 
     function.__name__ = reward.name
     return function
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
@@ -317,35 +280,30 @@ def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
 
 
 def _checked(function: RewardFunction) -> RewardFunction:
+    """Return a function, async if the given one is, whose result is checked."""
     name = callable_name(function)
+
+    @contextmanager
+    def explained(passed: Mapping[str, Any]) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise raised(name, function, error, passed) from error
 
     def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
-        try:
+        with explained({"completions": completions, **kwargs}):
             values = function(completions=completions, **kwargs)
-        except Exception as error:
-            raise raised(name, function, error, {"completions": completions, **kwargs}) from error
         return _check_values(name, values, len(completions))
 
-    return _named_like(checked, function, name)
-
-
-def _checked_async(function: RewardFunction) -> RewardFunction:
-    name = callable_name(function)
-
-    async def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
-        try:
+    async def later(*, completions: list[Any], **kwargs: Any) -> list[Any]:
+        with explained({"completions": completions, **kwargs}):
             values = await function(completions=completions, **kwargs)
-        except Exception as error:
-            raise raised(name, function, error, {"completions": completions, **kwargs}) from error
         return _check_values(name, values, len(completions))
 
-    return _named_like(checked, function, name)
-
-
-def _named_like(checked: RewardFunction, function: RewardFunction, name: str) -> RewardFunction:
-    functools.update_wrapper(checked, function, assigned=("__module__", "__doc__"), updated=())
-    checked.__name__ = name
-    return checked
+    chosen = later if is_async_callable(function) else checked
+    functools.update_wrapper(chosen, function, assigned=("__module__", "__doc__"), updated=())
+    chosen.__name__ = name
+    return chosen
 
 
 def _check_values(name: str, values: Any, count: int) -> list[Any]:

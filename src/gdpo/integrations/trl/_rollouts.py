@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import TrainerCallback, TrainingArguments
 
+from gdpo.integrations._turns import named
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.record import Declared
 from gdpo.rollouts.writing import set_aside
@@ -17,14 +18,9 @@ from gdpo.rollouts.writing import set_aside
 class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them to one file.
 
-    When training begins, files of an earlier run in the folder are moved to a subfolder. A resumed
-    run continues to write to the same folder.
-
-    Args:
-        folder: Folder for training steps. Evaluations are written to its subfolder `eval`.
-        args: The trainer's arguments. The name of the run in the record is `run_name`, or the
-            folder name of `output_dir` if `run_name` is not set.
-        declared: Declared properties of the rewards, see `gdpo.rollouts.write_rollouts`.
+    Evaluations are written to the subfolder `eval`. When training begins, files of an earlier run
+    in the folder are moved to a subfolder. A resumed run continues to write to the same folder. The
+    name of the run is `run_name`, or the folder name of `output_dir`.
 
     Raises:
         ConfigError: If the folder is not writable. Write failures during the run are only logged.
@@ -102,14 +98,12 @@ class RolloutLog(TrainerCallback):
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
         Args:
-            facts: The result of `gathered`. `turns` holds objects of `gdpo.rollouts.Turn`, if turns
-                are recorded.
+            facts: The result of `gathered`. `turns` holds `Turn` objects, if turns are recorded.
             mode: `train` or `eval`.
             step: The optimizer step that the rollouts belong to.
             rewards: Rewards `[prompt, sample, reward]` of all processes.
             advantages: Advantages `[prompt, sample]` of all processes.
-            weights: For each prompt, a mapping from reward name to weight, in the order of the
-                reward axis.
+            weights: For each prompt, the weights by name, in the order of the reward axis.
             trained: For each prompt, whether its rollouts are in the training batch.
         """
         samples = rewards.shape[1]
@@ -122,10 +116,7 @@ class RolloutLog(TrainerCallback):
                 step=step,
                 group_id=i // samples,
                 sample_id=i % samples,
-                rewards={
-                    name: None if value != value else value  # NaN: missing
-                    for name, value in zip(weights[0], values, strict=True)
-                },
+                rewards=named(list(weights[0]), values),
                 weights=weights[i // samples],
                 advantage=advantage,
                 trained=trained[i // samples],
@@ -138,15 +129,14 @@ class RolloutLog(TrainerCallback):
 
 def _without_images(text: Any) -> Any:
     """Return plain text or messages, with `{"type": "image"}` in place of each image."""
-    return text if isinstance(text, str) else [_without_image(message) for message in text]
-
-
-def _without_image(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    parts: Any = message.get("content")
-    if not isinstance(parts, list):
-        return message
-    kept = [
-        {"type": "image"} if part.get("type") == "image" else part
-        for part in cast("list[Mapping[str, Any]]", parts)
-    ]
-    return {**message, "content": kept}
+    if isinstance(text, str):
+        return text
+    messages: list[Mapping[str, Any]] = []
+    for message in text:
+        parts: Any = message.get("content")
+        if isinstance(parts, list):
+            known: Any = parts
+            kept = [{"type": "image"} if p.get("type") == "image" else p for p in known]
+            message = {**message, "content": kept}
+        messages.append(message)
+    return messages

@@ -34,13 +34,9 @@ ROOM = 32
 class RoomyLayer(DynamicLayer):
     """A `DynamicLayer` that stores keys and values in preallocated tensors.
 
-    The layer supports the operations of a decoding loop: positions can be appended and rows
-    selected. The layer cannot be cropped or reset.
-
-    Args:
-        layer: The layer that contains the prompts. This layer is emptied to free its memory.
-        rows: Indices of the rows of `layer` to copy, in order. An index may occur several times.
-        longest: Maximum number of positions.
+    It copies rows of the layer that contains the prompts, which is emptied to free its memory. A
+    row may be copied several times. Positions can be appended and rows selected. The layer cannot
+    be cropped or reset.
     """
 
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor, *, longest: int) -> None:
@@ -107,20 +103,9 @@ def sample_rows(
 ) -> torch.Tensor:
     """Generate rows by sampling or by greedy decoding. Several rows may share a prompt.
 
-    Pass this function as `custom_generate` to `model.generate`, together with `prompt_of_row`.
-    `generate` passes the other arguments.
-
-    Args:
-        model: A decoder with a `DynamicCache`.
-        input_ids: Prompts `[prompt, position]`, padded on the left.
-        logits_processor: Processor for the float32 logits, as in `generate`.
-        stopping_criteria: Function that returns which rows have finished.
-        generation_config: Selects sampling or greedy decoding, and the padding id.
-        prompt_of_row: Prompt index of each row, `[row]`.
-        **model_kwargs: Attention mask, positions and cache.
-
-    Returns:
-        Prompts with completions `[row, position]`, padded on the right as in `generate`.
+    Pass this function as `custom_generate` to `model.generate`, together with the prompt index of
+    each row. `generate` passes the other arguments. Prompts are padded on the left. The result,
+    `[row, position]`, is padded on the right as in `generate`.
     """
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
     batch = _Batch(input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs))
@@ -213,10 +198,9 @@ class _Batch:
 
 
 class _Scores(LogitsProcessor):
-    """Records the scores of every step, and admits one token for each row.
+    """Records the scores of every step, and admits one token for each row, `[step, row]`.
 
-    Args:
-        tokens: The token of each step and row, `[step, row]`. Rows leave from the front.
+    Rows leave from the front.
     """
 
     def __init__(self, tokens: torch.Tensor) -> None:
@@ -234,10 +218,6 @@ def difference_from_generate(model: Any, generation_config: Any) -> str | None:
 
     Both read two made-up prompts, of which each has two rows, and are made to choose the same
     tokens. The first row ends before the others.
-
-    Args:
-        model: The model, without wrappers.
-        generation_config: The settings to generate with.
     """
     ends = generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]

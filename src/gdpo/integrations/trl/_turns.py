@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 import torch
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.integrations._turns import Spans, is_per_turn, messages_of, spans_of
+from gdpo.integrations._turns import Spans, is_per_turn, messages_of, recorded_turns, spans_of
 from gdpo.rewards.text import is_from_model
-from gdpo.rollouts import Turn
 
 Messages: TypeAlias = list[dict[str, Any]]
 """Chat messages. Those of the model have the role `assistant`."""
@@ -41,12 +40,7 @@ class Located:
     def update(
         self, masks: Sequence[Sequence[int]] | None, completion_ids: Sequence[Sequence[int]]
     ) -> None:
-        """Find the turns of new completions.
-
-        Args:
-            masks: For each completion, 1 for the tokens that the model generated. None: all.
-            completion_ids: Ids of the tokens of each completion.
-        """
+        """Find the turns of new completions. No masks: the model generated all their tokens."""
         if masks is None:
             self.spans = [[range(len(ids))] for ids in completion_ids]
         else:
@@ -71,25 +65,16 @@ class Located:
         if isinstance(completion, str):
             if whole:
                 return [{"role": "assistant", "content": completion}]
-        elif whole or (len(completion) > 1 and _own(completion) == len(spans)):
+        elif whole or (len(completion) > 1 and sum(map(is_from_model, completion)) == len(spans)):
             return list(completion)
         assert self.decode is not None, "the tokenizer is not known yet"
         return messages_of(ids, spans, self.decode)
 
 
-def _own(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(map(is_from_model, messages))
-
-
 def total_of(name: str, value: Any, index: int, count: int) -> Any:
     """Return the total of a reward over the turns, or the value itself if it is one number.
 
-    Args:
-        name: Name of the reward.
-        value: A number, None, or one number per turn. If one of them is None, the reward does not
-            apply to the rollout.
-        index: Index of the rollout on this process, for error messages.
-        count: Number of turns of the rollout.
+    If the value of a turn is None, the reward does not apply to the rollout.
 
     Raises:
         RewardError: If the number of values differs from the number of turns, or if a value is
@@ -104,30 +89,23 @@ def total_of(name: str, value: Any, index: int, count: int) -> Any:
             "Return one number (or None) for each turn, with 0 where a turn earns nothing, or a "
             "single number for the whole completion"
         )
-    return _sum(
-        [_checked(name, each, f"turn {t} of completion {index}") for t, each in enumerate(value)]
-    )
-
-
-def _checked(name: str, value: Any, place: str) -> float | None:
-    try:
-        number = None if value is None else float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RewardError(
-            f"reward {name!r} returned {value!r:.200} for {place} ({error}): return a float, or "
-            "None if the reward does not apply"
-        ) from error
-    if number is not None and not math.isfinite(number):
-        raise RewardError(
-            f"reward {name!r} returned {number} for {place}: return a finite number, or None if "
-            "the reward does not apply"
-        )
-    return number
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known, 0.0) if len(known) == len(values) else None
+    known = list[float]()
+    for turn, each in enumerate(value):
+        place = f"turn {turn} of completion {index}"
+        try:
+            number = None if each is None else float(each)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RewardError(
+                f"reward {name!r} returned {each!r:.200} for {place} ({error}): return a float, or "
+                "None if the reward does not apply"
+            ) from error
+        if number is not None and not math.isfinite(number):
+            raise RewardError(
+                f"reward {name!r} returned {number} for {place}: return a finite number, or None "
+                "if the reward does not apply"
+            )
+        known += [] if number is None else [number]
+    return sum(known, 0.0) if len(known) == count else None
 
 
 @dataclass(frozen=True)
@@ -149,11 +127,7 @@ class TurnRewards:
         return torch.arange(self.rewards.shape[2]) < self.counts[..., None]
 
     def mean_advantages(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the mean advantage of each rollout's turns, `[prompt, sample]`.
-
-        Args:
-            advantages: `[prompt, sample, turn]`, with 0 beyond the last turn.
-        """
+        """Return the mean advantage of each rollout's turns, `[prompt, sample]`."""
         return advantages.sum(-1) / self.counts.clamp(min=1).to(advantages)
 
 
@@ -162,9 +136,7 @@ def joined(
 ) -> TurnRewards | None:
     """Return the rewards of groups from several generations, or None if one has no turns.
 
-    Args:
-        parts: The rewards of each generation.
-        sources: The generation and the index of each group.
+    `sources` holds the generation and the index of each group.
     """
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -174,12 +146,6 @@ def joined(
         torch.stack([padded(known[i].rewards[group], longest) for i, group in sources]),
         torch.stack([known[i].counts[group] for i, group in sources]),
     )
-
-
-def fitted(advantages: torch.Tensor, longest: int) -> torch.Tensor:
-    """Return advantages `[prompt, sample, turn]` with more turns (0), or fewer."""
-    missing = longest - advantages.shape[2]
-    return torch.nn.functional.pad(advantages, (0, missing))
 
 
 def padded(rewards: torch.Tensor, longest: int) -> torch.Tensor:
@@ -197,13 +163,9 @@ def spread(
 ) -> torch.Tensor:
     """Return the rewards of each turn, `[rollout, turn, reward]`.
 
-    A reward that was given as one number is at the last turn of the rollout.
-
-    Args:
-        totals: Rewards `[rollout, reward]`. NaN: the reward does not apply to the rollout.
-        given: For each rollout, maps the column of a reward to its values at each turn.
-        counts: Number of turns of each rollout. The values of a rollout without turns stand at the
-            first place, although no turn was taken there.
+    `given` maps, for each rollout, the column of a reward to its values at each turn. Other rewards
+    stand at the last turn, and those of a rollout without turns at the first place. NaN in the
+    totals `[rollout, reward]`: the reward does not apply to the rollout.
     """
     rewards = torch.zeros(len(counts), max([1, *counts]), totals.shape[1], dtype=totals.dtype)
     last = torch.tensor(counts).clamp(min=1) - 1
@@ -223,31 +185,15 @@ def recorded(
 ) -> list[dict[str, Any]]:
     """Return the facts about each rollout, with its turns for the record.
 
-    Args:
-        facts: Facts about each rollout. `turns` holds the number of tokens of each turn.
-        turns: The rewards of each turn.
-        advantages: Advantages `[prompt, sample, turn]`, or `[prompt, sample]`, which every turn of
-            the rollout has.
-        names: Names of the rewards.
+    `turns` of a fact holds the number of tokens of each turn. Without advantages of turns, every
+    turn has that of the rollout.
     """
     if advantages.ndim == 2:
         advantages = advantages[..., None].expand(turns.taken.shape)
-    columns = zip(
-        facts, turns.rewards.flatten(0, 1).tolist(), advantages.flatten(0, 1).tolist(), strict=True
-    )
+    rewards, own = turns.rewards.flatten(0, 1).tolist(), advantages.flatten(0, 1).tolist()
     return [
-        {
-            **fact,
-            "turns": tuple(
-                Turn(
-                    rewards={n: None if v != v else v for n, v in zip(names, row, strict=True)},
-                    advantage=advantage,
-                    num_tokens=tokens,
-                )
-                for tokens, row, advantage in zip(fact["turns"], rows, own, strict=False)
-            ),
-        }
-        for fact, rows, own in columns
+        {**fact, "turns": recorded_turns(names, of_turns, each, fact["turns"])}
+        for fact, of_turns, each in zip(facts, rewards, own, strict=True)
     ]
 
 
@@ -256,11 +202,7 @@ _DIVIDED_BY_ROLLOUT = ("grpo", "sapo")
 
 
 def check_loss(estimator: str, args: Any) -> None:
-    """Refuse a loss in which an advantage per turn loses its meaning.
-
-    Raises:
-        ConfigError: If the loss has one probability ratio per rollout.
-    """
+    """Raise a ConfigError for a loss in which an advantage per turn loses its meaning."""
     if args.importance_sampling_level != "token":
         raise ConfigError(
             f"importance_sampling_level={args.importance_sampling_level!r} does not fit "

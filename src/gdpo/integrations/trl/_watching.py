@@ -25,10 +25,11 @@ from gdpo.integrations.trl._adapter import (
     tokenizer_of,
 )
 from gdpo.integrations.trl._kept_state import KeptState
+from gdpo.integrations.trl._observing import Observer
 from gdpo.integrations.trl._probe import rule_of
 from gdpo.integrations.trl._rewards import numbered
 from gdpo.integrations.trl._rollouts import RolloutLog
-from gdpo.integrations.trl._trainer import WARNED, GDPOTrainer, trl_metrics
+from gdpo.integrations.trl._trainer import GDPOTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -155,12 +156,10 @@ class _Watched(TrainerCallback):
     ) -> None:
         self._trainer, self._names = trainer, names
         self._log = log
-        self._detail = detail
-        self._estimator = rule_of(trainer)
+        self._observer = Observer(trainer, rule_of(trainer), detail)
         self._others = [_Other(rule) for rule in rules]
-        self._watch = Watch()
         others = {f"gdpo.Watch.{other.name}": other.watch for other in self._others}
-        self._kept = KeptState({"gdpo.Watch": self._watch, **others})
+        self._kept = KeptState({"gdpo.Watch": self._observer.watch, **others})
         self._scored: list[torch.Tensor] = []
         self._harmless = Harmless(
             "watch is switched off because of an error, and the training goes on"
@@ -241,32 +240,14 @@ class _Watched(TrainerCallback):
                 weights=[weights] * len(rewards),
                 trained=[True] * len(rewards),
             )
-        self._diagnose(rewards, advantages, weights)
-
-    def _diagnose(
-        self, rewards: torch.Tensor, advantages: torch.Tensor, weights: Mapping[str, float]
-    ) -> None:
-        trainer, others = self._trainer, dict[str, float]()
-        diagnosis = diagnose(
-            rewards, weights, list(weights), estimator=self._estimator, advantages=advantages
-        )
-        if trainer.model.training:
-            diagnosis = self._watch.update(diagnosis)
-            self._warn()
+        names = list(weights)
+        diagnosis = self._observer.diagnosis(rewards, weights, names, advantages)
+        metrics = self._observer.metrics(diagnosis)
+        if training:
             for other in self._others:
-                others |= other.metrics(rewards, advantages, weights)
-        self._append({**trl_metrics(diagnosis, self._detail), **others})
-
-    def _append(self, metrics: Mapping[str, float]) -> None:
-        of_mode = self._trainer._metrics[_mode(self._trainer)]
+                metrics |= other.metrics(rewards, advantages, weights)
         for key, value in metrics.items():
-            of_mode[key].append(value)
-
-    def _warn(self) -> None:
-        if self._trainer.accelerator.is_main_process:
-            for finding in self._watch.due:
-                step = self._trainer.state.global_step + 1
-                logger.warning(WARNED, step, finding.line)
+            trainer._metrics[_mode(trainer)][key].append(value)
 
 
 def _mode(trainer: Any) -> str:

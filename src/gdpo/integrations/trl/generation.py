@@ -6,7 +6,7 @@ Transformers processes and samples the logits, and TRL tokenizes the prompts.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -131,25 +131,20 @@ def _kind_not_covered(model: Any) -> str | None:
 
 def _dropout_not_covered(model: Any) -> str | None:
     """Return which dropout is active, or None. With dropout, a prompt's rows would share masks."""
-    for name, value in _dropouts(model):
+    # Some models read the configuration.
+    keys = ("dropout", "attention_dropout", "hidden_dropout")
+    found = [(f"config.{key}", model.config.to_dict().get(key)) for key in keys]
+    for name, module in model.named_modules():
+        found += [(f"{name}.p", module.p)] if isinstance(module, nn.Dropout) else []
+        own = vars(module).items()
+        found += [(f"{name}.{key}", v) for key, v in own if "drop" in key or "jitter" in key]
+    for name, value in found:
         if isinstance(value, float) and value > 0:
             return (
                 f"{name} is {value}, and TRL samples with dropout on. Set disable_dropout=True, "
                 "or set dropout to 0 in the model's configuration"
             )
     return None
-
-
-def _dropouts(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each setting that can make a training forward pass random."""
-    for key in ("dropout", "attention_dropout", "hidden_dropout"):  # some models read the config
-        yield f"config.{key}", model.config.to_dict().get(key)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Dropout):
-            yield f"{name}.p", module.p
-        for key, value in vars(module).items():
-            if "drop" in key or "jitter" in key:
-                yield f"{name}.{key}", value
 
 
 def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
@@ -181,17 +176,6 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     same logits with TRL's generation configuration. Greedy completions have the same tokens. For
     the same seed, sampled completions differ from TRL's, because no random numbers are drawn for
     finished rows.
-
-    TRL itself generates in these cases:
-
-    - vLLM, continuous batching, a user's own `rollout_func`, tools, environments;
-    - DeepSpeed and FSDP;
-    - encoder-decoders, multimodal models, models on several devices, models whose cache is not for
-      full or sliding-window attention, models with their own generation code, prompt-learning
-      adapters;
-    - nonzero dropout (TRL keeps dropout active during sampling);
-    - generation settings such as beams, contrastive search, `max_time`, `stop_strings`,
-      `use_cache=False` or a static cache.
 
     Args:
         trainer: A `GRPOTrainer` or a subclass.
@@ -258,15 +242,13 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
             generation_config=trainer.generation_config,
             **of_rows(prompt_of_row),
         )
-    completions = sequences[:, input_ids.shape[1] :]
-    return [_until_end(ids, set(end_token_ids(trainer))) for ids in completions.tolist()]
+    ends, found = set(end_token_ids(trainer)), list[list[int]]()
+    for ids in sequences[:, input_ids.shape[1] :].tolist():
+        found.append(next((ids[: i + 1] for i, token in enumerate(ids) if token in ends), ids))
+    return found
 
 
 def _left_padded(rows: list[torch.Tensor], value: int, trainer: Any) -> torch.Tensor:
     multiple = trainer.pad_to_multiple_of or 1
     width = -(-max(map(len, rows)) // multiple) * multiple
     return torch.stack([nn.functional.pad(row, (width - len(row), 0), value=value) for row in rows])
-
-
-def _until_end(ids: list[int], ends: set[int]) -> list[int]:
-    return next((ids[: i + 1] for i, token in enumerate(ids) if token in ends), ids)

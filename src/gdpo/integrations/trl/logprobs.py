@@ -5,18 +5,11 @@ the backward pass, and multiplies in float32 regardless of the model's dtype. `C
 computes only the logits of completion tokens and keeps them until the backward pass, which
 overwrites them with their gradient.
 
-On other devices, TRL's own head is used. TRL's head is also used, with a warning in the log, for:
-
-- multimodal batches and the load-balancing loss of mixture-of-experts models;
-- `cast_lm_head_to_fp32`, capped logits, and heads that are not a plain `nn.Linear`;
-- models whose `forward` has no `logits_to_keep`;
-- DeepSpeed and FSDP;
-- a batch whose logits would need more memory than TRL's own buffers;
-- models for which both heads differ in a trial, before the training.
+On other devices, TRL's own head is used. `not_here_because` says where it is also used on a CPU,
+with a warning in the log, and for models for which both heads differ in a trial.
 """
 
 import ctypes
-import functools
 import inspect
 import logging
 import os
@@ -29,9 +22,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from gdpo.integrations.trl._adapter import (
-    GRPOTrainer,
     agree,
-    hand_back,
     kept_random_states,
     lacks,
     tried,
@@ -59,30 +50,21 @@ def bound_memory(trainer: Any) -> None:
             libraries read their cache sizes when they compile the first kernel. Sizes set by the
             user are kept.
     """
-    if trainer.accelerator.device.type != "cpu" or not _in_bfloat16(trainer):
+    mixed = trainer.accelerator.mixed_precision == "bf16"
+    in_bfloat16 = mixed or trainer.model.dtype == torch.bfloat16
+    if trainer.accelerator.device.type != "cpu" or not in_bfloat16:
         return
     bound_kernels()
-    if trim := _malloc_trim():
-        trainer.add_callback(_GiveBack(trim))
+    try:
+        trainer.add_callback(_GiveBack(ctypes.CDLL(None).malloc_trim))  # glibc's
+    except (AttributeError, OSError, TypeError):  # musl, no symbols, or Windows
+        return
 
 
 def bound_kernels() -> None:
     """Reduce the capacity of the kernel caches. Sizes set by the user are kept."""
     for name in _CAPACITIES:
         os.environ.setdefault(name, str(KERNELS))
-
-
-def _in_bfloat16(trainer: Any) -> bool:
-    mixed = trainer.accelerator.mixed_precision == "bf16"
-    return mixed or trainer.model.dtype == torch.bfloat16
-
-
-def _malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's `malloc_trim`, or None if the C library is not glibc."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # musl, no symbols, or Windows
-        return None
 
 
 class _GiveBack(TrainerCallback):
@@ -110,21 +92,36 @@ _TRL_BLOCKS = 4
 """Minimum number of blocks that TRL's head keeps in memory."""
 
 
-class CompletionOnlyHead(GRPOTrainer):
-    """Extends TRL's GRPO trainer with `completion_only_head`, a head for CPUs."""
+def head_of(trainer: Any, trls: Callable[..., Any]) -> "CompletionOnlyHead | None":
+    """Return the head for a trainer, or None where TRL's own is used without a reason to tell.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        bound_memory(self)
-        self._said_of_head: set[str] = set()
-        self._head_differs: str | None = None
-        if reason := lacks("completion_only_head", self):
-            hand_back("completion_only_head", self)
-            self._say(reason)
-        else:
-            self._head_differs = tried(self._difference_from_trl)
+    Args:
+        trainer: A trainer that has loaded its model.
+        trls: TRL's method `_get_per_token_logps_and_entropies`.
+    """
+    head = CompletionOnlyHead(trainer, trls)
+    if reason := lacks("completion_only_head", trainer):
+        head.say(reason)
+        return None
+    if not trainer.args.completion_only_head or trainer.accelerator.device.type != "cpu":
+        return None
+    head.try_out()
+    return head
 
-    def _get_per_token_logps_and_entropies(
+
+class CompletionOnlyHead:
+    """Scores completions in place of TRL's method `_get_per_token_logps_and_entropies`."""
+
+    def __init__(self, trainer: Any, trls: Callable[..., Any]) -> None:
+        self._trainer, self._trls = trainer, trls
+        self._said: set[str] = set()
+        self._differs: str | None = None
+
+    def try_out(self) -> None:
+        """Compare both heads on made-up data. If they differ, TRL's is used from now on."""
+        self._differs = tried(self._difference_from_trl)
+
+    def score(
         self,
         model: Any,
         input_ids: torch.Tensor,
@@ -133,14 +130,13 @@ class CompletionOnlyHead(GRPOTrainer):
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        trl = functools.partial(super()._get_per_token_logps_and_entropies, model)
-        if not self._is_wanted(input_ids.device):
-            return trl(input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options)
+        """Return what TRL's method returns for these arguments."""
         size = batch_size or len(input_ids)
         shape = (min(size, len(input_ids)), input_ids.shape[1], logits_to_keep)
-        if reason := self._head_differs or self._not_here_because(model, shape, options):
-            self._say(reason)
-            return trl(input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options)
+        if reason := self._differs or self.not_here_because(model, shape, options):
+            self.say(reason)
+            more = {"batch_size": batch_size, **options}
+            return self._trls(model, input_ids, attention_mask, logits_to_keep, **more)
         parts = [
             self._score(model, ids, mask, logits_to_keep)
             for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True)
@@ -148,15 +144,11 @@ class CompletionOnlyHead(GRPOTrainer):
         logps, entropies = (torch.cat(part) for part in zip(*parts, strict=True))
         return logps, entropies if options.get("compute_entropy") else None, None
 
-    def _is_wanted(self, device: torch.device) -> bool:
-        config: Any = self.args
-        return config.completion_only_head and device.type == "cpu"
-
     def _score(
         self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         before_each = torch.arange(-keep - 1, -1)
-        with self.accelerator.autocast():
+        with self._trainer.accelerator.autocast():
             output = model(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
@@ -164,7 +156,7 @@ class CompletionOnlyHead(GRPOTrainer):
                 use_cache=False,
             )
         logps, entropies = _TokenScores.apply(
-            output.logits.contiguous(), input_ids[:, -keep:], self.temperature
+            output.logits.contiguous(), input_ids[:, -keep:], self._trainer.temperature
         )
         padding = attention_mask[:, -keep:] == 0
         return logps.masked_fill(padding, 0), entropies.masked_fill(padding, 0)
@@ -173,37 +165,37 @@ class CompletionOnlyHead(GRPOTrainer):
         """Return how the log-probabilities of made-up tokens differ from TRL's, or None."""
         ids = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
         mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0]])
-        made_up = (self.model, ids, mask, 2)
-        wanted = self._is_wanted(self.accelerator.device)
-        if not wanted or self._not_here_because(self.model, (2, 4, 2), {}):
+        model: Any = self._trainer.model
+        made_up = (model, ids, mask, 2)
+        if self.not_here_because(model, (2, 4, 2), {}):
             return None
         with torch.no_grad(), kept_random_states():
             state = torch.random.get_rng_state()
             ours, _ = self._score(*made_up)
             torch.random.set_rng_state(state)  # the same dropout
             try:
-                theirs = super()._get_per_token_logps_and_entropies(*made_up)[0] * mask[:, -2:]
+                theirs = self._trls(*made_up)[0] * mask[:, -2:]
             except Exception:  # noqa: BLE001  TRL's own head may need what a CPU lacks
                 return None
-        model: Any = self.model
         mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        dtype: Any = mixed.get(str(self.accelerator.mixed_precision), model.dtype)
+        dtype: Any = mixed.get(str(self._trainer.accelerator.mixed_precision), model.dtype)
         if agree(ours, theirs, dtype):
             return None
         return "its log-probabilities differ from those of TRL's head in a trial"
 
-    def _not_here_because(
+    def not_here_because(
         self, model: Any, shape: tuple[int, int, int], options: dict[str, Any]
     ) -> str | None:
+        """Return why TRL's head scores a batch `(rows, tokens, completion tokens)`, or None."""
+        trainer = self._trainer
         others = {k: v for k, v in options.items() if k != "compute_entropy"}
         if any(value is not None and value is not False for value in others.values()):
             return "the batch is multimodal, or the load of experts is balanced"
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             return "the model is sharded"
-        config: Any = self.args
-        if config.cast_lm_head_to_fp32:
+        if trainer.args.cast_lm_head_to_fp32:
             return "cast_lm_head_to_fp32 is set"
-        base: Any = self.accelerator.unwrap_model(model)
+        base: Any = trainer.accelerator.unwrap_model(model)
         base = base.get_base_model() if is_peft_model(base) else base
         text = base.config.get_text_config()
         if "logits_to_keep" not in inspect.signature(type(base).forward).parameters:
@@ -218,10 +210,11 @@ class CompletionOnlyHead(GRPOTrainer):
             return "the logits of a micro-batch would need more memory than TRL's buffers"
         return None
 
-    def _say(self, reason: str) -> None:
-        if reason not in self._said_of_head and self.accelerator.is_main_process:
+    def say(self, reason: str) -> None:
+        """Log once, in the main process, why TRL's head is used."""
+        if reason not in self._said and self._trainer.accelerator.is_main_process:
             logger.warning("completion_only_head: TRL's head is used, because %s", reason)
-        self._said_of_head.add(reason)
+        self._said.add(reason)
 
 
 class _TokenScores(torch.autograd.Function):

@@ -7,16 +7,17 @@ The plugin looks for the functions that it wraps, and asks for no version. Befor
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from gdpo.integrations.rows import estimator_names, turn_estimator_names
-from gdpo.integrations.verl._estimator import compute_advantages
-from gdpo.integrations.verl._self_check import check_itself
+from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
+from gdpo.integrations.rows import PREFIX
+from gdpo.integrations.verl._run import Run
 from gdpo.integrations.verl._trainers import (
     with_check,
     with_columns,
@@ -31,17 +32,17 @@ from gdpo.integrations.verl.scores import TOKENS_MANAGER, with_messages, with_nu
 Change = Callable[[ModuleType], None]
 
 
-def when_imported(name: str, change: Change) -> None:
-    """Call `change` on module `name` once it is imported, or immediately if it already is."""
-    if name in sys.modules:
-        change(sys.modules[name])
-    else:
-        _FINDER.changes[name] = change
+def when_imported(changes: Mapping[str, Change]) -> None:
+    """Call each change on its module once it is imported, or immediately if it already is."""
+    sys.meta_path.insert(0, _Finder(changes))
+    for name, change in changes.items():
+        if name in sys.modules:
+            change(sys.modules[name])
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self) -> None:
-        self.changes: dict[str, Change] = {}
+    def __init__(self, changes: Mapping[str, Change]) -> None:
+        self._changes = changes
         self._looking_for: set[str] = set()
 
     def find_spec(
@@ -50,33 +51,23 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002  signature of MetaPathFinder
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        change = self.changes.get(fullname)
-        if change is None or fullname in self._looking_for:
+        if fullname not in self._changes or fullname in self._looking_for:
             return None
         self._looking_for.add(fullname)  # importlib's find_spec calls this finder again
         try:
             spec = find_spec(fullname)
         finally:
             self._looking_for.discard(fullname)
-        if spec is not None and spec.loader is not None:
-            _change_after(spec.loader, change)
+        if spec is None or spec.loader is None:
+            return spec
+        change, run = self._changes[fullname], spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module
         return spec
-
-
-def _change_after(loader: Any, change: Change) -> None:
-    run = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        run(module)
-        change(module)
-
-    loader.exec_module = exec_module
-
-
-_FINDER = _Finder()
-
-
-sys.meta_path.insert(0, _FINDER)
 
 
 logger = logging.getLogger(__name__)
@@ -109,20 +100,32 @@ def install() -> None:
     A change whose function this verl does not have is left out, with a warning.
     """
     show_warnings()
-    for module, change in (
-        ("verl.trainer.ppo.core_algos", _register_all),
-        ("verl.trainer.ppo.utils", _check_configuration),
-        ("verl.trainer.ppo.metric_utils", _log),
-        ("verl.trainer.ppo.ray_trainer", _carry),
-        ("verl.trainer.ppo.v1.trainer_base", _carry_through_queue),
-        ("verl.trainer.main_ppo_sync", _carry_through_queue),  # verl 0.8's V1 trainer
-        ("verl.experimental.reward_loop.reward_manager", _add_manager),
-        ("verl.experimental.agent_loop.agent_loop", _pass_messages),
-    ):
-        when_imported(module, change)
+    when_imported(changes(Run()))
 
 
-def _wrap(place: Any, name: str, wrapper: Callable[[Any], Any], *, lost: str) -> None:
+def changes(run: Run) -> dict[str, Change]:
+    """Return the change to each module of verl."""
+    through_queue = partial(_carry_through_queue, run)
+    return {
+        "verl.trainer.ppo.core_algos": partial(_register_all, run),
+        "verl.trainer.ppo.utils": partial(
+            _wrap,
+            "need_critic",
+            partial(with_check, run),
+            lost="gdpo's settings are not checked before a training starts",
+        ),
+        "verl.trainer.ppo.metric_utils": partial(
+            _wrap, "compute_data_metrics", partial(with_metrics, run), lost="gdpo logs no metrics"
+        ),
+        "verl.trainer.ppo.ray_trainer": partial(_carry, run),
+        "verl.trainer.ppo.v1.trainer_base": through_queue,
+        "verl.trainer.main_ppo_sync": through_queue,  # verl 0.8's V1 trainer
+        "verl.experimental.reward_loop.reward_manager": _add_manager,
+        "verl.experimental.agent_loop.agent_loop": _pass_messages,
+    }
+
+
+def _wrap(name: str, wrapper: Callable[[Any], Any], place: Any, *, lost: str) -> None:
     """Replace a function of verl by its wrapper. If verl has no such function, log what is lost."""
     function = getattr(place, name, None)
     if function is None:
@@ -131,50 +134,53 @@ def _wrap(place: Any, name: str, wrapper: Callable[[Any], Any], *, lost: str) ->
         setattr(place, name, wrapper(function))
 
 
-def _register_all(core_algos: Any) -> None:
-    for name in (*estimator_names(), *turn_estimator_names()):
-        core_algos.ADV_ESTIMATOR_REGISTRY[name] = compute_advantages
+def _register_all(run: Run, core_algos: Any) -> None:
+    for name in (*ESTIMATORS, *TURN_ESTIMATORS):
+        core_algos.ADV_ESTIMATOR_REGISTRY[f"{PREFIX}{name}"] = run.compute_advantages
 
 
-def _check_configuration(utils: Any) -> None:
-    lost = "gdpo's settings are not checked before a training starts"
-    _wrap(utils, "need_critic", lambda wrapped: with_check(wrapped, check_itself), lost=lost)
-
-
-def _log(metric_utils: Any) -> None:
-    _wrap(metric_utils, "compute_data_metrics", with_metrics, lost="gdpo logs no metrics")
-
-
-def _carry(ray_trainer: Any) -> None:
-    registry: dict[str, Any] = ray_trainer.core_algos.ADV_ESTIMATOR_REGISTRY
-
-    def register(name: str) -> None:
-        registry.setdefault(name, compute_advantages)
-
-    def wrapper(compute_advantage: Any) -> Any:
-        return with_columns(compute_advantage, register)
-
+def _carry(run: Run, ray_trainer: Any) -> None:
+    registry = ray_trainer.core_algos.ADV_ESTIMATOR_REGISTRY
+    wrapper = partial(with_columns, run, registry=registry)
     lost = "gdpo's estimators and gdpo_watch work in no trainer"
-    _wrap(ray_trainer, "compute_advantage", wrapper, lost=lost)
+    _wrap("compute_advantage", wrapper, ray_trainer, lost=lost)
 
 
-def _carry_through_queue(trainer_base: Any) -> None:
+def _carry_through_queue(run: Run, trainer_base: Any) -> None:
     trainer, queue = trainer_base.PPOTrainer, trainer_base.tq
-    lost = "gdpo's estimators and gdpo_watch do not work in the V1 trainers"
-    _wrap(trainer, "_compute_advantage", lambda wrapped: with_queue(wrapped, queue), lost=lost)
-    name = "compute_advantage_for_multi_trajectories"
-    _wrap(trainer_base, name, with_watch, lost="gdpo_watch does not work in the V1 trainers")
-    lost = "the files in trainer.rollout_data_dir do not contain each reward"
-    name = "_log_rollout_data"
-    _wrap(trainer, name, lambda wrapped: with_rewards_dumped(wrapped, queue), lost=lost)
-    lost = "validation fails if a reward is a list with one number for each turn"
-    _wrap(trainer, "_val_metrics_update", with_totals, lost=lost)
+    for place, name, wrapper, lost in (
+        (
+            trainer,
+            "_compute_advantage",
+            partial(with_queue, run, queue=queue),
+            "gdpo's estimators and gdpo_watch do not work in the V1 trainers",
+        ),
+        (
+            trainer_base,
+            "compute_advantage_for_multi_trajectories",
+            partial(with_watch, run),
+            "gdpo_watch does not work in the V1 trainers",
+        ),
+        (
+            trainer,
+            "_log_rollout_data",
+            partial(with_rewards_dumped, run, queue=queue),
+            "the files in trainer.rollout_data_dir do not contain each reward",
+        ),
+        (
+            trainer,
+            "_val_metrics_update",
+            with_totals,
+            "validation fails if a reward is a list with one number for each turn",
+        ),
+    ):
+        _wrap(name, wrapper, place, lost=lost)
 
 
 def _pass_messages(agent_loop: Any) -> None:
     lost = "compute_score fails for rollouts with several turns"
     worker = getattr(agent_loop, "AgentLoopWorker", agent_loop)
-    _wrap(worker, "_compute_score", with_messages, lost=lost)
+    _wrap("_compute_score", with_messages, worker, lost=lost)
 
 
 def _add_manager(reward_manager: Any) -> None:

@@ -1,7 +1,6 @@
 """Compares advantages that go through verl's own code with gdpo's, before a training starts."""
 
 import sys
-from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from gdpo.advantages import gdpo
 from gdpo.errors import ConfigError
 from gdpo.integrations.rows import NAME, PREFIX
-from gdpo.integrations.verl._estimator import discard
+from gdpo.integrations.verl._run import Run
 
 TESTED = ("0.8.0", "0.9.1")
 """Versions of verl on which the conformance tests were run."""
@@ -23,30 +22,28 @@ _CLOSE = 1e-5
 """Largest difference between verl's float32 and gdpo's float64."""
 
 
-@lru_cache
-def check_itself() -> None:
-    """Check that gdpo's estimator works in this verl, with a made-up batch. Done once per process.
+def check_itself(run: Run) -> None:
+    """Check once that gdpo's estimator works in this verl, with a made-up batch.
 
-    A process that has not imported verl's trainers is not checked, because it does not train.
-
-    Raises:
-        ConfigError: If verl cannot compute the advantages, or if they are not gdpo's.
+    A process that has not imported verl's trainers is not checked, because it does not train. A
+    ConfigError tells that verl cannot compute the advantages, or that they are not gdpo's.
     """
-    if _TRAINER not in sys.modules:
+    if run.is_checked or _TRAINER not in sys.modules:
         return
     expected = gdpo(_REWARDS, _WEIGHTS).reshape(-1)
     try:
         tokens = _through_verl(sys.modules[_TRAINER]).double().numpy()
+        run.latest = None  # of the made-up batch, nothing is logged
         wrong = f"the advantages differ by {np.abs(tokens - expected[:, None]).max():.1e}"
-        if np.allclose(tokens, expected[:, None], rtol=0, atol=_CLOSE):
-            return
+        run.is_checked = np.allclose(tokens, expected[:, None], rtol=0, atol=_CLOSE)
     except Exception as error:  # noqa: BLE001  another verl may fail in any way
         wrong = f"{type(error).__name__}: {error}"
-    raise ConfigError(
-        f"gdpo's estimators do not work in verl {version('verl')}: with a batch made up for this "
-        f"check, {wrong}. Install a version on which gdpo was tested ({', '.join(TESTED)}), or use "
-        "one of verl's own estimators"
-    )
+    if not run.is_checked:
+        raise ConfigError(
+            f"gdpo's estimators do not work in verl {version('verl')}: with a batch made up for "
+            f"this check, {wrong}. Install a version on which gdpo was tested "
+            f"({', '.join(TESTED)}), or use one of verl's own estimators"
+        )
 
 
 def _through_verl(ray_trainer: Any) -> Any:
@@ -70,5 +67,4 @@ def _through_verl(ray_trainer: Any) -> Any:
         "gdpo_reward_weights": list(_WEIGHTS),
     }
     done = ray_trainer.compute_advantage(data, adv_estimator=name, config=algorithm)
-    discard()
     return done.batch["advantages"]

@@ -1,6 +1,7 @@
 """Wraps verl's functions so that the estimator receives each reward separately.
 
 If an estimator of verl computes the advantages, the wrappers leave it and its result unchanged.
+`run` is the `Run` of the process.
 """
 
 import functools
@@ -9,19 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.integrations._harmless import Harmless
 from gdpo.integrations._turns import summed
 from gdpo.integrations.rows import NAME, PREFIX, as_text, by_name
-from gdpo.integrations.verl._estimator import (
-    Carried,
-    carrying,
-    current,
-    harmless,
-    has_turns,
-    metrics_of_latest,
-    record,
-)
-from gdpo.integrations.verl._watching import delivered, observe, warn_once
+from gdpo.integrations.verl._carried import Carried, has_turns
+from gdpo.integrations.verl._run import Run
+from gdpo.integrations.verl._self_check import check_itself
+from gdpo.integrations.verl._watching import delivered, observe
 from gdpo.integrations.verl.scores import check_keys
 from gdpo.integrations.verl.settings import (
     COLUMN,
@@ -29,94 +23,80 @@ from gdpo.integrations.verl.settings import (
     check_fields,
     check_for_turns,
     is_plain,
-    read_settings,
     remarks,
     uses_gdpo,
-    warnings_of_turns,
     watches,
 )
 
 Function = Callable[..., Any]
 
 
-def with_check(need_critic: Function, check_itself: Callable[[], None]) -> Function:
-    """Wrap `need_critic`, which every trainer calls at startup, to check the configuration.
-
-    Args:
-        need_critic: verl's function.
-        check_itself: Function that checks gdpo's estimator inside this verl.
-    """
+def with_check(run: Run, need_critic: Function) -> Function:
+    """Wrap `need_critic`, which every trainer calls at startup, to check the configuration."""
 
     @functools.wraps(need_critic)
     def checked(config: Any) -> Any:
+        algorithm = config.algorithm
         check_fields(config)
-        if uses_gdpo(config.algorithm) or watches(config.algorithm):
-            check_keys(config.get("reward"), read_settings(config.algorithm).names)
-        if uses_gdpo(config.algorithm):
-            check_for_turns(config)
-            check_itself()
-            messages = warnings_of_turns(config)
-        else:
-            messages = remarks(config.algorithm)
+        messages = [] if uses_gdpo(algorithm) else remarks(algorithm)
+        if uses_gdpo(algorithm) or watches(algorithm):
+            settings = run.settings(algorithm)
+            check_keys(config.get("reward"), settings.names)
+            if settings.rule.wants_turns:
+                messages += check_for_turns(config)
+        if uses_gdpo(algorithm):
+            check_itself(run)
         for message in messages:
-            warn_once(message)
+            run.warn_once(message)
         return need_critic(config)
 
     return checked
 
 
-def with_columns(compute_advantage: Function, register: Callable[[str], None]) -> Function:
+def with_columns(run: Run, compute_advantage: Function, registry: dict[str, Any]) -> Function:
     """Wrap `compute_advantage` so that the estimator receives the separate rewards.
 
     The rewards come from an enclosing `carrying` block if there is one (V1 trainer), otherwise from
     the batch. verl's name `gdpo` stays that of its own estimator: `gdpo_replace` calls gdpo's by
-    its name.
-
-    Args:
-        compute_advantage: verl's function.
-        register: Function that registers gdpo's estimator under a name, unless the name is already
-            registered.
+    its name. An estimator of the user is added to verl's registry.
     """
 
     @functools.wraps(compute_advantage)
     def computed(data: Any, adv_estimator: Any, *args: Any, **kwargs: Any) -> Any:
         algorithm: Any = kwargs.get("config") or {}
-        carried = current()
+        carried = run.carried
         if carried is None and algorithm.get(ROLLOUTS) is not None:
-            warn_once(
+            run.warn_once(
                 f"algorithm.{ROLLOUTS} has no effect with this trainer: set "
                 "trainer.rollout_data_dir instead; its files contain each reward"
             )
         if uses_gdpo(algorithm):
             name = f"{PREFIX}{NAME}" if is_plain(adv_estimator) else as_text(adv_estimator)
-            register(name)
-            with carrying(Carried(data.non_tensor_batch)):
+            registry.setdefault(name, run.compute_advantages)
+            with run.carrying(Carried(data.non_tensor_batch)):
                 return compute_advantage(data, name, *args, **kwargs)
         if carried is not None and is_plain(adv_estimator):
-            with delivered(algorithm, data, carried):
+            with delivered(run, algorithm, data, carried):
                 return compute_advantage(data, adv_estimator, *args, **kwargs)
         done = compute_advantage(data, adv_estimator, *args, **kwargs)
         if carried is None and watches(algorithm):
-            harmless(observe, algorithm, done, Carried(done.non_tensor_batch))
+            run.watching(observe, run, algorithm, done, Carried(done.non_tensor_batch))
         return done
 
     return computed
 
 
-def with_metrics(compute_data_metrics: Function) -> Function:
+def with_metrics(run: Run, compute_data_metrics: Function) -> Function:
     """Wrap `compute_data_metrics`, whose result every trainer logs, to add gdpo's metrics."""
 
     @functools.wraps(compute_data_metrics)
     def computed(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        return compute_data_metrics(*args, **kwargs) | metrics_of_latest()
+        return compute_data_metrics(*args, **kwargs) | run.metrics()
 
     return computed
 
 
-_handing_over = Harmless("gdpo cannot hand the rewards to verl's own gdpo")
-
-
-def with_queue(compute_advantage: Function, queue: Any) -> Function:
+def with_queue(run: Run, compute_advantage: Function, queue: Any) -> Function:
     """Wrap `PPOTrainer._compute_advantage` to fetch the rewards from the queue first.
 
     The wrapper also writes the rollout record, if the configuration sets `gdpo_rollouts`.
@@ -126,40 +106,40 @@ def with_queue(compute_advantage: Function, queue: Any) -> Function:
     def computed(trainer: Any, batch: Any, metrics: dict[str, Any]) -> Any:
         algorithm = trainer.config.algorithm
         if uses_gdpo(algorithm):
-            with carrying(_carry(trainer, batch, queue)):
+            with run.carrying(_carry(run, trainer, batch, queue)):
                 done = compute_advantage(trainer, batch, metrics)
-            record(trainer, batch, queue)
+            run.record(trainer, batch, queue)
             return done
         if not watches(algorithm) and not is_plain(algorithm.adv_estimator):
             return compute_advantage(trainer, batch, metrics)
-        fetch = _handing_over if is_plain(algorithm.adv_estimator) else harmless
-        carried = fetch(_carry, trainer, batch, queue)
+        fetch = run.handing_over if is_plain(algorithm.adv_estimator) else run.watching
+        carried = fetch(_carry, run, trainer, batch, queue)
         if carried is None:
             return compute_advantage(trainer, batch, metrics)
-        with carrying(carried):
+        with run.carrying(carried):
             done = compute_advantage(trainer, batch, metrics)
         if watches(algorithm):
-            harmless(record, trainer, batch, queue)
+            run.watching(run.record, trainer, batch, queue)
         return done
 
     return computed
 
 
-def with_watch(compute_for_trajectories: Function) -> Function:
+def with_watch(run: Run, compute_for_trajectories: Function) -> Function:
     """Wrap the V1 trainer's `compute_advantage_for_multi_trajectories` to watch its result."""
 
     @functools.wraps(compute_for_trajectories)
     def computed(data: Any, *args: Any, **kwargs: Any) -> Any:
         done = compute_for_trajectories(data, *args, **kwargs)
-        algorithm, carried = kwargs.get("config"), current()
-        if algorithm is not None and carried is not None and watches(algorithm):
-            harmless(observe, algorithm, done, carried)
+        algorithm = kwargs.get("config")
+        if algorithm is not None and run.carried is not None and watches(algorithm):
+            run.watching(observe, run, algorithm, done, run.carried)
         return done
 
     return computed
 
 
-def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
+def with_rewards_dumped(run: Run, log_rollout_data: Function, queue: Any) -> Function:
     """Wrap `PPOTrainer._log_rollout_data` so that its files have one column per reward.
 
     A reward of turns is written as its total.
@@ -172,7 +152,7 @@ def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
         if uses_gdpo(algorithm):
             columns = fetch_columns(trainer, batch, queue)
         elif watches(algorithm):
-            columns = harmless(fetch_columns, trainer, batch, queue)
+            columns = run.watching(fetch_columns, trainer, batch, queue)
         if columns is None:
             return log_rollout_data(trainer, batch, timing_raw, rollout_data_dir)
         row = {key: i for i, key in enumerate(batch.keys)}
@@ -201,20 +181,19 @@ def with_totals(val_metrics_update: Function) -> Function:
     ) -> Any:
         algorithm = trainer.config.algorithm
         names = algorithm.get("gdpo_reward_keys") or ()
-        if not (uses_gdpo(algorithm) or watches(algorithm)) or not has_turns(infos, names):
-            return val_metrics_update(trainer, sources, uids, infos, *args, **kwargs)
-        totals = {name: summed(infos[name]) for name in names if name in infos}
-        return val_metrics_update(trainer, sources, uids, {**infos, **totals}, *args, **kwargs)
+        if (uses_gdpo(algorithm) or watches(algorithm)) and has_turns(infos, names):
+            infos = {**infos, **{name: summed(infos[name]) for name in names if name in infos}}
+        return val_metrics_update(trainer, sources, uids, infos, *args, **kwargs)
 
     return updated
 
 
-def _carry(trainer: Any, batch: Any, queue: Any) -> Carried:
+def _carry(run: Run, trainer: Any, batch: Any, queue: Any) -> Carried:
     algorithm, columns = trainer.config.algorithm, fetch_columns(trainer, batch, queue)
     padding = np.array([bool(tag.get("is_padding")) for tag in batch.tags])
     per_turn = has_turns(columns, algorithm.get("gdpo_reward_keys") or ())
     if not per_turn and uses_gdpo(algorithm):
-        per_turn = read_settings(algorithm).rule.wants_turns
+        per_turn = run.settings(algorithm).rule.wants_turns
     masks = _fetch(batch, queue, ["response_mask"]).get("response_mask") if per_turn else None
     return Carried(columns, keys=batch.keys, padding=padding, masks=masks)
 
@@ -226,9 +205,10 @@ def fetch_columns(trainer: Any, batch: Any, queue: Any) -> dict[str, list[Any]]:
     the agent loop, such as `turn_scores`. A reward model that shares the GPUs with the policy
     writes to separate fields.
     """
-    names = trainer.config.algorithm.get("gdpo_reward_keys") or ()
+    names = list(trainer.config.algorithm.get("gdpo_reward_keys") or ())
     column = trainer.config.algorithm.get(COLUMN)
-    names = [*names, *([] if column is None else [column])]
+    if column is not None:
+        names.append(column)
     given = _fetch(batch, queue, ["extra_fields", *names])
     rows = given.pop("extra_fields", [])
     of_loop = [{name: row[name] for name in names if name in row} for row in rows]

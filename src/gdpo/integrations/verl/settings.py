@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, cast
 
 from gdpo._naming import did_you_mean
@@ -59,8 +58,8 @@ def watches(algorithm: Any) -> bool:
     return algorithm.get(WATCH) is True and not uses_gdpo(algorithm)
 
 
-def read_settings(algorithm: Any) -> Settings:
-    """Return a configuration's settings. Identical configurations share one object and its state.
+def read_settings(algorithm: Any, known: dict[str, Settings] | None = None) -> Settings:
+    """Return a configuration's settings.
 
     If gdpo only watches, the settings contain names and weights of the rewards. Their rule is not
     used.
@@ -68,6 +67,8 @@ def read_settings(algorithm: Any) -> Settings:
     Args:
         algorithm: The `algorithm` section of verl's configuration, as an OmegaConf node or verl's
             dataclass.
+        known: The settings that were read before. New settings are added. Identical configurations
+            share one object and its state. None: a new object, with the initial state.
 
     Raises:
         ConfigError: If the estimator or an option is unknown, if the weights do not match the keys,
@@ -75,27 +76,29 @@ def read_settings(algorithm: Any) -> Settings:
     """
     for message in _unknown(algorithm):
         raise ConfigError(message)
-    fields = {field: plain(algorithm.get(field)) for field in FIELDS}
-    name = as_text(algorithm.get("adv_estimator"))
+    keys, weights, options, detail = (plain(algorithm.get(field)) for field in FIELDS)
+    name, column = as_text(algorithm.get("adv_estimator")), algorithm.get(COLUMN)
     if uses_gdpo(algorithm):
         _check_switches(algorithm)
     else:
         name = NAME
-    settings = _settings(json.dumps({"name": name, **fields}))
-    column = algorithm.get(COLUMN)
+    known = {} if known is None else known
+    described = json.dumps([name, keys, weights, options, detail])
+    if described not in known:
+        known[described] = make_settings(
+            without_prefix(name),
+            keys,
+            weights,
+            options,
+            place="+algorithm.gdpo_",
+            detail=detail,
+            turns=True,
+        )
+    settings = known[described]
     if column is None:
         return settings
     settings.rule.check_prompt_weights()
     return replace(settings, weights_column=str(column))
-
-
-@lru_cache
-def _settings(described: str) -> Settings:
-    name, keys, weights, options, detail = json.loads(described).values()
-    place = "+algorithm.gdpo_"
-    return make_settings(
-        without_prefix(name), keys, weights, options, place=place, detail=detail, turns=True
-    )
 
 
 def _unknown(algorithm: Any) -> list[str]:
@@ -209,15 +212,16 @@ _ONE_ADVANTAGE = ("geo_mean",)
 """Values of `policy_loss.loss_mode` for which verl takes the mean advantage of the tokens."""
 
 
-def check_for_turns(config: Any) -> None:
-    """Check that trainer and loss keep the advantages of turns, if the estimator computes them.
+def check_for_turns(config: Any) -> list[str]:
+    """Check that trainer and loss keep the advantages of turns. Return warnings about the loss.
+
+    Args:
+        config: verl's configuration, with an estimator for turns.
 
     Raises:
         ConfigError: If the trainer does not deliver rewards of turns, or if the loss averages the
             advantages of a rollout.
     """
-    if not read_settings(config.algorithm).rule.wants_turns:
-        return
     name = as_text(config.algorithm.get("adv_estimator"))
     if _is_legacy(config) or _has_own_program(config):
         setting = "trainer.use_v1=False" if _is_legacy(config) else "this program"
@@ -234,16 +238,9 @@ def check_for_turns(config: Any) -> None:
             "rollout's tokens. Set loss_mode=vanilla, or choose an estimator for rollouts, such as "
             f"{PREFIX}{NAME}"
         )
-
-
-def warnings_of_turns(config: Any) -> list[str]:
-    """Return what is wrong with a loss for an estimator for turns, although it runs."""
-    if not read_settings(config.algorithm).rule.wants_turns:
-        return []
     mode = _of_actor(config).get("loss_agg_mode")
     if mode != "seq-mean-token-mean":
         return []
-    name = as_text(config.algorithm.get("adv_estimator"))
     return [
         f"actor_rollout_ref.actor.loss_agg_mode={mode} divides by the tokens of each rollout, so "
         f"that long rollouts count less. With algorithm.adv_estimator={name}, the mean gradient of "

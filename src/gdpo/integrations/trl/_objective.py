@@ -1,0 +1,105 @@
+"""Defines `Objective`, which says how the rewards of a trainer become advantages."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+
+from gdpo.advantages import AdvantageRule
+from gdpo.integrations.trl._adapter import check_turns
+from gdpo.integrations.trl._config import GDPOConfig
+from gdpo.integrations.trl._rewards import check_weights_column
+from gdpo.rewards import apply_gates
+from gdpo.rewards.gates import Gate, check_gates, declared_ranges, describe_rewards
+from gdpo.rewards.named import read_gates
+from gdpo.rewards.weights_column import weights_of_cells
+from gdpo.rollouts.record import Declared
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Stores the estimator, the gates and the ranges of the rewards of a trainer."""
+
+    names: Sequence[str]
+    rule: AdvantageRule
+    gates: Mapping[str, Gate]
+    low: Mapping[str, float | None]
+    """The lowest value of each reward, if it is declared."""
+    high: Mapping[str, float | None]
+    declared: Declared
+    """Ranges and gates, in the format of the rollout record."""
+    weights_column: str | None
+    """Dataset column with weights of each prompt. None: the same weights for all prompts."""
+
+    def gated(
+        self,
+        rewards: torch.Tensor,
+        totals: torch.Tensor,
+        own: torch.Tensor | None,
+        samples: int,
+    ) -> torch.Tensor:
+        """Return rewards `[rollout, ..., reward]`, gated and without those that do not apply.
+
+        The gates test the totals `[rollout, reward]`. NaN in the prompts' own weights `[prompt,
+        reward]` means that a reward does not apply.
+        """
+        between = (slice(None), *[None] * (rewards.ndim - 2))
+        if self.gates:
+            rewards = apply_gates(rewards, self.names, self.gates, conditions=totals[between])
+        if own is not None:
+            missing = own.isnan().repeat_interleave(samples, 0)
+            rewards = torch.where(missing[between], torch.nan, rewards)
+        return rewards
+
+    def weights_of_prompts(
+        self, inputs: Sequence[Mapping[str, Any]], weights: Sequence[float], samples: int
+    ) -> torch.Tensor | None:
+        """Return the weights `[prompt, reward]` of all processes' prompts. NaN: does not apply."""
+        column = self.weights_column
+        if column is None:
+            return None
+        cells = [row.get(column) for row in inputs]
+        here = weights_of_cells(cells, self.names, weights, column=column)
+        rows: Any = gather_object(here.tolist())
+        return torch.tensor(rows, dtype=torch.float64)[::samples]
+
+
+def objective_of(
+    args: GDPOConfig,
+    names: Sequence[str],
+    rewards: Sequence[Any],
+    weights: Sequence[float],
+    arguments: Mapping[str, Any],
+) -> Objective:
+    """Check a configuration before the model is loaded. `rewards` declare ranges, or are None."""
+    options: Any = args.advantage_options
+    gates = read_gates(args.gates)
+    check_gates(names, gates)
+    low, high = declared_ranges(rewards, gates)
+    rule = AdvantageRule(
+        args.advantage,
+        names,
+        options,
+        low=low,
+        high=high,
+        weights=torch.tensor(weights, dtype=torch.float64),
+        turns=True,
+    )
+    if rule.wants_turns:
+        check_turns(args.advantage, args)
+    rule.weights_in_force(weights)  # refuses weights that contradict requested shares
+    if args.weights_column is not None:
+        rule.check_prompt_weights()
+        for which in ("train_dataset", "eval_dataset"):
+            check_weights_column(arguments.get(which), args.weights_column, names)
+    return Objective(
+        names=names,
+        rule=rule,
+        gates=gates,
+        low=dict(zip(names, low, strict=True)),
+        high=dict(zip(names, high, strict=True)),
+        declared=describe_rewards(names, low, high, gates),
+        weights_column=args.weights_column,
+    )

@@ -1,0 +1,128 @@
+"""Stores the separate rewards of a batch of verl, and finds its groups and turns.
+
+A reward may be a list with one number for each turn of the rollout.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdpo._naming import did_you_mean
+from gdpo._shapes import Bool, Int
+from gdpo.errors import ConfigError
+from gdpo.integrations._settings import Settings
+from gdpo.integrations._turns import TurnPlaces, check_count, is_per_turn, summed, tokens_of_turns
+from gdpo.integrations.rows import Columns, Groups, as_groups, reward_columns
+from gdpo.rewards.weights_column import weights_of_cells
+
+
+def last_outputs(keys: Sequence[str]) -> list[int]:
+    """Return, for each row, the index of the last output that belongs to the same rollout.
+
+    verl's row keys have the format `<prompt>_<rollout>_<output number>`.
+    """
+    parts = [key.rpartition("_") for key in keys]
+    last: dict[str, int] = {}
+    for row, (rollout, _, output) in enumerate(parts):
+        if rollout not in last or int(output) > int(parts[last[rollout]][2]):
+            last[rollout] = row
+    return [last[rollout] for rollout, _, _ in parts]
+
+
+def first_turns(keys: Sequence[str], counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, " row"]:
+    """Return, for each row, how many turns the earlier outputs of the same rollout have."""
+    parts = [key.rpartition("_") for key in keys]
+    found, so_far = np.zeros(len(keys), dtype=np.int64), dict[str, int]()
+    for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
+        rollout = parts[row][0]
+        found[row] = so_far.get(rollout, 0)
+        so_far[rollout] = int(found[row] + counts[row])
+    return found
+
+
+def has_turns(columns: Columns, names: Sequence[str]) -> bool:
+    """Return whether one of the named rewards has one number for each turn."""
+    return any(any(map(is_per_turn, columns[name])) for name in names if name in columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Stores the batch data that an estimator needs but does not get from verl."""
+
+    columns: Columns
+    """Maps each reward name to the rewards of all rows."""
+    keys: Sequence[str] | None = None
+    """verl's row keys. None: every row is a separate rollout."""
+    padding: Bool[np.ndarray, " row"] | None = None
+    """True for padding rows. None: the batch has no padding rows."""
+    masks: Sequence[Any] | None = None
+    """1 for the tokens that the model generated, for each row, before verl rejects tokens. None:
+    the mask that verl passes."""
+
+    @property
+    def outputs(self) -> list[int] | None:
+        """For each row, the row that represents its rollout. None: every row is a rollout."""
+        return None if self.keys is None else last_outputs(self.keys)
+
+    def groups(self, settings: Settings, prompt_ids: Any, response_mask: Any) -> Groups:
+        """Return the rewards in groups.
+
+        Raises:
+            ConfigError: If a reward or the column with weights is not in the batch.
+            DataError: If the rewards of a rollout's turns are not as many as its turns.
+        """
+        names, column, located = settings.names, settings.weights_column, None
+        columns = self.columns
+        if settings.rule.wants_turns or has_turns(columns, names):
+            located = self._located(names, response_mask)
+            totals = {name: summed(columns[name]) for name in names if name in columns}
+            columns = {**columns, **totals}
+        rewards = reward_columns(
+            columns,
+            names,
+            asked_by="algorithm.gdpo_reward_keys",
+            given_by="compute_score, next to 'score'",
+        )
+        lengths = response_mask.sum(-1).cpu().numpy()
+        groups = as_groups(
+            rewards, list(prompt_ids), lengths, outputs=self.outputs, padding=self.padding
+        )
+        if located is not None:
+            groups = groups.with_turns(located, [self.columns[name] for name in names])
+        if column is None:
+            return groups
+        if column not in self.columns:
+            raise ConfigError(
+                f"algorithm.gdpo_weights_column is {column!r}, but the batch has no such column: "
+                f"{did_you_mean(column, list(self.columns))}. Add the column to the data files"
+            )
+        cells = self.columns[column]
+        return groups.with_weights(weights_of_cells(cells, names, settings.weights, column=column))
+
+    def _located(self, names: Sequence[str], response_mask: Any) -> TurnPlaces:
+        """Return the turns of the rows. Check that the rewards of turns are as many."""
+        lengths = tokens_of_turns(self.written(response_mask).cpu().numpy())
+        counts = np.count_nonzero(lengths, axis=1)
+        located = TurnPlaces(lengths, range(len(lengths)), np.zeros_like(counts))
+        if self.keys is not None:
+            starts = first_turns(self.keys, counts)
+            located = TurnPlaces(lengths, last_outputs(self.keys), starts)
+        counts = located.counts
+        for row in np.flatnonzero(np.asarray(located.outputs) == np.arange(len(counts))).tolist():
+            if self.padding is not None and self.padding[row]:
+                continue
+            rollout = f"row {row}" if self.keys is None else f"row {row} ({self.keys[row]})"
+            for name in set(names) & set(self.columns):
+                check_count(name, self.columns[name][row], int(counts[row]), rollout=rollout)
+        return located
+
+    def written(self, response_mask: Any) -> Any:
+        """Return 1 for the tokens that the model generated, also if verl rejects them."""
+        if self.masks is None:
+            return response_mask
+        found = response_mask.new_zeros(response_mask.shape)
+        for row, mask in enumerate(self.masks):
+            found[row, : len(mask)] = mask
+        return found

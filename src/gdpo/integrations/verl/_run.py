@@ -1,0 +1,161 @@
+"""Defines `Run`, which keeps what gdpo needs between the calls of verl's functions."""
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gdpo.diagnostics import Watch
+from gdpo.errors import ConfigError
+from gdpo.integrations._harmless import Harmless
+from gdpo.integrations._scoring import Computed, compute
+from gdpo.integrations._settings import Settings
+from gdpo.integrations._turns import on_tokens
+from gdpo.integrations.rows import Columns
+from gdpo.integrations.verl._carried import Carried
+from gdpo.integrations.verl._record import rollouts_of
+from gdpo.integrations.verl.scores import declared_by
+from gdpo.integrations.verl.settings import ROLLOUTS, read_settings
+from gdpo.rollouts import StepWriter
+from gdpo.rollouts.writing import set_aside
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """Stores what gdpo keeps of a training between the calls of verl's functions.
+
+    `install` creates one for each process, and hands it to the wrappers of verl's functions. verl
+    passes one number per token to an estimator, with the rewards already summed. `carrying` makes
+    the separate rewards available to the estimator while verl computes advantages.
+    """
+
+    def __init__(self) -> None:
+        self.carried: Carried | None = None
+        """The separate rewards of the batch whose advantages verl is computing. Otherwise None."""
+        self.latest: Computed | None = None
+        """The latest batch with its advantages, until its metrics are logged."""
+        self.watching = Harmless(
+            "gdpo stops watching this run, which goes on without gdpo's metrics and record"
+        )
+        """Calls what only watches an estimator of verl."""
+        self.handing_over = Harmless("gdpo cannot hand the rewards to verl's own gdpo")
+        self.is_checked = False
+        """Whether gdpo's estimator has been checked in this verl."""
+        self._watch = Watch()
+        self._settings: dict[str, Settings] = {}
+        self._said: set[str] = set()
+        self._writers: WeakKeyDictionary[Any, StepWriter] = WeakKeyDictionary()  # by trainer
+
+    def settings(self, algorithm: Any) -> Settings:
+        """Return a configuration's settings, as `read_settings` does.
+
+        Identical configurations share one object and its state.
+        """
+        return read_settings(algorithm, self._settings)
+
+    def warn_once(self, message: str) -> None:
+        """Log a warning, unless it has been logged before."""
+        if message not in self._said:
+            self._said.add(message)
+            logger.warning(message)
+
+    @contextmanager
+    def carrying(self, carried: Carried) -> Generator[None]:
+        """Make `carried` available to the estimator inside the `with` block.
+
+        If an enclosing block has already set a value, that value is kept.
+        """
+        outer = self.carried
+        self.carried = outer or carried
+        try:
+            yield
+        finally:
+            self.carried = outer
+
+    def compute_advantages(
+        self,
+        token_level_rewards: Any,
+        response_mask: Any,
+        config: Any,
+        index: Any,
+        non_tensor_batch: Columns | None = None,
+        batch: Any = None,  # noqa: ARG002  verl passes these two by name
+        reward_baselines: Any = None,  # noqa: ARG002
+    ) -> tuple[Any, Any]:
+        """Compute the advantage of every trained token with the configured estimator.
+
+        Args:
+            token_level_rewards: Only the dtype and device are used; the separate rewards come from
+                `carrying` or `non_tensor_batch`.
+            response_mask: Array `[row, token]` with 1 for trained tokens.
+            config: The `algorithm` section of verl's configuration.
+            index: Prompt id of each row.
+            non_tensor_batch: Maps each reward name to the rewards of all rows. None: verl does not
+                pass the rewards.
+            batch: Not used.
+            reward_baselines: Not used.
+
+        Returns:
+            The advantages and the returns, two identical arrays `[row, token]`. Tokens that are not
+            trained have the value 0.
+
+        Raises:
+            ConfigError: If the configuration is invalid, or if it lists a reward that is not in the
+                batch.
+            DataError: If a reward is infinite or not a number, or if the rewards of a rollout's
+                turns are not as many as its turns.
+        """
+        settings, carried, like = self.settings(config), self.carried, token_level_rewards
+        if carried is None and non_tensor_batch is not None:
+            carried = Carried(non_tensor_batch)
+        if carried is None:
+            raise ConfigError(
+                "the separate rewards did not reach the estimator, because gdpo does not support "
+                "this trainer: use one of verl's own trainers, or pass non_tensor_batch"
+            )
+        groups = carried.groups(settings, index, response_mask)
+        self.latest = computed = compute(groups, settings)
+        if computed.of_turns is None:
+            tokens = like.new_tensor(groups.per_row(computed.advantages)).unsqueeze(-1)
+        else:
+            of_turns = like.new_tensor(groups.per_row_and_turn(computed.of_turns))
+            tokens = on_tokens(of_turns, carried.written(response_mask))
+        tokens = tokens * response_mask
+        return tokens, tokens
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the latest batch for verl's loggers.
+
+        A second call for the same batch returns no metrics. The names are `gdpo/<reward>/...` for
+        reward metrics and `gdpo/...` for batch metrics; see `Diagnosis.metrics()`. The method also
+        logs each warning that `gdpo.diagnostics.Watch` reports.
+        """
+        computed, self.latest = self.latest, None
+        if computed is None:
+            return {}
+        if computed.watched is None:
+            return computed.metrics(self._watch)
+        return self.watching(computed.metrics, self._watch) or {}
+
+    def record(self, trainer: Any, batch: Any, queue: Any) -> None:
+        """Write the rollouts of the latest batch, if there is one and `gdpo_rollouts` is set.
+
+        Raises:
+            ConfigError: If the folder is not writable when a trainer processes its first batch.
+                Later write failures are only logged.
+        """
+        folder = trainer.config.algorithm.get(ROLLOUTS)
+        if folder is None or self.latest is None:
+            return
+        rollouts = rollouts_of(self.latest, trainer, batch, queue)
+        if trainer not in self._writers:
+            declared = declared_by(trainer.config.get("reward"))
+            writer = StepWriter(Path(str(folder)), declared=declared)
+            writer.check_folder()
+            if int(trainer.global_steps) == 1:  # a resumed run starts at the step of its checkpoint
+                set_aside(Path(str(folder)))
+            self._writers[trainer] = writer
+        self._writers[trainer].write(int(trainer.global_steps), rollouts)
