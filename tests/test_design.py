@@ -198,7 +198,7 @@ def test_the_package_does_not_grow():
         for file in core | lab
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
     )
-    budget = {"core": 34_200, "lab": 26_900, "tests": 58_400, "files": 330, "functions": 3_480}
+    budget = {"core": 33_650, "lab": 26_900, "tests": 58_100, "files": 330, "functions": 3_410}
     found = {
         "core": lines_of(core),
         "lab": lines_of(lab),
