@@ -108,14 +108,17 @@ def test_a_reward_object_gets_the_text_and_the_reference(tiny_policy, tmp_path):
     weights = {"digits": 0.5, "has_answer": 1.0}
     trainer = GDPOTrainer(
         str(tiny_policy),
-        [Reward("has_answer", has_answer, 0.0, 1.0), digits],
-        GDPOConfig(**settings(tmp_path, reward_weights=weights, max_steps=1)),
+        [Reward("has_answer", has_answer, -1.0, 1.0), digits],
+        GDPOConfig(**settings(tmp_path, reward_weights=weights, max_steps=1, diagnostics="full")),
         train_dataset=answers(),
     )
     trainer.train()
     assert trainer.reward_weights.tolist() == [1.0, 0.5]
     assert logged(trainer, "rewards/has_answer/failed") == [0.0]
-    assert 0 <= logged(trainer, "rewards/has_answer/mean")[0] <= 1
+    (mean,) = logged(trainer, "rewards/has_answer/mean")
+    assert 0 <= mean <= 1
+    saturation = logged(trainer, "diagnostics/has_answer/saturation")  # of the declared range
+    assert saturation == pytest.approx([(mean + 1) / 2])
 
 
 def test_a_reward_object_that_fails_is_missing_and_counted(tiny_policy, tmp_path, caplog):
