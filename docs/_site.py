@@ -34,7 +34,7 @@ _NEXT_OUTPUT = re.compile(
     r"\s*<pre>"
 )
 """Between two writes of one command, which are one output."""
-_MODULE = re.compile(r"^`(gdpo(?:\.\w+)*)`", re.MULTILINE)
+_MODULE = re.compile(r"^- `(gdpo(?:\.\w+)*)`", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -55,7 +55,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if source == PAGE:
         return completed(markdown)
     if source == "reference/api.md":
-        modules = "\n\n".join(f"::: {name}" for name in dict.fromkeys(_MODULE.findall(markdown)))
+        modules = "\n\n".join(f"::: {name}" for name in _MODULE.findall(markdown))
         markdown += f"\n\n## Signatures\n\n{modules}\n"
     return markdown
 

@@ -210,6 +210,6 @@ def test_the_package_does_not_grow():
 
 
 def test_the_site_does_not_grow():
-    """The number of words only falls."""
+    """This number may only fall: a page pays for new words by deleting others."""
     pages = (ROOT / "docs").rglob("*.md")
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 33_500
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 30_000

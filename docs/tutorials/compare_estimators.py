@@ -12,8 +12,9 @@
 #
 # ## Small problems
 #
-# A [toy](../../research/toys.md) is a policy with a few parameters and one or more rewards. Its exact
-# gradient is known, and a run takes well under a second. The toys are in a clone of the repository.
+# A toy is a policy with a few parameters and one or more rewards. Its exact gradient is known, and a
+# run takes well under a second. The toys are in a clone of the repository, with a description in
+# `research/toys.md`.
 
 # %% language="bash"
 # python -m benchmarks.toys --estimators grpo,gdpo --seeds 10 --toys opposed,ten_rewards,escape

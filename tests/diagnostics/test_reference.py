@@ -26,8 +26,8 @@ def test_the_examples_print_what_stands_below_them():
 
 
 def test_every_kind_is_in_the_table_worst_first():
-    rows = re.findall(r"^\| `(\w+)`(?: \(note\))? \| .* \| .* \|$", PAGE.read_text("utf-8"), re.M)
-    assert [row for row in rows if row in list(Kind)] == list(Kind)
+    table = PAGE.read_text("utf-8").partition("| kind |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`(?: \(note\))? \| .* \|$", table, re.M) == list(Kind)
 
 
 def test_the_thresholds_of_the_page_are_the_defaults():

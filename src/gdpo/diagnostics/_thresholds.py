@@ -8,7 +8,7 @@ class Thresholds:
     """Stores the thresholds of all findings.
 
     The defaults avoid false alarms on healthy batches, even if some problems are missed.
-    docs/reference/diagnostics.md lists the measured false-alarm rates.
+    research/measurements.md lists the measured false-alarm rates.
     """
 
     zero_variance: float = 0.9
