@@ -9,13 +9,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.columns import (
     Batch,
     RolloutText,
     TextsOnDemand,
-    batch_of_rows,
-    batch_of_table,
     few_texts_of_table,
     forget_texts,
     kind_of_type,
@@ -316,7 +316,8 @@ def _of_tables(
     def read() -> Batches:
         for batch in batches:
             texts = texts_of(batch, known) if rewards is None else ()
-            yield batch_of_table(batch, known, file, found.step), texts
+            lines = file.numbered + np.arange(batch.num_rows)
+            yield Batch(lines, file, found.step, table=batch, known=known), texts
 
     return OpenFile(rewards, read())
 
@@ -364,7 +365,7 @@ def _of_records(
                 given = [text_of_row(row) for row in rows]
                 for row in rows:
                     forget_texts(row, checked=file.format == "columns")
-            yield batch_of_rows(rows, lines, file, found.step), given
+            yield Batch(np.array(lines), file, found.step, rows), given
 
     return OpenFile(rewards, read())
 

@@ -6,7 +6,6 @@ Group ids and prompts are replaced with 64-bit hashes, so that no text is kept i
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from hashlib import blake2b
 from math import isfinite, nan
 from typing import Any, TypeAlias, cast
@@ -20,6 +19,7 @@ from gdpo.rollouts.readers.infer import (
     GDPO,
     NAME_LISTS,
     NO_KEY,
+    NOTHING_KNOWN,
     WEIGHTS,
     Inner,
     Key,
@@ -164,96 +164,142 @@ Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Stores consecutive rollouts of a file, from which any field can be read as a reward."""
+    """Stores consecutive rollouts of a file: parsed records, or rows of an Arrow table."""
 
     lines: Int[np.ndarray, " rollout"]
     """Line number of each rollout, or row number from 0 if the file has no lines."""
-    columns: Callable[[], Mapping[str, np.ndarray]]
-    """Function that returns the columns of a `RolloutTable`, except those for rewards and files. An
-    invalid step is stored as -1."""
-    has_group: Bool[np.ndarray, " rollout"]
-    has_prompt: Bool[np.ndarray, " rollout"]
     file: FileReport
-    """Report on the file."""
-    reward: Callable[[str, Rows], Column | None]
-    """Function that returns the numeric values at a path for some rollouts, or None if the path
-    does not exist."""
-    weight: Callable[[str, Rows], Values | None]
-    """Function that returns the weights of a reward for some rollouts. NaN means that the weight is
-    unknown for a rollout."""
+    """Report on the file, which receives notices about unusable values."""
+    step: int | None
+    """Step of the file, which is used for rollouts without a step. None: unknown."""
     rows: Sequence[Row] = ()
     """The parsed records. Empty for tables."""
-    turns: Any = None
-    """Arrow array with the list of turns of each rollout of a table. None: the table has none."""
+    table: Any = None
+    """Arrow record batch. None: the rollouts are `rows`."""
+    known: Layout = NOTHING_KNOWN
+    """Meanings of the columns of the table."""
+    read: dict[str, Column | None] = field(default_factory=dict[str, Column | None])
+    """Columns that were read so far, by path."""
 
     def __len__(self) -> int:
         return len(self.lines)
 
+    def part(self, rows: Rows) -> Sequence[Row]:
+        """Return some of the records."""
+        return self.rows if isinstance(rows, slice) else [self.rows[i] for i in rows]
+
+    def column(self, path: str) -> Column | None:
+        """Return the numbers at a path, or None if a table has no such column."""
+        if path not in self.read:
+            if self.table is None:
+                values = (
+                    row.rewards.get(path, row.total if path == row.total_name else None)
+                    for row in self.rows
+                )
+                self.read[path] = column_of(list(values))
+            else:
+                found = entered(self.table, path)
+                self.read[path] = None if found is None else column_in(found)
+        return self.read[path]
+
+    def weight(self, name: str, rows: Rows) -> Values | None:
+        """Return the weights of a reward for some rollouts, NaN where unknown, or None."""
+        if self.table is None:
+            given = [row.weights.get(name) if row.weights else None for row in self.part(rows)]
+            return None if all(each is None for each in given) else np.array(given, np.float64)
+        paths = (f"{each}.{name}" for each in WEIGHTS)
+        columns = [each for path in paths if (each := entered(self.table, path)) is not None]
+        found = next((each for each in columns if is_numeric(each.type)), None)
+        return None if found is None else column_in(found).values[rows]
+
+    def has(self, meaning: str, rows: Rows) -> Bool[np.ndarray, " rollout"]:
+        """Return whether each of some rollouts has a `group` or a `prompt`."""
+        if self.table is None:
+            part = self.part(rows)
+            return np.array([getattr(row, meaning) is not None for row in part], np.bool_)
+        path = getattr(self.known, meaning)
+        there = path is not None and (meaning == "prompt" or entered(self.table, path) is not None)
+        return np.full(len(self.lines[rows]), there)
+
     def grouped_by(self, rows: Rows) -> str:
         """Return how some rollouts are grouped. A few of the rollouts may lack the group field."""
         alone = self.file.report.ids.get(self.file.run) == BY_PROMPT
-        if self.has_group[rows].any() and not alone:
+        if self.has("group", rows).any() and not alone:
             return BY_BOTH if self.file.split else BY_IDS
-        return BY_PROMPT if self.has_prompt[rows].any() else BY_NOTHING
+        return BY_PROMPT if self.has("prompt", rows).any() else BY_NOTHING
 
+    def numbers(self, meaning: str) -> Values:
+        """Return the values with a meaning, NaN where unusable, and report those."""
+        if self.table is None:
+            found = column_of([getattr(row, meaning) for row in self.rows])
+        else:
+            path = getattr(self.known, meaning)
+            found = None if path is None else self.column(path)
+        if found is None:
+            return np.full(len(self), nan)
+        return found.usable(meaning, self.lines, self.file)
 
-def batch_of_rows(
-    rows: Sequence[Row], lines: Sequence[int], file: FileReport, step: int | None
-) -> Batch:
-    """Return the batch for some parsed records.
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return the columns of a `RolloutTable`, except those for rewards and files.
 
-    Args:
-        rows: The rollouts, without their texts.
-        lines: Line number of each rollout, or row number from 0 if the file has no lines.
-        file: Report on the file, which receives notices about unusable values.
-        step: Step of the file, which is used for rollouts without a step. None: unknown.
-    """
-    places = np.array(lines)
-
-    def numbers(given: list[Any], what: str) -> Values:
-        return column_of(given).usable(what, places, file)
-
-    def reward(name: str, some: Rows) -> Column | None:
-        part = rows if isinstance(some, slice) else [rows[i] for i in some]
-        if not any(name in row.rewards or name == row.total_name for row in part):
-            return None
-        return column_of(
-            [row.rewards.get(name, row.total if name == row.total_name else None) for row in part]
-        )
-
-    def weight(name: str, some: Rows) -> Values | None:
-        part = rows if isinstance(some, slice) else [rows[i] for i in some]
-        found = [row.weights.get(name) if row.weights else None for row in part]
-        return None if all(each is None for each in found) else np.array(found, np.float64)
-
-    def columns() -> dict[str, np.ndarray]:
-        steps = np.array([_step(row.step, step) for row in rows], np.int64)
-        ids, prompts = keys([row.group for row in rows]), keys([row.prompt for row in rows])
-        rollouts = np.full(len(rows), NO_KEY)
-        turns = np.zeros(len(rows), np.int64)
-        if file.turns:
-            rollouts = keys([row.rollout for row in rows])
-            turns = _whole(column_of([row.turn for row in rows]).values)
+        An invalid step is stored as -1.
+        """
+        keys_of_groups = _keys_of_rows(self) if self.table is None else _keys_of_table(self)
         return {
-            "steps": steps,
-            **_grouped(steps, ids, prompts, rollouts, turns, file),
-            "total": numbers([row.total for row in rows], "total"),
-            "advantages": numbers([row.advantage for row in rows], "advantage"),
-            "num_tokens": numbers([row.num_tokens for row in rows], "num_tokens"),
-            "cut": np.array([cut_of(row.finish_reason) for row in rows]),
-            "trained": np.array([row.trained for row in rows], np.bool_),
+            "steps": keys_of_groups[0],
+            **_grouped(*keys_of_groups, self.file),
+            "total": self.numbers("total"),
+            "advantages": self.numbers("advantage"),
+            "num_tokens": self.numbers("num_tokens"),
+            **(_ends_of_rows(self.rows) if self.table is None else _ends_of_table(self)),
         }
 
-    return Batch(
-        lines=places,
-        columns=columns,
-        has_group=np.array([row.group is not None for row in rows], np.bool_),
-        has_prompt=np.array([row.prompt is not None for row in rows], np.bool_),
-        file=file,
-        reward=reward,
-        weight=weight,
-        rows=rows,
-    )
+
+def _keys_of_rows(batch: Batch) -> tuple[Key, Key, Key, Key, Key]:
+    """Return the steps, group ids, prompts, rollouts and turns of records."""
+    rows = batch.rows
+    steps = np.array([_step(row.step, batch.step) for row in rows], np.int64)
+    ids, prompts = keys([row.group for row in rows]), keys([row.prompt for row in rows])
+    rollouts, turns = np.full(len(rows), NO_KEY), np.zeros(len(rows), np.int64)
+    if batch.file.turns:
+        rollouts = keys([row.rollout for row in rows])
+        turns = _whole(column_of([row.turn for row in rows]).values)
+    return steps, ids, prompts, rollouts, turns
+
+
+def _keys_of_table(batch: Batch) -> tuple[Key, Key, Key, Key, Key]:
+    """Return the steps, group ids, prompts, rollouts and turns of the rows of a table."""
+    table, known, file = batch.table, batch.known, batch.file
+    steps = _steps(table, known.step, batch.numbers("step"), batch.step)
+    ids, prompts = table_keys(table, known, file, checked=file.format == "columns")
+    rollouts, turns = np.full(len(batch), NO_KEY), np.zeros(len(batch), np.int64)
+    if file.turns and known.rollout is not None:
+        found = entered(table, known.rollout)
+        rollouts = rollouts if found is None else group_keys(found)
+        turns = _whole(batch.numbers("turn"))
+    return steps, ids, prompts, rollouts, turns
+
+
+def _ends_of_rows(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    return {
+        "cut": np.array([cut_of(row.finish_reason) for row in rows]),
+        "trained": np.array([row.trained for row in rows], np.bool_),
+    }
+
+
+def _ends_of_table(batch: Batch) -> dict[str, np.ndarray]:
+    """Return which completions were truncated, and which were used for training."""
+    table, path = batch.table, batch.known.finish_reason
+    cut, trained = np.full(len(batch), nan), np.ones(len(batch), np.bool_)
+    column = None if path is None else entered(table, path)
+    if column is not None:
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
+        codes = pc.fill_null(encoded.indices, len(reasons)).to_numpy(zero_copy_only=False)
+        cut = np.array([*reasons, nan])[codes]
+    if "trained" in table.schema.names and pa.types.is_boolean(table.column("trained").type):
+        trained = pc.fill_null(table.column("trained"), True).to_numpy(zero_copy_only=False)
+    return {"cut": cut, "trained": trained}
 
 
 def keys(given: Sequence[int | None]) -> Key:
@@ -279,67 +325,6 @@ def text_of_row(row: Row) -> RolloutText:
     """Return the texts of a parsed record."""
     tokens = _count(row.num_tokens)
     return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed)
-
-
-def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None) -> Batch:
-    """Return the batch for some rows of a table.
-
-    Args:
-        batch: An Arrow record batch.
-        known: Meanings of the columns.
-        file: Report on the file, which receives notices about unusable values.
-        step: Step of the file, which is used if the table has no step column. None: unknown.
-    """
-    size, lines = batch.num_rows, file.numbered + np.arange(batch.num_rows)
-
-    @cache
-    def column(path: str | None) -> Column | None:
-        found = None if path is None else entered(batch, path)
-        return None if found is None else column_in(found)
-
-    def numbers(path: str | None, what: str) -> Values:
-        found = column(path)
-        return np.full(size, nan) if found is None else found.usable(what, lines, file)
-
-    def reward(path: str, rows: Rows) -> Column | None:
-        found = column(path)
-        return found if found is None or isinstance(rows, slice) else found.take(rows)
-
-    def weight(name: str, rows: Rows) -> Values | None:
-        given = (entered(batch, f"{each}.{name}") for each in WEIGHTS)
-        found = next((each for each in given if each is not None and is_numeric(each.type)), None)
-        return None if found is None else column_in(found).values[rows]
-
-    def columns() -> dict[str, np.ndarray]:
-        steps = _steps(batch, known.step, numbers(known.step, "step"), step)
-        ids, prompts = table_keys(batch, known, file, checked=file.format == "columns")
-        rollouts = np.full(size, NO_KEY)
-        turns = np.zeros(size, np.int64)
-        if file.turns and known.rollout is not None:
-            found = entered(batch, known.rollout)
-            rollouts = rollouts if found is None else group_keys(found)
-            turns = _whole(numbers(known.turn, "turn"))
-        return {
-            "steps": steps,
-            **_grouped(steps, ids, prompts, rollouts, turns, file),
-            "total": numbers(known.total, "total"),
-            "advantages": numbers(known.advantage, "advantage"),
-            "num_tokens": numbers(known.num_tokens, "num_tokens"),
-            "cut": _cut(batch, known.finish_reason),
-            "trained": _trained(batch),
-        }
-
-    groups = None if known.group is None else entered(batch, known.group)
-    return Batch(
-        lines=lines,
-        columns=columns,
-        has_group=np.full(size, groups is not None),
-        has_prompt=np.full(size, known.prompt is not None),
-        file=file,
-        reward=reward,
-        weight=weight,
-        turns=entered(batch, "turns") if file.format == "gdpo" else None,
-    )
 
 
 def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
@@ -505,23 +490,6 @@ def _as_whole(column: Any) -> Any:
         return pc.cast(known, pa.int64())
     except pa.ArrowInvalid:
         return known
-
-
-def _cut(batch: Any, path: str | None) -> Values:
-    column = None if path is None else entered(batch, path)
-    if column is None:
-        return np.full(batch.num_rows, nan)
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
-    codes = pc.fill_null(encoded.indices, len(reasons)).to_numpy(zero_copy_only=False)
-    return np.array([*reasons, nan])[codes]
-
-
-def _trained(batch: Any) -> Bool[np.ndarray, " row"]:
-    column = batch.column("trained") if "trained" in batch.schema.names else None
-    if column is None or not pa.types.is_boolean(column.type):
-        return np.ones(batch.num_rows, np.bool_)
-    return pc.fill_null(column, True).to_numpy(zero_copy_only=False)
 
 
 def entered(batch: Any, path: str) -> Any:

@@ -81,6 +81,7 @@ class Layout:
         return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)
 
 
+NOTHING_KNOWN = Layout()
 GDPO = Layout(
     "step", "group_id", "prompt", "completion", "advantage", "num_tokens", "finish_reason"
 )

@@ -248,7 +248,8 @@ def _table_of(
     columns = {name: column.take(rows) for name, column in scored.items()}
     if rewards is not None:
         paths, how = rewards.of(batch, rows)
-        columns = {name: batch.reward(path, rows) for name, path in paths.items()}
+        whole = {name: batch.column(path) for name, path in paths.items()}
+        columns = {name: None if c is None else c.take(rows) for name, c in whole.items()}
         ranges = rewards.ranges
     file.found_rewards(columns, how, scalar=rewards is not None and rewards.scalar)
     _report_groups(batch, rows, file)
@@ -261,8 +262,8 @@ def _table_of(
         values, weights = _as_in_total(guess, columns, values, of_step["total"])
         _report_total(guess, values, weights, of_step["total"], lines, file)
     if rewards is not None:
-        whole = (values, of_step["num_tokens"])
-        turns = turns_of(batch, paths, rows=rows, whole=whole, file=file)
+        totals = (values, of_step["num_tokens"])
+        turns = turns_of(batch, paths, rows=rows, whole=totals, file=file)
     return RolloutTable(
         run=found.run,
         format=file.format,
@@ -394,7 +395,7 @@ def _report_weights(
 
 def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
     """Report rollouts that have no group, or that are grouped differently from the others."""
-    grouped, prompted = batch.has_group[rows], batch.has_prompt[rows]
+    grouped, prompted = batch.has("group", rows), batch.has("prompt", rows)
     line = int(batch.lines[rows][0])
     bare = int(np.sum(~grouped & ~prompted))
     if 0 < bare < len(grouped):

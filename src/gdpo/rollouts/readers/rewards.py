@@ -171,7 +171,7 @@ class RecordRewards:
         The rewards are the requested rewards, else all fields in which a number has occurred in
         these or earlier rollouts, else the scalar reward. Calls must follow the order of the file.
         """
-        part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
+        part = batch.part(rows)
         lines = batch.lines[rows].tolist()
         names, how = self._names(part, lines)
         numbers = list(self._file.numbers)

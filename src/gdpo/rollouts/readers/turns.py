@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gdpo._shapes import Bool, Float, Int
-from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, inside
+from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, entered, inside
 from gdpo.rollouts.readers.infer import NO_KEY, Values
 from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns
 from gdpo.rollouts.readers.report import FileReport
@@ -38,15 +38,18 @@ def turns_of(
         file: Report on the file, which receives notices about unusable values.
     """
     lines = batch.lines[rows]
-    if batch.turns is not None:
-        column = batch.turns if isinstance(rows, slice) else batch.turns.take(pa.array(rows))
+    column = None
+    if batch.table is not None and file.format == "gdpo":
+        column = entered(batch.table, "turns")
+    if column is not None:
+        column = column if isinstance(rows, slice) else column.take(pa.array(rows))
         found = _of_table(column, rewards, lines, file)
         if found is not None:
             _check_totals(found, tuple(rewards), whole[0], lines, file)
         return found
     if not batch.rows:
         return None
-    part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
+    part = batch.part(rows)
     turns = [row.turns for row in part]
     if turns.count(None) == len(turns):
         return None
