@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,13 +28,12 @@ from gdpo.rollouts.readers.formats import (
     Format,
     ReaderOptions,
     format_of,
-    format_of_records,
-    layout_of,
     recognized,
 )
 from gdpo.rollouts.readers.infer import (
     LOOKED_AT,
     NAME_LISTS,
+    NOTHING_KNOWN,
     WEIGHTS,
     Kind,
     Layout,
@@ -44,7 +42,7 @@ from gdpo.rollouts.readers.infer import (
     layout,
     listed,
 )
-from gdpo.rollouts.readers.metrics import Evidence, evidence, flattened
+from gdpo.rollouts.readers.metrics import evidence, flattened
 from gdpo.rollouts.readers.records import (
     Record,
     Row,
@@ -53,6 +51,7 @@ from gdpo.rollouts.readers.records import (
     numbers_by_path,
     one_per_rollout,
     plain,
+    rows_by,
 )
 from gdpo.rollouts.readers.report import FileReport, ReadReport
 from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
@@ -118,33 +117,86 @@ def open_file(
     """
     if found.kind in ("jsonl", "pt"):
         source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)
-        record = next(source, None)
-        if record is None:
-            return None
-        fields = kinds_in(record[1])
-        if recognized(found.kind, fields, record[1]) is None:
-            _refuse_metrics(asked, evidence(kinds_in(flattened(record[1]))))
-        numbers = numbers_by_path(record[1], but=frozenset()).items()
-        _offer(file, (path for path, value in numbers if is_number(value)), fields)
-        form, file.format_from = format_of_records(found.kind, asked, record[1])
-        _begin(file, form)
-        return _of_records(found, asked, file, form, chain([record], source), texts=texts)
-    if found.kind in ("csv", "table"):
-        blocks = csv_batches(file) if found.kind == "csv" else wandb_table(file)
-        first = next(blocks, None)
+        first = next(source, None)
         if first is None:
             return None
-        schema = numeric(first)
-        form = _table_format(found, asked, file, schema)
-        known = layout_of(form.name, asked, _fields_of(schema))
-        rewards = None
-        if not texts:
-            some = partial(_first_blocks, first[:LOOKED_AT], file)
-            rewards = TableRewards(asked, file, known, schema, some)
-            known = rewards.known
-        texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
-        return _of_tables(found, file, known, rewards, chain([first], blocks), texts_of)
-    return _of_parquet(found, asked, file, texts=texts)
+        fields, paths = kinds_in(first[1]), numbers_by_path(first[1], but=frozenset())
+        numbers = [path for path, value in paths.items() if is_number(value)]
+        form = _format_of(found, asked, file, fields, numbers, first[1], paths)
+        return _of_records(found, asked, file, form, chain([first], source), texts=texts)
+    if found.kind == "parquet":
+        return _of_parquet(found, asked, file, texts=texts)
+    blocks = csv_batches(file) if found.kind == "csv" else wandb_table(file)
+    first = next(blocks, None)
+    if first is None:
+        return None
+    schema = numeric(first)
+    form, known = _format_of_table(found, asked, file, schema)
+    rewards = None
+    if not texts:
+        some = partial(_first_blocks, first[:LOOKED_AT], file)
+        rewards = TableRewards(asked, file, known, schema, some)
+        known = rewards.known
+    texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
+    return _of_tables(found, file, known, rewards, chain([first], blocks), texts_of)
+
+
+def _format_of(
+    found: RolloutFile,
+    asked: ReaderOptions,
+    file: FileReport,
+    fields: Mapping[str, Kind],
+    numbers: Sequence[str],
+    record: Record | None = None,
+    paths: Iterable[str] | None = None,
+) -> Format:
+    """Return the format of a file, and record it and the numeric fields in the report.
+
+    `paths` are the fields that may be numbers in later records. Default: `numbers`.
+
+    Raises:
+        DataError: If the format is unknown, or the rows are or may be metrics, and the caller did
+            not say otherwise.
+    """
+    if recognized(found.kind, fields, record) is None:
+        told = evidence(fields if record is None else kinds_in(flattened(record)))
+        if told.sentence and asked.format is None and asked.columns is None:
+            raise DataError(told.sentence)
+    offered = file.report.fields
+    offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
+    if is_like_rollouts(fields):
+        file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
+        file.step = layout(None, fields).step
+    paths = numbers if paths is None else paths
+    form, file.format_from = format_of(found.kind, asked, fields, paths, record)
+    if record is not None and form.rows is None:
+        known = layout(asked.columns, fields)
+        form = replace(form, rows=rows_by(known), known=known)
+        file.turns = None not in (known.rollout, known.turn)
+    file.format = form.name
+    file.report.files.append(file)
+    return form
+
+
+def _format_of_table(
+    found: RolloutFile, asked: ReaderOptions, file: FileReport, schema: Any
+) -> tuple[Format, Layout]:
+    """Return the format of a table, and the meanings of its columns.
+
+    Raises:
+        DataError: If two columns have the same name, or as `_format_of` and `layout`.
+    """
+    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
+    if repeated:
+        raise DataError(f"several columns are called {listed(repeated)}: rename them")
+    fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
+    numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
+    form = _format_of(found, asked, file, fields, numbers)
+    if form.rows is not None:
+        return form, form.known or NOTHING_KNOWN
+    known = form.known or layout(asked.columns, fields)
+    file.turns = form.name == "columns" and None not in (known.rollout, known.turn)
+    return form, known
 
 
 def _of_parquet(
@@ -153,69 +205,55 @@ def _of_parquet(
     """Open a parquet file, whose columns may be the fields of records."""
     parquet = open_parquet(found.path, None)
     schema, size = parquet.schema_arrow, parquet.metadata.num_rows
-    form = _table_format(found, asked, file, schema)
+    form, known = _format_of_table(found, asked, file, schema)
     if form.rows is not None:
         file.expected = size
         records = _records_of(found, asked, form, texts=texts)
         return _of_records(found, asked, file, form, records, texts=texts)
     file.count(size)
-    known = layout_of(form.name, asked, _fields_of(schema))
     if texts:
-        return _texts_of_parquet(found, asked, file, known, schema)
+        names, texts_of = schema.names, texts_of_table
+        if asked.rescore is None:
+            paths = {known.prompt, known.completion} - {None}
+            names = sorted({str(path).partition(".")[0] for path in paths})
+            texts_of = few_texts_of_table
+        batches = parts(open_parquet(found.path, None), _TEXTS, names)
+        return _of_tables(found, file, known, None, batches, texts_of)
 
-    def first_rows(paths: Sequence[str]) -> Iterator[Any]:
-        left = LOOKED_AT
-        for path in (found.path, *(each.path for each in file.siblings)):
-            with suppress(*UNREADABLE):  # which is reported when the file is read
-                batch = _first_rows(path, paths, known.prompt, left)
-                if batch is not None:
-                    yield batch
-                    left -= batch.num_rows
-            if left <= 0:
-                return
-
-    rewards = TableRewards(asked, file, known, schema, first_rows)
-    known = _needed(rewards)
-    file.turns = _has_turns(known, form)
+    rewards = TableRewards(
+        asked, file, known, schema, partial(_first_rows, found.path, file, known)
+    )
+    known = rewards.known
+    if known.group is not None and known.step is not None and not rewards.split:
+        known = replace(known, prompt=None)  # the group ids do not need it
     # Equal prompts are stored once in a dictionary, so each prompt is read once.
     prompt = known.prompt if known.group is None or form.name == "columns" else None
     has_turns = form.name == "gdpo" and "turns" in schema.names
-    paths = {*rewards.paths.values(), prompt, *NAME_LISTS, *({"turns"} if has_turns else ())}
-    names = _columns_to_read(known, paths, schema, turns=file.turns)
-    size = _CHUNK if has_turns else _BATCH
-    return _of_tables(
-        found, file, known, rewards, parts(open_parquet(found.path, prompt), size, names)
-    )
+    paths = {*rewards.paths.values(), prompt, *NAME_LISTS, *WEIGHTS, "trained"}
+    paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
+    paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
+    paths |= {known.rollout, known.turn} if file.turns else set()
+    names = [n for path in paths if path is not None and (n := _column_of(path, schema))]
+    batches = parts(open_parquet(found.path, prompt), _CHUNK if has_turns else _BATCH, names)
+    return _of_tables(found, file, known, rewards, batches)
 
 
-def _texts_of_parquet(
-    found: RolloutFile, asked: ReaderOptions, file: FileReport, known: Layout, schema: Any
-) -> OpenFile:
-    """Open a parquet file for its texts alone."""
-    names, texts_of = schema.names, texts_of_table
-    if asked.rescore is None:
-        texts_at = (known.prompt, known.completion)
-        names = sorted({path.partition(".")[0] for path in texts_at if path is not None})
-        texts_of = few_texts_of_table
-    batches = parts(open_parquet(found.path, None), _TEXTS, names)
-    return _of_tables(found, file, known, None, batches, texts_of)
-
-
-def _columns_to_read(
-    known: Layout, more: set[str | None], schema: Any, *, turns: bool
-) -> list[str]:
-    """Return the columns of a table that are needed besides the texts."""
-    paths = {*more, known.step, known.group, known.total, known.advantage, known.num_tokens}
-    paths |= {known.finish_reason, "trained", *WEIGHTS}
-    paths |= {known.rollout, known.turn} if turns else set()
-    return [name for path in paths if path is not None and (name := _column_of(path, schema))]
-
-
-def _needed(rewards: TableRewards) -> Layout:
-    """Return the meanings of the columns, without the prompt if the group ids do not need it."""
-    known = rewards.known
-    restarts = known.step is None or rewards.split
-    return known if known.group is None or restarts else replace(known, prompt=None)
+def _first_rows(
+    first: Path, file: FileReport, known: Layout, paths: Sequence[str]
+) -> Iterator[Any]:
+    """Yield the columns of some paths for the first rows of the parquet files of a run."""
+    left = LOOKED_AT
+    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
+    for path in (first, *(each.path for each in file.siblings)):
+        with suppress(*UNREADABLE):  # which is reported when the file is read
+            parquet = open_parquet(path, known.prompt)
+            names = [name for name in parquet.schema_arrow.names if name in wanted]
+            batch = next(parts(parquet, left, names), None)
+            if batch is not None:
+                yield batch
+                left -= batch.num_rows
+        if left <= 0:
+            return
 
 
 def _column_of(path: str, schema: Any) -> str:
@@ -226,14 +264,6 @@ def _column_of(path: str, schema: Any) -> str:
     if above not in schema.names:
         return ""
     return path if kind_of_type(schema.field(above).type) == "object" else above
-
-
-def _first_rows(path: Path, paths: Sequence[str], prompt: str | None, most: int) -> Any:
-    """Return the columns of some paths for the first rows of a parquet file, or None if empty."""
-    parquet = open_parquet(path, prompt)
-    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
-    names = [name for name in parquet.schema_arrow.names if name in wanted]
-    return next(parts(parquet, most, names), None)
 
 
 def _first_blocks(first: Any, file: FileReport, _paths: Sequence[str]) -> Iterator[Any]:
@@ -250,58 +280,6 @@ def _first_blocks(first: Any, file: FileReport, _paths: Sequence[str]) -> Iterat
                 left -= block.num_rows
 
 
-def _has_turns(known: Layout | None, form: Format) -> bool:
-    """Return whether the rows of a file may be turns, because it has ids of rollouts and turns."""
-    if known is None or form.name != "columns":
-        return False
-    return known.rollout is not None and known.turn is not None
-
-
-def _table_format(
-    found: RolloutFile, asked: ReaderOptions, file: FileReport, schema: Any
-) -> Format:
-    fields = _fields_of(schema)
-    if recognized(found.kind, fields, None) is None:
-        _refuse_metrics(asked, evidence(fields))
-    numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
-    _offer(file, numbers, fields)
-    form, file.format_from = format_of(found.kind, asked, fields, numbers)
-    _begin(file, form)
-    return form
-
-
-def _refuse_metrics(asked: ReaderOptions, found: Evidence) -> None:
-    """Raise a DataError if the rows are or may be metrics, and the caller did not say otherwise."""
-    if found.sentence and asked.format is None and asked.columns is None:
-        raise DataError(found.sentence)
-
-
-def _begin(file: FileReport, form: Format) -> None:
-    file.format = form.name
-    file.report.files.append(file)
-
-
-def _fields_of(schema: Any) -> dict[str, Kind]:
-    """Return the top-level columns and their kinds.
-
-    Raises:
-        DataError: If two columns have the same name.
-    """
-    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
-    if repeated:
-        raise DataError(f"several columns are called {listed(repeated)}: rename them")
-    return {column.name: kind_of_type(column.type) for column in schema}
-
-
-def _offer(file: FileReport, numbers: Iterable[str], fields: Mapping[str, Kind]) -> None:
-    """Record the numeric fields of the file for the message that is shown if no reward is found."""
-    offered = file.report.fields
-    offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
-    if is_like_rollouts(fields):
-        file.numbers = file.shape = tuple(islice(numbers, MOST_OFFERED))
-        file.step = layout(None, fields).step
-
-
 def _of_tables(
     found: RolloutFile,
     file: FileReport,
@@ -311,7 +289,6 @@ def _of_tables(
     texts_of: Callable[[Any, Layout], Sequence[RolloutText]] = texts_of_table,
 ) -> OpenFile:
     """Return an `OpenFile` for Arrow batches, which reads the texts if `rewards` is None."""
-    file.turns = file.format == "columns" and None not in (known.rollout, known.turn)
 
     def read() -> Batches:
         for batch in batches:
@@ -351,7 +328,6 @@ def _of_records(
         if texts
         else RecordRewards(asked, file, form.known, partial(_later_rows, file, asked, form))
     )
-    file.turns = _has_turns(form.known, form)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
     def read() -> Batches:

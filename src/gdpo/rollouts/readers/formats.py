@@ -11,13 +11,11 @@ from gdpo.rollouts.readers.columns import Rescore
 from gdpo.rollouts.readers.infer import (
     GDPO,
     TRL,
-    Kind,
     Layout,
     are_metrics,
     is_container,
     is_named_reward,
     kinds_in,
-    layout,
     listed,
     looks_rewarded,
 )
@@ -57,8 +55,7 @@ class Format:
     wordless: bool = False
     """Whether the files contain no texts, so that they cannot be rescored."""
     known: Layout | None = None
-    """Meanings of the fields from which the rewards are inferred. None if the format defines the
-    rewards."""
+    """Meanings of the fields. None for a format of records that defines the rewards."""
 
 
 def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
@@ -66,7 +63,7 @@ def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
 
 
 FORMATS = (
-    _format("gdpo", "parquet", "step group_id sample_id rewards weights advantage"),
+    _format("gdpo", "parquet", "step group_id sample_id rewards weights advantage", known=GDPO),
     _format(
         "art",
         "parquet",
@@ -87,8 +84,8 @@ FORMATS = (
         ),
         texts=("prompt", "completion", "answer"),
     ),
-    _format("trl", "parquet", "step prompt completion advantage"),
-    _format("trl", "table", "step prompt completion advantage"),
+    _format("trl", "parquet", "step prompt completion advantage", known=TRL),
+    _format("trl", "table", "step prompt completion advantage", known=TRL),
     _format("verifiers", "jsonl", "task traces", rows=records.episodes),
     _format("verifiers", "jsonl", "task nodes rewards", rows=records.episodes),
     _format(
@@ -192,7 +189,7 @@ def format_of(
         record: First record, if the file contains records. Default: None.
 
     Raises:
-        DataError: If the format is unknown.
+        DataError: If the format is unknown, or rescoring is requested for a format without texts.
         ConfigError: If `asked` requests a format that does not exist.
     """
     if asked.format is not None:
@@ -202,45 +199,27 @@ def format_of(
                 f"format {asked.format} is not stored in {kind} files: correct the format name "
                 "(format)"
             )
-        return form, "as given"
-    form = recognized(kind, fields, record) if asked.columns is None else None
-    if form is not None:
-        return form, f"detected from the fields {', '.join(sorted(form.fields))}"
-    if asked.columns is None and are_metrics(fields, numbers := list(numbers)):
-        raise DataError("the rows are metrics of whole steps, not rollouts")
-    by_columns = asked.columns is not None or asked.rewards is not None
-    if by_columns or looks_rewarded(fields, numbers):
-        form = named("columns", kind, fields)
-        assert form is not None
-        return form, "read by column names"
-    raise DataError(
-        f"unknown format, with the fields {listed(fields)}: specify the format (format), the "
-        "meaning of the columns (columns) or the rewards (rewards)"
-    )
-
-
-def format_of_records(kind: str, asked: ReaderOptions, record: Record) -> tuple[Format, str]:
-    """Return the format of a file of records, and how the format was determined.
-
-    Raises:
-        DataError: If the format is unknown (see `format_of`), or if rescoring is requested for a
-            format whose files contain no texts.
-    """
-    fields = kinds_in(record)
-    numbers = records.numbers_by_path(record, but=frozenset())
-    form, how = format_of(kind, asked, fields, numbers, record)
+        how = "as given"
+    elif asked.columns is None and (form := recognized(kind, fields, record)) is not None:
+        how = f"detected from the fields {', '.join(sorted(form.fields))}"
+    else:
+        form, how = _by_names(asked, fields, numbers), "read by column names"
     if form.wordless and asked.rescore is not None:
         raise DataError(
             f"{form.name} files contain no texts that could be rescored: remove --rescore to "
             "read the rewards in the files"
         )
-    if form.rows is None:
-        known = layout(asked.columns, fields)
-        form = Format(form.name, "", form.fields, records.rows_by(known), known=known)
     return form, how
 
 
-def layout_of(form: str, asked: ReaderOptions, fields: Mapping[str, Kind]) -> Layout:
-    """Return the meanings of the columns in a file of this format."""
-    known = {"gdpo": GDPO, "trl": TRL}.get(form)
-    return known or layout(asked.columns, fields)
+def _by_names(asked: ReaderOptions, fields: Collection[str], numbers: Iterable[str]) -> Format:
+    """Return the format of a file whose rewards are found by the names of its fields."""
+    if asked.columns is None and are_metrics(fields, numbers := list(numbers)):
+        raise DataError("the rows are metrics of whole steps, not rollouts")
+    by_columns = asked.columns is not None or asked.rewards is not None
+    if by_columns or looks_rewarded(fields, numbers):
+        return FORMATS[-1]
+    raise DataError(
+        f"unknown format, with the fields {listed(fields)}: specify the format (format), the "
+        "meaning of the columns (columns) or the rewards (rewards)"
+    )
