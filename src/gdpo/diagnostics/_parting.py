@@ -178,7 +178,7 @@ class _Windows:
 
     @staticmethod
     def of(blocks: Sequence[Block], names: tuple[str, ...]) -> "_Windows":
-        tables = [with_rewards(block.sums, names).table for block in blocks]
+        tables = [np.stack(with_rewards(block.sums, names).sums) for block in blocks]
         up_to = np.cumsum([np.zeros_like(tables[0]), *tables], axis=0)
         steps = np.cumsum([0, *(block.steps for block in blocks)])
         squares = [[block.squares.get(name, 0.0) for name in names] for block in blocks]

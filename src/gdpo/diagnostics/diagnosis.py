@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gdpo._naming import did_you_mean
 from gdpo._text import capitalized, one_line
-from gdpo.diagnostics._batch import Scored
+from gdpo.diagnostics._measures import Scored
 from gdpo.diagnostics.influence import Influence
 from gdpo.errors import ConfigError
 

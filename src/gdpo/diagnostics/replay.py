@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.diagnostics._batch import Batch, Scored
+from gdpo.diagnostics._measures import Batch, Scored
 from gdpo.diagnostics.diagnosis import Remedy
 from gdpo.diagnostics.influence import Influence, pooled, replayed_influence
 

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._batch import Scored
 from gdpo.diagnostics._effect import (
     CONSTANT,
     EFFECT,
@@ -32,6 +31,7 @@ from gdpo.diagnostics._effect import (
 )
 from gdpo.diagnostics._findings import in_order
 from gdpo.diagnostics._looks import LEAST_GROUPS, Looks, Size
+from gdpo.diagnostics._measures import Scored
 from gdpo.diagnostics._parting import Block, Course
 from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics.diagnosis import (
@@ -44,7 +44,7 @@ from gdpo.diagnostics.diagnosis import (
     RewardDiagnosis,
     Severity,
 )
-from gdpo.diagnostics.influence import Influence, Window, pooled
+from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 from gdpo.diagnostics.replay import remedies
 
 LASTING = 5
@@ -531,7 +531,7 @@ def _plain(step: Influence | None) -> dict[str, Any] | None:
     return {
         "names": list(step.names),
         "groups": step.groups,
-        "table": step.table.tolist(),
+        "table": np.stack(step.sums).tolist(),
         "products": step.products.tolist(),
         "sampled": step.sampled,
         "alone": None if step.alone is None else step.alone.tolist(),
@@ -547,7 +547,7 @@ def _influence(plain: Mapping[str, Any]) -> Influence:
     return Influence(
         names=tuple(plain["names"]),
         groups=plain["groups"],
-        table=np.array(plain["table"], np.float64),
+        sums=Sums(*np.array(plain["table"], np.float64)),
         products=np.array(plain["products"], np.float64),
         sampled=plain["sampled"],
         alone=None if alone is None else np.array(alone, np.float64),
