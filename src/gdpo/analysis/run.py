@@ -155,9 +155,7 @@ class RunAnalysis:
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
         """Return one value of a reward at every step, or NaN where the value is unknown.
 
-        Args:
-            name: Name of the reward.
-            what: One of `OVER_TIME`, `OVER_WINDOW`, or `with_length`.
+        `what` is one of `OVER_TIME`, `OVER_WINDOW`, or `with_length`.
         """
         if what in OVER_WINDOW:
             self._follow()

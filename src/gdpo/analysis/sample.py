@@ -63,12 +63,7 @@ class SampledGroup:
 
 
 class Sample:
-    """Collects groups from steps that are spread over the runs.
-
-    Args:
-        per_step: Maximum number of groups per step, at least 2. The maximum is lowered if there are
-            many steps. Default: 2.
-    """
+    """Collects groups from steps that are spread over the runs, at least two from each step."""
 
     def __init__(self, per_step: int = 2) -> None:
         self._kept: list[tuple[int, int, SampledGroup]] = []

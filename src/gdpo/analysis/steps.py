@@ -80,11 +80,6 @@ class Batch:
 def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
     """Return the arrays of one step, or None if it has no rewards or no trained rollouts.
 
-    Args:
-        table: Rollouts of one step.
-        weights: Weights, keyed by reward name. Default: the recorded weights, or 1 if there are
-            none.
-
     Raises:
         DataError: If group sizes differ so much that the arrays would be mostly padding.
     """
@@ -161,12 +156,8 @@ def analyze_step(
 ) -> StepAnalysis:
     """Return the diagnosis of one step.
 
-    Args:
-        batch: Rollouts of the step.
-        estimator: See `analyze_steps`.
-        recorded_by: Estimator that computed the recorded advantages. None: unknown.
-        low: See `analyze_steps`.
-        high: See `analyze_steps`.
+    `recorded_by` is the estimator that computed the recorded advantages. None: unknown. The other
+    arguments are those of `analyze_steps`.
     """
     used, recorded = batch.table, batch.advantages is not None
     bounds = _known(used, low, 0), _known(used, high, 1)

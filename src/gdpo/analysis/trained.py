@@ -69,16 +69,8 @@ def analyze_trained(
     """Diagnose the recorded steps of runs, and compare the estimators of all runs on these steps.
 
     The recorded weights are used. If a run has more than 200 steps, only 200 steps are analyzed,
-    evenly spaced from the first step to the last.
-
-    Args:
-        runs: The runs to analyze.
-        estimators: Estimators, keyed by display name. The first estimator is the baseline.
-        low: Lowest possible value of each reward, keyed by name. Default: as declared in the
-            record.
-        high: Highest possible value of each reward, keyed by name. Default: as declared in the
-            record.
-        problems: Reasons why estimators cannot be called, keyed by estimator name. Default: none.
+    evenly spaced from the first step to the last. The first estimator is the baseline. `problems`
+    maps the names of estimators to the reasons why they cannot be called.
 
     Raises:
         DataError: If a file is not a rollout record.

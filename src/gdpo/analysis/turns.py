@@ -68,15 +68,6 @@ def diagnose_step(
 
     If the advantages of some turn are not recorded, the advantage of a rollout counts for all its
     turns: the recorded advantage, or the one that the estimator computes from the totals.
-
-    Args:
-        turns: Turns of the step.
-        weights: Weights of the rewards.
-        names: Names of the rewards.
-        totals: Rewards of the rollouts.
-        recorded: Recorded advantages of the rollouts, or None if some are missing.
-        estimator: Estimator of the advantages. None: unknown, if there are recorded ones.
-        bounds: Lowest and highest possible values of the rewards, keyed by name.
     """
     if not np.any(turns.turns):
         return None

@@ -171,12 +171,7 @@ _BY_KIND = {
 
 
 def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
-    """Return what a run calls for.
-
-    Args:
-        run: The analysis of the run.
-        unchecked: The checks that could not run (see `unchecked_of`).
-    """
+    """Return what a run calls for, given the checks that could not run."""
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
     learned = run.learned()
     base = Verdict(

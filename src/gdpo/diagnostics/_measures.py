@@ -182,10 +182,8 @@ def of_advantages(
 ) -> dict[str, Any]:
     """Return numbers of the advantages, by their names in `Diagnosis`.
 
-    Args:
-        advantages: Advantages of the batch.
-        sum_first: Advantages that GRPO gives.
-        applies: Whether a rollout has a reward.
+    `sum_first` are the advantages that GRPO gives, and `applies` tells whether a rollout has a
+    reward.
     """
     live = np.any(advantages != 0, axis=SAMPLES)
     numbers: dict[str, Any] = {
@@ -215,18 +213,12 @@ def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
 
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
-    The sums are over the groups in which both rewards vary. `stages.correlation` sums over the
-    whole batch instead, so a group in which one of the two is constant counts as uncorrelated. The
-    batch-wide sum is right for influence, but it hides the relation between the two rewards.
-
-    Args:
-        z: Rewards standardized within each group.
-        std: Standard deviation of each reward in each group.
-
-    Returns:
-        The correlation and the degrees of freedom. The correlation is NaN if the two rewards never
-        vary in the same group. The degrees of freedom are the square root in the denominator: z has
-        variance 1 in each group, so the squares of a group sum to the number of samples minus one.
+    The sums are over the groups in which both rewards vary, and the correlation is NaN without any.
+    `stages.correlation` sums over the whole batch instead, so a group in which one of the two is
+    constant counts as uncorrelated. The batch-wide sum is right for influence, but it hides the
+    relation between the two rewards. The degrees of freedom are the square root in the denominator:
+    z has variance 1 in each group, so the squares of a group sum to the number of samples minus
+    one.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])

@@ -71,12 +71,7 @@ class Course:
         self._size = 1
 
     def add(self, step: Influence, number: int) -> None:
-        """Add the next step.
-
-        Args:
-            step: Sums of the step.
-            number: Number of the step.
-        """
+        """Add the next step, with its number."""
         if not self.blocks and np.all(step.sums.weight != 0):
             return
         squares = step.sums.mean**2 / np.maximum(step.sums.applies, 1)

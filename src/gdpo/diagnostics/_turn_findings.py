@@ -14,12 +14,7 @@ _ROUNDING = 1e-9
 
 
 def turn_findings(sums: TurnSums, thresholds: Thresholds) -> tuple[Finding, ...]:
-    """Return the findings about turns, worst first.
-
-    Args:
-        sums: Sums over one batch or over several steps.
-        thresholds: Thresholds of the findings.
-    """
+    """Return the findings about turns, worst first."""
     paid = list(_paid_per_turn(sums, thresholds))
     named = {name for finding in paid for name in finding.rewards}
     counts = [found for found in _turn_count(sums, thresholds) if found.rewards[0] not in named]

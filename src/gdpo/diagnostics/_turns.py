@@ -127,14 +127,8 @@ def to_go(
 ) -> ToGo:
     """Return what each rollout earns from each turn on, in the precision of the rewards.
 
-    Args:
-        rewards: Raw rewards. If a reward is NaN at a turn that a rollout took, the reward is left
-            out for the whole rollout.
-        taken: Whether the rollout took the turn.
-        absent: Whether the reward does not apply to the prompt.
-
-    Returns:
-        The sums. NaN where the turn was not taken or the reward is left out.
+    If a reward is NaN at a turn that a rollout took, it is left out for the whole rollout, as where
+    it is `absent` for the prompt. The result is NaN there, and where the turn was not taken.
     """
     there = taken[..., None]
     lacking = np.any(there & np.isnan(rewards), axis=_TURNS, keepdims=True)
@@ -154,16 +148,9 @@ def turn_sums(
     names: Sequence[str],
     influences: Sequence[Influence | None],
 ) -> TurnSums:
-    """Return the sums of one step.
+    """Return the sums of one step, given the result of `to_go` and the influence at each turn.
 
-    Args:
-        rewards: Raw rewards.
-        earned: Result of `to_go`.
-        advantages: Advantages of the turns. Values beyond the last turn of a rollout are ignored.
-        counts: Number of turns of each rollout. 0: padding.
-        weights: Weights of each prompt, or one row for all prompts, without NaN.
-        names: One name per reward.
-        influences: Influence sums of each turn that was diagnosed.
+    `counts` is the number of turns of each rollout. The weights are without NaN.
     """
     taken, known = np.arange(earned.shape[_TURNS]) < counts[..., None], ~np.isnan(earned)
     paid = np.where(known, rewards, 0.0) * weights[:, None, None, :]

@@ -198,14 +198,8 @@ def influence_of(
 ) -> Influence:
     """Return the influence sums of one step.
 
-    Args:
-        advantages: Advantages of the training step, `[prompt, sample]`.
-        z: Rewards standardized within their group. NaN means that the reward does not apply.
-        std: Standard deviation of each reward in each group; 0 or NaN where the reward does not
-            vary.
-        weights: Weights of each prompt, or one row for all prompts.
-        names: One name per reward.
-        values: The rewards themselves, each in its unit. NaN as in `z`.
+    The standardized rewards `z` are NaN where a reward does not apply. `std` is their standard
+    deviation in each group, 0 or NaN where a reward does not vary. `values` are the raw rewards.
     """
     by_group = group_sums(advantages, z, std, weights, values)
     with np.errstate(all="ignore"):

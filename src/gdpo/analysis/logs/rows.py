@@ -115,12 +115,7 @@ class Doubtful:
 def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
     """Return the logs in a file of rows, none if the rows are rollouts, or why that is unclear.
 
-    Args:
-        path: The file.
-        forced: Whether the user said that the file contains metrics.
-
-    Raises:
-        DataError: If the file is console output in UTF-16. OSError: If it cannot be opened.
+    `forced`: the user said that the file contains metrics.
     """
     kind = kind_of(path)
     logs = _Logs(path, kind)
