@@ -465,8 +465,7 @@ _BOTTOM = 0.05
 
 def _place(reward: _Reward, known: Range) -> float | None:
     """Return where the mean is in the range, where 1 is the end that the weight asks for."""
-    place = known.place(reward.mean)
-    return place if place is None or reward.weight > 0 else 1 - place
+    return known.place(reward.mean, reward.weight)
 
 
 def _constant(

@@ -201,10 +201,13 @@ class Range(NamedTuple):
     declared: bool = True
     """Whether the range is declared. False: it is the range of the values in the run so far."""
 
-    def place(self, value: float) -> float | None:
-        """Return where a value is in the range, where 0 is the bottom and 1 is the top."""
+    def place(self, value: float, weight: float | int) -> float | None:
+        """Return where a value is in the range, where 1 is the end that the weight asks for."""
         width = self.high - self.low
-        return (value - self.low) / width if width > 0 else None
+        if not width > 0:
+            return None
+        place = (value - self.low) / width
+        return place if weight > 0 else 1 - place
 
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
