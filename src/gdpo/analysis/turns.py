@@ -99,7 +99,7 @@ def turns_overall(sums: TurnSums) -> list[TurnOverall]:
             rollouts=int(count),
             alive=float(count / sums.rollouts),
             groups=0 if influence is None else influence.groups,
-            rewards=tuple(_at_turn(sums, turn, name) for name in sums.names),
+            rewards=tuple(_at_turn(sums, turn, name) for name in sums.rewards),
         )
         for turn, (count, influence) in enumerate(zip(sums.alive, sums.influences, strict=True))
     ]
@@ -117,5 +117,5 @@ def _at_turn(sums: TurnSums, turn: int, name: str) -> RewardAtTurn:
 
 def with_turns(sums: TurnSums) -> list[WithTurns]:
     """Return how each reward is related to the number of turns."""
-    pairs = [(name, sums.with_turns_of(name)) for name in sums.names]
+    pairs = [(name, each.with_turns) for name, each in sums.rewards.items()]
     return [WithTurns(name, each.correlation, each.margin) for name, each in pairs]

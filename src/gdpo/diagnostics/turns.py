@@ -11,8 +11,15 @@ import numpy as np
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
 from gdpo.diagnostics._thresholds import Thresholds
-from gdpo.diagnostics._turn_findings import turn_findings
-from gdpo.diagnostics._turns import ByTurn, ToGo, TurnSums, pooled_turns, to_go, turn_sums
+from gdpo.diagnostics._turns import (
+    ByTurn,
+    ToGo,
+    TurnSums,
+    pooled_turns,
+    to_go,
+    turn_findings,
+    turn_sums,
+)
 from gdpo.diagnostics.diagnosis import (
     LINES,
     Diagnosis,
@@ -71,7 +78,7 @@ class TurnsDiagnosis:
 
     def summary(self) -> str:
         """Return text for a terminal: a table with a row for each turn, and the findings."""
-        pairs = [(f"{name}: zero-variance", "influence share") for name in self.sums.names]
+        pairs = [(f"{name}: zero-variance", "influence share") for name in self.sums.rewards]
         rows = [("turn", "alive", "groups", *(cell for pair in pairs for cell in pair))]
         rows += [self._cells(each) for each in self.turns]
         lines = aligned(rows)
@@ -83,7 +90,7 @@ class TurnsDiagnosis:
     def _cells(self, each: TurnDiagnosis) -> tuple[str, ...]:
         head = (str(each.turn), percent(each.alive))
         if each.diagnosis is None:
-            return (*head, "0", *("–" for _ in self.sums.names for _ in range(2)))
+            return (*head, "0", *("–" for _ in self.sums.rewards for _ in range(2)))
         cells: list[str] = []
         for reward in each.diagnosis.rewards:
             constant, share = reward.zero_variance_groups, reward.influence_share
