@@ -1,6 +1,5 @@
 """Defines the thresholds of all findings."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +97,7 @@ class Thresholds:
     """Minimum influence share of a reward at the first turn for the same two findings. The
     advantages hardly depend on a reward with a smaller share."""
 
-    def effect(self, weight_share: Any) -> Mapping[Kind, Any]:
+    def effect(self, weight_share: Any) -> dict[Kind, Any]:
         """Return the influence share below which a reward has each kind of finding, worst first."""
         return {
             Kind.REVERSED: -self.reversed,

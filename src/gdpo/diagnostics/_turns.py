@@ -166,7 +166,9 @@ def turn_sums(
         groups=int(np.sum(np.any(taken, axis=(1, 2)))),
         alive=np.sum(taken[:, :, : len(influences)], axis=(0, 1)),
         influences=tuple(influences),
-        rewards={n: Payments(*row, p) for n, row, p in zip(names, rows, pairs, strict=True)},
+        rewards={
+            n: Payments(*row, with_turns=p) for n, row, p in zip(names, rows, pairs, strict=True)
+        },
         advantages=of_advantages,
     )
 
