@@ -95,9 +95,7 @@ class SetPoint(NamedTuple):
     requested: float
     """The requested influence share, from 0 to 1."""
     weight: float
-    """The weight in force."""
     status: str
-    """One of `STATUSES`."""
     related: str = ""
     """Name of the reward whose correlation makes the share not attainable. Empty: no such one."""
     correlation: float = nan
@@ -116,7 +114,6 @@ class _Batch(NamedTuple):
     """Standardized rewards, 0 where a reward is missing or does not vary."""
     groups: int
     live: Vector
-    """Number of groups in which each reward varies."""
     rollouts: int
     """Number of rollouts to which a reward with a requested share applies."""
 
@@ -164,7 +161,7 @@ class SetPoints:
 
     def check(self, weights: Any) -> None:
         """Refuse weights that contradict the request, and weights per prompt."""
-        given = [float(w) for w in weights] if _dimensions(weights) == 1 else []
+        given = [float(w) for w in weights] if np.ndim(weights) == 1 else []
         if len(given) != len(self._names):
             raise ConfigError(
                 "influence needs one weight per reward for the whole batch: remove the weights per "
@@ -393,10 +390,6 @@ def _toward(weights: Vector, target: Vector) -> Vector:
     with np.errstate(all="ignore"):
         part = np.min(np.where(change != 0, limit / np.abs(change), inf), initial=1.0)
     return target.copy() if part >= 1 else weights + part * change
-
-
-def _dimensions(weights: Any) -> int:
-    return weights.ndim if hasattr(weights, "ndim") else np.ndim(weights)
 
 
 def _read(request: Any, names: Sequence[str]) -> dict[str, float]:

@@ -150,17 +150,23 @@ def finish(
     return namespace(rewards).asarray(values, dtype=dtype)
 
 
-def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
-    """Raise a DataError with the reward and the rollout if a reward is infinite. NaN is allowed."""
+def check_finite(rewards: Any, names: Sequence[str] | None = None) -> None:
+    """Raise a DataError with the reward and the rollout if a reward is infinite. NaN is allowed.
+
+    The axes are `[prompt, sample, reward]` or `[prompt, sample, turn, reward]`.
+    """
     xp = namespace(rewards)
     infinite = xp.isinf(rewards)
     if not bool(xp.any(infinite)):
         return
-    prompt, sample, reward = (int(index[0]) for index in xp.nonzero(infinite))
-    name = f"reward {reward}" if names is None else f"reward {names[reward]!r}"
+    place = tuple(int(index[0]) for index in xp.nonzero(infinite))
+    name = place[-1] if names is None else repr(names[place[-1]])
+    where = zip(("prompt", "sample", "turn"), place[:-1], strict=False)
+    of_rollout = " to the rollout" if len(place) > 3 else ""
     raise DataError(
-        f"{name} is {float(rewards[prompt, sample, reward])} at prompt {prompt}, sample {sample}. "
-        f"Return a finite number, or NaN where the reward does not apply"
+        f"reward {name} is {float(rewards[place])} at "
+        f"{', '.join(f'{axis} {index}' for axis, index in where)}. Return a finite number, or NaN "
+        f"where the reward does not apply{of_rollout}"
     )
 
 

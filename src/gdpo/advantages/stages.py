@@ -339,7 +339,6 @@ class _Counted(NamedTuple):
     present: Any
     """Mask of the available values. None: all are available."""
     total: Callable[[Any], Any]
-    """Sums values over the axes."""
     count: Any
     """Number of available values, at least 1."""
     degrees: Any

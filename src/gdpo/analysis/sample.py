@@ -43,15 +43,12 @@ class SampledGroup:
     format: str
     step: int
     place: int
-    """Index of the group within the step."""
     samples: tuple[int, ...]
-    """Indices of the samples within the group."""
     size: int
     """Number of rollouts in the group."""
     names: tuple[str, ...]
     file: Path
     rows: tuple[int, ...]
-    """Rows of the rollouts in the file, for `read_texts`."""
     rewards: Float[np.ndarray, "sample reward"]
     advantages: Mapping[str, Float[np.ndarray, " sample"]]
     """Advantages, keyed by estimator. NaN if the estimator could not be called."""

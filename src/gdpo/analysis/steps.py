@@ -29,7 +29,6 @@ class StepAnalysis:
     run: str
     step: int
     rollouts: int
-    """Number of rollouts that were trained on."""
     diagnosis: Diagnosis
     recorded: bool
     """Whether the advantages are recorded. False if an estimator computed the advantages."""
@@ -42,11 +41,9 @@ class StepAnalysis:
     cut: float
     """Share of completions that were truncated at the token limit."""
     num_tokens: float
-    """Mean number of tokens in a completion."""
     with_length: tuple[float, ...]
     """Correlation of each reward with the number of tokens, both centered within groups."""
     turns: TurnsDiagnosis | None = None
-    """The diagnosis of each turn, or None if the files contain no turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,6 @@ class Batch:
     placed: Int[np.ndarray, "prompt sample"]
     """Row of each rollout in the table, or -1 for padding."""
     turns: TurnArrays | None = None
-    """The turns of the rollouts, or None if the files contain no turns."""
 
     @property
     def there(self) -> Bool[np.ndarray, "prompt sample"]:
@@ -179,8 +175,8 @@ def analyze_step(
         recorded=recorded,
         weights_from=batch.weights_from,
         left_out=batch.left_out,
-        cut=_mean(used.cut),
-        num_tokens=_mean(used.num_tokens),
+        cut=known_mean(used.cut),
+        num_tokens=known_mean(used.num_tokens),
         with_length=tuple(_with_length(batch).tolist()),
         turns=None
         if batch.turns is None
@@ -215,7 +211,8 @@ def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:
     return {name: bound for name, bound in bounds.items() if name in table.names}
 
 
-def _mean(values: Float[np.ndarray, " rollout"]) -> float:
+def known_mean(values: Float[np.ndarray, " value"]) -> float:
+    """Return the mean of the values that are not NaN, or NaN."""
     known = values[~np.isnan(values)]
     return float(np.mean(known)) if len(known) else nan
 

@@ -25,7 +25,6 @@ class RewardAtTurn:
     """Share of these groups in which all rollouts earn the same from the turn on."""
     influence_share: float
     influence_margin: float
-    """Half-width of the 95 % confidence interval of `influence_share`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,7 @@ class TurnOverall:
     """Stores the results for one turn over all steps."""
 
     turn: int
-    """Number of the turn, counted from 1."""
     rollouts: int
-    """Number of rollouts that took the turn."""
     alive: float
     """Share of the rollouts with turns that took the turn."""
     groups: int
@@ -49,9 +46,7 @@ class WithTurns:
 
     name: str
     correlation: float
-    """Correlation of the total of the reward with the number of turns, within groups."""
     margin: float
-    """Half-width of the 95 % confidence interval of `correlation`."""
 
 
 def diagnose_step(

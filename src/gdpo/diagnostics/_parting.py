@@ -45,7 +45,6 @@ class Block:
     """Stores the sums over some consecutive steps."""
 
     first: int
-    """Number of the first step."""
     steps: int
     sums: Influence
     squares: Mapping[str, float]
@@ -140,7 +139,6 @@ class _Change(NamedTuple):
 
     size: Any
     error: Any
-    """Standard error of `size`."""
 
     @property
     def errors(self) -> Any:

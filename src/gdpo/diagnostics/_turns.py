@@ -81,13 +81,11 @@ class Payments(NamedTuple):
 
     rollouts: float
     turns: float
-    """Number of turns taken."""
     paid: float
     """Number of turns with a positive value."""
     earlier: float
     """Number of turns before the last one of a rollout with a value other than 0."""
     total: float
-    """Sum of the totals."""
     lowest: float
     """Lowest total. Infinite if the reward never applies."""
     highest: float

@@ -93,13 +93,10 @@ class Remedy:
 
     estimator: str
     factor: int = 1
-    """Factor of the reward's weight."""
     share: float = nan
-    """Influence share of the reward."""
     margin: float = nan
     """Half-width of the 95 % interval of `share`. NaN: unknown."""
     groups: int = 0
-    """Number of groups on which the setting was replayed."""
 
     @property
     def lowest(self) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
+from gdpo.advantages.arrays import check_finite
 from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics._turns import (
     ByTurn,
@@ -164,7 +165,7 @@ def diagnose_turns(
     r = r if r.dtype.kind == "f" else r.astype(np.float64)
     taken = np.arange(r.shape[2]) < counts[..., None]
     r = np.where(taken[..., None], r, r.dtype.type(0))
-    _check_finite(r, names)
+    check_finite(r, names)
     w = weights_of(names, weights)
     by_prompt = np.asarray(w, np.float64).reshape(-1, len(names))
     earned = to_go(r, taken, np.isnan(by_prompt))
@@ -265,17 +266,6 @@ def _counts(turns: TurnCounts, rewards: Any) -> Int[np.ndarray, "prompt sample"]
     if not np.any(counts):
         raise DataError("turns are all 0, so there is nothing to diagnose: pass at least one turn")
     return counts.astype(np.int64)
-
-
-def _check_finite(rewards: Any, names: Sequence[str]) -> None:
-    infinite = np.argwhere(np.isinf(rewards))
-    if len(infinite):
-        prompt, sample, turn, reward = infinite[0].tolist()
-        raise DataError(
-            f"reward {names[reward]!r} is {rewards[prompt, sample, turn, reward]} at prompt "
-            f"{prompt}, sample {sample}, turn {turn}. Return a finite number, or NaN where the "
-            "reward does not apply to the rollout"
-        )
 
 
 class TurnWindow:

@@ -38,7 +38,6 @@ class LoggedRun:
     batch: Mapping[str, Series]
     """`zero_advantage_groups` and `warnings`, if they were logged."""
     copies: tuple[Log, ...] = field(default=())
-    """Other logs with the same numbers."""
 
 
 def logged_runs(logs: Sequence[Log], names: Sequence[str] | None = None) -> list[LoggedRun]:

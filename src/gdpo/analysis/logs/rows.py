@@ -59,11 +59,8 @@ class Log:
     """Stores the metrics of one run, as one source recorded them."""
 
     path: Path
-    """The file, or the folder of the event files."""
     source: str
-    """One of `SOURCES`."""
     run: str = ""
-    """Name of the run, for a file with several runs."""
     rows: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
     """Values by key, for each step."""
     problem: str = ""

@@ -53,7 +53,6 @@ class RewardTrend:
     """Half-width of the 95 % confidence interval of `change`. Infinite or NaN with too few
     steps."""
     std: float
-    """Standard deviation, averaged over the logged steps."""
     last_std: float
     """Standard deviation, averaged over the last tenth of the logged steps."""
     std_share: float
