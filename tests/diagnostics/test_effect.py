@@ -271,7 +271,8 @@ def test_what_was_used_is_not_proposed_and_the_weight_is_raised_for_a_known_esti
     assert tried == {("per_reward_batch_std", False), ("gdpo", True)}
     known = diagnose(batch(std=0.1), None, NAMES, estimator="grpo").scored
     unknown = replace(known, estimator="of_a_user")
-    assert ("grpo", True) in {(r.estimator, r.factor > 1) for r in remedies([unknown], "k", 0.25)}
+    for steps in ([unknown], [replace(known, estimator="mo_grpo"), known]):
+        assert ("grpo", True) in {(r.estimator, r.factor > 1) for r in remedies(steps, "k", 0.25)}
 
 
 def test_a_setting_helps_if_it_gives_enough_or_twice_as_much_and_its_interval_shows_more():
@@ -389,6 +390,17 @@ def test_the_factors_count_the_size_of_a_share_that_is_negative():
     factors = prod(ignored.evidence[f"factor_{cause.value}"] for cause in Cause)
     evidence = ignored.evidence
     assert factors == pytest.approx(evidence["influence_share"] / evidence["weight_share"])
+
+
+def test_a_watched_reward_that_is_pushed_changes_no_finding_about_the_others():
+    rewards = batch(std=0.1)
+    pushed = np.concatenate([rewards, -rewards.sum(axis=-1, keepdims=True)], axis=-1)
+    found = diagnose(pushed, [1, 1, 0], [*NAMES, "watched"], estimator="grpo")
+    assert found.rewards[2].influence_share < -0.3
+    (finding,) = [each for each in found.findings if each.kind in EFFECT]
+    alone = effect(rewards)
+    assert (finding.kind, finding.rewards, finding.causes) == (alone.kind, ("k",), alone.causes)
+    assert finding.evidence == pytest.approx(alone.evidence)
 
 
 def test_a_single_reward_may_be_reversed():

@@ -161,7 +161,8 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
         return {}
     wanted = influence.weight_shares
     found: dict[str, Kind] = {}
-    shares, among = influence.shares, influence.sums.live >= thresholds.least_varying
+    shares, trained = influence.shares, influence.sums.weight != 0
+    among = trained & (influence.sums.live >= thresholds.least_varying)
     for kind, below in reversed(thresholds.effect(wanted).items()):
         limit = np.broadcast_to(below, wanted.shape)
         if not np.any(among & (shares < limit)):
