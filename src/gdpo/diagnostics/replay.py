@@ -55,7 +55,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     used = {step.estimator for step in steps}
     others = [Remedy(estimator) for estimator in TRIED if {estimator} != used]
     found = [_tried(steps, batches, name, other) for other in others]
-    base = steps[0].estimator if used <= set(_WEIGHTED) else "grpo"
+    base = steps[0].estimator if len(used) == 1 and used <= set(_WEIGHTED) else "grpo"
     for factor in FACTORS:
         raised = _tried(steps, batches, name, Remedy(str(base), factor))
         if raised.share >= wanted:
