@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,17 +84,15 @@ _TEXT_BYTES = 2**27
 _ODD = (TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
 """Errors that a format raises for a record whose fields have unexpected types."""
 
-Batches = Iterator[tuple[Batch, Sequence[RolloutText]]]
-"""Batches, each with its texts if texts are needed."""
-
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
     """Stores the batches of a file whose format is known."""
 
     rewards: RecordRewards | TableRewards | None
-    """Determines the rewards of each batch. None if the rewards are recomputed from the texts."""
-    batches: Batches
+    """Determines the rewards of each batch. None if texts are read instead of rewards."""
+    batches: Iterator[tuple[Batch, Sequence[RolloutText]]]
+    """Batches, each with its texts if texts are read."""
 
 
 def open_file(
@@ -107,7 +104,7 @@ def open_file(
         found: The file.
         asked: Options that the caller passed.
         file: Report on the file, which receives notices.
-        texts: Whether to read prompts and completions too.
+        texts: Whether to read texts instead of rewards.
 
     Returns:
         The opened file, or None if no row in the file can be read.
@@ -118,28 +115,32 @@ def open_file(
     """
     if found.kind in ("jsonl", "pt"):
         source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)
-        first = next(source, None)
-        if first is None:
+        if (record := next(source, None)) is None:
             return None
-        fields, paths = kinds_in(first[1]), numbers_by_path(first[1], but=frozenset())
+        fields, paths = kinds_in(record[1]), numbers_by_path(record[1], but=frozenset())
         numbers = [path for path, value in paths.items() if is_number(value)]
-        form = _format_of(found, asked, file, fields, numbers, first[1], paths)
-        return _of_records(found, asked, file, form, chain([first], source), texts=texts)
+        form = _format_of(found, asked, file, fields, numbers, record[1], paths)
+        return _of_records(found, asked, file, form, chain([record], source), texts=texts)
     if found.kind == "parquet":
-        return _of_parquet(found, asked, file, texts=texts)
+        parquet = open_parquet(found.path, None)
+        form = _format_of_table(found, asked, file, parquet.schema_arrow)
+        if form.rows is None:
+            file.count(parquet.metadata.num_rows)
+            return _of_parquet(found, asked, file, form.known, parquet.schema_arrow, texts=texts)
+        file.expected = parquet.metadata.num_rows
+        records = _records_of(found, asked, form, texts=texts)
+        return _of_records(found, asked, file, form, records, texts=texts)
     blocks = csv_batches(file) if found.kind == "csv" else wandb_table(file)
-    first = next(blocks, None)
-    if first is None:
+    if (first := next(blocks, None)) is None:
         return None
     schema = numeric(first)
-    form, known = _format_of_table(found, asked, file, schema)
+    known = _format_of_table(found, asked, file, schema).known
     rewards = None
     if not texts:
-        some = partial(_first_blocks, first[:LOOKED_AT], file)
+        some = partial(_first_batches, found, file, known, first[:LOOKED_AT])
         rewards = TableRewards(asked, file, known, schema, some)
         known = rewards.known
-    texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
-    return _of_tables(found, file, known, rewards, chain([first], blocks), texts_of)
+    return _of_tables(found, asked, file, known, rewards, chain([first], blocks))
 
 
 def _format_of(
@@ -170,9 +171,9 @@ def _format_of(
         file.step = layout(None, fields).step
     paths = numbers if paths is None else paths
     form, file.format_from = format_of(found.kind, asked, fields, paths, record)
-    if record is not None and form.rows is None:
+    if form.rows is None and (record is not None or form.known is NOTHING_KNOWN):
         known = layout(asked.columns, fields)
-        form = replace(form, rows=rows_by(known), known=known)
+        form = replace(form, rows=None if record is None else rows_by(known), known=known)
         file.turns = None not in (known.rollout, known.turn)
     file.format = form.name
     file.report.files.append(file)
@@ -181,8 +182,8 @@ def _format_of(
 
 def _format_of_table(
     found: RolloutFile, asked: ReaderOptions, file: FileReport, schema: Any
-) -> tuple[Format, Layout]:
-    """Return the format of a table, and the meanings of its columns.
+) -> Format:
+    """Return the format of a table.
 
     Raises:
         DataError: If two columns have the same name, or as `_format_of` and `layout`.
@@ -192,106 +193,88 @@ def _format_of_table(
         raise DataError(f"several columns are called {listed(repeated)}: rename them")
     fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
-    form = _format_of(found, asked, file, fields, numbers)
-    if form.rows is not None:
-        return form, form.known or NOTHING_KNOWN
-    known = form.known or layout(asked.columns, fields)
-    file.turns = form.name == "columns" and None not in (known.rollout, known.turn)
-    return form, known
+    return _format_of(found, asked, file, fields, numbers)
 
 
 def _of_parquet(
-    found: RolloutFile, asked: ReaderOptions, file: FileReport, *, texts: bool
+    found: RolloutFile,
+    asked: ReaderOptions,
+    file: FileReport,
+    known: Layout,
+    schema: Any,
+    *,
+    texts: bool,
 ) -> OpenFile:
-    """Open a parquet file, whose columns may be the fields of records."""
-    parquet = open_parquet(found.path, None)
-    schema, size = parquet.schema_arrow, parquet.metadata.num_rows
-    form, known = _format_of_table(found, asked, file, schema)
-    if form.rows is not None:
-        file.expected = size
-        records = _records_of(found, asked, form, texts=texts)
-        return _of_records(found, asked, file, form, records, texts=texts)
-    file.count(size)
+    """Open a parquet file, of which only the columns that are needed are read."""
     if texts:
-        names, texts_of = schema.names, texts_of_table
+        names = schema.names
         if asked.rescore is None:
             paths = {known.prompt, known.completion} - {None}
             names = sorted({str(path).partition(".")[0] for path in paths})
-            texts_of = few_texts_of_table
         batches = parts(open_parquet(found.path, None), _TEXTS, names)
-        return _of_tables(found, file, known, None, batches, texts_of)
+        return _of_tables(found, asked, file, known, None, batches)
 
-    rewards = TableRewards(
-        asked, file, known, schema, partial(_first_rows, found.path, file, known)
-    )
+    some = partial(_first_batches, found, file, known, None)
+    rewards = TableRewards(asked, file, known, schema, some)
     known = rewards.known
     if known.group is not None and known.step is not None and not rewards.split:
         known = replace(known, prompt=None)  # the group ids do not need it
     # Equal prompts are stored once in a dictionary, so each prompt is read once.
-    prompt = known.prompt if known.group is None or form.name == "columns" else None
-    has_turns = form.name == "gdpo" and "turns" in schema.names
-    paths = {*rewards.paths.values(), prompt, *NAME_LISTS, *WEIGHTS, "trained"}
+    prompt = known.prompt if known.group is None or file.format == "columns" else None
+    has_turns = file.format == "gdpo" and "turns" in schema.names
+    paths = {*rewards.found.paths.values(), prompt, *NAME_LISTS, *WEIGHTS, "trained"}
     paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
     paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
     paths |= {known.rollout, known.turn} if file.turns else set()
     names = [n for path in paths if path is not None and (n := _column_of(path, schema))]
     batches = parts(open_parquet(found.path, prompt), _CHUNK if has_turns else _BATCH, names)
-    return _of_tables(found, file, known, rewards, batches)
-
-
-def _first_rows(
-    first: Path, file: FileReport, known: Layout, paths: Sequence[str]
-) -> Iterator[Any]:
-    """Yield the columns of some paths for the first rows of the parquet files of a run."""
-    left = LOOKED_AT
-    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
-    for path in (first, *(each.path for each in file.siblings)):
-        with suppress(*UNREADABLE):  # which is reported when the file is read
-            parquet = open_parquet(path, known.prompt)
-            names = [name for name in parquet.schema_arrow.names if name in wanted]
-            batch = next(parts(parquet, left, names), None)
-            if batch is not None:
-                yield batch
-                left -= batch.num_rows
-        if left <= 0:
-            return
+    return _of_tables(found, asked, file, known, rewards, batches)
 
 
 def _column_of(path: str, schema: Any) -> str:
     """Return the column or the field of a struct to read for a path, or "" if there is none."""
-    if path in schema.names:
-        return path
     above = path.partition(".")[0]
-    if above not in schema.names:
-        return ""
+    if path in schema.names or above not in schema.names:
+        return path if path in schema.names else ""
     return path if kind_of_type(schema.field(above).type) == "object" else above
 
 
-def _first_blocks(first: Any, file: FileReport, _paths: Sequence[str]) -> Iterator[Any]:
-    """Yield the first rows of a CSV file or W&B table, and those of the later CSV files."""
-    yield first
-    left = LOOKED_AT - first.num_rows
-    for other in file.siblings:
-        if left <= 0 or other.kind != "csv":
-            return
+def _first_batches(
+    found: RolloutFile, file: FileReport, known: Layout, first: Any, paths: Sequence[str]
+) -> Iterator[Any]:
+    """Yield the columns of some paths for the first rows of a table and later files of its run.
+
+    `first` are the first rows of a file that is not parquet, with all columns.
+    """
+    left = LOOKED_AT
+    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
+    for each in (found, *file.siblings):
+        batch = first if each is found else None
         with suppress(*UNREADABLE):  # which is reported when the file is read
-            block = next(csv_batches(FileReport(other.path, ReadReport((other.path,)))), None)
-            if block is not None:
-                yield block[:left]
-                left -= block.num_rows
+            if each.kind == "parquet":
+                parquet = open_parquet(each.path, known.prompt)
+                names = [name for name in parquet.schema_arrow.names if name in wanted]
+                batch = next(parts(parquet, left, names), None)
+            elif each.kind == "csv" and each is not found:
+                batch = next(csv_batches(FileReport(each.path, ReadReport((each.path,)))), None)
+        if batch is not None:
+            yield batch[:left]
+            left -= batch.num_rows
+        if left <= 0:
+            return
 
 
 def _of_tables(
     found: RolloutFile,
+    asked: ReaderOptions,
     file: FileReport,
     known: Layout,
     rewards: TableRewards | None,
     batches: Iterator[Any],
-    texts_of: Callable[[Any, Layout], Sequence[RolloutText]] = texts_of_table,
 ) -> OpenFile:
-    """Return an `OpenFile` for Arrow batches, which reads the texts if `rewards` is None."""
+    texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
 
-    def read() -> Batches:
+    def read() -> Iterator[tuple[Batch, Sequence[RolloutText]]]:
         for batch in batches:
             texts = texts_of(batch, known) if rewards is None else ()
             lines = file.numbered + np.arange(batch.num_rows)
@@ -323,15 +306,13 @@ def _of_records(
     *,
     texts: bool,
 ) -> OpenFile:
-    """Return an `OpenFile` for records, which reads either texts or rewards."""
-    rewards = (
-        None
-        if texts
-        else RecordRewards(asked, file, form.known, partial(_later_rows, file, asked, form))
-    )
+    rewards = None
+    if not texts:
+        more = partial(_later_rows, file, asked, form)
+        rewards = RecordRewards(asked, file, form.known, more)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
-    def read() -> Batches:
+    def read() -> Iterator[tuple[Batch, Sequence[RolloutText]]]:
         for rows, lines in _some_at_a_time(rollouts, file, asked, rewards):
             given: Sequence[RolloutText] = ()
             if rewards is not None:

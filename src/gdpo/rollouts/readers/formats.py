@@ -10,6 +10,7 @@ from gdpo.rollouts.readers import records
 from gdpo.rollouts.readers.columns import Rescore
 from gdpo.rollouts.readers.infer import (
     GDPO,
+    NOTHING_KNOWN,
     TRL,
     Layout,
     are_metrics,
@@ -130,7 +131,7 @@ FORMATS = (
         lists=False,
     ),
     _format("slime", "pt", "rollout_id group_index reward", rows=records.slime),
-    Format("columns", "", frozenset()),
+    Format("columns", "", frozenset(), known=NOTHING_KNOWN),
 )
 """The known formats, in the order in which they are tried."""
 _SCALAR = frozenset({"open-instruct", "ms-swift-ray"})

@@ -31,7 +31,7 @@ from gdpo.rollouts.readers.files import (
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.infer import Inferred, Values
 from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, ReadReport
-from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
+from gdpo.rollouts.readers.rewards import RecordRewards, Rewards, TableRewards
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
 from gdpo.rollouts.readers.table import FOUND, RECORDED, RolloutTable, joined, places
 from gdpo.rollouts.readers.turns import (
@@ -244,17 +244,16 @@ def _table_of(
 ) -> RolloutTable:
     """Return the rollouts of a step as a table. Without `rewards`, they were scored again."""
     lines = batch.lines[rows]
-    weights, ranges, paths, how = None, {}, {}, RESCORED
-    columns = {name: column.take(rows) for name, column in scored.items()}
+    weights, turns, known = None, None, Rewards({}, RESCORED)
+    whole: Mapping[str, Column | None] = scored
     if rewards is not None:
-        paths, how = rewards.of(batch, rows)
-        whole = {name: batch.column(path) for name, path in paths.items()}
-        columns = {name: None if c is None else c.take(rows) for name, c in whole.items()}
-        ranges = rewards.ranges
-    file.found_rewards(columns, how, scalar=rewards is not None and rewards.scalar)
+        known = rewards.of(batch, rows)
+        whole = {name: batch.column(path) for name, path in known.paths.items()}
+    columns = {name: None if each is None else each.take(rows) for name, each in whole.items()}
+    file.found_rewards(columns, known.how, scalar=known.scalar)
     _report_groups(batch, rows, file)
     values = _values(columns, lines, file)
-    guess, turns = None if rewards is None else rewards.inferred, None
+    guess = known.inferred
     if rewards is not None:
         weights = _weights(batch, rows, values, columns, of_step["groups"], file)
     in_total = guess is not None and weights is None and bool(guess.weights)
@@ -263,7 +262,7 @@ def _table_of(
         _report_total(guess, values, weights, of_step["total"], lines, file)
     if rewards is not None:
         totals = (values, of_step["num_tokens"])
-        turns = turns_of(batch, paths, rows=rows, whole=totals, file=file)
+        turns = turns_of(batch, known.paths, rows=rows, whole=totals, file=file)
     return RolloutTable(
         run=found.run,
         format=file.format,
@@ -274,7 +273,7 @@ def _table_of(
         rewards=values,
         file=np.zeros(len(lines), np.int64),
         row=file.numbered + np.arange(len(batch))[rows],
-        ranges=ranges,
+        ranges=known.ranges,
         grouped_by=batch.grouped_by(rows),
         turns=turns,
         **of_step,

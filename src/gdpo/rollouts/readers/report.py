@@ -154,9 +154,17 @@ class FileReport:
         found = self.report.inferred.get((self.run, self.format))
         found = found or self.report.refused.get((self.run, self.format, self.shape))
         if found is not None:
-            self.guessed, self.left_out = True, found.left_out
-            self.refused, self.choices = found.refused, found.choices
+            self.remember(found)
         return found
+
+    def remember(self, found: Inferred) -> None:
+        """Record which rewards were inferred, for this file and for later files of the run."""
+        self.guessed, self.left_out = True, found.left_out
+        self.refused, self.choices = found.refused, found.choices
+        if found.refused:
+            self.report.refused[self.run, self.format, self.shape] = found
+        else:
+            self.report.inferred[self.run, self.format] = found
 
     def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool = False) -> None:
         """Add the rewards of some rollouts, and record how the rewards were determined."""
