@@ -36,20 +36,16 @@ _METRIC = re.compile(
 )
 
 
-_LOGGED = frozenset(
-    {
-        "loss",
-        "grad_norm",
-        "learning_rate",
-        "lr",
-        "epoch",
-        "train_loss",
-        "reward_std",
-        "kl",
-        "entropy",
-    }
-    | {"clip_ratio", "completion_length", "mean_length", "num_tokens", "_runtime", "_timestamp"}
-    | {"_step", "policy_loss", "frac_reward_zero_std", "step_time", "train_runtime"}
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_LOGGED = _set(
+    """
+    loss grad_norm learning_rate lr epoch train_loss reward_std kl entropy clip_ratio
+    completion_length mean_length num_tokens _runtime _timestamp _step policy_loss
+    frac_reward_zero_std step_time train_runtime
+    """
 )
 """Numbers that a trainer logs for a whole step."""
 
@@ -131,17 +127,9 @@ _TOKENS = (
 _TOTALS = (
     *("reward", "score", "total_reward", "total", "total_score", "reward_total", "score_total"),
     *("reward_sum", "sum_reward", "overall_reward", "final_reward", "combined_reward"),
-    *(
-        "reward_score",
-        "score_reward",
-        "weighted_reward",
-        "overall_score",
-        "final_score",
-        "overall",
-        "rewards",
-        "scores",
-    ),
-    *("return", "episode_return", "episode_reward", "r", "objective", "fitness", "utility"),
+    *("reward_score", "score_reward", "weighted_reward", "overall_score", "final_score"),
+    *("overall", "rewards", "scores", "return", "episode_return", "episode_reward", "r"),
+    *("objective", "fitness", "utility"),
 )
 _ROLLOUTS = (
     *("rollout_id", "trajectory_id", "traj_id", "episode_id", "sample_id", "completion_id"),
@@ -204,20 +192,18 @@ _REFERENCES = frozenset(
 )
 _GOLD = frozenset({"reference", "expected", "gold", "truth", "gts"})
 """Words in the names of what a dataset says about a right answer, such as its score."""
-_NEVER = frozenset(
-    {"lr", "kl", "temperature", "temp", "seed", "epoch", "epochs", "entropy", "loss", "perplexity"}
-    | {"logprob", "logprobs", "logp", "logps", "grad", "ppl", "ratio", "nll", "beta", "mask"}
-    | {"rank", "worker", "shard", "gpu", "node", "pid", "port", "host", "device", "replica"}
-    | {"idx", "index", "id", "ids", "uid", "uuid", "hash", "version", "row", "line", "position"}
-    | {"step", "steps", "turn", "turns", "attempt", "attempts", "retry", "retries", "trial", "try"}
-    | {"token", "tokens", "calls", "count", "counts", "num", "number", "total", "iteration"}
-    | {"latency", "duration", "elapsed", "seconds", "sec", "secs", "ms", "timestamp", "date"}
-    | {"memory", "mem", "cost", "price", "usage", "throughput", "tps", "timeout", "stale"}
-    | {"truncated", "overlong", "finished", "done", "aborted", "terminated", "cached", "trained"}
-    | {"pred", "preds", "prediction", "predicted", "predictions", "guess", "parsed", "extracted"}
-    | {"difficulty", "level", "grade", "tier", "split", "fold", "category", "cluster", "domain"}
-    | {"source", "case", "cases", "year", "age", "advantage", "advantages", "adv", "return"}
-    | {"weight", "weights", "flag", "staleness", "lag", "batch", "bucket", "eos", "clip", "hint"}
+_NEVER = _set(
+    """
+    lr kl temperature temp seed epoch epochs entropy loss perplexity logprob logprobs logp logps
+    grad ppl ratio nll beta mask rank worker shard gpu node pid port host device replica idx index
+    id ids uid uuid hash version row line position step steps turn turns attempt attempts retry
+    retries trial try token tokens calls count counts num number total iteration latency duration
+    elapsed seconds sec secs ms timestamp date memory mem cost price usage throughput tps timeout
+    stale truncated overlong finished done aborted terminated cached trained pred preds prediction
+    predicted predictions guess parsed extracted difficulty level grade tier split fold category
+    cluster domain source case cases year age advantage advantages adv return weight weights flag
+    staleness lag batch bucket eos clip hint
+    """
 )
 """A field is not inferred to be a reward from its name if it contains one of these words. The same
 list applies to all formats, except that TRL's logs and files name rewards after functions, such as
@@ -228,24 +214,24 @@ _NEVER_WHOLE = frozenset(
 )
 """Names of fields that are never inferred to be rewards, such as settings, references, and fields
 with other meanings."""
+_IDS = frozenset({"n", "id", "idx", "index", "step", "uid", "timestamp", "seed"})
+"""Numbers inside an object of rewards that are no rewards."""
 _NO_CHILDREN = frozenset({"info", "meta", "metadata", "extra", "extras", "debug", "details", "log"})
 """Objects inside an object of rewards that contain no rewards."""
-_VOCABULARY = frozenset(
-    {"acc", "accuracy", "accurate", "correct", "correctness", "format", "formatting"}
-    | {"style", "tests", "test", "passed", "pass", "bugs", "bug", "tool", "judge", "judged"}
-    | {"safety", "safe", "harmless", "harmlessness", "helpful", "helpfulness", "honesty", "honest"}
-    | {"quality", "relevance", "relevant", "coherence", "coherent", "fluency", "brevity", "brief"}
-    | {"concise", "conciseness", "repetition", "language", "consistency", "consistent"}
-    | {"reasoning", "citation", "citations", "structure", "xml", "json", "schema", "syntax"}
-    | {"compile", "compiles", "compiled", "lint", "coverage", "toxicity", "toxic", "factuality"}
-    | {"faithfulness", "faithful", "groundedness", "grounded", "politeness", "polite", "tone"}
-    | {"similarity", "bleu", "rouge", "f", "em", "match", "success", "solved", "win", "preference"}
-    | {"creativity", "diversity", "novelty", "efficiency", "execution", "verifier", "outcome"}
-    | {"penalty", "bonus", "reward", "rewards", "score", "scores", "completeness", "clarity"}
-    | {"readability", "readable", "following", "instruction", "instructions", "compliance"}
-    | {"usefulness", "truthfulness", "alignment", "sentiment", "grammar", "spelling", "steps"}
-    | {"validity", "valid", "robustness", "security", "process", "thinking", "planning", "plan"}
-) - {"steps"}
+_VOCABULARY = _set(
+    """
+    acc accuracy accurate correct correctness format formatting style tests test passed pass bugs
+    bug tool judge judged safety safe harmless harmlessness helpful helpfulness honesty honest
+    quality relevance relevant coherence coherent fluency brevity brief concise conciseness
+    repetition language consistency consistent reasoning citation citations structure xml json
+    schema syntax compile compiles compiled lint coverage toxicity toxic factuality faithfulness
+    faithful groundedness grounded politeness polite tone similarity bleu rouge f em match success
+    solved win preference creativity diversity novelty efficiency execution verifier outcome penalty
+    bonus reward rewards score scores completeness clarity readability readable following
+    instruction instructions compliance usefulness truthfulness alignment sentiment grammar spelling
+    validity valid robustness security process thinking planning plan
+    """
+)
 """Words in the names of rewards."""
 _EARNED = frozenset(
     {"acc", "accuracy", "accurate", "correct", "correctness", "format", "success", "solved"}
@@ -329,9 +315,8 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
 def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> str | None:
     """Return the field with the first known name of a meaning, or None.
 
-    For a meaning that needs numbers, numeric fields are preferred, then empty fields, then text. A
-    field of another type is used only if it has one of the most common names. In that case, its
-    values are reported as not numeric.
+    For a meaning that needs numbers, numeric fields are preferred, then empty fields, then text,
+    then fields of another type with one of the most common names, whose values are then reported.
     """
     spelt = _spelt(fields)
     free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
@@ -353,13 +338,8 @@ def _spelt(fields: Iterable[str]) -> dict[str, str]:
 def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     """Return whether a file may contain rollouts with rewards.
 
-    The file must have a field `reward` or `score`, or reward components together with a prompt or
-    group, or two numbers with usual names of rewards. A prompt or group is required because
-    training logs also contain numbers with the names of rewards.
-
-    Args:
-        fields: Names of the top-level fields.
-        numbers: Paths of the numeric fields.
+    It must have a field `reward` or `score`, or a prompt or group together with reward components
+    or two numbers with usual names of rewards. Training logs contain numbers with such names too.
     """
     spelt = _spelt(fields)
     if {"reward", "score"} & set(spelt):
@@ -376,11 +356,9 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
 def is_like_rollouts(fields: Collection[str]) -> bool:
     """Return whether a file without recognizable rewards may still contain rollouts."""
     spelt = _spelt(fields)
-    if are_metrics(fields, fields):
-        return False
-    return any(name in spelt for name in (*_PROMPTS, *_GROUPS, *_COMPLETIONS)) or any(
-        not _REWARD.isdisjoint(_words(name)) for name in fields
-    )
+    known = any(name in spelt for name in (*_PROMPTS, *_GROUPS, *_COMPLETIONS))
+    rewarded = any(not _REWARD.isdisjoint(_words(name)) for name in fields)
+    return (known or rewarded) and not are_metrics(fields, fields)
 
 
 Where: TypeAlias = Literal[
@@ -472,17 +450,18 @@ class Inferred:
 
     def name_of(self, path: str) -> str | None:
         """Return the name of the reward at a path, which may first occur in a later rollout."""
-        for name, known in self.names.items():
-            if known == path:
-                return name
-        if path in self.left_out or path == self.total or self.kind in ("total", "asked", "none"):
-            return None
+        known = next((name for name, known in self.names.items() if known == path), None)
+        if known is not None or path in self.left_out or path == self.total:
+            return known
         if self.kind == "object":
             return _name_in(path, self.prefix)
-        fits = {"named": is_named_reward, "other": _is_likely}.get(self.kind, _is_component)
-        if self.kind == "function":
-            return path if _is_function(path) else None
-        return path if not _is_total(path) and fits(path) else None
+        fits = {
+            "named": is_named_reward(path),
+            "other": _is_likely(path),
+            "every": not _is_never(path),
+            "function": not _is_never(path, lenient=True),
+        }.get(self.kind, False)
+        return path if fits and (self.kind == "function" or not _is_total(path)) else None
 
 
 def passed_over(left_out: Mapping[str, Reason]) -> str:
@@ -534,7 +513,11 @@ def infer(
     others = [p for p in rest if p not in parts and (_is_likely(p) or _is_earned_count(p))]
     for paths in (parts, others):
         named = sure and paths is parts
-        doubtful = [p for p in paths if _is_gold(p) or not (named or is_named_reward(p))]
+        doubtful = [
+            p
+            for p in paths
+            if not _GOLD.isdisjoint(_words(_leaf(p))) or not (named or is_named_reward(p))
+        ]
         out |= {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
         kept = [*totals, *(p for p in parts if p not in out and p not in paths)]
         free = [path for path in paths if path not in out]
@@ -603,8 +586,7 @@ def _totals(
 def _parts(rest: Sequence[str], kind: Where) -> tuple[Where, str, list[str]]:
     """Return the fields that are rewards by their names, and where they are."""
     if kind != "none":
-        fits = _is_function if kind == "function" else _is_component
-        return kind, "", [p for p in rest if fits(p)]
+        return kind, "", [p for p in rest if not _is_never(p, lenient=kind == "function")]
     prefix = _container(rest)
     named = [path for path in rest if is_named_reward(path)]
     if prefix and not (_is_measures(prefix) and any(not p.startswith(prefix) for p in named)):
@@ -631,7 +613,7 @@ def _ruled_out(path: str, sample: Sample) -> Reason | None:
     several = size > 1
     # A reward of two values is constant in a group by chance more often.
     enough = _ENOUGH_GROUPS * (4 if len(np.unique(low[several])) < 3 else 1)
-    enough = 1 if _is_reference(path) else enough
+    enough = enough if _REFERENCES.isdisjoint(_words(_leaf(path))) else 1
     same = bool(np.all(low[several] == high[several]))
     return "dataset" if same and np.sum(several) >= enough else None
 
@@ -644,10 +626,7 @@ def _copies(
     sure: bool,
     parts: bool,
 ) -> dict[str, Reason]:
-    """Return the fields that repeat another field in the same or in another unit.
-
-    Among fields that are named as rewards, only a raw or transformed form of the same name counts.
-    """
+    """Return the fields that repeat another one. Of rewards by name, only the forms of one do."""
     out: dict[str, Reason] = {}
     order = sorted(paths, key=lambda path: _order(path, totalled=bool(before)))
     for place, path in enumerate(order):
@@ -667,14 +646,12 @@ def _copies(
 
 
 def _order(path: str, *, totalled: bool) -> tuple[int, bool, bool]:
-    """Return a sort key that puts the form of a reward first that is kept of several forms.
+    """Return a sort key that puts first the form of a reward that is kept.
 
-    A plain name comes before a transformed form if the weights are found in a total.
+    It is the plain form if the weights are found in a total, or else a transformed form.
     """
-    form = _raw(path)
-    form = {0: 1, 1: 0, 2: 2}[form] if totalled else form
-    leaf = "_".join(_words(_leaf(path)))
-    return form, not is_named_reward(path), leaf in _ALIASES
+    form = {0: 1, 1: 0, 2: 2}[_raw(path)] if totalled else _raw(path)
+    return form, not is_named_reward(path), "_".join(_words(_leaf(path))) in _ALIASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -740,10 +717,7 @@ def _settled(found: _Candidates) -> Inferred:
 
 
 def _explained_by(found: _Candidates, total: str) -> Inferred | None:
-    """Return the rewards that explain a total, with their weights, or None if there are none.
-
-    The rewards by name are tried alone, then with other numbers, and last with lengths and times.
-    """
+    """Return the rewards that explain a total, with their weights, or None if there are none."""
     also = [path for path in found.totals if path != total and not _is_total(path)]
     pool = list[str]()
     known = {*found.parts, *found.others, *found.totals, *found.left_out}
@@ -1086,14 +1060,11 @@ def is_named_reward(path: str) -> bool:
     if len(ordered) > 1 and ordered[-1] in _FUNCTION and not words & {"tp", "fp", "tn"}:
         words = {*ordered[:-1], "reward"}
     rest = words - _REWARD
+    if rest & _WEIGHTS or any(map(_is_time, rest)):
+        return False
     if words & (_REWARD - _REWARD_ONLY) and ordered[-1] not in _STATISTICS:
-        return not rest & _WEIGHTS and not any(map(_is_time, rest))
-    return (
-        rest != words
-        and not rest <= _STATISTICS | _TOTAL
-        and not rest & _WEIGHTS
-        and not any(map(_is_time, rest))
-    )
+        return True
+    return rest != words and not rest <= _STATISTICS | _TOTAL
 
 
 def unlikelihood(path: str) -> int:
@@ -1105,8 +1076,7 @@ def unlikelihood(path: str) -> int:
 
 def is_named_as_reward(path: str) -> bool:
     """Return whether the name of a text field suggests a reward, or all rewards."""
-    prefix = _prefix(path)
-    if prefix is not None:
+    if (prefix := _prefix(path)) is not None:
         return _name_in(path, prefix) is not None and not _is_measures(prefix)
     return is_named_reward(path) or is_all_rewards(path)
 
@@ -1187,13 +1157,13 @@ def _name_in(path: str, prefix: str) -> str | None:
     name = path[len(prefix) :]
     above, dot, last = name.rpartition(".")
     name = above if dot and above and last in _VALUES else name
-    first, *inner = _segments(name)
+    first, *inner = re.split(r"[./]", name)
     if _is_measures(prefix):
         return None if inner or _is_never(first) else name
     if inner and (not _NO_CHILDREN.isdisjoint((first, *inner)) or _is_monitor(inner[-1])):
         return None
     mixed = not _MIXED.isdisjoint(_words(_leaf(prefix[:-1])))
-    return None if _is_id(first) or (mixed and _is_monitor(first)) else name
+    return None if first.lower() in _IDS or (mixed and _is_monitor(first)) else name
 
 
 def _is_monitor(name: str) -> bool:
@@ -1201,35 +1171,18 @@ def _is_monitor(name: str) -> bool:
     return _is_never(name) and name.lower() not in _LENGTHS
 
 
-def _is_id(name: str) -> bool:
-    return name.lower() in {"n", "id", "idx", "index", "step", "uid", "timestamp", "seed"}
-
-
 def _described(paths: Sequence[str]) -> list[str]:
     """Return the paths. For an object that describes one reward, keep only the value field."""
-    described = {p.rpartition(".")[0] for p in paths if p.rpartition(".")[2] in _VALUES}
+    parts = {path: path.rpartition(".") for path in paths}
+    described = {above for above, _, name in parts.values() if name in _VALUES}
     described = {above for above in described if not is_container(_leaf(above))}
-    return [
-        path
-        for path in paths
-        if path.rpartition(".")[0] not in described or path.rpartition(".")[2] in _VALUES
-    ]
+    return [p for p, (above, _, name) in parts.items() if above not in described or name in _VALUES]
 
 
 def _names_reward(path: str) -> bool:
     """Return whether a name says `reward` or `score`, or that of a reward function."""
     words = _words(_leaf(path))
     return not _REWARD_ONLY.isdisjoint(words) or (bool(words) and words[-1] in _FUNCTION)
-
-
-def _is_component(path: str) -> bool:
-    """Return whether the name does not rule out a reward."""
-    return not _is_never(path)
-
-
-def _is_function(path: str) -> bool:
-    """Return whether a reward function may have this name, such as `length` or `is_text`."""
-    return not _is_never(path, lenient=True)
 
 
 def _is_likely(path: str) -> bool:
@@ -1239,14 +1192,6 @@ def _is_likely(path: str) -> bool:
 
 def _is_vocabulary(path: str) -> bool:
     return not _VOCABULARY.isdisjoint(_words(_leaf(path)))
-
-
-def _is_gold(path: str) -> bool:
-    return not _GOLD.isdisjoint(_words(_leaf(path)))
-
-
-def _is_reference(path: str) -> bool:
-    return not _REFERENCES.isdisjoint(_words(_leaf(path)))
 
 
 def _is_never(path: str, *, lenient: bool = False) -> bool:
@@ -1312,12 +1257,8 @@ def _is_total(path: str) -> bool:
     return bool(words & _TOTAL) and words <= _TOTAL | _REWARD
 
 
-def _segments(path: str) -> list[str]:
-    return re.split(r"[./]", path)
-
-
 def _leaf(path: str) -> str:
-    return _segments(path)[-1]
+    return re.split(r"[./]", path)[-1]
 
 
 def _words(name: str) -> list[str]:
@@ -1352,15 +1293,8 @@ def grouping(
 
     If most ids have several prompts, as when ids restart in every batch, id and prompt together
     form a group. If most prompts are then alone, the prompts contain text of a single rollout, such
-    as a path, and the ids are used.
-
-    Args:
-        steps: Step of each row.
-        ids: Key of the group id of each row, or `NO_KEY`.
-        prompts: Key of the prompt of each row, or `NO_KEY`.
-        rollouts: Key of the rollout of each row, if the rows are turns, or `NO_KEY`.
-        turns: Number of the turn of each row.
-        split: Whether earlier rows of the run have shown that id and prompt form a group together.
+    as a path, and the ids are used. Ids, prompts, and rollouts (of rows that are turns) are keys,
+    or `NO_KEY`. `split`: earlier rows of the run had ids with several prompts.
     """
     if np.any(rollouts != NO_KEY):
         prompts = _of_first_turns(prompts, pair(pair(steps, ids), rollouts), rollouts, turns)
@@ -1394,13 +1328,8 @@ def restarted(
 ) -> tuple[Grouping, tuple[Key, Key]]:
     """Return the groups of rows whose ids may have occurred in earlier rows with other prompts.
 
-    Such an id has restarted, as in a file without steps, and forms a group with its prompt.
-
-    Args:
-        found: Groups of the rows.
-        ids: Key of the group id of each row, or `NO_KEY`.
-        prompts: Key of the prompt of each row, or `NO_KEY`.
-        seen: Ids of earlier rows, sorted, and their first prompts. None: there are none.
+    Such an id has restarted, as in a file without steps, and forms a group with its prompt. `seen`
+    are the ids of earlier rows, sorted, and their first prompts, which are returned for later rows.
     """
     rows = np.flatnonzero((ids != NO_KEY) & (prompts != NO_KEY))
     given, first, group = np.unique(ids[rows], return_index=True, return_inverse=True)
@@ -1445,10 +1374,6 @@ def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
 
     Numbers in a list are named by `names` if there are as many, or else numbered. The result is
     None if the value has another form.
-
-    Args:
-        value: Value of a field that contains all rewards.
-        names: Names of the rewards in the order of the list, if another field has them.
     """
     if isinstance(value, str):
         try:
@@ -1458,16 +1383,14 @@ def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
         return spread(value, names) if isinstance(value, (list, dict)) else None
     if isinstance(value, Mapping):
         return {str(name): found for name, found in cast("Mapping[Any, Any]", value).items()}
-    if not isinstance(value, (list, tuple)) or not 0 < len(cast("list[Any]", value)) <= _LISTED:
+    items = cast("list[Any]", value) if isinstance(value, (list, tuple)) else []
+    if not 0 < len(items) <= _LISTED:
         return None
-    items = cast("list[Any]", value)
     if all(isinstance(item, Mapping) for item in items):
         return _named_values(items)
     if all(isinstance(i, (list, tuple)) and len(i) == 2 and isinstance(i[0], str) for i in items):
         return {str(name): found for name, found in items}
-    if not all(
-        item is None or isinstance(item, (int, float)) or _is_digits(item) for item in items
-    ):
+    if not all(i is None or isinstance(i, (int, float)) or _is_digits(i) for i in items):
         return None
     named = isinstance(names, (list, tuple)) and len(cast("list[Any]", names)) == len(items)
     keys = cast("list[Any]", names) if named else range(len(items))

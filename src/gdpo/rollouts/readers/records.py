@@ -30,18 +30,8 @@ _NUMBERS = frozenset({int, float, bool, type(None)})
 LONGEST = 40
 """Maximum length, in characters, of a text that may be a number."""
 _VERL = frozenset(
-    {
-        "input",
-        "output",
-        "gts",
-        "score",
-        "reward",
-        "step",
-        "uid",
-        "request_id",
-        "num_turns",
-        "num_tokens",
-    }
+    {"input", "output", "gts", "score", "reward", "step", "uid", "request_id", "num_turns"}
+    | {"num_tokens"}
 )
 _VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
 _VERL_KEY = re.compile(r"((.+)_[0-9]+)_([0-9]{1,18})", re.DOTALL)
