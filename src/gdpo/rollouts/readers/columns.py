@@ -5,8 +5,10 @@ Group ids and prompts are replaced with 64-bit hashes, so that no text is kept i
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from math import isfinite, nan
 from typing import Any, TypeAlias, cast
 
@@ -212,13 +214,20 @@ class Batch:
         found = next((each for each in columns if is_numeric(each.type)), None)
         return None if found is None else column_in(found).values[rows]
 
+    def meant(self, meaning: str) -> Any:
+        """Return the values with a meaning: a list, an Arrow array, or None if there are none."""
+        if self.table is None:
+            return [getattr(row, meaning) for row in self.rows]
+        path = getattr(self.known, meaning)
+        return None if path is None else entered(self.table, path)
+
     def has(self, meaning: str, rows: Rows) -> Bool[np.ndarray, " rollout"]:
         """Return whether each of some rollouts has a `group` or a `prompt`."""
         if self.table is None:
             part = self.part(rows)
             return np.array([getattr(row, meaning) is not None for row in part], np.bool_)
-        path = getattr(self.known, meaning)
-        there = path is not None and (meaning == "prompt" or entered(self.table, path) is not None)
+        prompted = meaning == "prompt" and self.known.prompt is not None
+        there = prompted or self.meant(meaning) is not None
         return np.full(len(self.lines[rows]), there)
 
     def grouped_by(self, rows: Rows) -> str:
@@ -230,76 +239,99 @@ class Batch:
 
     def numbers(self, meaning: str) -> Values:
         """Return the values with a meaning, NaN where unusable, and report those."""
-        if self.table is None:
-            found = column_of([getattr(row, meaning) for row in self.rows])
-        else:
-            path = getattr(self.known, meaning)
-            found = None if path is None else self.column(path)
-        if found is None:
+        values = self.meant(meaning)
+        if values is None:
             return np.full(len(self), nan)
-        return found.usable(meaning, self.lines, self.file)
+        column = column_of(values) if isinstance(values, list) else column_in(values)
+        return column.usable(meaning, self.lines, self.file)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return the columns of a `RolloutTable`, except those for rewards and files.
 
         An invalid step is stored as -1.
         """
-        keys_of_groups = _keys_of_rows(self) if self.table is None else _keys_of_table(self)
+        steps = self._steps()
         return {
-            "steps": keys_of_groups[0],
-            **_grouped(*keys_of_groups, self.file),
+            "steps": steps,
+            **self._groups(steps),
             "total": self.numbers("total"),
             "advantages": self.numbers("advantage"),
             "num_tokens": self.numbers("num_tokens"),
-            **(_ends_of_rows(self.rows) if self.table is None else _ends_of_table(self)),
+            "cut": self._cut(),
+            "trained": self._trained(),
         }
 
+    def _steps(self) -> Key:
+        """Return the steps, of the file where there are none. Booleans are not valid steps."""
+        given, of_file = self.meant("step"), np.full(len(self), self.step or 0)
+        if given is None:
+            return of_file
+        if self.table is None:
+            known = [nan if isinstance(value, bool) else number(value) for value in given]
+            missing = np.array([value is None for value in given])
+            return np.where(missing, of_file, _whole_steps(np.array(known)))
+        steps, of_booleans = self.numbers("step"), pa.types.is_boolean(given.type)
+        if pa.types.is_string(given.type):
+            truths = pc.SetLookupOptions(pa.array(list(TRUTHS)))
+            lowered = pc.call_function("utf8_lower", [given])
+            of_booleans = pc.call_function("is_in", [lowered], truths).to_numpy(
+                zero_copy_only=False
+            )
+        return _whole_steps(np.where(of_booleans, nan, steps))
 
-def _keys_of_rows(batch: Batch) -> tuple[Key, Key, Key, Key, Key]:
-    """Return the steps, group ids, prompts, rollouts and turns of records."""
-    rows = batch.rows
-    steps = np.array([_step(row.step, batch.step) for row in rows], np.int64)
-    ids, prompts = keys([row.group for row in rows]), keys([row.prompt for row in rows])
-    rollouts, turns = np.full(len(rows), NO_KEY), np.zeros(len(rows), np.int64)
-    if batch.file.turns:
-        rollouts = keys([row.rollout for row in rows])
-        turns = _whole(column_of([row.turn for row in rows]).values)
-    return steps, ids, prompts, rollouts, turns
+    def _groups(self, steps: Key) -> dict[str, Key]:
+        """Return the groups and the turns, and report ids that the prompts contradict."""
+        file, of_rows = self.file, self.table is None
+        if of_rows:
+            ids, prompts = keys(self.meant("group")), keys(self.meant("prompt"))
+        else:
+            ids, prompts = table_keys(
+                self.table, self.known, file, checked=file.format == "columns"
+            )
+        rollouts, turns = np.full(len(self), NO_KEY), np.zeros(len(self), np.int64)
+        if file.turns and (given := self.meant("rollout")) is not None:
+            rollouts = keys(given) if of_rows else group_keys(given)
+            of_turns = column_of(self.meant("turn")).values if of_rows else self.numbers("turn")
+            turns = np.nan_to_num(np.clip(of_turns, -1, 2**53), nan=-1).astype(np.int64)
+        how = "" if file.turns else file.report.ids.get(file.run, "")
+        if how == BY_PROMPT:
+            file.note(None, ALONE)
+            ids = np.full(len(ids), NO_KEY)
+        found = grouping(steps, ids, prompts, rollouts, turns, split=how == BY_BOTH)
+        if not found.split and np.all(steps == steps[:1]):
+            found, file.seen = restarted(found, ids, prompts, file.seen)
+        file.split |= found.split
+        if found.split:
+            file.note(None, SPLIT, count=max(found.differing, 1))
+        if not file.turns:
+            return {"groups": found.keys}
+        of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))
+        return {"groups": found.keys, "parts": np.stack([of, turns], axis=-1)}
 
-
-def _keys_of_table(batch: Batch) -> tuple[Key, Key, Key, Key, Key]:
-    """Return the steps, group ids, prompts, rollouts and turns of the rows of a table."""
-    table, known, file = batch.table, batch.known, batch.file
-    steps = _steps(table, known.step, batch.numbers("step"), batch.step)
-    ids, prompts = table_keys(table, known, file, checked=file.format == "columns")
-    rollouts, turns = np.full(len(batch), NO_KEY), np.zeros(len(batch), np.int64)
-    if file.turns and known.rollout is not None:
-        found = entered(table, known.rollout)
-        rollouts = rollouts if found is None else group_keys(found)
-        turns = _whole(batch.numbers("turn"))
-    return steps, ids, prompts, rollouts, turns
-
-
-def _ends_of_rows(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    return {
-        "cut": np.array([cut_of(row.finish_reason) for row in rows]),
-        "trained": np.array([row.trained for row in rows], np.bool_),
-    }
-
-
-def _ends_of_table(batch: Batch) -> dict[str, np.ndarray]:
-    """Return which completions were truncated, and which were used for training."""
-    table, path = batch.table, batch.known.finish_reason
-    cut, trained = np.full(len(batch), nan), np.ones(len(batch), np.bool_)
-    column = None if path is None else entered(table, path)
-    if column is not None:
-        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    def _cut(self) -> Values:
+        """Return which completions were truncated (see `cut_of`)."""
+        given = self.meant("finish_reason")
+        if given is None:
+            return np.full(len(self), nan)
+        if isinstance(given, list):
+            return np.array([cut_of(reason) for reason in given])
+        encoded = given if pa.types.is_dictionary(given.type) else given.dictionary_encode()
         reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
         codes = pc.fill_null(encoded.indices, len(reasons)).to_numpy(zero_copy_only=False)
-        cut = np.array([*reasons, nan])[codes]
-    if "trained" in table.schema.names and pa.types.is_boolean(table.column("trained").type):
-        trained = pc.fill_null(table.column("trained"), True).to_numpy(zero_copy_only=False)
-    return {"cut": cut, "trained": trained}
+        return np.array([*reasons, nan])[codes]
+
+    def _trained(self) -> Bool[np.ndarray, " rollout"]:
+        if self.table is None:
+            return np.array([row.trained for row in self.rows], np.bool_)
+        given = entered(self.table, "trained")
+        if given is None or not pa.types.is_boolean(given.type):
+            return np.ones(len(self), np.bool_)
+        return pc.fill_null(given, True).to_numpy(zero_copy_only=False)
+
+
+def _whole_steps(steps: Values) -> Key:
+    whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
+    return np.where(whole, steps, -1).astype(np.int64)
 
 
 def keys(given: Sequence[int | None]) -> Key:
@@ -338,10 +370,9 @@ def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
     others = [name for name in batch.schema.names if name not in known.taken()]
     extras = batch.select(others).to_pylist() if others else [{}] * batch.num_rows
     columns = (values(path) for path in (known.prompt, known.completion, known.num_tokens))
+    own = known is GDPO
     return [
-        RolloutText(
-            *(prompt, completion, None, _opened(extra), _count(tokens)), restored=known is GDPO
-        )
+        RolloutText(prompt, completion, None, _opened(extra), _count(tokens), restored=own)
         for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
     ]
 
@@ -404,92 +435,34 @@ def cut_of(reason: Any) -> float:
     return 1.0 if text in _CUT else 0.0 if text in _ENDED else nan
 
 
-def _step(given: Any, of_file: int | None) -> int:
-    """Return the step of a record, else the step of the file, else 0, or -1 for an invalid step."""
-    if given is None:
-        return of_file or 0
-    step = nan if isinstance(given, bool) else number(given)
-    is_whole = isfinite(step) and step == int(step) and abs(step) < 2**62
-    return int(step) if is_whole else -1
-
-
-def _steps(batch: Any, path: str | None, steps: Values, of_file: int | None) -> np.ndarray:
-    """Return the steps of a table, as `_step` does. Booleans are not valid steps."""
-    if path is None:
-        return np.full(batch.num_rows, of_file or 0)
-    column = entered(batch, path)
-    if column is not None and pa.types.is_boolean(column.type):
-        steps = np.full(batch.num_rows, nan)
-    elif column is not None and pa.types.is_string(column.type):
-        lowered = pc.call_function("utf8_lower", [column])
-        truths = pc.SetLookupOptions(pa.array(list(TRUTHS)))
-        are_truths = pc.call_function("is_in", [lowered], truths).to_numpy(zero_copy_only=False)
-        steps = np.where(are_truths, nan, steps)
-    whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
-    return np.where(whole, steps, -1).astype(np.int64)
-
-
-def _whole(values: Values) -> Key:
-    return np.nan_to_num(np.clip(values, -1, 2**53), nan=-1).astype(np.int64)
-
-
-def _grouped(
-    steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key, file: FileReport
-) -> dict[str, Key]:
-    """Return the groups of a batch, and its turns, and report ids that the prompts contradict."""
-    how = "" if file.turns else file.report.ids.get(file.run, "")
-    if how == BY_PROMPT:
-        file.note(None, ALONE)
-        ids = np.full(len(ids), NO_KEY)
-    found = grouping(steps, ids, prompts, rollouts, turns, split=how == BY_BOTH)
-    if not found.split and np.all(steps == steps[:1]):
-        found, file.seen = restarted(found, ids, prompts, file.seen)
-    file.split |= found.split
-    if found.split:
-        file.note(None, SPLIT, count=max(found.differing, 1))
-    if not file.turns:
-        return {"groups": found.keys}
-    of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))
-    return {"groups": found.keys, "parts": np.stack([of, turns], axis=-1)}
-
-
 def table_keys(
     batch: Any, known: Layout, file: FileReport | None, *, checked: bool
 ) -> tuple[Key, Key]:
     """Return the keys of the group ids and of the prompts of a table.
 
     The prompts are left out if there are ids, unless they are needed because the ids are checked.
+    Missing values are reported if there is a `file`.
     """
-    none = np.full(batch.num_rows, NO_KEY)
+
+    def of(path: str | None) -> Key:
+        column = None if path is None else entered(batch, path)
+        if column is None:
+            return np.full(batch.num_rows, NO_KEY)
+        if pa.types.is_floating(column.type):  # ids, of which some are missing
+            is_nan = pc.call_function("is_nan", [column])
+            column = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
+            with suppress(pa.ArrowInvalid):
+                column = pc.cast(column, pa.int64())
+        if column.null_count and file is not None:
+            row = file.numbered + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            what = f"no {path}, although other rollouts have one: put into one group"
+            file.note(row, what, count=column.null_count)
+        return group_keys(column)
+
     if known.group is None and known.prompt is None:
-        return np.zeros(batch.num_rows, np.int64), none
-    prompts = none
-    if known.prompt is not None and (known.group is None or checked):
-        prompts = _table_key(batch, known.prompt, file)
-    return none if known.group is None else _table_key(batch, known.group, file), prompts
-
-
-def _table_key(batch: Any, path: str, file: FileReport | None) -> Key:
-    column = entered(batch, path)
-    if column is None:
-        return np.full(batch.num_rows, NO_KEY)
-    if pa.types.is_floating(column.type):
-        column = _as_whole(column)
-    if column.null_count and file is not None:
-        row = file.numbered + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        what = f"no {path}, although other rollouts have one: put into one group"
-        file.note(row, what, count=column.null_count)
-    return group_keys(column)
-
-
-def _as_whole(column: Any) -> Any:
-    """Return ids that were stored as floats, because some are missing, as integers with nulls."""
-    is_nan = pc.call_function("is_nan", [column])
-    known = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
-    try:
-        return pc.cast(known, pa.int64())
-    except pa.ArrowInvalid:
-        return known
+        return np.zeros(batch.num_rows, np.int64), of(None)
+    prompts = of(known.prompt if known.group is None or checked else None)
+    return of(known.group), prompts
 
 
 def entered(batch: Any, path: str) -> Any:
@@ -510,23 +483,16 @@ def names_in(batch: Any) -> Any:
 
 def spread_column(column: Any, names: Any = None) -> dict[str, list[Any]]:
     """Return the rewards in lists, pairs or JSON texts, keyed by name, or {} if there are none."""
-    kind = column.type
-    if pa.types.is_struct(kind) or is_numeric(kind):
+    if pa.types.is_struct(column.type) or is_numeric(column.type):
         return {}
     given = [None] * len(column) if names is None else names.to_pylist()
-    rows = [
-        None if value is None else spread(value, name)
-        for value, name in zip(column.to_pylist(), given, strict=True)
-    ]
-    keys = dict.fromkeys(key for row in rows if row is not None for key in row)
-    values = {
-        key: [None if row is None else _value_of(row.get(key)) for row in rows] for key in keys
-    }
-    return {key: found for key, found in values.items() if any(map(isfinite, map(number, found)))}
-
-
-def _value_of(value: Any) -> Any:
-    return cast("Mapping[str, Any]", value).get("value") if isinstance(value, Mapping) else value
+    pairs = zip(column.to_pylist(), given, strict=True)
+    rows = [({} if value is None else spread(value, name)) or {} for value, name in pairs]
+    found = {key: [row.get(key) for row in rows] for key in dict.fromkeys(chain(*rows))}
+    for key, values in found.items():
+        inner = (cast("Any", v).get("value") if isinstance(v, Mapping) else v for v in values)
+        found[key] = list(inner)
+    return {key: each for key, each in found.items() if any(map(isfinite, map(number, each)))}
 
 
 def inside(column: Any, path: str, names: Any = None) -> Any:

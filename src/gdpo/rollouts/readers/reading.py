@@ -85,42 +85,36 @@ class RolloutReading(Iterator[RolloutTable]):
             self.report.torn_steps[table.run, int(table.steps[0])] += 1
             table = self._one_row_each(table)
             groups = self._groups(table)
-            self._count(groups, table.grouped_by)
             yield replace(without_single(table), groups=groups)
 
     def _one_row_each(self, table: RolloutTable) -> RolloutTable:
         """Return the table with one row per rollout if its rows are turns. Report other rows."""
         whole = whole_rollouts(table)
-        if len(whole) < len(table):
-            rows = np.flatnonzero(~np.isin(table.row, whole.row) | (table.file != table.file[0]))
-            for index, path in enumerate(table.files):
-                lost = int(np.sum(table.file == index)) - int(np.sum(whole.file == index))
-                if lost:
-                    row = int(table.row[rows[0]]) if len(rows) else None
-                    _file_of(self.report, path).give_back(row, TURN_ROWS, rows=lost)
+        rows = np.flatnonzero(~np.isin(table.row, whole.row) | (table.file != table.file[0]))
+        for index, path in enumerate(table.files) if len(whole) < len(table) else ():
+            lost = int(np.sum(table.file == index)) - int(np.sum(whole.file == index))
+            if lost:
+                row = int(table.row[rows[0]]) if len(rows) else None
+                self.report.file_of(path).give_back(row, TURN_ROWS, rows=lost)
         return whole
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
         """Group by the file's group ids, else into blocks of `group_size` rows, else by prompt."""
-        groups, size = table.groups, self._group_size
-        if table.grouped_by in (BY_IDS, BY_BOTH):
-            self.report.size_unused += len(groups) if size is not None else 0
-            return groups
-        if size is None:
-            return groups if table.grouped_by == BY_PROMPT else np.arange(len(groups))
-        blocks = np.arange(len(groups)) // size
-        starts = np.arange(0, len(groups), size)
-        low, high = (f.reduceat(groups, starts) for f in (np.minimum, np.maximum))
-        self.report.mixed_blocks += int(np.sum(low != high))
-        return blocks
-
-    def _count(self, groups: np.ndarray, how: str) -> None:
+        groups, size, report, how = table.groups, self._group_size, self.report, table.grouped_by
+        if how in (BY_IDS, BY_BOTH):
+            report.size_unused += len(groups) if size is not None else 0
+        elif size is not None:
+            blocks, starts = np.arange(len(groups)) // size, np.arange(0, len(groups), size)
+            low, high = (f.reduceat(groups, starts) for f in (np.minimum, np.maximum))
+            report.mixed_blocks += int(np.sum(low != high))
+            groups, how = blocks, f"group_size={size}"
+        elif how != BY_PROMPT:
+            groups = np.arange(len(groups))
         _, sizes = np.unique(groups, return_counts=True)
-        by = f"group_size={self._group_size}" if self._group_size else how
-        self.report.grouped_by[how if how in (BY_IDS, BY_BOTH) else by] += len(groups)
-        self.report.groups += len(sizes)
-        for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
-            self.report.group_sizes[int(size)] += int(count)
+        report.grouped_by[how] += len(groups)
+        report.groups += len(sizes)
+        report.group_sizes.update(np.sort(sizes).tolist())
+        return groups
 
     def _repeated(self, table: RolloutTable) -> bool:
         """Return whether a step repeats the rollouts of the previous step, as trainers may do."""
@@ -131,7 +125,7 @@ class RolloutReading(Iterator[RolloutTable]):
             rows = np.flatnonzero(table.file == index)
             what = "the rollouts of the previous step again: skipped"
             row = int(table.row[rows[0]]) if table.format == "trl" else None
-            _file_of(self.report, path).give_back(row, what, rows=len(rows))
+            self.report.file_of(path).give_back(row, what, rows=len(rows))
         return True
 
 
@@ -190,14 +184,7 @@ def read_rollout_files(
 def _read_file(
     found: RolloutFile, asked: ReaderOptions, report: ReadReport, later: Sequence[RolloutFile] = ()
 ) -> Iterator[RolloutTable]:
-    """Yield the tables of a file, and report what cannot be read.
-
-    Args:
-        found: The file.
-        asked: Options that the caller passed.
-        report: Report on all files.
-        later: Files that are read after this one.
-    """
+    """Yield the tables of a file, and report what cannot be read. `later` are the next files."""
     if found.kind not in KINDS_READ:
         report.left_out[found.path] = f"its extension is none of {', '.join(ENDINGS)}"
         return
@@ -244,23 +231,23 @@ def _table_of(
 ) -> RolloutTable:
     """Return the rollouts of a step as a table. Without `rewards`, they were scored again."""
     lines = batch.lines[rows]
-    weights, turns, known = None, None, Rewards({}, RESCORED)
-    whole: Mapping[str, Column | None] = scored
-    if rewards is not None:
-        known = rewards.of(batch, rows)
-        whole = {name: batch.column(path) for name, path in known.paths.items()}
+    weights, turns, weights_from = None, None, RECORDED
+    known = Rewards({}, RESCORED) if rewards is None else rewards.of(batch, rows)
+    whole = scored if rewards is None else {n: batch.column(p) for n, p in known.paths.items()}
     columns = {name: None if each is None else each.take(rows) for name, each in whole.items()}
     file.found_rewards(columns, known.how, scalar=known.scalar)
     _report_groups(batch, rows, file)
-    values = _values(columns, lines, file)
-    guess = known.inferred
+    values = np.full((len(lines), len(columns)), np.nan)
+    for place, (name, column) in enumerate(columns.items()):
+        if column is not None:
+            values[:, place] = column.usable(f"reward {name!r}", lines, file)
     if rewards is not None:
         weights = _weights(batch, rows, values, columns, of_step["groups"], file)
-    in_total = guess is not None and weights is None and bool(guess.weights)
-    if guess is not None and in_total:
-        values, weights = _as_in_total(guess, columns, values, of_step["total"])
-        _report_total(guess, values, weights, of_step["total"], lines, file)
-    if rewards is not None:
+        if weights is None and known.inferred is not None and known.inferred.weights:
+            weights_from = FOUND
+            values, weights = _in_total(
+                known.inferred, columns, values, of_step["total"], lines, file
+            )
         totals = (values, of_step["num_tokens"])
         turns = turns_of(batch, known.paths, rows=rows, whole=totals, file=file)
     return RolloutTable(
@@ -268,7 +255,7 @@ def _table_of(
         format=file.format,
         names=tuple(columns),
         weights=weights,
-        weights_from=FOUND if in_total else RECORDED,
+        weights_from=weights_from,
         files=(found.path,),
         rewards=values,
         file=np.zeros(len(lines), np.int64),
@@ -278,18 +265,6 @@ def _table_of(
         turns=turns,
         **of_step,
     )
-
-
-def _values(
-    columns: Mapping[str, Column | None], lines: Int[np.ndarray, " rollout"], file: FileReport
-) -> Float[np.ndarray, "rollout reward"]:
-    """Return the numbers of the rewards, with NaN where there is none."""
-    none = np.full(len(lines), np.nan)
-    values = [
-        none if column is None else column.usable(f"reward {name!r}", lines, file)
-        for name, column in columns.items()
-    ]
-    return np.stack(values, axis=-1) if values else np.zeros((len(lines), 0))
 
 
 def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
@@ -322,7 +297,8 @@ def _weights(
 ) -> Float[np.ndarray, "rollout reward"] | None:
     """Return the recorded weights of the rollouts of a step, or None if there are none.
 
-    A reward that has no weight in a rollout has the first known weight of the step.
+    A reward that has no weight in a rollout has the first known weight of the step. Weights that
+    differ within a group are reported.
     """
     columns = [batch.weight(name, rows) for name in names]
     given = [column for column in columns if column is not None]
@@ -336,36 +312,31 @@ def _weights(
         what = "some weights are not usable numbers: weight 1 is used for each reward"
         file.note(int(lines[0]), what)
         return None
-    _report_weights(weights, groups, lines, file)
+    prompt, sample = places(groups)
+    first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
+    others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
+    if others.any():
+        file.note(int(lines[np.argmax(others)]), WEIGHTS_DIFFER, count=int(np.sum(others)))
     return weights
 
 
-def _as_in_total(
+def _in_total(
     found: Inferred,
     names: Iterable[str],
     values: Float[np.ndarray, "rollout reward"],
     total: Values,
+    lines: Int[np.ndarray, " rollout"],
+    file: FileReport,
 ) -> tuple[Float[np.ndarray, "rollout reward"], Float[np.ndarray, "rollout reward"]]:
     """Return the rewards with the weights found in the total, and 0 where the total adds nothing.
 
-    A reward that no rollout had when the weights were found has weight 1.
+    A reward that no rollout had when the weights were found has weight 1. Rollouts of which the
+    weights do not give the total are reported.
     """
     weights = np.array([found.weights.get(name, 1.0) for name in names])
-    if found.zeros:
-        zeros = np.array([name in found.zeros for name in names], np.bool_)
-        values = np.where(np.isnan(values) & zeros & np.isfinite(total)[:, None], 0.0, values)
-    return values, np.where(np.isnan(values), np.nan, weights)
-
-
-def _report_total(
-    found: Inferred,
-    values: Float[np.ndarray, "rollout reward"],
-    weights: Float[np.ndarray, "rollout reward"],
-    total: Values,
-    lines: Int[np.ndarray, " rollout"],
-    file: FileReport,
-) -> None:
-    """Report rollouts of which the weights found in the first rollouts do not give the total."""
+    zeros = np.array([name in found.zeros for name in names], np.bool_)
+    values = np.where(np.isnan(values) & zeros & np.isfinite(total)[:, None], 0.0, values)
+    weights = np.where(np.isnan(values), np.nan, weights)
     parts = np.nan_to_num(values * weights)
     size = np.abs(parts).sum(axis=1) + np.abs(total)
     apart = np.abs(total - parts.sum(axis=1) - found.constant)
@@ -376,20 +347,7 @@ def _report_total(
             "weights of these rollouts (--weights)"
         )
         file.note(int(lines[np.argmax(wrong)]), what, count=int(wrong.sum()))
-
-
-def _report_weights(
-    weights: Float[np.ndarray, "rollout reward"],
-    groups: Int[np.ndarray, " rollout"],
-    lines: Int[np.ndarray, " rollout"],
-    file: FileReport,
-) -> None:
-    """Report rollouts whose weights differ from those of the first rollout of their group."""
-    prompt, sample = places(groups)
-    first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
-    others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
-    if others.any():
-        file.note(int(lines[np.argmax(others)]), WEIGHTS_DIFFER, count=int(np.sum(others)))
+    return values, weights
 
 
 def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
@@ -415,10 +373,6 @@ def _is_record(path: Path) -> bool:
     return form is not None and form.name == "gdpo"
 
 
-def _file_of(report: ReadReport, path: Path) -> FileReport:
-    return next(file for file in reversed(report.files) if file.path == path)
-
-
 def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[RolloutTable]:
     """Yield whole steps, joined from consecutive parts of files."""
 
@@ -430,7 +384,7 @@ def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[
         table = joined(tables)
         if table.weights is None and any(part.weights is not None for part in tables):
             what = "other files of the step have no weights: weight 1 is used for each reward"
-            _file_of(report, tables[-1].files[0]).note(None, what)
+            report.file_of(tables[-1].files[0]).note(None, what)
         yield table
 
 
@@ -442,7 +396,7 @@ def _with_few_turns(parts: Iterable[RolloutTable], report: ReadReport) -> list[R
         longest = max(longest, 0 if part.turns is None else part.turns.rewards.shape[1])
         kept.append(part if fits(size, longest, names) else replace(part, turns=None))
     if not fits(size, longest, names):
-        _file_of(report, kept[-1].files[0]).note(None, TOO_MANY)
+        report.file_of(kept[-1].files[0]).note(None, TOO_MANY)
         return [replace(part, turns=None) for part in kept]
     return kept
 

@@ -243,6 +243,10 @@ class ReadReport:
         """Rewards that were requested by name, but are not in any file."""
         return [name for name, found in self.sought.items() if not found]
 
+    def file_of(self, path: Path) -> FileReport:
+        """Return the newest report on a file."""
+        return next(file for file in reversed(self.files) if file.path == path)
+
     def seek(self, name: str, numbers: Iterable[str], *, found: bool) -> None:
         """Record whether a requested reward was found among the numbers of a file."""
         self.sought[name] = found or self.sought.get(name, False)
@@ -265,13 +269,21 @@ class ReadReport:
             return []
         unknown = self.grouped_by[BY_NOTHING]
         torn = sum(1 for count in self.torn_steps.values() if count > 1)
-        unequal = self._unequal()
+        usual = self.group_sizes.most_common(1)[0][0]
+        others = {size: n for size, n in self.group_sizes.items() if size != usual}
+        double = sum(n for size, n in others.items() if size % usual == 0)
+        double = double if usual > 1 and self.grouped_by[BY_PROMPT] else 0
+        twice = (
+            f"; {double:,} have a multiple of it, as when a prompt is drawn twice in a step: "
+            f"group_size={usual} separates them"
+        )
         found = {
             "every group has only one rollout, so nothing can be compared: give the number of "
             "samples per prompt (group_size), or the column with the group ids (columns)": (
                 self.alone
             ),
-            unequal: unequal != "",
+            f"{sum(others.values()):,} of {self.groups:,} groups do not have the usual size "
+            f"{usual}{twice if double else ''}": others,
             f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: check the "
             "number, and that the rollouts of each prompt are consecutive": self.mixed_blocks,
             f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain group "
@@ -283,22 +295,6 @@ class ReadReport:
             "step to join them": torn,
         }
         return [sentence for sentence, is_so in found.items() if is_so]
-
-    def _unequal(self) -> str:
-        usual = self.group_sizes.most_common(1)[0][0]
-        others = {size: n for size, n in self.group_sizes.items() if size != usual}
-        double = sum(n for size, n in others.items() if size % usual == 0)
-        if not others:
-            return ""
-        found = (
-            f"{sum(others.values()):,} of {self.groups:,} groups do not have the usual size {usual}"
-        )
-        if double and usual > 1 and self.grouped_by[BY_PROMPT]:
-            found += (
-                f"; {double:,} have a multiple of it, as when a prompt is drawn twice in a step: "
-                f"group_size={usual} separates them"
-            )
-        return found
 
     def __str__(self) -> str:
         lines = [
@@ -364,22 +360,20 @@ def ready_command(report: ReadReport) -> str:
 
 
 def without_rewards(report: ReadReport) -> str:
-    """Return an error message for files in which no reward could be inferred.
+    """Return an error message for files in which no reward could be inferred, or an empty string.
 
     The message lists the numeric fields, and a command that lists some of these fields as rewards.
-    The message is empty if there are no such files.
     """
     files = report.without_rewards
     if not files:
         return ""
-    first = files[0]
-    more = f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
+    first, where = files[0], str(files[0].path)
+    where = where if len(where) <= 60 else f"{where[:20]}…{where[-39:]}"
+    where += f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
     if not first.numbers and not first.choices:
-        why = first.refused or "it contains no numbers"
-        return f"no reward found in {_shortened(first.path)}{more}: {why}"
+        return f"no reward found in {where}: {first.refused or 'it contains no numbers'}"
     why = first.refused or "no field is named as a reward or score"
     numbers = f" The numeric fields are {listed(first.numbers)}." if first.numbers else ""
-    where = f"{_shortened(first.path)}{more}"
     found = f"no reward can be inferred in {where}: {why}.{numbers} Name the rewards"
     choices = [c for c in first.choices if all(map(_can_be_named, c))] or [_proposed(files)]
     commands = [command for names in choices if (command := _command(report, names, files))]
@@ -428,9 +422,3 @@ def _proposed(files: list[FileReport]) -> list[str]:
     """Return numeric fields that may be rewards, for files in which no reward was inferred."""
     names = dict.fromkeys(name for file in files for name in likely(file.numbers))
     return [name for name in names if _can_be_named(name)][:_NAMED]
-
-
-def _shortened(path: Path) -> str:
-    """Return the path as text. The middle of a long path is left out."""
-    text = str(path)
-    return text if len(text) <= 60 else f"{text[:20]}…{text[-39:]}"
