@@ -7,6 +7,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from shlex import quote
@@ -17,10 +18,12 @@ from gdpo.rollouts.readers.text import BROKEN, Stream, opened_text
 
 Decoder: TypeAlias = Callable[[], json.JSONDecoder]
 
-END: Any = object()
-"""Stands for an element of a list within which the file ends."""
+CUT = "incomplete: the run is still writing, or was killed"
+_Elements: TypeAlias = Iterator[tuple[int, Any, str]]
+"""Elements of a list, each with its line, and a phrase for the case that it is not an object."""
 _LIST = re.compile(rb"\[\s*[{\]]")
 """Start of a list of objects."""
+_NO_OBJECT = "the row is not a JSON object"
 _HEAD = 4096
 _SPACE = re.compile(r"[ \t\r\n]*")
 _PART = 2**20
@@ -135,21 +138,18 @@ def _after_space(text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-def listed(path: Path, decoder: Decoder, longest: int) -> Iterator[tuple[int, Any]] | None:
-    """Return the elements of the list in a file, each with its line. None for a file of lines.
+def listed(path: Path, decoder: Decoder, longest: int) -> _Elements | None:
+    """Return the elements of the list in a file, or None for a file of lines.
 
-    `END` stands for an element within which the file ends. An object without a list is an element.
-
-    Args:
-        path: The file.
-        decoder: Function that returns the decoder of the next element.
-        longest: Maximum size of an element, in bytes.
+    An object without a list is an element. `longest` is the maximum size of an element, in bytes.
 
     Raises:
         DataError: If the file contains several lists, or is broken where the list begins or later.
             OSError, EOFError, zlib.error: If the file cannot be opened or decompressed.
     """
-    begin = _begin(path)
+    begin = b""
+    with opened_text(path) as stream, suppress(*BROKEN):
+        begin = stream.read(_HEAD).lstrip()
     if _LIST.match(begin):
         return _of_list(path, decoder, longest)
     if not begin.startswith(b"{") or not path.name.lower().removesuffix(".gz").endswith(".json"):
@@ -157,21 +157,12 @@ def listed(path: Path, decoder: Decoder, longest: int) -> Iterator[tuple[int, An
     return None if _is_lines(path, longest) else _of_object(path, decoder, longest)
 
 
-def _begin(path: Path) -> bytes:
-    """Return the first kilobytes of a file without leading white space, or nothing if damaged."""
-    with opened_text(path) as stream:
-        try:
-            return stream.read(_HEAD).lstrip()
-        except BROKEN:
-            return b""
-
-
-def _of_list(path: Path, decoder: Decoder, longest: int) -> Iterator[tuple[int, Any]]:
+def _of_list(path: Path, decoder: Decoder, longest: int) -> _Elements:
     with opened_text(path) as stream:
         yield from _elements(_Text(stream, longest), decoder)
 
 
-def _of_object(path: Path, decoder: Decoder, longest: int) -> Iterator[tuple[int, Any]]:
+def _of_object(path: Path, decoder: Decoder, longest: int) -> _Elements:
     """Yield the elements of the only list of objects in an object, or else the object itself."""
     names = _lists_in(path, longest)
     if len(names) > 1:
@@ -182,7 +173,7 @@ def _of_object(path: Path, decoder: Decoder, longest: int) -> Iterator[tuple[int
     with opened_text(path) as stream:
         text = _Text(stream, longest)
         if not names:
-            yield 1, text.value(decoder())
+            yield 1, text.value(decoder()), _NO_OBJECT
             return
         for name, _ in _members(text):
             if name == names[0]:
@@ -199,20 +190,19 @@ def _one_list(path: Path, name: str) -> str:
     )
 
 
-def _elements(text: _Text, decoder: Decoder) -> Iterator[tuple[int, Any]]:
-    """Yield the elements of a list, each with its line, and `END` if the list is cut off."""
+def _elements(text: _Text, decoder: Decoder) -> _Elements:
+    """Yield the elements of a list. An element within which the file ends is None."""
     text.take("[")
     if text.peek() == "]":
         text.take("]")
         return
     while True:
-        cut = text.peek() == ""
         try:
-            yield text.line, END if cut else text.value(decoder())
+            if text.peek() == "":
+                raise EOFError
+            yield text.line, text.value(decoder()), _NO_OBJECT
         except EOFError:
-            cut = True
-            yield text.line, END
-        if cut:
+            yield text.line, None, f"the last row is {CUT}"
             return
         if text.peek() != ",":
             break

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import groupby, takewhile
 from math import isnan, nan
 from typing import Any, TypeAlias, cast
@@ -172,10 +173,7 @@ def plain(value: Any) -> Any:
 
 
 def verl(record: Record) -> Iterator[Row]:
-    """Yield the rollout in a line that verl's legacy trainer or V1 trainer wrote.
-
-    The legacy trainer writes all rewards. The V1 trainer writes a total and a uid.
-    """
+    """Yield the rollout in a line of verl. Its V1 trainer writes a uid, and no rewards."""
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
         raise DataError("padding in verl's batch, not a rollout (the uid begins with pad)")
@@ -196,13 +194,10 @@ def verl(record: Record) -> Iterator[Row]:
 
 
 def nemo_rl(record: Record) -> Iterator[Row]:
-    """Yield the rollout in a line, with a scalar reward.
+    """Yield the rollout in a line. The prompt is the part that is excluded from the loss.
 
-    The prompt is the part that is excluded from the loss.
-
-    With dynamic sampling, `rewards` contains the rewards of all samples, and only
-    `filtered_rewards` corresponds to the tokens on that line. The logger writes all values except
-    `idx` as one-element lists.
+    With dynamic sampling, only `filtered_rewards` corresponds to the tokens on that line. The
+    logger writes all values except `idx` as one-element lists.
     """
     record = {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in record.items()}
     tokens, mask = record.get("token_ids"), record.get("token_loss_mask")
@@ -237,13 +232,12 @@ def swift(record: Record) -> Iterator[Row]:
     for name, values in columns.items():
         if len(values) != size:
             raise DataError(f"column {name[:40]!r} and column 'prompt' have different lengths")
+    others = {name: values for name, values in columns.items() if name not in _SWIFT}
     rewards = [
         name
-        for name, values in columns.items()
-        if name not in _SWIFT
-        and all(v is None or is_number(v) or isinstance(v, str) for v in values)
+        for name, values in others.items()
+        if all(v is None or is_number(v) or isinstance(v, str) for v in values)
     ]
-    others = {name: values for name, values in columns.items() if name not in _SWIFT}
     steps = columns.get("step", columns.get("gen_step"))
     credit = columns.get("advantages", columns.get("advantage"))
     for i in range(size):
@@ -274,16 +268,15 @@ def tinker(record: Record) -> Iterator[Row]:
     The rewards are the metrics of the trajectory, and the means of the metrics of its steps. A
     metric `stop/<reason>` is not a reward, but the reason why the episode ended.
     """
-    found: dict[str, list[float]] = {}
-    ended = None
     steps = cast("list[Record]", record["steps"])
-    for step in steps:
+    by_turn, ended = dict[str, dict[int, float]](), None
+    for turn, step in enumerate(steps):
         for name, value in (step.get("metrics") or {}).items():
             if name.startswith(_STOP):
                 ended = name.removeprefix(_STOP)
             elif is_number(value):
-                found.setdefault(name, []).append(float(value))
-    parts = {name: sum(values) / len(values) for name, values in found.items()}
+                by_turn.setdefault(name, {})[turn] = float(value)
+    parts = {name: sum(found.values()) / len(found) for name, found in by_turn.items()}
     parts |= numbers_in(record.get("trajectory_metrics") or {}, but=frozenset())
     yield Row(
         step=record["iteration"],
@@ -293,24 +286,20 @@ def tinker(record: Record) -> Iterator[Row]:
         total_name="total_reward",
         num_tokens=sum(int(step["ac_len"]) for step in steps),
         finish_reason=ended,
-        turns=ONE_TURN if len(steps) == 1 else _tinker_turns(record, steps) if steps else None,
+        turns=ONE_TURN if len(steps) == 1 else _tinker_turns(record, by_turn) if steps else None,
     )
 
 
-def _tinker_turns(record: Record, steps: list[Record]) -> RowTurns:
+def _tinker_turns(record: Record, by_turn: dict[str, dict[int, float]]) -> RowTurns:
     """Return the steps as turns. The rewards of the whole rollout stand at the last turn."""
+    steps = cast("list[Record]", record["steps"])
     last = len(steps) - 1
     scalar = {turn: number(step.get("reward")) for turn, step in enumerate(steps)}
     scalar[last] += number(record.get("final_reward", 0.0))
-    found = {"total_reward": scalar}
-    by_turn: dict[str, dict[int, float]] = {}
-    for turn, step in enumerate(steps):
-        for name, value in (step.get("metrics") or {}).items():
-            if is_number(value):
-                by_turn.setdefault(name, {})[turn] = float(value)
     whole = as_object(record.get("trajectory_metrics"))
     at_end = {name: {last: float(value)} for name, value in whole.items() if is_number(value)}
-    return RowTurns(len(steps), found | by_turn | at_end, [int(step["ac_len"]) for step in steps])
+    found = {"total_reward": scalar, **by_turn, **at_end}
+    return RowTurns(len(steps), found, [int(step["ac_len"]) for step in steps])
 
 
 def art(record: Record) -> Iterator[Row]:
@@ -345,13 +334,8 @@ def slime(record: Record) -> Iterator[Row]:
         truth=record.get("label"),
         extras=as_object(record.get("metadata")),
         trained=not record.get("remove_sample", False),
-        mixed=_is_mixed(mask),
+        mixed=isinstance(mask, list) and not all(cast("list[Any]", mask)),
     )
-
-
-def _is_mixed(mask: Any) -> bool:
-    """Return whether a completion contains tokens that the model did not write."""
-    return isinstance(mask, list) and not all(cast("list[Any]", mask))
 
 
 def skyrl(record: Record) -> Iterator[Row]:
@@ -371,14 +355,13 @@ def skyrl(record: Record) -> Iterator[Row]:
 
 def open_instruct(record: Record) -> Iterator[Row]:
     """Yield the rollout in a line that stores prompt and completion as tokens."""
-    credit = record.get("advantage")
     yield Row(
         step=record["step"],
         group=record["prompt_idx"],
         prompt=record.get("prompt_tokens"),
         completion=record["response_tokens"],
         total=record["reward"],
-        advantage=credit,
+        advantage=record.get("advantage"),
         num_tokens=len(record["response_tokens"]),
         finish_reason=record.get("finish_reason"),
         truth=record.get("ground_truth"),
@@ -414,11 +397,8 @@ def _content(content: Any) -> tuple[Any, Any]:
 
 def episodes(record: Record) -> Iterator[Row]:
     """Yield a rollout for each trace of an episode, or for a trace without an episode."""
-    if "traces" not in record:
-        yield _trace(record, record, several=False)
-        return
-    traces = cast("list[Record]", record["traces"])
-    agents = {_agent(trace) for trace in traces}
+    traces = cast("list[Record]", record.get("traces", [record]))
+    agents = {_agent(trace) for trace in traces} if "traces" in record else ()
     for trace in traces:
         yield _trace(trace, record, several=len(agents) > 1)
 
@@ -480,6 +460,10 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
     nodes = cast("list[Record]", trace.get("nodes") or [])
     first = next((i for i, node in enumerate(nodes) if node.get("sampled")), len(nodes))
     sampled = [node for node in nodes if node.get("sampled")]
+    counts = [  # the mask marks the tokens of the model
+        sum(map(bool, mask)) if (mask := node.get("mask")) else len(node.get("token_ids") or [])
+        for node in sampled
+    ]
     messages = [node.get("message") for node in nodes]
     group = (episode.get("group") or {}).get("id")
     work = ((episode.get("run") or {}).get("work")) or {}
@@ -495,7 +479,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
         total=sum(number(_part(v, "score")) * _weight(v) for v in scored) if scored else None,
         weights={name: _weight(value) for name, value in rewards.items() if value is not None},
         advantage=_advantage(trace, sampled),
-        num_tokens=sum(_count(node) for node in sampled) if sampled else None,
+        num_tokens=sum(counts) if sampled else None,
         finish_reason=_reason(trace),
         trained=bool((trace.get("agent") or {}).get("trainable", True)),
         extras=as_object((trace.get("task") or {}).get("data")),
@@ -515,25 +499,14 @@ def _weight(value: Any) -> float:
     return 1.0 if weight is None else number(weight)
 
 
-def _count(node: Record) -> int:
-    """Return the number of sampled tokens in a node, which the mask marks if there is a mask."""
-    mask = node.get("mask")
-    return sum(map(bool, mask)) if mask else len(node.get("token_ids") or [])
-
-
 def _advantage(trace: Record, sampled: list[Record]) -> Any:
     info = as_object(trace.get("info"))
-    if "advantage" in info:
-        return info["advantage"]
     credit = next((node["advantages"] for node in sampled[::-1] if node.get("advantages")), None)
-    return credit[-1] if credit else None
+    return info.get("advantage", credit[-1] if credit else None)
 
 
 def _reason(trace: Record) -> str | None:
-    """Return `length` if a token limit ended the trace or its last call, or else `stop`.
-
-    None means that the reason is unknown.
-    """
+    """Return `length` if a token limit ended the trace or its last call, `stop`, or None."""
     condition = trace.get("stop_condition")
     last = (trace.get("calls") or [{}])[-1].get("finish_reason")
     if condition is None and last is None:
@@ -618,25 +591,23 @@ def at(record: Any, path: str | None) -> Any:
 def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterator[tuple[int, Row]]:
     """Yield the last output of each rollout, with its line, and report other outputs as skipped.
 
-    verl's GRPO also compares only the last outputs, and gives their advantage to all outputs. verl
-    writes the outputs of a rollout one after another. If the outputs of a rollout are not
-    consecutive, only the first sequence of outputs is used. Each row without an output number
-    counts as one rollout.
+    verl's GRPO also compares only the last outputs. verl writes the outputs of a rollout one after
+    another; of outputs that are not consecutive, only the first sequence is used. Each row without
+    an output number counts as one rollout.
     """
     step: Any = None
     of_step = set[str]()
+
+    def later(one: tuple[int, Row], other: tuple[int, Row]) -> tuple[int, Row]:
+        first, last = sorted((one, other), key=lambda row: row[1].output or ("", 0))
+        file.lose(first[0], OTHER)
+        return last
+
     for rollout, outputs in groupby(rows, lambda row: row[1].output and row[1].output[0]):
         if rollout is None:
             yield from outputs
             continue
-        last: tuple[int, Row] | None = None
-        for each in outputs:
-            if last is not None:
-                other, last = sorted((last, each), key=lambda row: row[1].output or ("", 0))
-                file.lose(other[0], OTHER)
-            else:
-                last = each
-        assert last is not None
+        last = reduce(later, outputs)
         if last[1].step != step:
             step, of_step = last[1].step, set()
         if rollout in of_step:

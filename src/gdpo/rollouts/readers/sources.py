@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.readers.arrow import ArrowFile, is_arrow
 from gdpo.rollouts.readers.delimited import DecimalCommas, delimiter_of
-from gdpo.rollouts.readers.json_lists import END, Decoder, listed
+from gdpo.rollouts.readers.json_lists import CUT, Decoder, listed
 from gdpo.rollouts.readers.records import Record
 from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.readers.text import BROKEN, is_gzip, opened, opened_text
@@ -34,7 +34,6 @@ takes 20 times its size in memory."""
 _CHECKED = 4096
 """Number of lines at the start of a file that are searched for repeated keys. The search doubles
 the parsing time."""
-_CUT = "incomplete: the run is still writing, or was killed"
 _NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
 _SKIPPED = 2**20
 """Number of bytes per read while skipping a line."""
@@ -126,7 +125,8 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
         repeated.clear()
         return checking if left > 0 else plain
 
-    for line, record, wrong in _json_values(file, decoder):
+    elements = listed(file.path, decoder, LONGEST_LINE)
+    for line, record, wrong in _lines(file, decoder) if elements is None else elements:
         left -= 1
         if repeated:
             # Only the first repeated key is named, so that a malicious file cannot cause many
@@ -141,25 +141,8 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
             file.reject(line, wrong)
 
 
-def _json_values(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, str]]:
-    """Yield each value with its line, and with a phrase for the case that it is not an object."""
-    elements = listed(file.path, decoder, LONGEST_LINE)
-    if elements is None:
-        for line, raw in _lines(file):
-            if not raw.isspace():
-                yield line, *_parsed(raw, decoder())
-    else:
-        for line, value in elements:
-            cut = value is END
-            yield line, value, f"the last row is {_CUT}" if cut else "the row is not a JSON object"
-
-
 def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
-    """Yield the samples of a file that slime or miles saved, each with its number.
-
-    Args:
-        file: Report on a `.pt` file, which receives notices.
-        load_pt: Function that reads the file.
+    """Yield the samples of a `.pt` file that slime or miles saved, each with its number.
 
     Raises:
         DataError: If the file is not a slime rollout file, or `load_pt` is None.
@@ -181,16 +164,15 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
             file.reject(index, "the sample is not a dict")
 
 
-def _lines(file: FileReport) -> Iterator[tuple[int, bytes]]:
+def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, str]]:
+    """Yield the value of each line, with a phrase for the case that it is not an object."""
     line = 0
     with opened_text(file.path) as stream:
         try:
             while raw := stream.readline(LONGEST_LINE + 1):
                 line += 1
                 file.bytes += len(raw)
-                if len(raw) <= LONGEST_LINE:
-                    yield line, raw
-                else:
+                if len(raw) > LONGEST_LINE:
                     what = (
                         f"the line has more than {LONGEST_LINE:,} bytes and is skipped: write "
                         "fewer rollouts per line, or parquet"
@@ -198,6 +180,8 @@ def _lines(file: FileReport) -> Iterator[tuple[int, bytes]]:
                     file.reject(line, what)
                     while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
                         pass
+                elif not raw.isspace():
+                    yield line, *_parsed(raw, decoder())
         except BROKEN as error:
             what = f"the rest cannot be read: {type(error).__name__}: {error}"
             file.note(line + 1, what)
@@ -227,7 +211,7 @@ def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, str]:
     except ValueError:
         if raw.endswith(b"\n"):
             return None, "the line is not valid JSON"
-        return None, f"the last line is {_CUT}"
+        return None, f"the last line is {CUT}"
     return record, "the line is not a JSON object"
 
 
@@ -301,10 +285,8 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
         if "invalid UTF8" in str(broken):
             raise DataError("the file is not UTF-8: write it in UTF-8, as df.to_csv does")
         raise broken
-    if (
-        _lines_of(file.path) > file.rows + 1
-        and (found := _swallowed(file.path, delimiter)) is not None
-    ):
+    found = _swallowed(file.path, delimiter) if _lines_of(file.path) > file.rows + 1 else None
+    if found is not None:
         row, lines = found
         what = f"a quote is not closed, so {lines:,} lines were read as one row: close the quote"
         file.note(row, what)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gdpo._shapes import Bool, Float, Int
+from gdpo._shapes import Float, Int
 from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, entered, inside
 from gdpo.rollouts.readers.infer import NO_KEY, Values
 from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns
@@ -30,25 +30,15 @@ def turns_of(
 ) -> Turns | None:
     """Return the turns of some rollouts of a batch, or None if none of these rollouts has turns.
 
-    Args:
-        batch: Rollouts of a file.
-        rewards: Paths of the rewards, keyed by name.
-        rows: The rollouts to use.
-        whole: Rewards and number of tokens of each of these rollouts.
-        file: Report on the file, which receives notices about unusable values.
+    `rewards` are the paths of the rewards, by name.
     """
     lines = batch.lines[rows]
-    column = None
-    if batch.table is not None and file.format == "gdpo":
-        column = entered(batch.table, "turns")
-    if column is not None:
+    if batch.table is not None:
+        column = entered(batch.table, "turns") if file.format == "gdpo" else None
+        if column is None:
+            return None
         column = column if isinstance(rows, slice) else column.take(pa.array(rows))
-        found = _of_table(column, rewards, lines, file)
-        if found is not None:
-            _check_totals(found, tuple(rewards), whole[0], lines, file)
-        return found
-    if not batch.rows:
-        return None
+        return _of_table(column, rewards, lines, whole[0], file)
     part = batch.part(rows)
     turns = [row.turns for row in part]
     if turns.count(None) == len(turns):
@@ -112,48 +102,35 @@ def without_single(table: RolloutTable) -> RolloutTable:
 def _of_rows(
     rows: Sequence[Row], names: Sequence[str], lines: _Lines, whole: Whole, file: FileReport
 ) -> Turns | None:
+    """Return the turns of records. A turn without a reward that another turn has earned 0 of it."""
     turns = [row.turns or _NO_TURNS for row in rows]
     counts = np.array([each.count for each in turns], np.int64)
     if not _few(counts, names, lines, file):
         return None
     starts, places = np.cumsum(counts) - counts, np.repeat(lines, counts)
     single = np.array([each is ONE_TURN for each in turns])
+    none = np.zeros(len(places), np.bool_)
     columns: list[Values] = []
     for k, name in enumerate(names):
-        values, given = _earned([each.rewards.get(name) for each in turns], counts, starts)
-        none = np.zeros(len(values), np.bool_)
+        earned = [each.rewards.get(name) or {} for each in turns]
+        given = np.repeat(np.array(list(map(bool, earned)), np.bool_), counts)
+        values = np.where(given, 0.0, np.nan)
+        for start, by_turn in zip(starts.tolist(), earned, strict=True):
+            for turn, value in by_turn.items():
+                values[start + turn] = value
         values = Column(values, ~given, none, none).usable(_called(name), places, file)
         values[starts[single]] = whole[0][single, k]
         columns.append(values)
     tokens = np.full(len(places), np.nan)
-    many = np.repeat(~single, counts)
-    tokens[many] = [count for each in turns for count in each.num_tokens]
+    tokens[np.repeat(~single, counts)] = [count for each in turns for count in each.num_tokens]
     tokens[starts[single]] = whole[1][single]
     return _padded(counts, columns, np.full(len(places), np.nan), tokens)
 
 
-def _earned(
-    rewards: Sequence[Mapping[int, float] | None], counts: _Lines, starts: _Lines
-) -> tuple[Values, Bool[np.ndarray, " turn"]]:
-    """Return one reward at each turn, rollout by rollout, and whether the rollout has the reward.
-
-    A turn without the reward has 0 of it, if another turn of the rollout has the reward.
-    """
-    found = [
-        (start + turn, value)
-        for each, start in zip(rewards, starts.tolist(), strict=True)
-        if each
-        for turn, value in each.items()
-    ]
-    given = np.repeat(np.array([bool(each) for each in rewards], np.bool_), counts)
-    values = np.where(given, 0.0, np.nan)
-    values[[place for place, _ in found]] = [value for _, value in found]
-    return values, given
-
-
 def _of_table(
-    column: Any, rewards: Mapping[str, str], lines: _Lines, file: FileReport
+    column: Any, rewards: Mapping[str, str], lines: _Lines, totals: Values, file: FileReport
 ) -> Turns | None:
+    """Return the turns in a column, and report rewards that do not add up to the totals."""
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not (is_list and pa.types.is_struct(kind.value_type)):
@@ -163,35 +140,30 @@ def _of_table(
     counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
     if not counts.any() or not _few(counts, tuple(rewards), lines, file):
         return None
-    turns, places = column.flatten(), np.repeat(lines, counts)
+    flat, places = column.flatten(), np.repeat(lines, counts)
 
     def numbers(path: str, what: str) -> Values:
-        found = inside(turns, path)
+        found = inside(flat, path)
         none = np.full(len(places), np.nan)
         return none if found is None else column_in(found).usable(what, places, file)
 
     columns = [numbers(path, _called(name)) for name, path in rewards.items()]
     advantages = numbers("advantage", "the advantage of a turn")
-    return _padded(counts, columns, advantages, numbers("num_tokens", "num_tokens of a turn"))
-
-
-def _check_totals(
-    turns: Turns, names: Sequence[str], totals: Values, lines: _Lines, file: FileReport
-) -> None:
-    """Add a notice for each reward whose turns do not add up to the reward of the rollout."""
-    known = np.arange(turns.rewards.shape[1]) < turns.counts[:, None]
+    turns = _padded(counts, columns, advantages, numbers("num_tokens", "num_tokens of a turn"))
+    known = np.arange(turns.rewards.shape[1]) < counts[:, None]
     earned = np.where(known[..., None], turns.rewards, 0.0)
     apart = np.abs(earned.sum(axis=1) - totals)
     # NaN is not larger than anything. Records may be in single precision.
     wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(totals))
-    wrong &= turns.counts[:, None] > 0
-    for name, column in zip(names, wrong.T, strict=True):
-        if column.any():
+    wrong &= counts[:, None] > 0
+    for name, odd in zip(rewards, wrong.T, strict=True):
+        if odd.any():
             what = (
                 f"reward {name!r} of the turns does not add up to the reward of the rollout: "
                 "results by turn and results by rollout do not fit together"
             )
-            file.note(int(lines[np.argmax(column)]), what, count=int(column.sum()))
+            file.note(int(lines[np.argmax(odd)]), what, count=int(odd.sum()))
+    return turns
 
 
 def _called(name: str) -> str:
