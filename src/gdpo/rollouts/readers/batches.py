@@ -123,10 +123,10 @@ def open_file(
         return _of_records(found, asked, file, form, chain([record], source), texts=texts)
     if found.kind == "parquet":
         parquet = open_parquet(found.path, None)
-        form = _format_of_table(found, asked, file, parquet.schema_arrow)
+        form, known = _format_of_table(found, asked, file, parquet.schema_arrow)
         if form.rows is None:
             file.count(parquet.metadata.num_rows)
-            return _of_parquet(found, asked, file, form.known, parquet.schema_arrow, texts=texts)
+            return _of_parquet(found, asked, file, known, parquet.schema_arrow, texts=texts)
         file.expected = parquet.metadata.num_rows
         records = _records_of(found, asked, form, texts=texts)
         return _of_records(found, asked, file, form, records, texts=texts)
@@ -134,7 +134,7 @@ def open_file(
     if (first := next(blocks, None)) is None:
         return None
     schema = numeric(first)
-    known = _format_of_table(found, asked, file, schema).known
+    _, known = _format_of_table(found, asked, file, schema)
     rewards = None
     if not texts:
         some = partial(_first_batches, found, file, known, first[:LOOKED_AT])
@@ -182,8 +182,8 @@ def _format_of(
 
 def _format_of_table(
     found: RolloutFile, asked: ReaderOptions, file: FileReport, schema: Any
-) -> Format:
-    """Return the format of a table.
+) -> tuple[Format, Layout]:
+    """Return the format of a table, and the meanings of its columns.
 
     Raises:
         DataError: If two columns have the same name, or as `_format_of` and `layout`.
@@ -193,7 +193,8 @@ def _format_of_table(
         raise DataError(f"several columns are called {listed(repeated)}: rename them")
     fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
-    return _format_of(found, asked, file, fields, numbers)
+    form = _format_of(found, asked, file, fields, numbers)
+    return form, form.known or NOTHING_KNOWN
 
 
 def _of_parquet(

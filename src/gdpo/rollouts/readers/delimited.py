@@ -88,12 +88,12 @@ class DecimalCommas:
 
 
 def _has_decimal_commas(block: Any, numbers: list[int]) -> bool:
-    with_comma = [place for place in numbers if _any(block.column(place), _WITH_COMMA)]
+    with_comma = [p for p in numbers if len(_matching(block.column(p), _WITH_COMMA))]
     if not with_comma:
         return False
     names = [block.schema.names[place] for place in with_comma]
     clear = any(not _all(_matching(block.column(p), _WITH_COMMA), _THOUSANDS) for p in with_comma)
-    with_point = [p for p in numbers if _any(block.column(p), _WITH_POINT)]
+    with_point = [p for p in numbers if len(_matching(block.column(p), _WITH_POINT))]
     if clear and not with_point:
         return True
     if with_point and not clear:
@@ -115,12 +115,7 @@ def _matching(column: Any, pattern: str) -> Any:
     return pc.drop_null(column.filter(pc.match_substring_regex(column, pattern)))
 
 
-def _any(column: Any, pattern: str) -> bool:
-    return bool(pc.any(pc.match_substring_regex(column, pattern)).as_py())
-
-
 def _all(column: Any, pattern: str) -> bool:
     """Return whether all values that exist match, and at least one exists."""
-    return len(column) > column.null_count and bool(
-        pc.all(pc.match_substring_regex(column, pattern)).as_py()
-    )
+    found = pc.all(pc.match_substring_regex(column, pattern)).as_py()
+    return len(column) > column.null_count and bool(found)

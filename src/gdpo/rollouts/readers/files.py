@@ -89,11 +89,7 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
     """Return the files to read, each once, sorted by run and by the numbers in their names.
 
     If there are training files, evaluation files are left out unless their folder is one of the
-    paths.
-
-    Args:
-        paths: Files and folders.
-        left_out: Dict to which each file that is not read is added, with the reason.
+    paths. Files that are not read are added to `left_out`, with the reason.
 
     Raises:
         DataError: If a path does not exist, or is neither a folder nor a regular file.
@@ -110,12 +106,26 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
                 found.setdefault(file.path, file)
     for path in paths:
         left_out.pop(path, None)  # the user named this file, so it is read
-    if any(not file.evaluation for file in found.values()):
+    evaluations = [file.path for file in found.values() if file.evaluation]
+    if len(evaluations) < len(found):
         why = "rollouts of an evaluation: pass the folder to read them"
-        left_out |= {file.path: why for file in found.values() if file.evaluation}
+        left_out |= dict.fromkeys(evaluations, why)
     kept = [file for file in found.values() if file.path not in left_out]
     kept = sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
     return _without_repeated_tables(kept, left_out)
+
+
+def _without_repeated_tables(
+    files: Sequence[RolloutFile], left_out: dict[Path, str]
+) -> list[RolloutFile]:
+    """Return the files without W&B tables that repeat an earlier one, as at the end of a run."""
+    tables: dict[tuple[Path, str, str], RolloutFile] = {}
+    for file in files:
+        match = _TABLE_NAME.fullmatch(_unpacked(file.path.name))
+        key = (file.path.parent, match[1], match[3]) if match else (file.path, "", "")
+        if (first := tables.setdefault(key, file)) is not file:
+            left_out[file.path] = f"the same table as {first.path.name}"
+    return list(tables.values())
 
 
 def without_twins(
@@ -123,30 +133,14 @@ def without_twins(
 ) -> list[RolloutFile]:
     """Return the files, except TRL's files for steps that gdpo recorded too.
 
-    Args:
-        files: Files of all runs.
-        recorded: Function that returns whether a file is a complete gdpo record. The function is
-            called only for steps that exist in two files.
-        left_out: Dict to which each file that is not read is added, with the reason.
+    `recorded` tells whether a file is a complete gdpo record, and is called only for steps that
+    exist in two files. Files that are not read are added to `left_out`, with the reason.
     """
     records = {_step_of(file): file.path for file in files if _RECORD.fullmatch(file.path.name)}
     for file in files:
         twin = records.get(_step_of(file)) if _OF_A_STEP.fullmatch(file.path.name) else None
         if twin is not None and recorded(twin):
             left_out[file.path] = f"gdpo recorded the same step in {twin.parent}"
-    return [file for file in files if file.path not in left_out]
-
-
-def _without_repeated_tables(
-    files: Sequence[RolloutFile], left_out: dict[Path, str]
-) -> list[RolloutFile]:
-    """Return the files without W&B tables that repeat an earlier one, as at the end of a run."""
-    first: dict[tuple[Path, str, str], RolloutFile] = {}
-    for file in files:
-        if match := _TABLE_NAME.fullmatch(_unpacked(file.path.name)):
-            known = first.setdefault((file.path.parent, match[1], match[3]), file)
-            if known is not file:
-                left_out[file.path] = f"the same table as {known.path.name}"
     return [file for file in files if file.path not in left_out]
 
 
@@ -157,12 +151,8 @@ def _step_of(file: RolloutFile) -> tuple[str, int | None, bool]:
 
 def kind_of(path: Path) -> str:
     """Return the kind of a file by its name, or an empty string if it cannot contain rollouts."""
-    suffix = Path(_unpacked(path.name).lower()).suffix
-    return "table" if _is_table(path) else _KINDS.get(suffix, "")
-
-
-def _is_table(path: Path) -> bool:
-    return _unpacked(path.name).lower().endswith(_TABLE)
+    name = _unpacked(path.name).lower()
+    return "table" if name.endswith(_TABLE) else _KINDS.get(Path(name).suffix, "")
 
 
 def _unpacked(name: str) -> str:
@@ -175,7 +165,10 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 
     root = path.resolve()
     for folder, folders, names in os.walk(path, onerror=blocked):
-        aside = _set_aside(folders, names)
+        # Some folders no longer belong to the run whose folder contains them.
+        recorded, a_run = any(map(_RECORD.fullmatch, names)), _OF_A_RUN.issubset(names)
+        aside = [n for n in folders if recorded and _EARLIER.fullmatch(n)]
+        aside += [n for n in folders if a_run and _DROPPED.fullmatch(n)]
         left_out |= {Path(folder, name): _SET_ASIDE for name in aside}
         folders[:] = sorted(n for n in folders if n not in aside and not _CHECKPOINT.match(n))
         for linked in (Path(folder, name) for name in folders):
@@ -189,21 +182,8 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
                 left_out[file] = why
 
 
-def _set_aside(folders: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the folders that no longer belong to the run whose folder contains them."""
-    recorded, a_run = any(map(_RECORD.fullmatch, names)), _OF_A_RUN.issubset(names)
-    return [
-        name
-        for name in folders
-        if (recorded and _EARLIER.fullmatch(name)) or (a_run and _DROPPED.fullmatch(name))
-    ]
-
-
 def _in_folder(folder: Path, names: Sequence[str], left_out: dict[Path, str]) -> list[Path]:
-    """Return the files of a folder, or those that `datasets.save_to_disk` listed.
-
-    Other files of such a folder, such as caches, do not contain the rows of the dataset.
-    """
+    """Return the files of a folder, or those with rows that `datasets.save_to_disk` listed."""
     all_files = [folder / name for name in sorted(names)]
     if _SHARDS not in names:
         return all_files
@@ -239,8 +219,9 @@ def _why_not(file: Path) -> str | None:
         return ""
     try:
         if file.is_file():
-            of_rows = Path(_unpacked(file.name.lower())).suffix != ".json" or _is_table(file)
-            return None if of_rows or begins_with_rows(file) else ""
+            is_json = Path(_unpacked(file.name.lower())).suffix == ".json"
+            doubtful = is_json and kind_of(file) != "table"
+            return "" if doubtful and not begins_with_rows(file) else None
         return "a broken link" if file.is_symlink() else "not a regular file"
     except OSError as error:
         return f"it cannot be opened: {error.strerror}"

@@ -170,7 +170,7 @@ def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
     if name not in NAMES:
         raise ConfigError(f"unknown format {name!r}: {did_you_mean(name, NAMES)}")
     fitting = [f for f in FORMATS if f.name == name and f.kind in ("", kind)]
-    return next((f for f in fitting if f.fields <= set(fields)), fitting[0] if fitting else None)
+    return next((f for f in fitting if f.fields <= set(fields)), next(iter(fitting), None))
 
 
 def format_of(
@@ -194,33 +194,27 @@ def format_of(
         ConfigError: If `asked` requests a format that does not exist.
     """
     if asked.format is not None:
-        form = named(asked.format, kind, fields)
+        form, how = named(asked.format, kind, fields), "as given"
         if form is None:
             raise DataError(
                 f"format {asked.format} is not stored in {kind} files: correct the format name "
                 "(format)"
             )
-        how = "as given"
     elif asked.columns is None and (form := recognized(kind, fields, record)) is not None:
         how = f"detected from the fields {', '.join(sorted(form.fields))}"
     else:
-        form, how = _by_names(asked, fields, numbers), "read by column names"
+        form, how, numbers = FORMATS[-1], "read by column names", list(numbers)
+        if asked.columns is None and are_metrics(fields, numbers):
+            raise DataError("the rows are metrics of whole steps, not rollouts")
+        by_columns = asked.columns is not None or asked.rewards is not None
+        if not by_columns and not looks_rewarded(fields, numbers):
+            raise DataError(
+                f"unknown format, with the fields {listed(fields)}: specify the format (format), "
+                "the meaning of the columns (columns) or the rewards (rewards)"
+            )
     if form.wordless and asked.rescore is not None:
         raise DataError(
             f"{form.name} files contain no texts that could be rescored: remove --rescore to "
             "read the rewards in the files"
         )
     return form, how
-
-
-def _by_names(asked: ReaderOptions, fields: Collection[str], numbers: Iterable[str]) -> Format:
-    """Return the format of a file whose rewards are found by the names of its fields."""
-    if asked.columns is None and are_metrics(fields, numbers := list(numbers)):
-        raise DataError("the rows are metrics of whole steps, not rollouts")
-    by_columns = asked.columns is not None or asked.rewards is not None
-    if by_columns or looks_rewarded(fields, numbers):
-        return FORMATS[-1]
-    raise DataError(
-        f"unknown format, with the fields {listed(fields)}: specify the format (format), the "
-        "meaning of the columns (columns) or the rewards (rewards)"
-    )

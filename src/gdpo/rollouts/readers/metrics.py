@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from gdpo.rollouts.readers.infer import (
-    Kind,
-    is_metric,
-    is_named_reward,
-    layout,
-    listed,
-)
+from gdpo.rollouts.readers.infer import Kind, is_metric, is_named_reward, layout, listed
 
 _RUN = (
     re.compile(r"(.+?) - ((?:train/|eval/)?(?:rewards|diagnostics|gdpo)/.+)", re.DOTALL),
@@ -63,10 +57,8 @@ class Evidence:
     @property
     def sentence(self) -> str:
         """Sentence about rows that are metrics, or may be. Empty if the rows are rollouts."""
-        if self.are_metrics:
-            return "the rows are metrics of whole steps, not rollouts"
         if self.certain:
-            return ""
+            return "the rows are metrics of whole steps, not rollouts" if self.metrics else ""
         like = f", and {listed(self.rollouts)} of rollouts" if self.rollouts else ""
         return (
             "unknown format: the rows may be metrics of whole steps, or rollouts. "
@@ -102,12 +94,20 @@ def evidence(fields: Mapping[str, Kind]) -> Evidence:
     """
     keys = {name: key for name in fields if (key := run_and_key(name)[1])}
     means = [name for name, key in keys.items() if is_metric(key)]
-    logged = [name for name, key in keys.items() if _is_logged(name, key)]
+    logged = [
+        name
+        for name, key in keys.items()
+        if key.lower() in _LOGGED or key.startswith(_LOGGED_PARTS) or name.endswith(f"train/{key}")
+    ]
     also = [name for name, key in keys.items() if key.lower() in _ALSO_LOGGED]
     slashed = [name for name in keys if "/" in name]
     metrics = tuple(dict.fromkeys((*means, *logged, *slashed)))
-    rollouts = _of_rollouts(fields)
-    if any(columns <= fields.keys() for columns in (*_OF_WANDB, *map(_with_extremes, keys))):
+    known = layout(None, fields)
+    texts = [n for n in (known.prompt, known.completion, known.finish_reason) if n is not None]
+    found = [name for name in texts if fields[name] != "number"]
+    rollouts = tuple(found + [n for n in (known.group, known.advantage) if n is not None])
+    extremes = ({f"{name}__MIN", f"{name}__MAX"} for name in keys)
+    if any(columns <= fields.keys() for columns in (*_OF_WANDB, *extremes)):
         return Evidence(tuple(keys), (), certain=True)
     if rollouts:
         return Evidence(tuple(means), rollouts, certain=not means)
@@ -129,21 +129,3 @@ def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and (name == "data" or any(map(is_metric, value))):
             found |= cast("dict[str, Any]", value)
     return found
-
-
-def _with_extremes(name: str) -> set[str]:
-    return {f"{name}__MIN", f"{name}__MAX"}
-
-
-def _is_logged(name: str, key: str) -> bool:
-    """Return whether trainers log a key, and for `reward`, whether W&B named the column."""
-    named = name.endswith(f"train/{key}")
-    return key.lower() in _LOGGED or key.startswith(_LOGGED_PARTS) or named
-
-
-def _of_rollouts(fields: Mapping[str, Kind]) -> tuple[str, ...]:
-    known = layout(None, fields)
-    texts = (known.prompt, known.completion, known.finish_reason)
-    found = [name for name in texts if name is not None and fields[name] != "number"]
-    ids = (known.group, known.advantage)
-    return tuple(found + [name for name in ids if name is not None])

@@ -183,8 +183,7 @@ COLUMNS = (
 def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
     """Join several tables of one step. Where a table lacks a reward, the reward is NaN.
 
-    The rollouts of a table without turns have 0 turns, which means unknown, if another table has
-    turns: their number of turns cannot be inferred from their totals.
+    If another table has turns, the rollouts of a table without turns have 0 turns: unknown.
     """
     if len(tables) == 1:
         return tables[0]
@@ -202,15 +201,17 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
     )
     parts = [table.parts for table in tables if table.parts is not None]
     weights = [_in_order(t.weights, t.names, names) for t in tables if t.weights is not None]
-    return RolloutTable(
-        *(first.run, first.format, names),
+    ranges = {(name, known) for table in tables for name, known in table.ranges.items()}
+    declared = [name for name, _ in ranges]
+    return replace(
+        first,
+        names=names,
         weights=np.concatenate(weights) if len(weights) == len(tables) else None,
         files=files,
         **columns,
-        ranges=_ranges_of(tables),
-        grouped_by=first.grouped_by,
+        # A range that differs between tables is unknown.
+        ranges={name: known for name, known in ranges if declared.count(name) == 1},
         parts=np.concatenate(parts) if len(parts) == len(tables) else None,
-        weights_from=first.weights_from,
         turns=_joined_turns(tables, names),
     )
 
@@ -233,13 +234,6 @@ def _joined_turns(tables: Sequence[RolloutTable], names: Sequence[str]) -> Turns
             advantages[rows, :width], num_tokens[rows, :width] = part.advantages, part.num_tokens
         start += len(table)
     return Turns(counts, rewards, advantages, num_tokens)
-
-
-def _ranges_of(tables: Sequence[RolloutTable]) -> dict[str, Range]:
-    """Return the declared ranges, except for rewards whose range differs between tables."""
-    found = {(name, known) for table in tables for name, known in table.ranges.items()}
-    names = [name for name, _ in found]
-    return {name: known for name, known in found if names.count(name) == 1}
 
 
 def places(
