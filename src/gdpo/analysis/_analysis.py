@@ -21,7 +21,7 @@ from gdpo.analysis.verdict import Verdict, verdict_of, worst
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
-from gdpo.rollouts.readers.infer import listed
+from gdpo.rollouts.readers.names import listed
 
 _VIEWED = ("grpo", "gdpo")
 """Estimators whose advantages are shown alongside the recorded advantages by default. These

@@ -3,18 +3,9 @@
 import numpy as np
 import pytest
 
-from gdpo.rollouts.readers.infer import (
-    NO_KEY,
-    Layout,
-    Sample,
-    explained,
-    grouping,
-    infer,
-    is_named_reward,
-    named_by_user,
-    restarted,
-    spread,
-)
+from gdpo.rollouts.readers.infer import Sample, explained, infer, named_by_user
+from gdpo.rollouts.readers.keys import NO_KEY, grouping, restarted
+from gdpo.rollouts.readers.names import Layout, is_named_reward, spread
 
 RNG = np.random.default_rng(0)
 A, B, C = ((RNG.random(320) < rate).astype(float) for rate in (0.5, 0.7, 0.3))

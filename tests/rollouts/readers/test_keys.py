@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdpo.rollouts.readers.columns import key_of, keys_of
+from gdpo.rollouts.readers.keys import key_of, keys_of
 
 TEXTS = st.sampled_from(["", "a", "b", "ab", "é"])
 MESSAGES = st.lists(

@@ -15,7 +15,7 @@ from tests.rollouts.readers.test_bad_input import read, verl_line
 from gdpo.analysis import analyze
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, batches, read_rollout_files, read_texts
-from gdpo.rollouts.readers.columns import NO_KEY, key_of
+from gdpo.rollouts.readers.keys import NO_KEY, key_of
 from gdpo.rollouts.readers.reading import WEIGHTS_DIFFER
 
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from gdpo.analysis.logs.keys import field_of
 from gdpo.rollouts.readers.files import kind_of
-from gdpo.rollouts.readers.infer import Kind, kinds_in
 from gdpo.rollouts.readers.metrics import Evidence, evidence, flattened, run_and_key
+from gdpo.rollouts.readers.names import Kind, kinds_in
 from gdpo.rollouts.readers.report import FileReport, ReadReport
 from gdpo.rollouts.readers.sources import (
     UNREADABLE,

@@ -30,8 +30,9 @@ from gdpo.rollouts.readers.formats import (
     format_of,
     recognized,
 )
-from gdpo.rollouts.readers.infer import (
-    LOOKED_AT,
+from gdpo.rollouts.readers.infer import LOOKED_AT
+from gdpo.rollouts.readers.metrics import evidence, flattened
+from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NOTHING_KNOWN,
     WEIGHTS,
@@ -42,7 +43,6 @@ from gdpo.rollouts.readers.infer import (
     layout,
     listed,
 )
-from gdpo.rollouts.readers.metrics import evidence, flattened
 from gdpo.rollouts.readers.records import (
     Record,
     Row,

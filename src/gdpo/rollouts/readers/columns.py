@@ -1,13 +1,9 @@
-"""Converts rollouts, from records or from rows of a table, into columns of numbers.
-
-Group ids and prompts are replaced with 64-bit hashes, so that no text is kept in memory.
-"""
+"""Converts rollouts, from records or from rows of a table, into columns of numbers."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import chain
 from math import isfinite, nan
 from typing import Any, TypeAlias, cast
@@ -16,21 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gdpo._shapes import Bool, Int, Int64, UInt64
-from gdpo.rollouts.readers.infer import (
+from gdpo._shapes import Bool, Int
+from gdpo.rollouts.readers.infer import Values
+from gdpo.rollouts.readers.keys import NO_KEY, Key, group_keys, grouping, key_of, pair, restarted
+from gdpo.rollouts.readers.names import (
     GDPO,
     NAME_LISTS,
-    NO_KEY,
     NOTHING_KNOWN,
     WEIGHTS,
     Inner,
-    Key,
     Kind,
     Layout,
-    Values,
-    grouping,
-    pair,
-    restarted,
     spread,
 )
 from gdpo.rollouts.readers.records import TRUTHS, Doubtful, Row, number, plain
@@ -52,13 +44,11 @@ _CUT = frozenset(
 )
 _ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "end_turn"})
 Rows: TypeAlias = Int[np.ndarray, " some"] | slice
-Keys = UInt64[np.ndarray, " row"]
 SPLIT = (
     "the prompts of most group ids differ, as when ids restart in every batch: id and prompt "
     "together form a group"
 )
 ALONE = "each group id has one rollout: equal prompts form the groups"
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,108 +554,3 @@ def paths_in(schema: Any, above: str = "") -> dict[str, Kind]:
         else:
             found[path] = kind_of_type(column.type)
     return found
-
-
-def key_of(value: Any) -> int:
-    """Return a 64-bit key for a JSON-like value: the integer itself, or a hash of other values."""
-    if isinstance(value, int) and NO_KEY < value < 2**63:
-        return int(value)
-    if not isinstance(value, str):
-        value = _text_of(value)
-    key = _digest(value.encode("utf-8", "surrogatepass"))
-    return key - 2**64 if key >= 2**63 else key
-
-
-def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
-    """Return one key per row of an Arrow array of ids: the integer itself, or else a hash."""
-    kind = column.type
-    if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
-        column = column.dictionary_decode()
-    if pa.types.is_integer(column.type):
-        keys = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        keys[keys == NO_KEY] = key_of(NO_KEY)
-    else:
-        keys = keys_of(column).view(np.int64)
-    return np.where(column.is_null().to_numpy(zero_copy_only=False), NO_KEY, keys)
-
-
-def keys_of(column: Any) -> Keys:
-    """Return one key per row of an Arrow array of texts, or lists or structs of texts.
-
-    Each distinct text is hashed once, because a prompt is repeated for each of its samples.
-    """
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        is_text = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
-        return _of_dictionary(column) if is_text else keys_of(column.dictionary_decode())
-    if pa.types.is_null(kind):
-        return np.zeros(len(column), np.uint64)
-    if pa.types.is_struct(kind):
-        return _of_struct(column)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _of_list(column)
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        column = pc.cast(column, pa.string())
-    return _of_dictionary(column.dictionary_encode())
-
-
-def _of_dictionary(column: Any) -> Keys:
-    """Return one key per row. Only the texts that the rows use are hashed."""
-    size = len(column.dictionary)
-    codes = pc.fill_null(column.indices, size).to_numpy(zero_copy_only=False)
-    used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])
-    texts = column.dictionary.take(pa.array(used)).to_pylist()
-    distinct = np.zeros(size + 1, np.uint64)
-    distinct[used] = [0 if text is None else _digest(text.encode()) for text in texts]
-    return distinct[codes]
-
-
-def _of_struct(column: Any) -> Keys:
-    keys = np.zeros(len(column), np.uint64)
-    for part, child in zip(column.type, column.flatten(), strict=True):
-        keys += _mixed(keys_of(child) ^ np.uint64(_digest(part.name.encode())))
-    return keys
-
-
-def _of_list(column: Any) -> Keys:
-    lengths = pc.call_function("list_value_length", [column])
-    counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    starts = np.cumsum(counts) - counts
-    children = keys_of(column.flatten())
-    place = np.arange(len(children)) - np.repeat(starts, counts)
-    mixed = _mixed(children + place.astype(np.uint64) * _ODD)
-    sums = np.append(np.uint64(0), np.cumsum(mixed, dtype=np.uint64))
-    return sums[starts + counts] - sums[starts] + counts.astype(np.uint64)
-
-
-def _text_of(value: Any) -> str:
-    try:
-        return json.dumps(value, sort_keys=True, default=str)
-    except (RecursionError, TypeError):  # TypeError: keys are not texts, or have mixed types
-        return "".join(_flat(value))
-
-
-def _flat(value: Any) -> Iterator[str]:
-    """Yield the parts of a nested value, with the length of each list and object before it."""
-    left = [value]
-    while left:
-        item = left.pop()
-        if isinstance(item, dict):
-            yield f"{{{len(cast('dict[Any, Any]', item))}"
-            left.extend(part for name in sorted(item, key=str) for part in (name, item[name]))
-        elif isinstance(item, list):
-            yield f"[{len(cast('list[Any]', item))}"
-            left.extend(cast("list[Any]", item))
-        else:
-            yield json.dumps(item, default=str) + ","
-
-
-def _mixed(keys: Keys) -> Keys:
-    """Return keys with mixed bits, so that sums of keys can be used as keys too."""
-    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return keys ^ (keys >> np.uint64(31))
-
-
-def _digest(text: bytes) -> int:
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")

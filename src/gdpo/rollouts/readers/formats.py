@@ -8,7 +8,7 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import records
 from gdpo.rollouts.readers.columns import Rescore
-from gdpo.rollouts.readers.infer import (
+from gdpo.rollouts.readers.names import (
     GDPO,
     NOTHING_KNOWN,
     TRL,

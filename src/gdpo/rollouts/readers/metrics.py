@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from gdpo.rollouts.readers.infer import Kind, is_metric, is_named_reward, layout, listed
+from gdpo.rollouts.readers.names import Kind, is_metric, is_named_reward, layout, listed
 
 _RUN = (
     re.compile(r"(.+?) - ((?:train/|eval/)?(?:rewards|diagnostics|gdpo)/.+)", re.DOTALL),

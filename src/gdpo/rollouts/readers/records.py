@@ -14,7 +14,7 @@ from math import isnan, nan
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.infer import (
+from gdpo.rollouts.readers.names import (
     WEIGHTS,
     Inner,
     Layout,

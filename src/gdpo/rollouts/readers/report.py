@@ -7,7 +7,9 @@ from pathlib import Path
 from shlex import quote
 
 from gdpo.rollouts.readers.files import RolloutFile, kind_of
-from gdpo.rollouts.readers.infer import Inferred, Key, Reason, likely, listed
+from gdpo.rollouts.readers.infer import Inferred, Reason
+from gdpo.rollouts.readers.keys import Key
+from gdpo.rollouts.readers.names import likely, listed
 
 _NAMED = 12
 """Maximum number of fields to propose as rewards in a command."""

@@ -34,29 +34,28 @@ from gdpo.rollouts.readers.columns import (
 from gdpo.rollouts.readers.formats import ReaderOptions
 from gdpo.rollouts.readers.infer import (
     LOOKED_AT,
-    NEVER,
-    NO_KEY,
-    WEIGHTS,
     Inferred,
-    Inner,
-    Key,
-    Kind,
-    Layout,
     Reason,
     Sample,
     Values,
     Where,
-    grouping,
     infer,
+    named_by_user,
+    passed_over,
+    resolved,
+)
+from gdpo.rollouts.readers.keys import NO_KEY, Key, grouping, pair
+from gdpo.rollouts.readers.names import (
+    NEVER,
+    WEIGHTS,
+    Inner,
+    Kind,
+    Layout,
     is_all_rewards,
     is_container,
     is_named_as_reward,
     listed,
     may_be_text,
-    named_by_user,
-    pair,
-    passed_over,
-    resolved,
     unlikelihood,
 )
 from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from gdpo._shapes import Float, Int
 from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, entered, inside
-from gdpo.rollouts.readers.infer import NO_KEY, Values
+from gdpo.rollouts.readers.infer import Values
+from gdpo.rollouts.readers.keys import NO_KEY
 from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns
 from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.readers.table import RolloutTable, Turns

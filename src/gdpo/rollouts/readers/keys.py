@@ -1,0 +1,228 @@
+"""Makes 64-bit keys of group ids and prompts, and tells from them which rollouts form a group.
+
+Texts are hashed, so that no text is kept in memory.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gdpo._shapes import Int64, UInt64
+
+NO_KEY = -(2**63)
+"""Key for rollouts with neither a group nor a prompt. No other value has this key."""
+Key: TypeAlias = Int64[np.ndarray, " row"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Stores which rollouts form a group, and how often the prompts contradict the group ids."""
+
+    keys: Key
+    """Key of the group of each row. `NO_KEY` if a row has neither a group id nor a prompt."""
+    split: bool = False
+    """Whether id and prompt form a group together, because most ids have several prompts."""
+    alone: bool = False
+    """Whether each id has one row, although most rows share their prompt with another row."""
+    differing: int = 0
+    """Number of ids with several prompts."""
+    compared: int = 0
+    """Number of ids with several rows."""
+
+
+def grouping(
+    steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key, *, split: bool = False
+) -> Grouping:
+    """Return the groups of some rows, from their ids if the prompts agree with these.
+
+    If most ids have several prompts, as when ids restart in every batch, id and prompt together
+    form a group. If most prompts are then alone, the prompts contain text of a single rollout, such
+    as a path, and the ids are used. Ids, prompts, and rollouts (of rows that are turns) are keys,
+    or `NO_KEY`. `split`: earlier rows of the run had ids with several prompts.
+    """
+    if np.any(rollouts != NO_KEY):
+        prompts = _of_first_turns(prompts, pair(pair(steps, ids), rollouts), rollouts, turns)
+    keys = np.where(ids == NO_KEY, prompts, ids)
+    rows = np.flatnonzero((ids != NO_KEY) & (prompts != NO_KEY))
+    if not len(rows):
+        return Grouping(keys)
+    given, asked = pair(steps, ids)[rows], prompts[rows]
+    _, first, group, sizes = np.unique(
+        given, return_index=True, return_inverse=True, return_counts=True
+    )
+    apart = np.bincount(group, weights=asked != asked[first][group]) > 0
+    compared, differing = int(np.sum(sizes > 1)), int(np.sum(apart))
+    if not split and (2 * differing <= compared or not compared):
+        alone = not compared and _mostly_shared(pair(steps[rows], asked))
+        return Grouping(keys, False, alone, differing, compared)
+    split = split or _mostly_shared(pair(given, asked))
+    if split:
+        keys[rows] = pair(ids[rows], asked)
+    return Grouping(keys, split, False, differing, compared)
+
+
+def _mostly_shared(keys: Key) -> bool:
+    """Return whether most rows share their key with another row."""
+    _, place, alike = np.unique(keys, return_inverse=True, return_counts=True)
+    return 2 * int(np.sum(alike[place] > 1)) > len(keys)
+
+
+def restarted(
+    found: Grouping, ids: Key, prompts: Key, seen: tuple[Key, Key] | None
+) -> tuple[Grouping, tuple[Key, Key]]:
+    """Return the groups of rows whose ids may have occurred in earlier rows with other prompts.
+
+    Such an id has restarted, as in a file without steps, and forms a group with its prompt. `seen`
+    are the ids of earlier rows, sorted, and their first prompts, which are returned for later rows.
+    """
+    rows = np.flatnonzero((ids != NO_KEY) & (prompts != NO_KEY))
+    given, first, group = np.unique(ids[rows], return_index=True, return_inverse=True)
+    asked = prompts[rows][first]
+    if seen is None:
+        return found, (given, asked)
+    place = np.minimum(np.searchsorted(seen[0], given), max(len(seen[0]) - 1, 0))
+    known = seen[0][place] == given if len(seen[0]) else np.zeros(len(given), np.bool_)
+    again = known & (seen[1][place] != asked) if len(seen[0]) else known
+    other = np.flatnonzero(again[group])
+    keys = found.keys.copy()
+    keys[rows[other]] = pair(ids[rows[other]], asked[group[other]])
+    together = np.append(seen[0], given[~known]), np.append(seen[1], asked[~known])
+    order = np.argsort(together[0])
+    several = int(np.sum(again))
+    split = 2 * several > int(np.sum(known)) and several > 0
+    return replace(found, keys=keys, split=split, differing=several), (
+        together[0][order],
+        together[1][order],
+    )
+
+
+def _of_first_turns(prompts: Key, keys: Key, rollouts: Key, turns: Key) -> Key:
+    """Return the prompt of the first turn of each rollout, for each of its rows."""
+    order = np.lexsort((turns, keys))
+    starts = np.append(True, np.diff(keys[order]) != 0)
+    first = np.empty(len(keys), np.int64)
+    first[order] = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
+    return np.where(rollouts == NO_KEY, prompts, prompts[first])
+
+
+def pair(one: Key, other: Key) -> Key:
+    """Return one key for each pair of keys, which is never `NO_KEY`."""
+    mixed = one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    keys = (mixed + other.astype(np.uint64)).view(np.int64)
+    return np.where(keys == NO_KEY, 0, keys)
+
+
+Keys = UInt64[np.ndarray, " row"]
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def key_of(value: Any) -> int:
+    """Return a 64-bit key for a JSON-like value: the integer itself, or a hash of other values."""
+    if isinstance(value, int) and NO_KEY < value < 2**63:
+        return int(value)
+    if not isinstance(value, str):
+        value = _text_of(value)
+    key = _digest(value.encode("utf-8", "surrogatepass"))
+    return key - 2**64 if key >= 2**63 else key
+
+
+def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
+    """Return one key per row of an Arrow array of ids: the integer itself, or else a hash."""
+    kind = column.type
+    if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
+        column = column.dictionary_decode()
+    if pa.types.is_integer(column.type):
+        keys = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        keys[keys == NO_KEY] = key_of(NO_KEY)
+    else:
+        keys = keys_of(column).view(np.int64)
+    return np.where(column.is_null().to_numpy(zero_copy_only=False), NO_KEY, keys)
+
+
+def keys_of(column: Any) -> Keys:
+    """Return one key per row of an Arrow array of texts, or lists or structs of texts.
+
+    Each distinct text is hashed once, because a prompt is repeated for each of its samples.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        is_text = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+        return _of_dictionary(column) if is_text else keys_of(column.dictionary_decode())
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.uint64)
+    if pa.types.is_struct(kind):
+        return _of_struct(column)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _of_list(column)
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        column = pc.cast(column, pa.string())
+    return _of_dictionary(column.dictionary_encode())
+
+
+def _of_dictionary(column: Any) -> Keys:
+    """Return one key per row. Only the texts that the rows use are hashed."""
+    size = len(column.dictionary)
+    codes = pc.fill_null(column.indices, size).to_numpy(zero_copy_only=False)
+    used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])
+    texts = column.dictionary.take(pa.array(used)).to_pylist()
+    distinct = np.zeros(size + 1, np.uint64)
+    distinct[used] = [0 if text is None else _digest(text.encode()) for text in texts]
+    return distinct[codes]
+
+
+def _of_struct(column: Any) -> Keys:
+    keys = np.zeros(len(column), np.uint64)
+    for part, child in zip(column.type, column.flatten(), strict=True):
+        keys += _mixed(keys_of(child) ^ np.uint64(_digest(part.name.encode())))
+    return keys
+
+
+def _of_list(column: Any) -> Keys:
+    lengths = pc.call_function("list_value_length", [column])
+    counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    starts = np.cumsum(counts) - counts
+    children = keys_of(column.flatten())
+    place = np.arange(len(children)) - np.repeat(starts, counts)
+    mixed = _mixed(children + place.astype(np.uint64) * _ODD)
+    sums = np.append(np.uint64(0), np.cumsum(mixed, dtype=np.uint64))
+    return sums[starts + counts] - sums[starts] + counts.astype(np.uint64)
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, default=str)
+    except (RecursionError, TypeError):  # TypeError: keys are not texts, or have mixed types
+        return "".join(_flat(value))
+
+
+def _flat(value: Any) -> Iterator[str]:
+    """Yield the parts of a nested value, with the length of each list and object before it."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            yield f"{{{len(cast('dict[Any, Any]', item))}"
+            left.extend(part for name in sorted(item, key=str) for part in (name, item[name]))
+        elif isinstance(item, list):
+            yield f"[{len(cast('list[Any]', item))}"
+            left.extend(cast("list[Any]", item))
+        else:
+            yield json.dumps(item, default=str) + ","
+
+
+def _mixed(keys: Keys) -> Keys:
+    """Return keys with mixed bits, so that sums of keys can be used as keys too."""
+    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return keys ^ (keys >> np.uint64(31))
+
+
+def _digest(text: bytes) -> int:
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
