@@ -36,15 +36,7 @@ class ArrowFile:
     """Provides the schema, the number of rows and the batches of an Arrow file."""
 
     def __init__(self, path: Path, unpacked: Any = None) -> None:
-        """Open the file.
-
-        Args:
-            path: The file.
-            unpacked: Its decompressed content, if it is compressed with gzip.
-
-        Raises:
-            DataError: If the file is of Feather's version 1. pyarrow.ArrowInvalid: If it is broken.
-        """
+        """Open the file."""
         self._path, self._unpacked = path, unpacked
         with self._source() as source:
             head = source.read(len(_FILE))

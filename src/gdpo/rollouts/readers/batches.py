@@ -152,14 +152,7 @@ def _format_of(
     record: Record | None = None,
     paths: Iterable[str] | None = None,
 ) -> Format:
-    """Return the format of a file, and record it and the numeric fields in the report.
-
-    `paths` are the fields that may be numbers in later records. Default: `numbers`.
-
-    Raises:
-        DataError: If the format is unknown, or the rows are or may be metrics, and the caller did
-            not say otherwise.
-    """
+    """Return the format of a file, and record it and the numeric fields in the report."""
     if recognized(found.kind, fields, record) is None:
         told = evidence(fields if record is None else kinds_in(flattened(record)))
         if told.sentence and asked.format is None and asked.columns is None:
@@ -183,11 +176,7 @@ def _format_of(
 def _format_of_table(
     found: RolloutFile, asked: ReaderOptions, file: FileReport, schema: Any
 ) -> tuple[Format, Layout]:
-    """Return the format of a table, and the meanings of its columns.
-
-    Raises:
-        DataError: If two columns have the same name, or as `_format_of` and `layout`.
-    """
+    """Return the format of a table, and the meanings of its columns."""
     repeated = [name for name, count in Counter(schema.names).items() if count > 1]
     if repeated:
         raise DataError(f"several columns are called {listed(repeated)}: rename them")
@@ -243,10 +232,7 @@ def _column_of(path: str, schema: Any) -> str:
 def _first_batches(
     found: RolloutFile, file: FileReport, known: Layout, first: Any, paths: Sequence[str]
 ) -> Iterator[Any]:
-    """Yield the columns of some paths for the first rows of a table and later files of its run.
-
-    `first` are the first rows of a file that is not parquet, with all columns.
-    """
+    """Yield the columns of some paths for the first rows of a table and later files of its run."""
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
     for each in (found, *file.siblings):
@@ -382,10 +368,7 @@ def _some_at_a_time(
 def _rows_of(
     file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: ReaderOptions
 ) -> Iterator[tuple[int, Row]]:
-    """Yield the rollouts of records, and skip each record that lacks the fields of its format.
-
-    Requested rewards that the format does not define are looked up in the record.
-    """
+    """Yield the rollouts of records, and skip each record that lacks the fields of its format."""
     assert form.rows is not None, f"{form.name} is not a format of records"
     for line, record in source:
         rows, why = _understood(form.rows, form.name, record)

@@ -71,12 +71,7 @@ class DecimalCommas:
         self._places: list[int] | None = None
 
     def __call__(self, block: Any) -> Any:
-        """Return the block with decimal points.
-
-        Raises:
-            DataError: If the first block has numbers with a comma that may separate decimals or
-                thousands, or both numbers with a decimal comma and numbers with a decimal point.
-        """
+        """Return the block with decimal points."""
         columns = list(block.columns)
         if self._places is None:
             numbers = [i for i, column in enumerate(columns) if _all(column, _NUMBER)]

@@ -331,10 +331,7 @@ def _copies(
 
 
 def _order(path: str, *, totalled: bool) -> tuple[int, bool, bool]:
-    """Return a sort key that puts first the form of a reward that is kept.
-
-    It is the plain form if the weights are found in a total, or else a transformed form.
-    """
+    """Return a sort key that puts first the form of a reward that is kept."""
     form = {0: 1, 1: 0, 2: 2}[form_of(path)] if totalled else form_of(path)
     return form, not is_named_reward(path), "_".join(words_of(leaf_of(path))) in ALIASES
 
@@ -572,10 +569,7 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
 def _weights_of_constants(
     values: Mapping[str, float], weights: Values, rest: Values, rounding: float
 ) -> dict[str, float]:
-    """Return the weights of fields that are constant, given what the other fields leave of a total.
-
-    A single one has the weight that explains the rest. Otherwise, the usual weight is assumed.
-    """
+    """Return the weights of constant fields, given what the others leave of a total."""
     carrying = np.abs(weights[weights != 0])
     usual = float(np.median(carrying)) if len(carrying) else 1.0
     known = {path: value for path, value in values.items() if np.isfinite(value) and value}
@@ -601,10 +595,7 @@ def _besides(
 
 
 def _rounding(values: Values) -> float:
-    """Return how far a number may be from its value before it was written.
-
-    Numbers with at most one decimal place count as exact, so that a weight of 0.1 is no rounding.
-    """
+    """Return how far a number may be from its value before it was written."""
     known = values[np.isfinite(values)]
     largest = float(np.abs(known).max(initial=0.0))
     exact = 2e-6 * largest + 1e-12
@@ -636,10 +627,7 @@ def _rounded(
 
 
 def _contains(total: Values, part: Values) -> bool:
-    """Return whether a number may contain a part: whether its values depend on those of the part.
-
-    Of numbers with few values, the set of values is compared; of others, the correlation.
-    """
+    """Return whether a number may contain a part: whether its values depend on those of it."""
     both = np.isfinite(total) & np.isfinite(part)
     total, part = total[both], part[both]
     if not _varies(part):

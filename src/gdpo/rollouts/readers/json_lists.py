@@ -87,23 +87,14 @@ class _Text:
         return self._text[end : end + 1]
 
     def take(self, expected: str) -> None:
-        """Move past a character.
-
-        Raises:
-            DataError: If the next character is another one.
-        """
+        """Move past a character."""
         if (found := self.peek()) != expected:
             what = f"{found!r} instead of {expected!r}" if found else "an end that is missing"
             raise DataError(f"the file is not valid JSON at line {self.line:,}: it has {what}")
         self._move(self._at + 1)
 
     def value(self, decoder: json.JSONDecoder) -> Any:
-        """Parse the next value.
-
-        Raises:
-            DataError: If there is none, or it is too long or nested too deeply.
-            EOFError: If the stream ends within the value.
-        """
+        """Parse the next value."""
         self.peek()
         while True:
             try:
@@ -227,10 +218,7 @@ def _lists_in(path: Path, longest: int) -> list[str]:
 
 
 def _members(text: _Text) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each list in an object, and whether it begins with an object.
-
-    A list that the caller has not read is skipped.
-    """
+    """Yield the name of each list in an object, and whether it begins with an object."""
     plain = json.JSONDecoder()
     text.take("{")
     while text.peek() == '"':

@@ -293,11 +293,7 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
 
 
 def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> str | None:
-    """Return the field with the first known name of a meaning, or None.
-
-    For a meaning that needs numbers, numeric fields are preferred, then empty fields, then text,
-    then fields of another type with one of the most common names, whose values are then reported.
-    """
+    """Return the field with the first known name of a meaning, or None."""
     spelt = _spelt(fields)
     free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
     free = [name for name in free if name not in given]

@@ -295,11 +295,7 @@ def _weights(
     groups: Int[np.ndarray, " rollout"],
     file: FileReport,
 ) -> Float[np.ndarray, "rollout reward"] | None:
-    """Return the recorded weights of the rollouts of a step, or None if there are none.
-
-    A reward that has no weight in a rollout has the first known weight of the step. Weights that
-    differ within a group are reported.
-    """
+    """Return the recorded weights of the rollouts of a step, or None if there are none."""
     columns = [batch.weight(name, rows) for name in names]
     given = [column for column in columns if column is not None]
     if not columns or len(given) < len(columns):
@@ -328,11 +324,7 @@ def _in_total(
     lines: Int[np.ndarray, " rollout"],
     file: FileReport,
 ) -> tuple[Float[np.ndarray, "rollout reward"], Float[np.ndarray, "rollout reward"]]:
-    """Return the rewards with the weights found in the total, and 0 where the total adds nothing.
-
-    A reward that no rollout had when the weights were found has weight 1. Rollouts of which the
-    weights do not give the total are reported.
-    """
+    """Return the rewards with the weights in the total, and 0 where the total adds nothing."""
     weights = np.array([found.weights.get(name, 1.0) for name in names])
     zeros = np.array([name in found.zeros for name in names], np.bool_)
     values = np.where(np.isnan(values) & zeros & np.isfinite(total)[:, None], 0.0, values)

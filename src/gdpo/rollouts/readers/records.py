@@ -376,16 +376,12 @@ def as_object(value: Any) -> Record:
 
 
 def _content(content: Any) -> tuple[Any, Any]:
-    """Return the prompt and completion of a chat, which is split before the first response.
-
-    In a list of texts without roles, the first text is the prompt. If there are more than two
-    texts, the last text is the final message of the environment and is dropped. In the texts
-    between, every second text is a response, counted from the last one.
-    """
+    """Return the prompt and completion of a chat, which is split before the first response."""
     if not isinstance(content, list):
         return content, None
     turns = cast("list[Any]", content)
     if not all(isinstance(turn, Mapping) for turn in turns):
+        # Texts without roles: a prompt, then by turns, up to a last message of the environment.
         said = turns[1:-1] if len(turns) > 2 else turns[1:]
         roles = ("environment", "assistant")
         return turns[:1], [

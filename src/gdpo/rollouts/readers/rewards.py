@@ -403,11 +403,7 @@ class TableRewards:
         return Rewards(dict(islice(named.items(), MOST)), found.how, found)
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
-        """Return text columns whose names suggest rewards: those with numbers, and others.
-
-        Columns with long texts are left out, because such texts explain a reward. A total that is a
-        number in at least one row does not count as a text column.
-        """
+        """Return text columns whose names suggest rewards: those with numbers, and others."""
         paths = self._texts[:_MOST_LOOKED_AT]
         rows = next(iter(self._first(paths)), None) if paths else None
         numeric, texts = list[str](), list[str]()
@@ -454,15 +450,7 @@ def _sample(
     numbers: Mapping[str, Values],
     groups: tuple[Key, ...],
 ) -> Sample:
-    """Return the numbers of the first rollouts of a run, and record what contradicts their ids.
-
-    Args:
-        asked: Options that the caller passed. If they name the field with the group ids, these are
-            used even if each id is alone.
-        file: Report on the file.
-        numbers: Numbers by path.
-        groups: Steps, group ids and prompts.
-    """
+    """Return the numbers of the first rollouts of a run, and record what contradicts their ids."""
     steps, ids, prompts = groups
     none = np.full(len(ids), NO_KEY)
     found = grouping(steps, ids, prompts, none, none)
@@ -480,10 +468,7 @@ def _settled(
     known: Layout,
     every: Where,
 ) -> tuple[Inferred, Layout]:
-    """Return the rewards that the user named or the numbers show, and the meanings of the others.
-
-    `every` is `every` or `function` if all numbers are rewards (see `infer`), or else `none`.
-    """
+    """Return the rewards that the user named or the numbers show, and the other meanings."""
     if asked.rewards is not None:
         found = named_by_user(sample, known, asked.rewards)
     else:
@@ -554,10 +539,7 @@ def is_text_of_number(value: Any) -> bool:
 
 
 def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout) -> list[str]:
-    """Return fields whose names suggest rewards, but whose texts are not numbers.
-
-    If there are rewards, fields with long texts are left out, because such texts explain a reward.
-    """
+    """Return fields whose names suggest rewards, but whose texts are not numbers."""
     shorts: dict[str, bool] = {}
     for row in rows:
         total = {known.total: row.total} if known.total is not None else {}

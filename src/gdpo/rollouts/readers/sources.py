@@ -303,11 +303,7 @@ def _lines_of(path: Path) -> int:
 
 
 def _swallowed(path: Path, delimiter: str) -> tuple[int | None, int] | None:
-    """Return the first row that spans lines because of a misplaced quote, and the line count.
-
-    If a closing quote is followed by text other than a comma, this quote was meant to open a value
-    in a later row.
-    """
+    """Return the first row that spans lines because of a misplaced quote, and the line count."""
     with io.TextIOWrapper(opened(path), "utf-8", "replace", newline="") as text:
         lines = iter(lambda: text.readline(_PART), "")
         reader, row = csv.reader(lines, delimiter=delimiter, strict=True), -1

@@ -153,11 +153,7 @@ class RolloutTable:
     def _places(
         self, values: int
     ) -> tuple[Int[np.ndarray, " rollout"], Int[np.ndarray, " rollout"], tuple[int, int]]:
-        """Return the place of each rollout in an array by group, and the shape of the array.
-
-        Raises:
-            DataError: If most of an array with this number of values per rollout would be padding.
-        """
+        """Return the place of each rollout in an array by group, and the shape of the array."""
         prompt, sample = places(self.groups)
         shape = (int(prompt.max()) + 1, int(sample.max()) + 1)
         cells = shape[0] * shape[1]
