@@ -180,23 +180,18 @@ def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
 
 def _to_row(rollout: Rollout) -> dict[str, Any]:
     extra = json.dumps(dict(rollout.extra), ensure_ascii=False, default=str)
-    columns = {each.name: getattr(rollout, each.name) for each in fields(rollout)}
-    return columns | {
+    return _fields_of(rollout) | {
         "prompt": _messages(rollout.prompt),
         "completion": _messages(rollout.completion),
-        "rewards": dict(rollout.rewards),
         "weights": dict(rollout.weights),
         "extra": _storable(extra),
-        "turns": None if rollout.turns is None else [_turn(turn) for turn in rollout.turns],
+        "turns": None if rollout.turns is None else list(map(_fields_of, rollout.turns)),
     }
 
 
-def _turn(turn: Turn) -> dict[str, Any]:
-    return {
-        "rewards": dict(turn.rewards),
-        "advantage": turn.advantage,
-        "num_tokens": turn.num_tokens,
-    }
+def _fields_of(scored: Rollout | Turn) -> dict[str, Any]:
+    columns = {each.name: getattr(scored, each.name) for each in fields(scored)}
+    return columns | {"rewards": dict(scored.rewards)}
 
 
 def _messages(text: Text) -> list[dict[str, str | None]]:

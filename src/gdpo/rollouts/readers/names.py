@@ -82,63 +82,40 @@ def listed(names: Collection[str]) -> str:
     return f"{shown} and {len(names) - 12} more" if len(names) > 12 else shown
 
 
-_STEPS = (
-    *("step", "global_step", "gen_step", "iteration", "iter", "global_steps", "train_step"),
-    *("training_step", "trainer_step", "rollout_step", "optimizer_step", "update_step"),
-    *("step_idx", "step_id", "iteration_idx", "update", "epoch_step", "policy_step", "batch_step"),
-    *("batch_idx", "batch_index", "batch_id"),
-)
-_GROUPS = (
-    *("group_id", "group", "group_index", "prompt_id", "problem_id", "uid", "group_idx"),
-    *("prompt_idx", "prompt_index", "problem_idx", "problem_index", "question_id", "example_id"),
-    *("prompt_uid", "prompt_uuid", "prompt_hash", "group_uid", "group_key", "question_idx", "qid"),
-    *("question_index", "query_id", "query_idx", "example_idx", "example_index", "problem_uid"),
-    *("task_id", "task_idx", "instance_id", "item_id"),
-)
-_PROMPTS = (
-    *("prompt", "input", "question", "messages", "query", "instruction", "problem"),
-    *("prompt_text", "prompts", "questions"),
-)
-_COMPLETIONS = (
-    *("completion", "output", "response", "answer", "generation", "generated_text"),
-    *("completion_text", "response_text", "model_output", "prediction", "completions"),
-    *("responses", "outputs"),
-)
-_TOKENS = (
-    *("num_tokens", "completion_length", "response_length", "completion_tokens"),
-    *("response_tokens", "output_tokens", "n_tokens", "tokens"),
-)
-_TOTALS = (
-    *("reward", "score", "total_reward", "total", "total_score", "reward_total", "score_total"),
-    *("reward_sum", "sum_reward", "overall_reward", "final_reward", "combined_reward"),
-    *("reward_score", "score_reward", "weighted_reward", "overall_score", "final_score"),
-    *("overall", "rewards", "scores", "return", "episode_return", "episode_reward", "r"),
-    *("objective", "fitness", "utility"),
-)
-_ROLLOUTS = (
-    *("rollout_id", "trajectory_id", "traj_id", "episode_id", "sample_id", "completion_id"),
-    *("rollout_idx", "rollout_index", "trajectory_idx", "trajectory_index", "traj_idx"),
-    *("episode_idx", "sample_idx", "sample_index", "rollout", "trajectory", "sample"),
-)
 _OF_TRAINING = ("iteration", "global_step", "training_step", "train_step", "policy_step", "update")
 _EPISODES = ("trajectory_id", "traj_id", "episode_id", "trajectory_idx", "episode_idx")
 """Next to a field `step` and an id of episodes, `iteration` is the step, and `step` the turn."""
-_TURNS = (
-    *("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "step_in_episode"),
-    *("step_in_rollout", "step_in_trajectory"),
-)
 _GUESSES = {
-    "step": _STEPS,
-    "group": _GROUPS,
-    "prompt": _PROMPTS,
-    "completion": _COMPLETIONS,
-    "advantage": ("advantage", "advantages", "adv"),
-    "num_tokens": _TOKENS,
-    "finish_reason": ("finish_reason", "stop_reason"),
-    "total": _TOTALS,
-    "rollout": _ROLLOUTS,
-    "turn": _TURNS,
+    meaning: tuple(names.split())
+    for meaning, names in {
+        "step": "step global_step gen_step iteration iter global_steps train_step training_step "
+        "trainer_step rollout_step optimizer_step update_step step_idx step_id iteration_idx "
+        "update epoch_step policy_step batch_step batch_idx batch_index batch_id",
+        "group": "group_id group group_index prompt_id problem_id uid group_idx prompt_idx "
+        "prompt_index problem_idx problem_index question_id example_id prompt_uid prompt_uuid "
+        "prompt_hash group_uid group_key question_idx qid question_index query_id query_idx "
+        "example_idx example_index problem_uid task_id task_idx instance_id item_id",
+        "prompt": "prompt input question messages query instruction problem prompt_text prompts "
+        "questions",
+        "completion": "completion output response answer generation generated_text "
+        "completion_text response_text model_output prediction completions responses outputs",
+        "advantage": "advantage advantages adv",
+        "num_tokens": "num_tokens completion_length response_length completion_tokens "
+        "response_tokens output_tokens n_tokens tokens",
+        "finish_reason": "finish_reason stop_reason",
+        "total": "reward score total_reward total total_score reward_total score_total reward_sum "
+        "sum_reward overall_reward final_reward combined_reward reward_score score_reward "
+        "weighted_reward overall_score final_score overall rewards scores return episode_return "
+        "episode_reward r objective fitness utility",
+        "rollout": "rollout_id trajectory_id traj_id episode_id sample_id completion_id "
+        "rollout_idx rollout_index trajectory_idx trajectory_index traj_idx episode_idx "
+        "sample_idx sample_index rollout trajectory sample",
+        "turn": "turn turn_id turn_idx turn_index turn_number turn_no step_in_episode "
+        "step_in_rollout step_in_trajectory",
+    }.items()
 }
+"""Names of the fields with each meaning, most common first."""
+_OF_ROLLOUTS = (*_GUESSES["prompt"], *_GUESSES["group"], *_GUESSES["completion"])
 _NUMERIC = frozenset({"step", "advantage", "num_tokens", "total", "turn"})
 """Meanings whose fields must contain numbers."""
 _PLAINEST = 3
@@ -322,7 +299,7 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     spelt = _spelt(fields)
     if {"reward", "score"} & set(spelt):
         return True
-    grouped = any(name in spelt for name in (*_PROMPTS, *_GROUPS))
+    grouped = any(name in spelt for name in (*_GUESSES["prompt"], *_GUESSES["group"]))
     numbers = list(numbers)
     return grouped and (
         any(names_reward(n) or is_named_reward(n) or n.endswith("components") for n in fields)
@@ -334,7 +311,7 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
 def is_like_rollouts(fields: Collection[str]) -> bool:
     """Return whether a file without recognizable rewards may still contain rollouts."""
     spelt = _spelt(fields)
-    known = any(name in spelt for name in (*_PROMPTS, *_GROUPS, *_COMPLETIONS))
+    known = any(name in spelt for name in _OF_ROLLOUTS)
     rewarded = any(not _REWARD.isdisjoint(words_of(name)) for name in fields)
     return (known or rewarded) and not are_metrics(fields, fields)
 
@@ -405,7 +382,7 @@ def are_metrics(fields: Collection[str], numbers: Iterable[str]) -> bool:
     if any(map(is_metric, numbers)):
         return True
     spelt = _spelt(fields)
-    if any(name in spelt for name in (*_PROMPTS, *_GROUPS, *_COMPLETIONS)):
+    if any(name in spelt for name in _OF_ROLLOUTS):
         return False
     return len(_LOGGED & {leaf_of(name) for name in (*spelt, *fields)}) > 1
 
@@ -516,7 +493,7 @@ def is_never(path: str, *, lenient: bool = False) -> bool:
         or (bool(words) and (words[-1] in _LENGTHS or _is_count(words)))
         or (not named and bool({"has", "is", "was", "did", "flag"} & set(words[:1])))
         or (not named and not REFERENCES.isdisjoint(words))
-        or (not _REWARD.isdisjoint(words) and not is_total(path) and name not in _TOTALS)
+        or (not _REWARD.isdisjoint(words) and not is_total(path) and name not in _GUESSES["total"])
     )
 
 
@@ -525,7 +502,7 @@ def may_be_total(path: str) -> bool:
     prefix = _prefix(path)
     if "." in path[len(prefix or "") :] or (prefix is None and isinstance(path, Inner)):
         return False
-    return is_total(path) or "_".join(words_of(leaf_of(path))) in _TOTALS
+    return is_total(path) or "_".join(words_of(leaf_of(path))) in _GUESSES["total"]
 
 
 def form_of(path: str) -> int:
@@ -627,7 +604,7 @@ def is_per_completion(value: Any, record: Mapping[str, Any]) -> bool:
     size = len(cast("list[Any]", value))
     return any(
         isinstance(each := record.get(name), list) and len(cast("list[Any]", each)) == size
-        for name in _COMPLETIONS
+        for name in _GUESSES["completion"]
         if name.endswith("s")
     )
 
