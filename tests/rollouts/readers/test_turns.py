@@ -348,7 +348,7 @@ def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     path = tinker(tmp_path, TINKER * 3)
     found = RolloutFile(path, "jsonl", "", None, evaluation=False)
     opened = open_file(found, ReaderOptions(), FileReport(path, ReadReport((path,))))
-    assert [len(batch) for batch, _ in opened.batches] == [2, 2, 2]
+    assert [len(batch) for batch in opened.batches] == [2, 2, 2]
     table, _ = only(path)
     assert table.turns.counts.tolist() == [3, 1] * 3
     np.testing.assert_array_equal(table.turns.rewards[1, 0], [1, nan, nan])

@@ -13,15 +13,10 @@ import numpy as np
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.columns import (
     Batch,
-    RolloutText,
-    TextsOnDemand,
-    few_texts_of_table,
     forget_texts,
     kind_of_type,
     numeric,
     paths_in,
-    text_of_row,
-    texts_of_table,
 )
 from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import (
@@ -91,8 +86,7 @@ class OpenFile:
 
     rewards: RecordRewards | TableRewards | None
     """Determines the rewards of each batch. None if texts are read instead of rewards."""
-    batches: Iterator[tuple[Batch, Sequence[RolloutText]]]
-    """Batches, each with its texts if texts are read."""
+    batches: Iterator[Batch]
 
 
 def open_file(
@@ -140,7 +134,7 @@ def open_file(
         some = partial(_first_batches, found, file, known, first[:LOOKED_AT])
         rewards = TableRewards(asked, file, known, schema, some)
         known = rewards.known
-    return _of_tables(found, asked, file, known, rewards, chain([first], blocks))
+    return _of_tables(found, file, known, rewards, chain([first], blocks))
 
 
 def _format_of(
@@ -202,7 +196,7 @@ def _of_parquet(
             paths = {known.prompt, known.completion} - {None}
             names = sorted({str(path).partition(".")[0] for path in paths})
         batches = parts(open_parquet(found.path, None), _TEXTS, names)
-        return _of_tables(found, asked, file, known, None, batches)
+        return _of_tables(found, file, known, None, batches)
 
     some = partial(_first_batches, found, file, known, None)
     rewards = TableRewards(asked, file, known, schema, some)
@@ -218,7 +212,7 @@ def _of_parquet(
     paths |= {known.rollout, known.turn} if file.turns else set()
     names = [n for path in paths if path is not None and (n := _column_of(path, schema))]
     batches = parts(open_parquet(found.path, prompt), _CHUNK if has_turns else _BATCH, names)
-    return _of_tables(found, asked, file, known, rewards, batches)
+    return _of_tables(found, file, known, rewards, batches)
 
 
 def _column_of(path: str, schema: Any) -> str:
@@ -253,19 +247,15 @@ def _first_batches(
 
 def _of_tables(
     found: RolloutFile,
-    asked: ReaderOptions,
     file: FileReport,
     known: Layout,
     rewards: TableRewards | None,
     batches: Iterator[Any],
 ) -> OpenFile:
-    texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
-
-    def read() -> Iterator[tuple[Batch, Sequence[RolloutText]]]:
+    def read() -> Iterator[Batch]:
         for batch in batches:
-            texts = texts_of(batch, known) if rewards is None else ()
             lines = file.numbered + np.arange(batch.num_rows)
-            yield Batch(lines, file, found.step, table=batch, known=known), texts
+            yield Batch(lines, file, found.step, table=batch, known=known)
 
     return OpenFile(rewards, read())
 
@@ -299,18 +289,11 @@ def _of_records(
         rewards = RecordRewards(asked, file, form.known, more)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
-    def read() -> Iterator[tuple[Batch, Sequence[RolloutText]]]:
+    def read() -> Iterator[Batch]:
         for rows, lines in _some_at_a_time(rollouts, file, asked, rewards):
-            given: Sequence[RolloutText] = ()
             if rewards is not None:
                 rewards.settle(rows)
-            elif asked.rescore is None:
-                given = TextsOnDemand(rows, text_of_row)
-            else:
-                given = [text_of_row(row) for row in rows]
-                for row in rows:
-                    forget_texts(row, checked=file.format == "columns")
-            yield Batch(np.array(lines), file, found.step, rows), given
+            yield Batch(np.array(lines), file, found.step, rows)
 
     return OpenFile(rewards, read())
 

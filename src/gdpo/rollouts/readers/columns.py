@@ -235,6 +235,43 @@ class Batch:
         column = column_of(values) if isinstance(values, list) else column_in(values)
         return column.usable(meaning, self.lines, self.file)
 
+    def text(self, row: int) -> RolloutText:
+        """Return the texts of one rollout. Of a table, only prompt and completion are read."""
+        if self.table is None:
+            return text_of_row(self.rows[row])
+        paths = (self.known.prompt, self.known.completion)
+        columns = (None if path is None else entered(self.table, path) for path in paths)
+        values = (None if column is None else column[row].as_py() for column in columns)
+        return RolloutText(*(_opened_text(value, self.known) for value in values))
+
+    def texts(self) -> list[RolloutText]:
+        """Return the texts, and the fields without a known meaning. Forget those of records."""
+        if self.table is None:
+            texts = [text_of_row(row) for row in self.rows]
+            for row in self.rows:
+                forget_texts(row, checked=self.file.format == "columns")
+            return texts
+        known, others = (
+            self.known,
+            self.table.select(
+                [name for name in self.table.schema.names if name not in self.known.taken()]
+            ),
+        )
+        values = [self.meant(meaning) for meaning in ("prompt", "completion", "num_tokens")]
+        columns = [[None] * len(self) if each is None else each.to_pylist() for each in values]
+        extras = others.to_pylist() if others.num_columns else [{}] * len(self)
+        own = known is GDPO
+        return [
+            RolloutText(
+                _opened_text(prompt, known),
+                _opened_text(completion, known),
+                extras=_opened(extra),
+                num_tokens=_count(tokens),
+                restored=own,
+            )
+            for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
+        ]
+
     def columns(self) -> dict[str, np.ndarray]:
         """Return the columns of a `RolloutTable`, except those for rewards and files.
 
@@ -347,51 +384,6 @@ def text_of_row(row: Row) -> RolloutText:
     """Return the texts of a parsed record."""
     tokens = _count(row.num_tokens)
     return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed)
-
-
-def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
-    """Return the texts of the rows of a table, and the columns without a known meaning."""
-
-    def values(path: str | None) -> list[Any]:
-        column = None if path is None else entered(batch, path)
-        found = [None] * batch.num_rows if column is None else column.to_pylist()
-        return [_opened_text(value, known) for value in found]
-
-    others = [name for name in batch.schema.names if name not in known.taken()]
-    extras = batch.select(others).to_pylist() if others else [{}] * batch.num_rows
-    columns = (values(path) for path in (known.prompt, known.completion, known.num_tokens))
-    own = known is GDPO
-    return [
-        RolloutText(prompt, completion, None, _opened(extra), _count(tokens), restored=own)
-        for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
-    ]
-
-
-class TextsOnDemand(Sequence[RolloutText]):
-    """Provides the texts of rollouts as a sequence, and builds each text when it is accessed."""
-
-    def __init__(self, rows: Sequence[Any], text_of: Callable[[Any], RolloutText]) -> None:
-        self._rows, self._text_of = rows, text_of
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._text_of(self._rows[row])
-
-
-def few_texts_of_table(batch: Any, known: Layout) -> TextsOnDemand:
-    """Return the prompts and completions of the rows of a table. Each text is built on access."""
-    paths = (known.prompt, known.completion)
-    columns = [None if path is None else entered(batch, path) for path in paths]
-
-    def text_of(row: int) -> RolloutText:
-        prompt, completion = (
-            None if c is None else _opened_text(c[row].as_py(), known) for c in columns
-        )
-        return RolloutText(prompt, completion)
-
-    return TextsOnDemand(range(batch.num_rows), text_of)
 
 
 def _opened_text(value: Any, known: Layout) -> Any:

@@ -205,8 +205,8 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
     if opened is None:
         file.end_without_rows()
         return
-    for batch, texts in opened.batches:
-        scored = None if rescore is None else _rescored(rescore, batch, texts, file)
+    for batch in opened.batches:
+        scored = None if rescore is None else _rescored(rescore, batch, file)
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
@@ -277,11 +277,9 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
         yield slice(None)
 
 
-def _rescored(
-    rescore: Rescore, batch: Batch, texts: Sequence[RolloutText], file: FileReport
-) -> dict[str, Column]:
+def _rescored(rescore: Rescore, batch: Batch, file: FileReport) -> dict[str, Column]:
     """Return the rewards of a batch, recomputed from its texts."""
-    found = rescore(texts)
+    found = rescore(batch.texts())
     for what, rows in found.problems.items():
         file.note(int(batch.lines[rows[0]]), what, count=len(rows))
     return {name: column_of(values) for name, values in found.rewards.items()}
@@ -431,11 +429,11 @@ def read_texts(
     left, texts = set(rows), dict[int, RolloutText]()
     try:
         opened = open_file(found, asked, report, texts=True)
-        for batch, given in opened.batches if opened is not None and left else ():
+        for batch in opened.batches if opened is not None and left else ():
             first = report.numbered
             report.numbered += len(batch)
             inside = {row for row in left if first <= row < report.numbered}
-            texts |= {row: replace(given[row - first], row=row) for row in inside}
+            texts |= {row: replace(batch.text(row - first), row=row) for row in inside}
             left -= inside
             if not left:
                 break
