@@ -3,6 +3,7 @@
 import gzip
 import json
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,8 +115,6 @@ def test_a_pt_file_that_is_a_bomb_is_refused_before_torch_reads_it(tmp_path, mon
 
 
 def test_a_dump_of_slime_larger_than_the_bound_is_read(monkeypatch):
-    from pathlib import Path
-
     pytest.importorskip("torch", exc_type=ImportError)
     monkeypatch.setattr(torch_files, "_UNPACKED", 1)
     golden = Path(__file__).parent / "golden/slime_624b824a8/data_3.pt"
