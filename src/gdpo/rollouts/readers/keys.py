@@ -32,8 +32,6 @@ class Grouping:
     """Whether each id has one row, although most rows share their prompt with another row."""
     differing: int = 0
     """Number of ids with several prompts."""
-    compared: int = 0
-    """Number of ids with several rows."""
 
 
 def grouping(
@@ -60,11 +58,11 @@ def grouping(
     compared, differing = int(np.sum(sizes > 1)), int(np.sum(apart))
     if not split and (2 * differing <= compared or not compared):
         alone = not compared and _mostly_shared(pair(steps[rows], asked))
-        return Grouping(keys, False, alone, differing, compared)
+        return Grouping(keys, False, alone, differing)
     split = split or _mostly_shared(pair(given, asked))
     if split:
         keys[rows] = pair(ids[rows], asked)
-    return Grouping(keys, split, False, differing, compared)
+    return Grouping(keys, split, False, differing)
 
 
 def _mostly_shared(keys: Key) -> bool:
