@@ -147,6 +147,11 @@ _KEEPS_CACHE = "_can_checkpoint_with_cache"
 """Attribute of transformers' layers. True: gradient checkpointing does not drop the cache."""
 
 
+def can_be_checkpointed(model: Any) -> bool:
+    """Return whether gradient checkpointing can use the caches of this module."""
+    return any(hasattr(layer, _KEEPS_CACHE) for layer in model.modules())
+
+
 @contextmanager
 def caches_in_checkpoints(model: Any) -> Generator[None]:
     """Let layers with gradient checkpointing use the caches of this module."""

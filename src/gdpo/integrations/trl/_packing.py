@@ -90,9 +90,8 @@ def loss_mask(batch: MicroBatch) -> torch.Tensor:
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
-def rows_of(batch: MicroBatch, *, zero_contributes: bool) -> list[Row]:
+def rows_of(batch: MicroBatch, groups: torch.Tensor, *, zero_contributes: bool) -> list[Row]:
     """Return the `Row` of every rollout, with a single transfer from the device."""
-    _, groups = distinct(batch["prompt_ids"], batch["prompt_mask"])
     mask = loss_mask(batch)
     counted = mask.sum(1)
     contributes = torch.ones_like(counted, dtype=torch.bool)
@@ -229,7 +228,8 @@ class Packer:
     def pack(self, window: Sequence[MicroBatch], packing: Packing) -> list[MicroBatch]:
         """Pack the micro-batches of an optimizer step."""
         batch = join(window)
-        rows = rows_of(batch, zero_contributes=packing.zero_contributes)
+        groups = self._groups(batch["prompt_ids"], batch["prompt_mask"])
+        rows = rows_of(batch, groups, zero_contributes=packing.zero_contributes)
         size = len(rows) // len(window)
         if not packing.regroups:
             return [_trimmed(batch, rows, here, packing) for here in chunks(range(len(rows)), size)]
@@ -273,7 +273,7 @@ class Packer:
             return score(model, input_ids, attention_mask, keep, **options)
         start = input_ids.shape[1] - keep
         mask, completions = attention_mask[:, :start], attention_mask[:, start:]
-        _, groups = distinct(input_ids[:, :start], mask)
+        groups = self._groups(input_ids[:, :start], mask)
         facts = torch.stack([mask.sum(1), last_places(completions), groups], 1).tolist()
         rows = [Row(prompt, length, group=group) for prompt, length, group in facts]
         logps = torch.zeros(completions.shape, device=input_ids.device)
@@ -285,6 +285,10 @@ class Packer:
             chunk = score(model, input_ids[index, kept], attention_mask[index, kept], width)
             logps[index, :width] = chunk[0].to(logps)
         return logps, None, None
+
+    def _groups(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return a number for each row. Rows that share a prompt have the same number."""
+        return torch.zeros_like(ids[:, 0]) if self._shared is None else distinct(ids, mask)[1]
 
     @property
     def _call(self) -> int | None:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-CALL, CALL_ELSEWHERE = {"cpu": 24}, 2048
+CALL, CALL_ELSEWHERE = {"cpu": 32}, 2048
 """What a forward and a backward pass cost besides their tokens, in tokens, by type of device.
 
 On a CPU, 8 to 64 gave the same time for a step. Elsewhere, the device would wait for Python.
@@ -58,7 +58,7 @@ def planned(rows: Sequence[Row], call: int | None) -> Plan:
     together = len(rows) * (prompt + max(row.completion for row in rows))
     plain = Plan(shared=False, chunks=(tuple(range(len(rows))),), cost=together + (call or 0))
     groups = len({row.group for row in rows})
-    if call is None or groups == len(rows):
+    if call is None or prompt < 2 or groups == len(rows):
         return plain
     order = sorted(range(len(rows)), key=lambda i: rows[i].completion)
     # cheapest[n]: what the n shortest completions cost, and where their last chunk begins.

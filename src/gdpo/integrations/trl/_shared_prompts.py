@@ -14,6 +14,7 @@ import itertools
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -171,7 +172,22 @@ def not_shared_because(trainer: Any) -> str | None:
         model = model.get_base_model()
     if set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}:
         return f"not every layer of {type(model).__name__} attends to the whole prompt"
-    return kind_not_covered(model)
+    return _checkpoints_drop_the_cache(trainer) or kind_not_covered(model)
+
+
+def _checkpoints_drop_the_cache(trainer: Any) -> str | None:
+    from gdpo.integrations.trl._caches import can_be_checkpointed
+
+    args, model = vars(trainer.args), trainer.model
+    # transformers calls it activation_checkpointing since 5.2, and keeps the older name.
+    names = ("gradient_checkpointing", "activation_checkpointing")
+    if not (any(args.get(name) for name in names) or model.is_gradient_checkpointing):
+        return None
+    if any((args.get(f"{name}_kwargs") or {}).get("use_reentrant") for name in names):
+        return "gradient checkpointing with use_reentrant=True does not follow the cache"
+    if not can_be_checkpointed(model):
+        return f"transformers {version('transformers')} drops the cache in gradient checkpointing"
+    return None
 
 
 def _difference(trainer: Any, trls: Score) -> str | None:
