@@ -6,7 +6,7 @@ import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tests.integrations.prepared import alive, gap, ours, theirs, with_tools
-from tests.integrations.test_packing import LOSS_TYPES, STEPS, accumulated
+from tests.integrations.test_packing import LOSS_TYPES, ON_CUDA, STEPS, accumulated
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import CHECKPOINTING
 from transformers import AutoModelForCausalLM
@@ -20,7 +20,8 @@ WINDOWS = accumulated("windows across generations, 2 iterations")
 @pytest.fixture
 def always(monkeypatch):
     """Let the short prompts of these tests be shared, too."""
-    monkeypatch.setitem(_plan.CALL, "cpu", 0)
+    for device in ("cpu", "cuda"):
+        monkeypatch.setitem(_plan.CALL, device, 0)
 
 
 def counting(policy):
@@ -94,8 +95,9 @@ def test_an_adapter_gets_the_same_gradient(always, tiny_policy, tmp_path):
 
 
 @pytest.mark.slow
-def test_in_bfloat16_it_is_as_near_to_float32_as_trl(always, tiny_policy, tmp_path):
-    how = {**accumulated("accumulation"), "how": {"reward": alive}}
+@pytest.mark.parametrize("on_cpu", [True, pytest.param(False, marks=ON_CUDA)])
+def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, always, tiny_policy, tmp_path):
+    how = {**accumulated("accumulation"), "use_cpu": on_cpu, "how": {"reward": alive}}
     trl, exact = (theirs(tiny_policy, tmp_path, bf16=bf16, **how) for bf16 in (True, False))
     shared = ours(tiny_policy, tmp_path, bf16=True, **how)
     found, allowed = (run.gradients[0] - exact.gradients[0] for run in (shared, trl))
