@@ -2,9 +2,9 @@
 
 TRL pads every rollout to the longest prompt and the longest completion of the generation batch, and
 also trains on rollouts whose advantage is exactly 0. A `Packer` takes the micro-batches of one
-optimizer step, leaves out rollouts that cannot contribute, and trims the padding of each new micro-batch. The
-rest is sorted by length, or so that rollouts with the same prompt stay together, if that costs
-fewer tokens because `SharedPrompts` computes the prompt once. No rollout is moved to another
+optimizer step, leaves out rollouts that cannot contribute, and trims the padding of each new
+micro-batch. The rest is sorted by length. Rollouts with the same prompt stay together if that costs
+fewer tokens, because `SharedPrompts` computes the prompt once. No rollout is moved to another
 optimizer step.
 
 Each loss type keeps the normalizer of the full batch:
@@ -30,7 +30,8 @@ shape of the micro-batch.
 The loss metrics `kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio` and `vespo/phi_seq_mean`
 are means over the tokens (or rollouts) that are trained on. Rollouts that are left out do not
 count. As in TRL, `clip_ratio/low_min` and `high_max` are extremes within a micro-batch, averaged
-over micro-batches. With packing, a micro-batch contains rollouts of similar length, or of few prompts.
+over micro-batches. With packing, a micro-batch contains rollouts of similar length, or of few
+prompts.
 """
 
 import copy
