@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 from transformers.utils import logging
 from trl import GRPOConfig
 
-THEIRS = "TRL"
+THEIRS, LIMIT = "TRL", "limit"
 
 ON_GPU = torch.cuda.is_available()
 
@@ -101,6 +101,7 @@ def compare(part, name, variants, rounds):
             seconds[variant].append(once(part, variant, name))
     for variant in variants:
         ratios = np.array(seconds[THEIRS]) / seconds[variant]
+        to_limit = np.array(seconds[variant]) / seconds.get(LIMIT, np.nan)
         yield {
             "setting": name,
             "variant": variant,
@@ -109,6 +110,7 @@ def compare(part, name, variants, rounds):
             "95 % interval": ""
             if variant == THEIRS
             else "{:.2f} to {:.2f}".format(*interval(ratios)),
+            "it / limit": f"{np.median(to_limit):.2f}" if LIMIT in seconds else "",
             "peak memory, MB": peak_apart(part, variant, name),
         }
 

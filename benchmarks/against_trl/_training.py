@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.against_trl._measure import NEWER, ON_GPU, THEIRS, Clock, Part
+from benchmarks.against_trl._measure import LIMIT, NEWER, ON_GPU, THEIRS, Clock, Part, now
 from benchmarks.against_trl._policies import (
     BYTES,
     END,
@@ -55,7 +55,21 @@ SETTINGS = {
     "all lengths equal": Setting(equal_lengths=True),
     "one group in one micro-batch": Setting(rollouts=8, micro_batches=1, samples=8),
     "one group, equal lengths": Setting(8, 1, 8, equal_lengths=True),
+    "one rollout in a micro-batch, equal lengths": Setting(16, 16, 2, equal_lengths=True),
 }
+TOOL_CALLING = Setting(mean=100, longest=400, prompt=600)
+LONGER = replace(TOOL_CALLING, mean=150, longest=600, prompt=900)
+GSM8K = Setting(samples=8, mean=300, longest=1000, prompt=150)
+MATHS = Setting(samples=16, mean=1000, longest=3000, prompt=64, micro_batches=4)
+for name, setting in (
+    ("tool calling 600/100/4", TOOL_CALLING),
+    ("tool calling 900/150/4", LONGER),
+    ("gsm8k 150/300/8", GSM8K),
+    ("maths 64/1000/16", MATHS),
+):
+    half = setting.rollouts // setting.samples // 2
+    SETTINGS[name] = setting
+    SETTINGS[f"{name}, half without signal"] = replace(setting, constant=half)
 LARGE = Setting(
     rollouts=128,
     micro_batches=16,
@@ -68,11 +82,14 @@ LARGE = Setting(
     bf16=True,
     steps=3,
 )
-TOOL_CALLING = replace(LARGE, samples=4, mean=100, longest=400, prompt=600, constant=16)
+LARGE_TOOLS = replace(LARGE, samples=4, mean=100, longest=400, prompt=600)
 if ON_GPU:
     SETTINGS = {
         "shape of Qwen2.5-1.5B": LARGE,
-        "shape of Qwen2.5-1.5B, tool calling": TOOL_CALLING,
+        "tool calling, shape of Qwen2.5-1.5B": LARGE_TOOLS,
+        "tool calling, shape of Qwen2.5-1.5B, half without signal": replace(
+            LARGE_TOOLS, constant=16
+        ),
         "shape of Qwen2.5-1.5B, gradient checkpointing": replace(LARGE, checkpointing=True),
     }
 
@@ -80,8 +97,9 @@ OFF = {"advantage": "grpo_no_std", "pack_micro_batches": False, "completion_only
 OURS = {
     "all off": OFF,
     "head": {**OFF, "completion_only_head": True},
-    "packed": {**OFF, "pack_micro_batches": True},
-    "both": {"advantage": "grpo_no_std"},
+    "packed": {**OFF, "pack_micro_batches": True, "share_prompts": False},
+    "not shared": {"advantage": "grpo_no_std", "share_prompts": False},
+    "all": {"advantage": "grpo_no_std"},
 }
 
 
@@ -118,7 +136,35 @@ def prompts_of(setting):
     return ["?" * (setting.prompt or 5 + 3 * i % 16) for i in range(64)]
 
 
+def limit(setting):
+    """Return the work that no trainer can avoid: the bare model reads the tokens that are needed.
+
+    It is called once for each group with signal, forward and backward. The tokens of the prompt and
+    of all completions stand in one row per rollout, without padding, and only as many as the
+    completions have get logits.
+    """
+    with torch.device("cuda" if ON_GPU else "cpu"):
+        model = setting.model(setting.vocabulary).train()
+        completion = sum(lengths(setting)) // setting.rollouts
+        prompt = -(-(setting.prompt or 12) // setting.samples)
+        ids = torch.randint(1, BYTES, (setting.samples, prompt + completion))
+
+    def work():
+        start = now()
+        groups = setting.rollouts // setting.samples - setting.constant
+        for _ in range(groups * setting.iterations):
+            with torch.autocast(ids.device.type, torch.bfloat16, enabled=setting.bf16):
+                logits = model(ids, logits_to_keep=completion, use_cache=False).logits
+            targets = ids[:, -completion:].reshape(-1)
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets).backward()
+        return now() - start
+
+    return work
+
+
 def prepare(variant, setting, folder):
+    if variant == LIMIT:
+        return limit(setting)
     clock = Clock()
     config_class = GRPOConfig if variant == THEIRS else GDPOConfig
     config = config_class(
@@ -165,4 +211,4 @@ def prepare(variant, setting, folder):
     return work
 
 
-TRAINING = Part("training", "an optimizer step", SETTINGS, (THEIRS, *OURS), prepare)
+TRAINING = Part("training", "an optimizer step", SETTINGS, (THEIRS, LIMIT, *OURS), prepare)

@@ -21,7 +21,7 @@ from tests.integrations.generating import (
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 
-from gdpo.integrations.trl._sampling import RoomyLayer
+from gdpo.integrations.trl._caches import RoomyLayer
 from gdpo.integrations.trl.generation import COVERED_SETTINGS
 
 

@@ -306,19 +306,13 @@ def test_switched_off_it_is_trl_bit_for_bit(generated, tiny_policy, tmp_path):
     assert any(batch is plain.micro_batches[-1] for batch in plain.trainer._buffered_inputs)
 
 
-@pytest.mark.parametrize(
-    "on_cpu",
-    [
-        True,
-        pytest.param(
-            False,
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-            ],
-        ),
-    ],
-)
+ON_CUDA = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("on_cpu", [True, pytest.param(False, marks=ON_CUDA)])
 def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, tiny_policy, tmp_path):
     how = {**accumulated("accumulation"), "use_cpu": on_cpu, "how": {"reward": alive}}
     trl, exact = (theirs(tiny_policy, tmp_path, bf16=bf16, **how) for bf16 in (True, False))

@@ -16,6 +16,7 @@ FILTERS = ("off", "any_reward_varies", "advantage_nonzero")
 
 _SWITCHES: dict[str, tuple[bool | None, ...]] = {
     "pack_micro_batches": (True, False),
+    "share_prompts": (True, False),
     "completion_only_head": (True, False),
     "fast_generation": (None, True, False),
 }
@@ -100,6 +101,13 @@ class GDPOConfig(GRPOConfig):
         metadata={
             "help": "Within an optimizer step, leave out rollouts that cannot contribute to the "
             "gradient, sort the rest by length, and trim the padding. The gradient equals TRL's."
+        },
+    )
+    share_prompts: bool = field(
+        default=True,
+        metadata={
+            "help": "With pack_micro_batches: compute each distinct prompt of a micro-batch once, "
+            "where that costs fewer tokens. The gradient equals TRL's."
         },
     )
     completion_only_head: bool = field(

@@ -2,8 +2,10 @@
 
 TRL pads every rollout to the longest prompt and the longest completion of the generation batch, and
 also trains on rollouts whose advantage is exactly 0. A `Packer` takes the micro-batches of one
-optimizer step, leaves out rollouts that cannot contribute, sorts the rest by length, and trims the
-padding of each new micro-batch. No rollout is moved to another optimizer step.
+optimizer step, leaves out rollouts that cannot contribute, and trims the padding of each new
+micro-batch. The rest is sorted by length. Rollouts with the same prompt stay together if that costs
+fewer tokens, because `SharedPrompts` computes the prompt once. No rollout is moved to another
+optimizer step.
 
 Each loss type keeps the normalizer of the full batch:
 
@@ -28,14 +30,14 @@ shape of the micro-batch.
 The loss metrics `kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio` and `vespo/phi_seq_mean`
 are means over the tokens (or rollouts) that are trained on. Rollouts that are left out do not
 count. As in TRL, `clip_ratio/low_min` and `high_max` are extremes within a micro-batch, averaged
-over micro-batches. With packing, a micro-batch contains rollouts of similar length.
+over micro-batches. With packing, a micro-batch contains rollouts of similar length, or of few
+prompts.
 """
 
 import copy
-import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,7 +47,15 @@ from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
 from gdpo.integrations.trl._adapter import GRPOTrainer, lacks, replaced, tried
+from gdpo.integrations.trl._plan import Row, chunks, split
 from gdpo.integrations.trl._probe import lent
+from gdpo.integrations.trl._shared_prompts import (
+    Score,
+    SharedPrompts,
+    distinct,
+    last_places,
+    shared_prompts_of,
+)
 
 MicroBatch = dict[str, Any]
 """Maps TRL's names to tensors with one row per rollout, and to `num_items_in_batch`."""
@@ -68,19 +78,6 @@ _FILLED_WITH = {"tool_mask": 1, "importance_sampling_ratio": 1}
 """Tensors that TRL pads with a value other than 0."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """Stores the lengths of a rollout, and whether the rollout contributes to the loss."""
-
-    prompt: int
-    """Number of prompt tokens."""
-    completion: int
-    """Number of completion tokens, up to the last token that the loss counts."""
-    counted: int
-    """Number of tokens that the loss counts."""
-    contributes: bool
-
-
 def join(batches: Sequence[MicroBatch]) -> MicroBatch:
     """Join micro-batches that were split from the same generation batch."""
     return {
@@ -96,43 +93,16 @@ def loss_mask(batch: MicroBatch) -> torch.Tensor:
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
-def rows_of(batch: MicroBatch, *, zero_contributes: bool) -> list[Row]:
+def rows_of(batch: MicroBatch, groups: torch.Tensor, *, zero_contributes: bool) -> list[Row]:
     """Return the `Row` of every rollout, with a single transfer from the device."""
     mask = loss_mask(batch)
     counted = mask.sum(1)
     contributes = torch.ones_like(counted, dtype=torch.bool)
     if not zero_contributes:
         contributes = (batch["advantages"].view(len(mask), -1) != 0).any(1) & (counted > 0)
-    facts = torch.stack([batch["prompt_mask"].sum(1), last_places(mask), counted, contributes], 1)
-    return [Row(prompt, length, n, bool(c)) for prompt, length, n, c in facts.tolist()]
-
-
-def last_places(mask: torch.Tensor) -> torch.Tensor:
-    """Return, for each row, the number of tokens up to the last token in the mask."""
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    return ((mask != 0) * places).amax(1)
-
-
-def split(rows: Sequence[Row], count: int, parts: int) -> list[list[int]]:
-    """Sort `count` rows by length, longest first, and return the row indices of each micro-batch.
-
-    Rows that contribute are taken first, then the shortest of the others. The sizes of the
-    micro-batches differ by at most 1.
-    """
-    wanted = sorted(range(len(rows)), key=lambda i: (not rows[i].contributes, rows[i].completion))[
-        :count
-    ]
-    by_length = sorted(wanted, key=lambda i: rows[i].completion, reverse=True)
-    size, more = divmod(count, parts)
-    # The remainder goes to the last micro-batches, so that no micro-batch is larger than TRL's.
-    sizes = [size + (i >= parts - more) for i in range(parts)]
-    ends = list(itertools.accumulate(sizes, initial=0))
-    return [by_length[start:end] for start, end in itertools.pairwise(ends)]
-
-
-def chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield the items in lists of this size. The last list may be shorter."""
-    return (list(items[i : i + size]) for i in range(0, len(items), size))
+    prompts = batch["prompt_mask"].sum(1)
+    facts = torch.stack([prompts, last_places(mask), counted, contributes, groups], 1).tolist()
+    return [Row(p, length, n, bool(c), group) for p, length, n, c, group in facts]
 
 
 def take(
@@ -229,10 +199,10 @@ class Packer:
     `begin` is called before every optimizer step, `packed` for each of its micro-batches.
     """
 
-    def __init__(self, trainer: Any, packing: Packing) -> None:
+    def __init__(self, trainer: Any, packing: Packing, shared: SharedPrompts | None) -> None:
         self.packing: Packing | None = packing
         """The allowed changes. None: a batch has entries that cannot be split, so TRL's stay."""
-        self._trainer = trainer
+        self._trainer, self._shared = trainer, shared
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
 
@@ -261,14 +231,15 @@ class Packer:
     def pack(self, window: Sequence[MicroBatch], packing: Packing) -> list[MicroBatch]:
         """Pack the micro-batches of an optimizer step."""
         batch = join(window)
-        rows = rows_of(batch, zero_contributes=packing.zero_contributes)
+        groups = self._groups(batch["prompt_ids"], batch["prompt_mask"])
+        rows = rows_of(batch, groups, zero_contributes=packing.zero_contributes)
         size = len(rows) // len(window)
         if not packing.regroups:
             return [_trimmed(batch, rows, here, packing) for here in chunks(range(len(rows)), size)]
         wanted = max(len(window), sum(row.contributes for row in rows))
         # TRL gathers metrics of every row, so each micro-batch needs equal sizes on all ranks.
         count = int(self._of_all_ranks([wanted]).max())
-        places = split(rows, count, len(window))
+        places = split(rows, count, len(window), self._call)
         micro_batches = [_trimmed(batch, rows, here, packing) for here in places]
         tokens = self._of_all_ranks([_counted(rows, here) for here in places]).sum(0)
         of_tokens = tokens / tokens.double().mean().clamp(min=1)
@@ -283,7 +254,7 @@ class Packer:
 
     def score(
         self,
-        score: Callable[..., Any],
+        score: Score,
         model: Any,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
@@ -291,28 +262,41 @@ class Packer:
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        """Score a whole generation batch in chunks of rows with similar lengths.
+        """Score a micro-batch, or a whole generation batch in parts of at most `batch_size` rows.
 
         `score` is TRL's method, or one with its arguments, which are the other arguments.
         """
-        has_more = any(option is not None for option in options.values())
-        packing = self.packing
-        if packing is None or batch_size is None or has_more or not _training(self._trainer):
-            return score(
-                model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
-            )
-        start = input_ids.shape[1] - logits_to_keep
-        prompts = attention_mask[:, :start].sum(1).tolist()
-        lengths = last_places(attention_mask[:, start:]).tolist()
-        logps = torch.zeros(input_ids[:, start:].shape, device=input_ids.device)
-        for here in chunks(sorted(range(len(lengths)), key=lengths.__getitem__), batch_size):
-            prompt = packing.prompt_width([prompts[i] for i in here], start)
-            width = packing.width([lengths[i] for i in here], logits_to_keep)
+        keep, packing = logits_to_keep, self.packing
+        more = {key for key, value in options.items() if value is not None and value is not False}
+        if packing is None or more - {"compute_entropy"} or not _training(self._trainer):
+            return score(model, input_ids, attention_mask, keep, batch_size=batch_size, **options)
+        if self._shared is not None:
+            score = partial(self._shared.score, score)
+        if batch_size is None:
+            return score(model, input_ids, attention_mask, keep, **options)
+        start = input_ids.shape[1] - keep
+        mask, completions = attention_mask[:, :start], attention_mask[:, start:]
+        groups = self._groups(input_ids[:, :start], mask)
+        facts = torch.stack([mask.sum(1), last_places(completions), groups], 1).tolist()
+        rows = [Row(prompt, length, group=group) for prompt, length, group in facts]
+        logps = torch.zeros(completions.shape, device=input_ids.device)
+        for here in split(rows, len(rows), -(-len(rows) // batch_size), self._call):
+            prompt = packing.prompt_width([rows[i].prompt for i in here], start)
+            width = packing.width([rows[i].completion for i in here], keep)
             index = torch.tensor(here, device=input_ids.device)
             kept = slice(start - prompt, start + width)
-            chunk = score(model, input_ids[:, kept][index], attention_mask[:, kept][index], width)
+            chunk = score(model, input_ids[index, kept], attention_mask[index, kept], width)
             logps[index, :width] = chunk[0].to(logps)
         return logps, None, None
+
+    def _groups(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return a number for each row. Rows that share a prompt have the same number."""
+        return torch.zeros_like(ids[:, 0]) if self._shared is None else distinct(ids, mask)[1]
+
+    @property
+    def _call(self) -> int | None:
+        """What a call of the model costs, in tokens. None: prompts are not shared."""
+        return None if self._shared is None else self._shared.call
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
@@ -342,10 +326,11 @@ def _training(trainer: Any) -> bool:
     return bool(trainer.model and trainer.model.training)
 
 
-def packer_of(trainer: Any) -> Packer | None:
+def packer_of(trainer: Any, trls: Score) -> Packer | None:
     """Return what packs a trainer's micro-batches, or None if no change is allowed or wanted.
 
-    If a change is not allowed, the function logs the reason.
+    If a change is not allowed, the function logs the reason. `trls` is TRL's method
+    `_get_per_token_logps_and_entropies`.
     """
     if not trainer.args.pack_micro_batches:
         return None
@@ -361,7 +346,7 @@ def packer_of(trainer: Any) -> Packer | None:
         trims_prompts=_positions_are_relative(model) and not _has_virtual_tokens(model),
         multiple=int(trainer.pad_to_multiple_of or 1),
     )
-    packer = Packer(trainer, packing)
+    packer = Packer(trainer, packing, shared_prompts_of(trainer, trls))
     if difference := tried(partial(_changed_loss, trainer, packer, packing)):
         _say(trainer, f"micro-batches stay TRL's, because {difference}")
         return None

@@ -172,14 +172,18 @@ class GDPOTrainer(GRPOTrainer):
         self._objective = objective_of(args, names, rewards, weights, arguments)
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
-        changed: dict[str, Any] = {"reward_funcs": functions, "args": args}
-        changed["environment_factory"] = factory
+        changed: dict[str, Any] = {
+            "reward_funcs": functions,
+            "args": args,
+            "environment_factory": factory,
+        }
         super().__init__(**{**arguments, **changed})
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
         self._between = BetweenCalls()
         bound_memory(self)
-        self._head, self._packer = head_of(self, self._trls_scores), packer_of(self)
+        trls = self._trls_scores
+        self._head, self._packer = head_of(self, trls), packer_of(self, trls)
         self._ranks = Ranks(self.accelerator.num_processes, self.accelerator.process_index)
         self._filter = GroupFilter(self, self._ranks)
         self._wrap_rewards([None] * len(given) + [turn_reward(e, self._located) for e in own])

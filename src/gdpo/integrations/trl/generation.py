@@ -79,7 +79,7 @@ def not_covered(trainer: Any) -> str | None:
         if model.active_peft_config.is_prompt_learning:
             return "the adapter is a learned prompt, which changes the start of the cache"
         model = model.get_base_model()
-    reason = _kind_not_covered(model) or _setting_not_covered(
+    reason = kind_not_covered(model) or _setting_not_covered(
         trainer.generation_config, model.generation_config
     )
     if reason:
@@ -97,7 +97,7 @@ def model_not_covered(model: Any) -> str | None:
         from gdpo.integrations.trl._sampling import difference_from_generate
 
         config = model.generation_config
-        return _kind_not_covered(model) or difference_from_generate(model, config)
+        return kind_not_covered(model) or difference_from_generate(model, config)
 
     return tried(reason)
 
@@ -113,8 +113,9 @@ def of_rows(prompt_of_row: torch.Tensor) -> dict[str, Any]:
     return {"custom_generate": sample_rows, "prompt_of_row": prompt_of_row}
 
 
-def _kind_not_covered(model: Any) -> str | None:
-    from gdpo.integrations.trl._sampling import cache_not_covered
+def kind_not_covered(model: Any) -> str | None:
+    """Return why the rows of a prompt cannot share its cache, or None if they can."""
+    from gdpo.integrations.trl._caches import cache_not_covered
 
     name, config = type(model).__name__, model.config
     if config.is_encoder_decoder:
@@ -130,7 +131,7 @@ def _kind_not_covered(model: Any) -> str | None:
 
 
 def _dropout_not_covered(model: Any) -> str | None:
-    """Return which dropout is active, or None. With dropout, a prompt's rows would share masks."""
+    """Return which dropout is active, or None."""
     # Some models read the configuration.
     keys = ("dropout", "attention_dropout", "hidden_dropout")
     found = [(f"config.{key}", model.config.to_dict().get(key)) for key in keys]
@@ -141,8 +142,8 @@ def _dropout_not_covered(model: Any) -> str | None:
     for name, value in found:
         if isinstance(value, float) and value > 0:
             return (
-                f"{name} is {value}, and TRL samples with dropout on. Set disable_dropout=True, "
-                "or set dropout to 0 in the model's configuration"
+                f"{name} is {value}, and the rows of a prompt would share its dropout. Set "
+                "disable_dropout=True, or set dropout to 0 in the model's configuration"
             )
     return None
 

@@ -1,0 +1,222 @@
+"""Computes the prompt of a group once, in place of once for each of its rollouts.
+
+TRL passes each rollout as its prompt followed by its completion. `SharedPrompts` lets the decoder
+read all but the last token of each distinct prompt into a cache. The model then continues it with
+the last prompt token and the completion of each row, in calls of completions with similar lengths.
+Autograd adds the gradients of a prompt's rows. Neither the model nor the head is changed: both see
+rows whose prompts have one token.
+
+`planned` decides for each micro-batch whether this costs fewer tokens. `not_shared_because` says
+where prompts cannot be shared, also if a trial on made-up rows differs from TRL's.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+from torch.nn.functional import pad
+
+from gdpo.integrations.trl._adapter import agree, kept_random_states, lacks, tried
+from gdpo.integrations.trl._plan import CALL, CALL_ELSEWHERE, Row, planned
+from gdpo.integrations.trl.generation import kind_not_covered
+
+logger = logging.getLogger(__name__)
+
+Score = Callable[..., Any]
+"""TRL's method `_get_per_token_logps_and_entropies`, or one with its arguments."""
+
+
+def last_places(mask: torch.Tensor) -> torch.Tensor:
+    """Return, for each row, the number of tokens up to the last token in the mask."""
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return ((mask != 0) * places).amax(1)
+
+
+def distinct(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the distinct prompts, with -1 for padding, and which of them each row has."""
+    return ids.where(mask != 0, -1).unique(dim=0, return_inverse=True)
+
+
+class SharedPrompts:
+    """Scores the rows of a micro-batch, and computes each of its prompts once where that pays."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self.call = CALL.get(trainer.accelerator.device.type, CALL_ELSEWHERE)
+        """What a call of the model costs besides its tokens, in tokens."""
+
+    def score(
+        self,
+        score: Score,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        **options: Any,
+    ) -> Any:
+        """Return what `score` returns for these arguments, which are TRL's."""
+        start = input_ids.shape[1] - logits_to_keep
+        prompts, group_of_row = distinct(input_ids[:, :start], attention_mask[:, :start])
+        facts = torch.stack([group_of_row, last_places(attention_mask[:, start:])], 1).tolist()
+        rows = [Row(prompt=start, completion=length, group=group) for group, length in facts]
+        plan = planned(rows, self.call)
+        if not plan.shared:
+            return score(model, input_ids, attention_mask, logits_to_keep, **options)
+        unwrapped = self._trainer.accelerator.unwrap_model(model)
+        cache = self._read(unwrapped, prompts[:, :-1])
+        # DistributedDataParallel expects one call before each backward pass.
+        models = itertools.chain([model], itertools.repeat(unwrapped))
+        parts: list[Any] = []
+        for chunk in plan.chunks:
+            here = torch.tensor(chunk, device=input_ids.device)
+            width = max(1, *(rows[i].completion for i in chunk))
+            mask = attention_mask[here, : start + width]
+            ids = input_ids[here, start - 1 : start + width]
+            with _continuing(unwrapped, cache, group_of_row[here], mask):
+                scores = score(next(models), ids, mask[:, start - 1 :], width, **options)
+            beyond = (0, logits_to_keep - width)
+            parts.append([None if x is None else pad(x, beyond) for x in scores[:2]])
+        order = torch.tensor([i for chunk in plan.chunks for i in chunk]).argsort()
+        logps, entropies = (
+            None if of_chunks[0] is None else torch.cat(of_chunks)[order.to(input_ids.device)]
+            for of_chunks in zip(*parts, strict=True)
+        )
+        return logps, entropies, None
+
+    def _read(self, unwrapped: Any, prompts: torch.Tensor) -> Any:
+        """Return the cache of prompts, in which padding is -1."""
+        from gdpo.integrations.trl._caches import cache_argument, cache_of_prompts
+
+        decoder, cache = decoder_of(unwrapped), cache_of_prompts()
+        options = {cache_argument(decoder): cache, "use_cache": False}
+        with self._trainer.accelerator.autocast(), _in_checkpoints(unwrapped):
+            decoder(input_ids=prompts.clamp(min=0), attention_mask=(prompts >= 0).long(), **options)
+        return cache
+
+
+def decoder_of(unwrapped: Any) -> Any:
+    """Return the decoder of a language model, without its head."""
+    base = unwrapped.get_base_model() if is_peft_model(unwrapped) else unwrapped
+    return base.get_decoder()
+
+
+def _in_checkpoints(model: Any) -> Any:
+    """Return a context in which gradient checkpointing keeps the cache. Without it: none."""
+    from gdpo.integrations.trl._caches import caches_in_checkpoints
+
+    return caches_in_checkpoints(model) if model.training else nullcontext()
+
+
+@contextmanager
+def _continuing(
+    unwrapped: Any, prompts: Any, rows: torch.Tensor, mask: torch.Tensor
+) -> Generator[None]:
+    """Let a model continue prompts in a cache, whoever calls it.
+
+    `rows` holds the prompt of each row. `mask` covers the whole prompts and the completions.
+    """
+    from gdpo.integrations.trl._caches import cache_argument, continued
+
+    more = {"attention_mask": mask, cache_argument(decoder_of(unwrapped)): continued(prompts, rows)}
+
+    def hook(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {**kwargs, **more}
+
+    handle = unwrapped.register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        with _in_checkpoints(unwrapped):
+            yield
+    finally:
+        handle.remove()
+
+
+def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
+    """Return what shares the prompts of a trainer, or None if it is not possible or not wanted.
+
+    If it is not possible, the main process logs the reason.
+
+    Args:
+        trainer: A trainer that has loaded its model.
+        trls: TRL's method `_get_per_token_logps_and_entropies`.
+    """
+    if not trainer.args.share_prompts:
+        return None
+    shared = SharedPrompts(trainer)
+    reason = tried(lambda: not_shared_because(trainer) or _difference(trainer, trls))
+    if reason is None:
+        return shared
+    if trainer.accelerator.is_main_process:
+        logger.warning("share_prompts: each rollout computes its own prompt, because %s", reason)
+    return None
+
+
+def not_shared_because(trainer: Any) -> str | None:
+    """Return why the rollouts of a trainer cannot share a prompt, or None if they can."""
+    if reason := lacks("share_prompts", trainer):
+        return reason
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        return "the model is sharded"
+    if trainer.aux_loss_enabled:
+        return "the load of experts is balanced over the tokens of each rollout"
+    if (trainer.pad_to_multiple_of or 1) > 1:
+        return "pad_to_multiple_of is set"
+    model = trainer.model
+    if is_peft_model(model):
+        if model.active_peft_config.is_prompt_learning:
+            return "the adapter is a learned prompt"
+        model = model.get_base_model()
+    if set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}:
+        return f"not every layer of {type(model).__name__} attends to the whole prompt"
+    return _checkpoints_drop_the_cache(trainer) or kind_not_covered(model)
+
+
+def _checkpoints_drop_the_cache(trainer: Any) -> str | None:
+    from gdpo.integrations.trl._caches import can_be_checkpointed
+
+    args, model = vars(trainer.args), trainer.model
+    # transformers calls it activation_checkpointing since 5.2, and keeps the older name.
+    names = ("gradient_checkpointing", "activation_checkpointing")
+    if not (any(args.get(name) for name in names) or model.is_gradient_checkpointing):
+        return None
+    if any((args.get(f"{name}_kwargs") or {}).get("use_reentrant") for name in names):
+        return "gradient checkpointing with use_reentrant=True does not follow the cache"
+    if not can_be_checkpointed(model):
+        return f"transformers {version('transformers')} drops the cache in gradient checkpointing"
+    return None
+
+
+def _difference(trainer: Any, trls: Score) -> str | None:
+    """Return what differs from TRL's on made-up rows, or None.
+
+    Compares the log-probabilities, and the gradients of the first parameters.
+    """
+    model, device = trainer.model, trainer.accelerator.device
+    ids = torch.tensor([[0, 1, 2, 3, 1], [0, 1, 2, 1, 0], [3, 2, 1, 2, 3], [3, 2, 1, 3, 1]])
+    mask = torch.tensor([[0, 1, 1, 1, 1], [0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
+    ids, mask = ids.to(device), mask.to(device)
+    embedding = model.get_input_embeddings().weight
+    trained = [p for p in model.parameters() if p.requires_grad and p is not embedding][:12]
+
+    def scores(score: Score) -> list[torch.Tensor]:
+        logps = score(model, ids, mask, 2)[0] * mask[:, -2:]
+        weighted = logps * torch.arange(1, 9, device=device).view(4, 2)
+        return [logps.detach(), *torch.autograd.grad(weighted.sum(), trained)]
+
+    always, was_training = SharedPrompts(trainer), model.training
+    always.call = 0
+    model.train()
+    try:
+        with kept_random_states():
+            theirs, ours = scores(trls), scores(lambda *each: always.score(trls, *each))
+    finally:
+        model.train(was_training)
+    mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype: Any = mixed.get(str(trainer.accelerator.mixed_precision), model.dtype)
+    if all(agree(own, of_trl, dtype) for own, of_trl in zip(ours, theirs, strict=True)):
+        return None
+    return "log-probabilities or gradients differ from TRL's in a trial"
