@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gdpo.advantages import gdpo
+from gdpo.cli import main
 from gdpo.diagnostics import diagnose
 
 ROOT = Path(__file__).parents[1]
@@ -170,6 +172,16 @@ def test_one_call_of_diagnose_enters_at_most_62_functions_of_12_modules():
     assert "influence_of" in {name for _, name in found}
     assert len(found) <= 62, sorted(found)
     assert len({file for file, _ in found}) <= 12
+
+
+def test_analyze_enters_at_most_484_functions(capsys):
+    def analyze():
+        with pytest.raises(SystemExit, match="0"):
+            main(["analyze", "--example"])
+
+    found = entered(analyze)
+    assert "verdict_line" in {name for _, name in found}
+    assert len(found) <= 484
 
 
 LIBRARIES = {
