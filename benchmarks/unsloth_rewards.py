@@ -13,7 +13,7 @@ import argparse
 import re
 from pathlib import Path
 
-from benchmarks.demo._policy import PolicySettings, make_policy
+from benchmarks.tool_policy._policy import PolicySettings, make_policy
 from benchmarks.study._maths import Careless, story_rows
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -105,7 +105,7 @@ def main():
         help="Also write TRL's own record of completions (takes minutes).",
     )
     options = parser.parse_args()
-    policy = make_policy(PolicySettings(texts=Careless(), steps=1200), print)
+    policy = make_policy(PolicySettings(texts=Careless(), steps=1200))
     trainer = GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(policy),
         list(REWARDS),

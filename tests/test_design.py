@@ -148,10 +148,9 @@ def test_one_call_of_gdpo_enters_at_most_12_functions():
 
 LIBRARIES = {
     "rollouts/readers/sources.py",
-    "lab/recipes/starter.py",
     "lab/training/_endings.py",
 }
-"""Read messages of csv, pyarrow, tokenizers and torch, whose errors have no fields."""
+"""Read messages of csv, pyarrow and torch, whose errors have no fields."""
 
 
 def sentences_read(file):

@@ -2,7 +2,7 @@
 
     python -m benchmarks.study [PART ...] [--seeds 10] [--jobs 2] [--output FOLDER]
 
-- tools: the demo's tool calling with two rewards and a policy of 0.4 M parameters.
+- tools: tool calling with two rewards and a policy of 0.4 M parameters.
 - maths: stories like GSM8K's with three rewards and a policy of the same size.
 - map: tools again, from a policy that saw a quarter as many well-formed texts, over learning rates
   and group sizes. Counts the seeds that have the format at the end.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from gdpo._files import write_whole
@@ -306,35 +305,17 @@ def signals_held() -> Generator[Callable[[], None]]:
 
 
 @contextmanager
-def terminable() -> Generator[None]:
-    """Make SIGTERM and SIGHUP (a closed terminal) unwind the stack as Ctrl-C does.
-
-    This ensures that no training process is left running. Signals that are ignored (`nohup`) stay
-    ignored.
-    """
-    with _handled((signal.SIGTERM, signal.SIGHUP), lambda number, _frame: sys.exit(128 + number)):
-        yield
-
-
-@contextmanager
 def _signals_kept() -> Generator[list[int]]:
+    """Collect the signals that stop a run. Yield no signal if this is not the main thread."""
     kept: list[int] = []
-    with _handled(_STOPS, lambda number, _frame: kept.append(number)):
-        yield kept
-
-
-@contextmanager
-def _handled(
-    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
-) -> Generator[None]:
-    """Handle signals inside the context. Do nothing if this is not the main thread."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield kept
         return
-    caught = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
-    before = [signal.signal(each, handler) for each in caught]
+    # Signals that are ignored (`nohup`) stay ignored.
+    caught = [each for each in _STOPS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = [signal.signal(each, lambda number, _frame: kept.append(number)) for each in caught]
     try:
-        yield
+        yield kept
     finally:
         for each, former in zip(caught, before, strict=True):
             signal.signal(each, former)

@@ -216,9 +216,6 @@ _OF_REWARDS = {
 _LONGEST = 120
 """Maximum number of characters of a label to use in the name of a run's folder."""
 
-_DEFAULT_SEED = 42
-"""TRL's default seed, used if a recipe sets no seed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -323,7 +320,7 @@ def read_experiment(folder: Path) -> Experiment:
     own = _own([recipe for recipe, _ in found])
     recipes = [(_label_by_hand(recipe, path, own), recipe) for recipe, path in found]
     runs = [
-        _read_run(label, _seed(recipe), path, None)
+        _read_run(label, recipe.seed, path, None)
         for (label, recipe), (_, path) in zip(recipes, found, strict=True)
     ]
     _refuse_twins(runs)
@@ -498,11 +495,6 @@ def _steps(recipe: Recipe) -> int:
     """Return the number of steps that the recipe sets, or 0 if the number depends on the data."""
     steps = recipe.trainer.get("max_steps", -1)
     return steps if isinstance(steps, int) and steps > 0 else 0
-
-
-def _seed(recipe: Recipe) -> int:
-    seed = recipe.trainer.get("seed", _DEFAULT_SEED)
-    return seed if isinstance(seed, int) else _DEFAULT_SEED
 
 
 def _folders(folder: Path) -> list[Path]:

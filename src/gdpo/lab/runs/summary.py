@@ -107,7 +107,7 @@ def readme(
     rows = "\n".join(f"| {' | '.join(_cells(change))} |" for change in changes)
     return f"""{front_matter(recipe, recipe.data.sources, engine=engine)}# {recipe.name}
 
-{recipe.model} trained on {", ".join(recipe.data.sources)} with `{recipe.advantage}`: task
+{recipe.initial_model} trained on {", ".join(recipe.data.sources)} with `{recipe.advantage}`: task
 `{recipe.task}`, {steps:,} steps.
 
 Mean reward over the first and the last tenth of the steps:
@@ -201,7 +201,7 @@ def front_matter(recipe: Recipe, sources: Sequence[str], *, engine: str = "trl")
         sources: Files and datasets that contain the training data.
         engine: The engine that trained the model, "trl" or "verl".
     """
-    base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.model
+    base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.initial_model
     data = [source for source in sources if _is_on_hub(source)]
     tags = ("gdpo", engine, "multi-reward", recipe.task, recipe.advantage)
     facts = {

@@ -2,18 +2,18 @@ import dataclasses
 
 import numpy as np
 import pytest
-from benchmarks.demo import _policy as policy_module
-from benchmarks.demo._policy import (
+from benchmarks.tool_policy import _policy as policy_module
+from benchmarks.tool_policy._policy import (
     PolicySettings,
     build_model,
     count_parameters,
     make_policy,
     policy_folder,
 )
-from benchmarks.demo._texts import Carelessness
-from benchmarks.demo._tokenizer import END, build_tokenizer
-from benchmarks.demo._tools import tool_rows
-from benchmarks.demo.run import DemoSettings
+from benchmarks.tool_policy._texts import Carelessness
+from benchmarks.tool_policy._tokenizer import END, build_tokenizer
+from benchmarks.tool_policy._tools import tool_rows
+from benchmarks.tool_policy.run import DemoSettings
 from hypothesis import given
 from hypothesis import strategies as st
 
