@@ -19,7 +19,7 @@ from gdpo.advantages import gdpo
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics._parting import Course
 from gdpo.diagnostics.diagnosis import Kind
-from gdpo.diagnostics.influence import Influence, group_sums
+from gdpo.diagnostics.influence import Influence, Sums, group_sums
 
 NAMES = ("brevity", "format", "correctness")
 WEIGHTS = np.array([1.0, 1.0, 0.0])
@@ -113,7 +113,7 @@ def in_steps(rewards, groups):
     sums = group_sums(z @ WEIGHTS, z, std, WEIGHTS, rewards)
     for first in range(0, len(rewards), groups):
         table = sums[:, first : first + groups].sum(axis=1)
-        yield Influence(NAMES, groups, table, np.zeros((3, 3)), groups)
+        yield Influence(NAMES, groups, Sums(*table), np.zeros((3, 3)), groups)
 
 
 def first_report(rewards, groups):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gdpo.advantages import gdpo
+from gdpo.diagnostics import diagnose
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gdpo"
@@ -127,23 +128,48 @@ def test_an_estimator_is_a_file_of_at_most_60_lines():
     assert not long
 
 
-def test_one_call_of_gdpo_enters_at_most_12_functions():
-    """A reader follows each of them. A second call counts: the first also fills caches."""
-    rewards, weights, entered = np.random.default_rng(0).random((4, 8, 2)), [1.0, 1.0], set()
+def entered(call):
+    """The functions of the package that a call enters, by file. A reader follows each of them.
+
+    A second call counts: the first also fills caches. Comprehensions are no functions to a reader.
+    """
+    found = set()
 
     def enter(frame, event, argument):
-        if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
-            entered.add(frame.f_code.co_qualname)
+        code = frame.f_code
+        named = not code.co_name.startswith("<")
+        if event == "call" and named and code.co_filename.startswith(str(SOURCE)):
+            found.add((Path(code.co_filename).relative_to(SOURCE), code.co_qualname))
 
-    estimator = getattr(gdpo, "__wrapped__", gdpo)  # without the checks of annotations
-    estimator(rewards, weights)
+    call()
     sys.setprofile(enter)
     try:
-        estimator(rewards, weights)
+        call()
     finally:
         sys.setprofile(None)
-    assert "finish" in entered
-    assert len(entered) <= 12, sorted(entered)
+    return found
+
+
+def without_annotation_checks(function):
+    return getattr(function, "__wrapped__", function)
+
+
+def test_one_call_of_gdpo_enters_at_most_12_functions():
+    rewards, estimator = np.random.default_rng(0).random((4, 8, 2)), without_annotation_checks(gdpo)
+    found = entered(lambda: estimator(rewards, [1.0, 1.0]))
+    assert "finish" in {name for _, name in found}
+    assert len(found) <= 12, sorted(found)
+
+
+def test_one_call_of_diagnose_enters_at_most_62_functions_of_12_modules():
+    rewards, function = (
+        np.random.default_rng(0).random((4, 8, 2)),
+        without_annotation_checks(diagnose),
+    )
+    found = entered(lambda: function(rewards, [1.0, 1.0], ["a", "b"]))
+    assert "influence_of" in {name for _, name in found}
+    assert len(found) <= 62, sorted(found)
+    assert len({file for file, _ in found}) <= 12
 
 
 LIBRARIES = {

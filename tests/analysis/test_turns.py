@@ -98,7 +98,7 @@ def test_a_run_adds_up_its_turns_and_lasting_findings_about_them(tmp_path):
         assert reward.influence_margin == whole.influences[1].margins[place]
         groups, constant = whole.influences[1].zero_variance_groups(reward.name)
         assert (reward.groups, reward.zero_variance_groups) == (groups, constant)
-    pairs = whole.with_turns_of("correct")
+    pairs = whole.rewards["correct"].with_turns
     (_, correct) = run.with_turns()
     assert (correct.correlation, correct.margin) == (pairs.correlation, pairs.margin)
     (held,) = [h for h in run.findings() if h.finding.kind is Kind.PAID_PER_TURN]

@@ -165,7 +165,7 @@ def rare_sums(live, share, groups=1000):
     rows["weight"] = [groups / 2] * 2
     for name, row in rows.items():
         table[Sums._fields.index(name)] = row
-    return Influence(("k", "o"), groups, table, np.eye(2), groups)
+    return Influence(("k", "o"), groups, Sums(*table), np.eye(2), groups)
 
 
 def test_the_own_variance_is_that_at_the_limit_as_far_as_the_number_of_groups_allows():

@@ -154,8 +154,9 @@ def test_a_weight_of_nan_leaves_the_reward_out_of_the_prompt():
     found = diagnose_turns(rewards, weights, B, turns=counts)
     groups = [[reward.groups for reward in turn.diagnosis.rewards] for turn in found.turns]
     assert groups == [[16, 8], [12, 8]]
-    assert found.sums.payments.rollouts.tolist() == [96, 48]
-    assert found.sums.lowest[1] == np.min(to_go_of(rewards, counts)[8:, :, 0, 1])
+    assert [each.rollouts for each in found.sums.rewards.values()] == [96, 48]
+    b = list(found.sums.rewards.values())[1]
+    assert b.lowest == np.min(to_go_of(rewards, counts)[8:, :, 0, 1])
 
 
 def test_float32_rewards_keep_their_rounding_error():
@@ -399,7 +400,7 @@ def test_the_correlation_with_the_number_of_turns_is_that_within_groups():
     p, d = np.array(products), np.array(degrees)
     rho = p.sum() / d.sum()
     error = np.sqrt(len(p) / (len(p) - 1) * np.sum((p - rho * d) ** 2)) / d.sum()
-    pairs = diagnose_turns(rewards, None, A, turns=counts).sums.with_turns_of("a")
+    pairs = diagnose_turns(rewards, None, A, turns=counts).sums.rewards["a"].with_turns
     assert pairs.groups == len(p) == 10
     assert pairs.correlation == pytest.approx(rho)
     assert pairs.error == pytest.approx(error)
@@ -412,7 +413,7 @@ def test_the_interval_of_the_correlation_covers_it():
     def pairs(seed, groups):
         counts, rewards = per_turn(np.random.default_rng(seed), groups, pays=1.0, rate=0.6)
         found = diagnose_turns(rewards, None, NAMES, turns=counts, estimator="gdpo")
-        return found.sums.with_turns_of("format")
+        return found.sums.rewards["format"].with_turns
 
     truth = pairs(10**6, 5000).correlation
     runs = [pairs(seed, 32) for seed in range(60)]
@@ -433,11 +434,11 @@ def test_sums_of_parts_are_the_sums_of_the_whole():
     parts = pooled_turns([sums(slice(0, 12)), sums(slice(12, None))])
     assert (parts.groups, parts.rollouts) == (whole.groups, whole.rollouts) == (24, 144)
     assert parts.alive.tolist() == whole.alive.tolist()
-    for one, other in zip(parts.payments, whole.payments, strict=True):
-        assert one == pytest.approx(other)
-    assert parts.with_turns == pytest.approx(whole.with_turns)
-    assert parts.lowest == pytest.approx(whole.lowest)
-    assert parts.highest == pytest.approx(whole.highest)
+    assert parts.advantages == pytest.approx(whole.advantages)
+    for name, one in parts.rewards.items():
+        (*sums_of_one, pairs), (*sums_of_whole, of_whole) = one, whole.rewards[name]
+        assert sums_of_one == pytest.approx(sums_of_whole)
+        assert pairs == pytest.approx(of_whole)
     for one, other in zip(parts.influences, whole.influences, strict=True):
         assert one.shares == pytest.approx(other.shares)
 
@@ -448,13 +449,16 @@ def test_steps_with_other_rewards_and_more_turns_are_pooled():
     more, longer = simulated(seed=1, longest=5)
     other = diagnose_turns(more, None, ["b", "c"], turns=longer).sums
     both = pooled_turns([one, other])
-    assert both.names == ("a", "b", "c")
     assert len(both.alive) == len(both.influences) == 5
-    assert both.with_turns_of("a") == one.with_turns_of("a")
-    assert both.with_turns_of("c") == other.with_turns_of("c")
-    assert both.with_turns_of("b").groups == one.with_turns_of("b").groups + 16
-    assert both.payments.rollouts.tolist() == [96, 192, 96]
-    assert both.lowest[0] == one.lowest[0]
+    pairs, of_one, of_other = (
+        {name: each.with_turns for name, each in sums.rewards.items()}
+        for sums in (both, one, other)
+    )
+    assert (pairs["a"], pairs["c"]) == (of_one["a"], of_other["c"])
+    assert pairs["b"].groups == of_one["b"].groups + 16
+    rollouts = {name: each.rollouts for name, each in both.rewards.items()}
+    assert rollouts == {"a": 96, "b": 192, "c": 96}
+    assert both.rewards["a"].lowest == one.rewards["a"].lowest
 
 
 def test_small_batches_are_found_over_the_window_which_forgets_earlier_steps():

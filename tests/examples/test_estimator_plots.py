@@ -2,7 +2,6 @@
 
 import doctest
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +9,11 @@ import pytest
 from docs._estimators import completed, pictures
 from examples.estimator_plots import advantages, main, measure, situations
 
-from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, AdvantageRule
+from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import load_recipe
-from gdpo.lab.training._quiet import quiet
 
 PAGE = Path(__file__).parents[2] / "docs" / "estimators" / "README.md"
-REWARDS = ["format", "correctness"]
 HEADER = "task: tool_calling\nmodel: none\ndata: {source: none.jsonl}\n"
 WORLDS = situations()
 
@@ -123,17 +120,6 @@ def test_a_recipe_accepts_the_yaml_of_the_page(tmp_path):
         file.write_text(HEADER + block)
         names.add(load_recipe(file).advantage)
     assert names == {"gdpo", "constrained_grpo"}
-
-
-def test_a_trl_config_accepts_the_python_of_the_page(tmp_path):
-    from gdpo.integrations.trl import GDPOConfig
-
-    (block,) = blocks("python")
-    known = {"GDPOConfig": partial(GDPOConfig, output_dir=str(tmp_path), use_cpu=True)}
-    with quiet():
-        config = eval(block.splitlines()[-1], known)
-    assert config.advantage in TURN_ESTIMATORS
-    AdvantageRule(config.advantage, REWARDS, config.advantage_options, turns=True)
 
 
 def test_an_option_that_a_page_invents_would_be_refused(tmp_path):

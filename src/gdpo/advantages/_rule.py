@@ -378,7 +378,11 @@ class AdvantageRule:
                         f"the option {_BY_BATCH}: true"
                     )
                 continue
-            lacking = _without(self._options.get(key), names)
+            values = self._options.get(key)
+            lacking = list(names) if values is None else []
+            if isinstance(values, list):
+                pairs = zip(names, cast("list[Any]", values), strict=False)
+                lacking = [name for name, value in pairs if value != value]
             if lacking:
                 raise ConfigError(
                     f"estimator {self.name!r} needs {key!r} for every reward, but has no value "
@@ -475,16 +479,3 @@ def _completed(given: Any, declared: Sequence[Number]) -> Any:
         return given  # the estimator reports what is wrong with it
     pairs = zip(cast("list[Any]", given), declared, strict=True)
     return [known if value != value else value for value, known in pairs]
-
-
-def _without(values: Any, names: Sequence[str]) -> list[str]:
-    """Return the rewards for which an option has no value."""
-    if values is None:
-        return list(names)
-    if not isinstance(values, list):
-        return []
-    return [
-        name
-        for name, value in zip(names, cast("list[Any]", values), strict=False)
-        if value != value
-    ]

@@ -95,9 +95,7 @@ class SetPoint(NamedTuple):
     requested: float
     """The requested influence share, from 0 to 1."""
     weight: float
-    """The weight in force."""
     status: str
-    """One of `STATUSES`."""
     related: str = ""
     """Name of the reward whose correlation makes the share not attainable. Empty: no such one."""
     correlation: float = nan
@@ -116,7 +114,6 @@ class _Batch(NamedTuple):
     """Standardized rewards, 0 where a reward is missing or does not vary."""
     groups: int
     live: Vector
-    """Number of groups in which each reward varies."""
     rollouts: int
     """Number of rollouts to which a reward with a requested share applies."""
 
@@ -124,18 +121,8 @@ class _Batch(NamedTuple):
 class SetPoints:
     """Stores the requested shares of a run and computes the weights from the batches so far.
 
-    The first weights are proportional to the request. Their sum is the number of named rewards.
-
-    Args:
-        names: Names of the rewards, in the order of the reward array.
-        request: Maps the names of rewards to shares above 0. Only the ratios of the shares count.
-        low: Declared lowest value of each reward. NaN or None: not declared.
-        high: Declared highest value of each reward. A reward without a declared range cannot be
-            released.
-        noise_floor: The `noise_floor` of the estimator.
-
-    Raises:
-        ConfigError: If a name is unknown or a share is not a number above 0.
+    Only the ratios of the shares count. The first weights are proportional to the request, and
+    their sum is the number of named rewards. A reward without a declared range cannot be released.
     """
 
     def __init__(
@@ -173,13 +160,8 @@ class SetPoints:
         return self._weights.tolist()
 
     def check(self, weights: Any) -> None:
-        """Refuse weights that contradict the request.
-
-        Raises:
-            ConfigError: If a reward with a requested share has a weight other than 1, if another
-                reward has a weight other than 0, or if there are weights per prompt.
-        """
-        given = [float(w) for w in weights] if _dimensions(weights) == 1 else []
+        """Refuse weights that contradict the request, and weights per prompt."""
+        given = [float(w) for w in weights] if np.ndim(weights) == 1 else []
         if len(given) != len(self._names):
             raise ConfigError(
                 "influence needs one weight per reward for the whole batch: remove the weights per "
@@ -214,12 +196,7 @@ class SetPoints:
         return sqrt(max(square, least) / rollouts)
 
     def update(self, rewards: Rewards, advantages: Any) -> None:
-        """Include a batch, `[prompt, sample, reward]`, and change the weights by one step.
-
-        Args:
-            rewards: Raw rewards of the batch.
-            advantages: Its advantages, `[prompt, sample]`.
-        """
+        """Include a batch and its advantages, and change the weights by one step."""
         batch, values = self._batch(rewards), as_numpy(rewards)
         self._realize(batch, as_numpy(advantages).reshape(-1))
         self._products, self._rollouts = self._averaged(batch)
@@ -245,11 +222,7 @@ class SetPoints:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`.
-
-        Raises:
-            ConfigError: If the state belongs to a request for other rewards.
-        """
+        """Load a state that was returned by `state`."""
         mine = self.state()["set_points"]
         try:
             saved = state["set_points"]
@@ -286,11 +259,7 @@ class SetPoints:
     ) -> tuple[float, Vector, float]:
         """Return how much older batches count, and the counts of live groups and steps with this.
 
-        Args:
-            batch: The newest batch.
-            half_life: In live groups of the rarest reward, and how many of these a step can have.
-            live: Number of live groups of each reward so far.
-            steps: Number of steps so far.
+        `half_life` is in live groups of the rarest reward, with how many of these a step can have.
         """
         groups, most = half_life
         new = np.minimum(batch.live, most)
@@ -369,15 +338,8 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
     r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
 
     A weight outside its bounds is held at the bound, the smallest first, and the system is solved
-    again for the others.
-
-    Args:
-        m: The mean of $z z^\top$ over the rollouts.
-        request: Positive first weights. Weights stay within a factor of 20 of these.
-
-    Returns:
-        The weights, which of them are held at a bound or miss their share, and which would not be
-        positive without bounds or miss their share.
+    again for the others. The result is the weights, which of them are held at a bound or miss their
+    share, and which would not be positive without bounds or miss their share.
     """
     exact, m = m, m + _RIDGE * np.diag(np.diag(m))
     low, high, total = request / _LARGEST_FACTOR, request * _LARGEST_FACTOR, np.sum(request)
@@ -428,10 +390,6 @@ def _toward(weights: Vector, target: Vector) -> Vector:
     with np.errstate(all="ignore"):
         part = np.min(np.where(change != 0, limit / np.abs(change), inf), initial=1.0)
     return target.copy() if part >= 1 else weights + part * change
-
-
-def _dimensions(weights: Any) -> int:
-    return weights.ndim if hasattr(weights, "ndim") else np.ndim(weights)
 
 
 def _read(request: Any, names: Sequence[str]) -> dict[str, float]:

@@ -52,16 +52,8 @@ def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeU
     """Return the array library of the first made-up batch for which an estimator works.
 
     An estimator may be written for one array library, for rewards of 0 and 1, for a number of
-    samples, or for weights that sum to 1. It is therefore refused only if every batch fails.
-
-    Args:
-        compute: Calls the estimator with a batch and its options.
-        name: Name of the estimator, for messages.
-        batches: The batches, at least one.
-
-    Raises:
-        ConfigError: If the estimator fails on every batch, returns no finite array of the right
-            shape, or changes its arguments.
+    samples, or for weights that sum to 1. It is therefore refused only if every batch fails. One
+    that changes its arguments is refused at once.
     """
     problem: ConfigError | None = None
     keys = ("rewards", "weights", "token_counts", "turns")
@@ -114,12 +106,7 @@ def made_up_batches(
 ) -> Iterator[MadeUp]:
     """Yield batches with varied rewards in their declared ranges, for every library in use.
 
-    Args:
-        low: Lowest value of each reward. NaN: not declared.
-        high: Highest value of each reward. NaN: not declared.
-        weights: The weights of the run. If they are an array, only its library is used. None:
-            equal weights.
-        turns: Whether the rewards have an axis for turns.
+    If the weights are an array, only its library is used. None: equal weights.
     """
     count = len(low)
     given = [weights] if weights is not None else [np.ones(count), np.full(count, 1 / count)]

@@ -23,6 +23,7 @@ from gdpo._shapes import Float, Real
 from gdpo.advantages.arrays import (
     PerReward,
     Weights,
+    check_finite,
     finish,
     floors,
     per_reward,
@@ -69,10 +70,8 @@ class _Batch:
     counts: Any
     """Mask: the turn was taken, and the reward applies to the rollout."""
     complete: bool
-    """Whether every value counts."""
     weights: PreparedWeights
     eps: float
-    """Relative rounding error of the rewards."""
 
     def alive(self) -> Any:
         """Return for how many rollouts a reward counts at each turn, at least 1."""
@@ -253,7 +252,7 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
     there = xp.arange(longest, dtype=own.dtype, device=device(own))[:, None, None, None] < own
     given = xp.reshape(xp.reshape(xp.permute_dims(rewards, (2, 1, 3, 0)), (-1,)), shape)
     given = xp.where(there, given, 0.0)
-    _check_finite(given)
+    check_finite(xp.permute_dims(given, (3, 1, 0, 2)))
     r, w = prepare(_flat(given), weights, reorder=False)
     _, eps = precision(xp, rewards.dtype)
     xp = r.xp
@@ -307,19 +306,6 @@ def _turn_counts(turns: TurnCounts, rewards: Any) -> Any:
             "took"
         )
     return counts
-
-
-def _check_finite(rewards: Any) -> None:
-    xp = namespace(rewards)
-    infinite = xp.isinf(rewards)
-    if not bool(xp.any(infinite)):
-        return
-    turn, sample, reward, prompt = (int(index[0]) for index in xp.nonzero(infinite))
-    raise DataError(
-        f"reward {reward} is {float(rewards[turn, sample, reward, prompt])} at prompt {prompt}, "
-        f"sample {sample}, turn {turn}. Return a finite number, or NaN where the reward does not "
-        "apply to the rollout"
-    )
 
 
 def _check_size(earned: Any) -> None:

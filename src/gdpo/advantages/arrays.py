@@ -34,17 +34,10 @@ def prepare(
 ) -> tuple[Rounded, PreparedWeights]:
     """Check an estimator's input and convert it to the dtype of the statistics.
 
-    Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
-        weights: One weight per reward, or weights `[prompt, reward]`. NaN in `[prompt, reward]`
-            means that the reward does not apply to this prompt.
-        reorder: Whether the samples of each prompt and reward become contiguous in memory, which
-            makes statistics over samples fast. False: keep the order in memory.
-
-    Returns:
-        The rewards with their rounding error, and the weights as an array of the same library:
-        `[reward]`, or `[prompt, 1, reward]` for weights per prompt. Where a weight was NaN, the
-        rewards are missing and the weight is 0.
+    With `reorder`, the samples of each prompt and reward become contiguous in memory, which makes
+    statistics over samples fast. The weights are returned as `[reward]`, or as `[prompt, 1,
+    reward]` for weights per prompt. Where a weight was NaN, the rewards are missing and the weight
+    is 0.
 
     Raises:
         DataError: If a reward is infinite or the reward array does not have three axes.
@@ -75,19 +68,9 @@ def prepare(
 def broadcast_weights(rewards: Rewards, weights: Weights) -> tuple[Rewards, Any]:
     """Return weights that broadcast with `[prompt, sample, reward]`, and rewards to match.
 
-    An estimator that computes `rewards * weights` then works with both kinds of weights.
-
-    Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`.
-        weights: One weight per reward, or weights `[prompt, reward]`.
-
-    Returns:
-        The arguments unchanged for one weight per reward. Otherwise the rewards, which are NaN
-        where a weight is NaN, and weights `[prompt, 1, reward]` without NaN.
-
-    Raises:
-        DataError: If a reward is infinite or the reward array does not have three axes.
-        ConfigError: If the shape of the weights does not fit the rewards, or a weight is infinite.
+    An estimator that computes `rewards * weights` then works with both kinds of weights. One weight
+    per reward is returned unchanged. Weights `[prompt, reward]` become `[prompt, 1, reward]`
+    without NaN, and the rewards are NaN where a weight was NaN. Errors are those of `prepare`.
     """
     axes = getattr(weights, "ndim", None)
     if axes is None:
@@ -107,11 +90,7 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
     Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
     rewards, but at least float32 (not every device supports float64). Integer rewards are converted
     to the library's default dtype. A small torch tensor in CPU memory is converted to a NumPy
-    array, because torch's overhead would exceed the time of the computation itself. `reorder` is
-    that of `prepare`.
-
-    Raises:
-        DataError: If a reward is infinite, an axis is empty, or the array does not have three axes.
+    array, because torch's overhead would exceed the time of the computation itself.
     """
     xp = namespace(rewards)
     if rewards.ndim != 3:
@@ -152,12 +131,6 @@ def finish(
 ) -> Advantages:
     """Convert advantages to the caller's library, device and dtype, with 0 where no reward applies.
 
-    Args:
-        advantages: The computed advantages, `[prompt, sample]`.
-        rewards: The rewards that the estimator was called with.
-        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
-            clipping.
-
     Raises:
         ConfigError: If `max_advantage` is not a finite number above 0.
         DataError: If an advantage is outside the range of the caller's dtype.
@@ -177,35 +150,28 @@ def finish(
     return namespace(rewards).asarray(values, dtype=dtype)
 
 
-def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
-    """Check that no reward is infinite. NaN is allowed.
+def check_finite(rewards: Any, names: Sequence[str] | None = None) -> None:
+    """Raise a DataError with the reward and the rollout if a reward is infinite. NaN is allowed.
 
-    Args:
-        rewards: `[prompt, sample, reward]`.
-        names: Names of the rewards for the error message. None: use their positions.
-
-    Raises:
-        DataError: If a reward is infinite. The message states the reward and the rollout.
+    The axes are `[prompt, sample, reward]` or `[prompt, sample, turn, reward]`.
     """
     xp = namespace(rewards)
     infinite = xp.isinf(rewards)
     if not bool(xp.any(infinite)):
         return
-    prompt, sample, reward = (int(index[0]) for index in xp.nonzero(infinite))
-    name = f"reward {reward}" if names is None else f"reward {names[reward]!r}"
+    place = tuple(int(index[0]) for index in xp.nonzero(infinite))
+    name = place[-1] if names is None else repr(names[place[-1]])
+    where = zip(("prompt", "sample", "turn"), place[:-1], strict=False)
+    of_rollout = " to the rollout" if len(place) > 3 else ""
     raise DataError(
-        f"{name} is {float(rewards[prompt, sample, reward])} at prompt {prompt}, sample {sample}. "
-        f"Return a finite number, or NaN where the reward does not apply"
+        f"reward {name} is {float(rewards[place])} at "
+        f"{', '.join(f'{axis} {index}' for axis, index in where)}. Return a finite number, or NaN "
+        f"where the reward does not apply{of_rollout}"
     )
 
 
 def per_reward(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " reward"]:
-    """Return an option with one number per reward as an array. None becomes all NaN.
-
-    Raises:
-        ConfigError: If the number of values differs from the number of rewards, or a value is
-            infinite.
-    """
+    """Return an option with one number per reward as an array. None becomes all NaN."""
     xp = namespace(like)
     count = like.shape[-1]
     if isinstance(values, list | tuple):
@@ -226,11 +192,7 @@ def per_reward(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " r
 
 
 def declared(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " reward"]:
-    """Return an option that needs one number for every reward, such as a range.
-
-    Raises:
-        ConfigError: As `per_reward`, or if a reward has no value.
-    """
+    """Return an option that needs one number for every reward, such as a range."""
     xp, array = namespace(like), per_reward(values, like, name=name)
     if bool(xp.any(xp.isnan(array))):
         raise ConfigError(
@@ -241,12 +203,7 @@ def declared(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " rew
 
 
 def above_low(r: Rounded, weights: PreparedWeights, low: PerReward) -> Float[Any, "..."]:
-    """Return each reward's mean over the batch minus its lowest possible value, at least 0.
-
-    Raises:
-        DataError: If the mean of a reward with a weight is below its declared lowest value.
-        ConfigError: As `declared`.
-    """
+    """Return each reward's mean over the batch minus its lowest possible value, at least 0."""
     xp, bottom = r.xp, declared(low, r.values, name="low")
     means = mean(r.values, over=BATCH)
     above = means - bottom
@@ -263,12 +220,7 @@ def above_low(r: Rounded, weights: PreparedWeights, low: PerReward) -> Float[Any
 
 
 def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | None:
-    """Return the noise floor of each reward, or 0 for a reward without a floor. None: no floors.
-
-    Raises:
-        ConfigError: If the number of values differs from the number of rewards, or a value is
-            negative or infinite.
-    """
+    """Return the noise floor of each reward, or 0 for a reward without a floor. None: no floors."""
     if noise_floor is None:
         return None
     xp = namespace(like)
@@ -281,12 +233,7 @@ def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | Non
 def per_rollout(
     counts: Real[Any, "prompt sample"], like: Rewards, *, name: str
 ) -> Float[Any, "prompt sample"]:
-    """Return an option with one count per rollout as an array.
-
-    Raises:
-        ConfigError: If the shape is not `[prompt, sample]`, or a value is negative, infinite or
-            NaN.
-    """
+    """Return an option with one count of at least 0 per rollout as an array."""
     xp = namespace(like)
     array = xp.asarray(counts, dtype=like.dtype, device=device(like))
     shape = tuple(like.shape[:2])

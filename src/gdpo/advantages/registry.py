@@ -56,11 +56,7 @@ def _refuse_signature(name: str, estimator: Callable[..., Any]) -> None:
 
 
 def keyword_parameters(estimator: Callable[..., Any]) -> dict[str, Parameter]:
-    """Return the keyword-only parameters of an estimator, by name.
-
-    Raises:
-        ConfigError: If the estimator is a builtin without a signature.
-    """
+    """Return the keyword-only parameters of an estimator, by name."""
     try:
         parameters = signature(estimator).parameters.values()
     except ValueError as error:
@@ -76,18 +72,7 @@ def takes_turns(estimator: Callable[..., Any]) -> bool:
 
 
 def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
-    """Check the type, shape and values of an estimator's result.
-
-    Args:
-        advantages: Object that the estimator returned.
-        rewards: The rewards that the estimator was called with, `[prompt, sample, reward]` or
-            `[prompt, sample, turn, reward]`.
-        name: Name of the estimator for the error message.
-
-    Raises:
-        ConfigError: If the advantages are not a finite array of the same kind and shape as the
-            rewards, without the reward axis.
-    """
+    """Raise a ConfigError unless an estimator's result is a finite array that fits the rewards."""
     shape = tuple(rewards.shape[:-1])
     expected = (
         f"an array [{', '.join(('prompt', 'sample', 'turn')[: len(shape)])}] of shape {shape}"
@@ -111,16 +96,7 @@ def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
 
 
 def check_unchanged(given: Mapping[str, Any], before: Mapping[str, Any], what: str) -> None:
-    """Check that an estimator did not change its arguments.
-
-    Args:
-        given: The arrays after the call, keyed by argument.
-        before: Copies of the arrays, made before the call.
-        what: The estimator, as shown in the message.
-
-    Raises:
-        ConfigError: If an array differs from its copy.
-    """
+    """Raise a ConfigError if an estimator changed one of its arguments."""
     for name, array in given.items():
         if not np.array_equal(np.asarray(array), before[name], equal_nan=True):
             raise ConfigError(
@@ -132,16 +108,7 @@ def check_unchanged(given: Mapping[str, Any], before: Mapping[str, Any], what: s
 def weights_by_name(
     names: Sequence[str], weights: dict[str, float] | Sequence[float] | None
 ) -> list[float]:
-    """Return one weight per reward, in the order of `names`.
-
-    Args:
-        names: Names of the rewards, in the order of the reward array.
-        weights: A dict from reward name to weight, or a list in the order of `names`. None: all
-            weights are 1.
-
-    Raises:
-        ConfigError: If a name is not a reward, or a reward has no weight.
-    """
+    """Return one weight per reward, in the order of `names`. None: all weights are 1."""
     if weights is None:
         return [1.0] * len(names)
     if not isinstance(weights, dict):

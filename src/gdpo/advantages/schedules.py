@@ -53,18 +53,8 @@ class Schedules:
 
     A step is one batch given to `update`. The first batch is trained with the first factor. A
     condition uses the mean of the reward over the most recent batches that together contain 64
-    groups with this reward. With fewer groups, it is not met. Once met, it stays met.
-
-    Args:
-        names: Names of the rewards, in the order of the reward array.
-        given: Maps the name of a reward to its schedule: a mapping with `to`, `steps` and `from`,
-            or with `after`, `value` and `from`. The default of `from` is 1.
-        low: Declared lowest value of each reward. NaN or None: not declared.
-        high: Declared highest value of each reward. NaN or None: not declared.
-
-    Raises:
-        ConfigError: If a name is unknown, a schedule is invalid, or a condition is always or never
-            met within the declared range.
+    groups with this reward. With fewer groups, it is not met. Once met, it stays met. A condition
+    that is always or never met within the declared range is refused.
     """
 
     def __init__(
@@ -126,11 +116,7 @@ class Schedules:
         return {"schedules": {"step": self._step, "met": sorted(self._met), "means": means}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`.
-
-        Raises:
-            ConfigError: If the state belongs to other schedules.
-        """
+        """Load a state that was returned by `state`."""
         try:
             saved = state["schedules"]
             for name, mean in self._means.items():
@@ -149,15 +135,7 @@ class Schedules:
 
 
 def read_schedule(place: str, given: Any) -> Linear | After:
-    """Read one schedule.
-
-    Args:
-        place: Name of the schedule's place, used in error messages.
-        given: A mapping with `to` and `steps`, or with `after` and `value`. Both take `from`.
-
-    Raises:
-        ConfigError: If a key is unknown or missing, or a value is invalid.
-    """
+    """Return the schedule in a configuration. `place` is its name in messages."""
     fields = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
     _check_keys(place, fields, ("from", "to", "steps", "after", "value"))
     start = _finite(f"{place}: from", fields.pop("from", 1.0))

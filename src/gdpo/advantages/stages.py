@@ -90,15 +90,9 @@ def centre(x: Rounded, *, over: Axis) -> Rounded:
 
 
 def scale(x: Rounded, *, over: Axis, floor: Any = None) -> Rounded:
-    """Divide centered values by their `spread`, or by `floor` if that is larger.
+    """Divide centered values by their `spread`, or by `floor` if that is larger, or give 0.
 
-    If the spread is 0, the result is exactly 0. The spread of a single value is 0.
-
-    Args:
-        x: Centered values.
-        over: Axes over which the spread is computed.
-        floor: Smallest divisor, in the unit of `x`, so that noise is not scaled up to unit size.
-            None: no floor.
+    The spread of a single value is 0. The floor is in the unit of `x`.
     """
     return divide(x, spread(x, over=over), floor)
 
@@ -131,11 +125,7 @@ def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
     r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$, or exactly 0 if $s = 0$.
 
-    Args:
-        x: Values to standardize.
-        over: Axes over which the mean and the spread are computed.
-        counts: How many times each value counts in both. None: each value counts once.
-        floor: Smallest divisor, as in `scale`.
+    With `counts`, each value counts so many times. `floor` is that of `scale`.
     """
     return divide(*_centred(x, over, counts), floor)
 
@@ -234,12 +224,8 @@ def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward re
     r"""Return the correlation of standardized rewards, $\sum z_k z_l / (|z_k| |z_l|)$.
 
     The sum is over the batch. A missing value counts as average. A constant reward is correlated
-    only with itself.
-
-    Args:
-        z: Rewards standardized in each group.
-        shrinkage: $\lambda$ in $(1 - \lambda) C + \lambda I$, from 0 to 1. A positive value bounds
-            the eigenvalues from below.
+    only with itself. `shrinkage` is $\lambda$ in $(1 - \lambda) C + \lambda I$, which bounds the
+    eigenvalues from below.
     """
     xp = z.xp
     columns = xp.reshape(xp.where(xp.isnan(z.values), 0.0, z.values), (-1, z.values.shape[-1]))
@@ -353,7 +339,6 @@ class _Counted(NamedTuple):
     present: Any
     """Mask of the available values. None: all are available."""
     total: Callable[[Any], Any]
-    """Sums values over the axes."""
     count: Any
     """Number of available values, at least 1."""
     degrees: Any

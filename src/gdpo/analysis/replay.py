@@ -152,21 +152,10 @@ def changes(
 class Replay:
     """Recomputes the advantages of every step with several estimators, and compares them.
 
-    Args:
-        estimators: Estimator names, or `recorded` for the advantages in the files. The first name
-            is the baseline. None: all of `among`. In that case, the baseline is the recorded
-            advantages if the first step has them, or else GRPO.
-        low: Lowest possible value of each reward, keyed by name, for estimators that need this
-            value. Default: as declared in the files.
-        high: Highest possible value of each reward, keyed by name. Default: as declared in the
-            files.
-        among: Names of the estimators to use if `estimators` is None. Default: all registered
-            estimators.
-        trained: Estimators with which gdpo runs were trained, keyed by name. All other estimators
-            are called with their default options. Default: none.
-
-    Raises:
-        ConfigError: If an estimator is unknown.
+    The first estimator is the baseline, and `recorded` stands for the advantages in the files.
+    Without `estimators`, all of `among` are used, and the baseline is the recorded advantages if
+    the first step has them, or else GRPO. `trained` maps names to the estimators of gdpo runs; all
+    others have their default options. `low` and `high` default to the declared ranges.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gdpo._shapes import Float
-from gdpo.analysis.steps import StepAnalysis
+from gdpo.analysis.steps import StepAnalysis, known_mean
 from gdpo.analysis.turns import TurnOverall, WithTurns, turns_overall, with_turns
 from gdpo.diagnostics import Diagnosis, Influence
 from gdpo.diagnostics.influence import pooled
@@ -37,7 +37,6 @@ class RewardOverall:
     name: str
     steps: int
     mean: float
-    """Mean over the rollouts that the reward applies to."""
     first: float
     """Mean over the first tenth of the steps that have this reward, and over at least one step."""
     last: float
@@ -48,12 +47,10 @@ class RewardOverall:
     zero_variance_groups: int
     """Number of groups in which all samples have the same value."""
     weight_share: float
-    """Share of the sum of the absolute weights, averaged over the groups."""
     influence_share: float
     """Share of the total influence over all groups. A negative share means that the reward is
     pushed against its weight."""
     influence_margin: float
-    """Half-width of the 95 % confidence interval of `influence_share`."""
     with_length: float
     """Correlation with the number of tokens within groups, averaged over the steps."""
 
@@ -155,9 +152,7 @@ class RunAnalysis:
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
         """Return one value of a reward at every step, or NaN where the value is unknown.
 
-        Args:
-            name: Name of the reward.
-            what: One of `OVER_TIME`, `OVER_WINDOW`, or `with_length`.
+        `what` is one of `OVER_TIME`, `OVER_WINDOW`, or `with_length`.
         """
         if what in OVER_WINDOW:
             self._follow()
@@ -286,12 +281,12 @@ class RunAnalysis:
             name=name,
             steps=int(steps),
             mean=total / there if there else nan,
-            first=_mean(means[:tenth]),
-            last=_mean(means[-tenth:]),
+            first=known_mean(means[:tenth]),
+            last=known_mean(means[-tenth:]),
             missing=1 - there / self.rollouts if self.rollouts else nan,
             groups=int(groups),
             zero_variance_groups=int(constant),
-            with_length=_mean(self.over_time(name, "with_length")),
+            with_length=known_mean(self.over_time(name, "with_length")),
             **{what: _of_window(whole, what)[name] for what in OVER_WINDOW},
         )
 
@@ -304,11 +299,6 @@ def _of_window(window: Influence, what: str) -> dict[str, float]:
         "influence_margin": window.margins,
     }[what]
     return dict(zip(window.names, values.tolist(), strict=True))
-
-
-def _mean(values: Float[np.ndarray, " step"]) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.mean(known)) if len(known) else nan
 
 
 def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:

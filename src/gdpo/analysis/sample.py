@@ -43,15 +43,12 @@ class SampledGroup:
     format: str
     step: int
     place: int
-    """Index of the group within the step."""
     samples: tuple[int, ...]
-    """Indices of the samples within the group."""
     size: int
     """Number of rollouts in the group."""
     names: tuple[str, ...]
     file: Path
     rows: tuple[int, ...]
-    """Rows of the rollouts in the file, for `read_texts`."""
     rewards: Float[np.ndarray, "sample reward"]
     advantages: Mapping[str, Float[np.ndarray, " sample"]]
     """Advantages, keyed by estimator. NaN if the estimator could not be called."""
@@ -63,12 +60,7 @@ class SampledGroup:
 
 
 class Sample:
-    """Collects groups from steps that are spread over the runs.
-
-    Args:
-        per_step: Maximum number of groups per step, at least 2. The maximum is lowered if there are
-            many steps. Default: 2.
-    """
+    """Collects groups from steps that are spread over the runs, at least two from each step."""
 
     def __init__(self, per_step: int = 2) -> None:
         self._kept: list[tuple[int, int, SampledGroup]] = []

@@ -29,7 +29,6 @@ class StepAnalysis:
     run: str
     step: int
     rollouts: int
-    """Number of rollouts that were trained on."""
     diagnosis: Diagnosis
     recorded: bool
     """Whether the advantages are recorded. False if an estimator computed the advantages."""
@@ -42,11 +41,9 @@ class StepAnalysis:
     cut: float
     """Share of completions that were truncated at the token limit."""
     num_tokens: float
-    """Mean number of tokens in a completion."""
     with_length: tuple[float, ...]
     """Correlation of each reward with the number of tokens, both centered within groups."""
     turns: TurnsDiagnosis | None = None
-    """The diagnosis of each turn, or None if the files contain no turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,6 @@ class Batch:
     placed: Int[np.ndarray, "prompt sample"]
     """Row of each rollout in the table, or -1 for padding."""
     turns: TurnArrays | None = None
-    """The turns of the rollouts, or None if the files contain no turns."""
 
     @property
     def there(self) -> Bool[np.ndarray, "prompt sample"]:
@@ -79,11 +75,6 @@ class Batch:
 
 def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
     """Return the arrays of one step, or None if it has no rewards or no trained rollouts.
-
-    Args:
-        table: Rollouts of one step.
-        weights: Weights, keyed by reward name. Default: the recorded weights, or 1 if there are
-            none.
 
     Raises:
         DataError: If group sizes differ so much that the arrays would be mostly padding.
@@ -161,12 +152,8 @@ def analyze_step(
 ) -> StepAnalysis:
     """Return the diagnosis of one step.
 
-    Args:
-        batch: Rollouts of the step.
-        estimator: See `analyze_steps`.
-        recorded_by: Estimator that computed the recorded advantages. None: unknown.
-        low: See `analyze_steps`.
-        high: See `analyze_steps`.
+    `recorded_by` is the estimator that computed the recorded advantages. None: unknown. The other
+    arguments are those of `analyze_steps`.
     """
     used, recorded = batch.table, batch.advantages is not None
     bounds = _known(used, low, 0), _known(used, high, 1)
@@ -188,8 +175,8 @@ def analyze_step(
         recorded=recorded,
         weights_from=batch.weights_from,
         left_out=batch.left_out,
-        cut=_mean(used.cut),
-        num_tokens=_mean(used.num_tokens),
+        cut=known_mean(used.cut),
+        num_tokens=known_mean(used.num_tokens),
         with_length=tuple(_with_length(batch).tolist()),
         turns=None
         if batch.turns is None
@@ -224,7 +211,8 @@ def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:
     return {name: bound for name, bound in bounds.items() if name in table.names}
 
 
-def _mean(values: Float[np.ndarray, " rollout"]) -> float:
+def known_mean(values: Float[np.ndarray, " value"]) -> float:
+    """Return the mean of the values that are not NaN, or NaN."""
     known = values[~np.isnan(values)]
     return float(np.mean(known)) if len(known) else nan
 

@@ -23,11 +23,9 @@ class TrainedRun:
     """Describes a run that gdpo trained."""
 
     name: str
-    """Name of the run, which must be unique."""
     rollouts: Path
     """Folder with the rollout records. The folder need not exist."""
     estimator: str
-    """Display name of the run's estimator."""
 
 
 @dataclass(slots=True)
@@ -35,13 +33,10 @@ class TrainedAnalysis:
     """Stores the results for several runs, and the comparison of their estimators."""
 
     estimators: Mapping[str, TrainedWith]
-    """Estimators, keyed by display name."""
     recorded_steps: int = 0
     """Number of recorded steps, analyzed or not."""
     runs: dict[str, RunAnalysis] = field(default_factory=dict[str, RunAnalysis])
-    """Runs that have rollouts, keyed by name."""
     replayed: list[Replayed] = field(default_factory=list[Replayed])
-    """Comparison of every estimator with the first estimator."""
     off_record: dict[str, float] = field(default_factory=dict[str, float])
     """For each estimator, the largest difference from the recorded advantages of the runs that were
     trained with it. User-defined estimators are never called, so they are not included."""
@@ -69,16 +64,8 @@ def analyze_trained(
     """Diagnose the recorded steps of runs, and compare the estimators of all runs on these steps.
 
     The recorded weights are used. If a run has more than 200 steps, only 200 steps are analyzed,
-    evenly spaced from the first step to the last.
-
-    Args:
-        runs: The runs to analyze.
-        estimators: Estimators, keyed by display name. The first estimator is the baseline.
-        low: Lowest possible value of each reward, keyed by name. Default: as declared in the
-            record.
-        high: Highest possible value of each reward, keyed by name. Default: as declared in the
-            record.
-        problems: Reasons why estimators cannot be called, keyed by estimator name. Default: none.
+    evenly spaced from the first step to the last. The first estimator is the baseline. `problems`
+    maps the names of estimators to the reasons why they cannot be called.
 
     Raises:
         DataError: If a file is not a rollout record.

@@ -25,7 +25,6 @@ class RewardAtTurn:
     """Share of these groups in which all rollouts earn the same from the turn on."""
     influence_share: float
     influence_margin: float
-    """Half-width of the 95 % confidence interval of `influence_share`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,7 @@ class TurnOverall:
     """Stores the results for one turn over all steps."""
 
     turn: int
-    """Number of the turn, counted from 1."""
     rollouts: int
-    """Number of rollouts that took the turn."""
     alive: float
     """Share of the rollouts with turns that took the turn."""
     groups: int
@@ -49,9 +46,7 @@ class WithTurns:
 
     name: str
     correlation: float
-    """Correlation of the total of the reward with the number of turns, within groups."""
     margin: float
-    """Half-width of the 95 % confidence interval of `correlation`."""
 
 
 def diagnose_step(
@@ -68,15 +63,6 @@ def diagnose_step(
 
     If the advantages of some turn are not recorded, the advantage of a rollout counts for all its
     turns: the recorded advantage, or the one that the estimator computes from the totals.
-
-    Args:
-        turns: Turns of the step.
-        weights: Weights of the rewards.
-        names: Names of the rewards.
-        totals: Rewards of the rollouts.
-        recorded: Recorded advantages of the rollouts, or None if some are missing.
-        estimator: Estimator of the advantages. None: unknown, if there are recorded ones.
-        bounds: Lowest and highest possible values of the rewards, keyed by name.
     """
     if not np.any(turns.turns):
         return None
@@ -108,7 +94,7 @@ def turns_overall(sums: TurnSums) -> list[TurnOverall]:
             rollouts=int(count),
             alive=float(count / sums.rollouts),
             groups=0 if influence is None else influence.groups,
-            rewards=tuple(_at_turn(sums, turn, name) for name in sums.names),
+            rewards=tuple(_at_turn(sums, turn, name) for name in sums.rewards),
         )
         for turn, (count, influence) in enumerate(zip(sums.alive, sums.influences, strict=True))
     ]
@@ -126,5 +112,5 @@ def _at_turn(sums: TurnSums, turn: int, name: str) -> RewardAtTurn:
 
 def with_turns(sums: TurnSums) -> list[WithTurns]:
     """Return how each reward is related to the number of turns."""
-    pairs = [(name, sums.with_turns_of(name)) for name in sums.names]
+    pairs = [(name, each.with_turns) for name, each in sums.rewards.items()]
     return [WithTurns(name, each.correlation, each.margin) for name, each in pairs]

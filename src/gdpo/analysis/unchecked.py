@@ -32,12 +32,7 @@ class Unchecked:
 
 
 def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
-    """Yield the checks that could not run, but would matter for this run.
-
-    Args:
-        run: The analysis of the run.
-        report: What was read.
-    """
+    """Yield the checks that could not run, but would matter for this run."""
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
     turns = run.turns()
     if report.scalar_only:
@@ -68,9 +63,8 @@ def _only(groups: int) -> str:
 def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
     """Return what to add for rewards that are constant, with all of them in one pair of options.
 
-    Args:
-        places: Where each reward is in its declared range. NaN: it has no range.
-        of_sum: Whether the range is that of the sum over turns.
+    `places` are NaN where a reward has no declared range. `of_sum`: the range is that of the sum
+    over turns.
     """
     names = [f"`{name}`" for name in places]
     ranges, they, are = "the range", "it", "is"

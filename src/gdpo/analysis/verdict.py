@@ -37,11 +37,8 @@ class Verdict:
     action: Action
     run: str
     groups: int
-    """Number of groups of the run."""
     kind: Kind | None = None
-    """Kind of the worst warning."""
     rewards: tuple[str, ...] = ()
-    """The rewards that the action is about."""
     causes: tuple[Cause, ...] = ()
     weight_share: float = nan
     influence_share: float = nan
@@ -53,15 +50,11 @@ class Verdict:
     replayed: int = 0
     """Number of settings that were replayed on these groups."""
     remedy: Remedy | None = None
-    """The replayed setting to train with."""
     more: int = 0
-    """Number of further warnings."""
     trained: int = 0
-    """Number of rewards with a weight."""
     learned: tuple[str, ...] = ()
     """Rewards that are learned, and therefore need no influence."""
     unchecked: tuple[Unchecked, ...] = ()
-    """Checks that could not run."""
 
     @property
     def sentence(self) -> str:
@@ -171,12 +164,7 @@ _BY_KIND = {
 
 
 def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
-    """Return what a run calls for.
-
-    Args:
-        run: The analysis of the run.
-        unchecked: The checks that could not run (see `unchecked_of`).
-    """
+    """Return what a run calls for, given the checks that could not run."""
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
     learned = run.learned()
     base = Verdict(

@@ -24,7 +24,7 @@ is the ratio of two shares that differ in one respect only. A cause is named if 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, isnan, nan
 from typing import NamedTuple, TypeAlias
 
@@ -160,20 +160,16 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
     if influence.groups < LEAST_GROUPS:
         return {}
     wanted = influence.weight_shares
-    limits = {
-        Kind.UNDER_WEIGHTED: thresholds.under_weighted * wanted,
-        Kind.IGNORED: thresholds.ignored * wanted,
-        Kind.REVERSED: np.full(len(wanted), -thresholds.reversed),
-    }
     found: dict[str, Kind] = {}
     shares, trained = influence.shares, influence.sums.weight != 0
     among = trained & (influence.sums.live >= thresholds.least_varying)
-    for kind, limit in limits.items():
+    for kind, below in reversed(thresholds.effect(wanted).items()):
+        limit = np.broadcast_to(below, wanted.shape)
         if not np.any(among & (shares < limit)):
             continue
         at_limit = (limit, _variance_at(influence, limit, look)) if look.one_of_many else ()
-        below = among & (shares + look.errors * influence.errors(*at_limit) < limit)
-        found |= {influence.names[k]: kind for k in np.flatnonzero(below).tolist()}
+        shown = among & (shares + look.errors * influence.errors(*at_limit) < limit)
+        found |= {influence.names[k]: kind for k in np.flatnonzero(shown).tolist()}
     return found
 
 
@@ -208,7 +204,7 @@ def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
     single outlier stretches it, nor a declared range that is far wider than the variation.
     """
     known = ranges.get(reward.name, Range())
-    place = _place(reward, known)
+    place = known.place(reward.mean, reward.weight)
     fits = known.declared and reward.std >= thresholds.tiny_std * (known.high - known.low)
     if place is None or not (fits or reward.zero_variance >= 0.5):
         return False
@@ -219,12 +215,8 @@ def learned_rewards(
     influence: Influence, ranges: Ranges, thresholds: Thresholds
 ) -> tuple[str, ...]:
     """Return the rewards at the good end of their range. They need no influence any more."""
-    rewards = [_reward(influence, k) for k in range(len(influence.names))]
-    return tuple(
-        reward.name
-        for reward in rewards
-        if reward.weight != 0 and _learned(reward, ranges, thresholds)
-    )
+    rewards = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
+    return tuple(reward.name for reward in rewards if _learned(reward, ranges, thresholds))
 
 
 def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
@@ -238,12 +230,7 @@ def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
         return False
     if finding.kind in CONSTANT:
         return reward.zero_variance >= thresholds.zero_variance
-    limits = {
-        Kind.REVERSED: -thresholds.reversed,
-        Kind.IGNORED: thresholds.ignored * reward.wanted,
-        Kind.UNDER_WEIGHTED: _limit(reward, thresholds),
-    }
-    return reward.share < limits[finding.kind]
+    return reward.share < thresholds.effect(reward.wanted)[finding.kind]
 
 
 def findings_at_once(
@@ -276,79 +263,54 @@ def described(
     severity: Severity = Severity.WARNING,
     start: str = "",
 ) -> Finding:
-    """Return the finding, with the numbers of these sums.
+    """Return the finding, with the numbers of these sums, whether it was noticed in them or before.
 
-    Args:
-        of: What was noticed, in these sums or in earlier ones.
-        influence: The sums to quote.
-        ranges: Ranges of the rewards.
-        thresholds: Thresholds of the findings.
-        replay: Function that replays the remedies. None: none are printed.
-        severity: Severity, if the finding is not a note in any case.
-        start: What follows the number of groups, to name them: " from step 40".
+    `start` follows the number of groups, to name them: " from step 40". Without `replay`, no
+    remedies are printed. Some findings are notes, whatever the severity.
     """
     if of.reward is None:
         return _no_signal(influence, severity, start)
     place = influence.names.index(of.reward)
-    reward = _reward(influence, place, margins=True)
-    others = [_reward(influence, k) for k in range(len(influence.names)) if k != place]
-    others = [other for other in others if other.weight != 0]
-    known = ranges.get(reward.name, Range())
-    if of.kind in EFFECT:
-        found = () if replay is None else replay(reward.name, _limit(reward, thresholds))
-        over = f"over {influence.groups:,} groups{start}"
-        finding = _effect(of.kind, reward, others, influence, over)
-        advice = _advice(reward, finding.causes, found, _limit(reward, thresholds), known)
-        return replace(finding, remedy=advice, remedies=found)
-    return _constant(reward, known, thresholds, replay, severity, start)
-
-
-def _limit(reward: _Reward, thresholds: Thresholds) -> float:
-    """Return the influence share below which the reward has less effect than its weight."""
-    return thresholds.under_weighted * reward.wanted
-
-
-def _effect(
-    kind: Kind,
-    reward: _Reward,
-    others: list[_Reward],
-    influence: Influence,
-    over: str,
-) -> Finding:
-    """Return the finding without its remedy. `over` names the groups."""
+    reward, known = _reward(influence, place, margins=True), ranges.get(of.reward, Range())
+    limit = thresholds.under_weighted * reward.wanted
+    if of.kind not in EFFECT:
+        return _constant(reward, known, thresholds, replay, severity, start)
+    found = () if replay is None else replay(reward.name, limit)
     factors = _factors(influence, reward.name)
-    causes = tuple(cause for cause, factor in factors.items() if factor < _CAUSE)
-    causes = causes or (min(factors, key=lambda cause: factors[cause]),)
-    causes = tuple(sorted(causes, key=lambda cause: factors[cause]))
+    causes = sorted(factors, key=lambda cause: factors[cause])
+    causes = tuple(cause for cause in causes if factors[cause] < _CAUSE) or tuple(causes[:1])
+    trained = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
+    others = (other for other in trained if other.name != reward.name)
     most = max(others, key=lambda other: other.share / other.wanted, default=None)
-    reasons = [_reason(cause, reward, most) for cause in causes]
-    share = f"{interval(reward.share, reward.margin)} of the influence"
-    weight = f"{percent(reward.wanted)} of the weight"
-    if kind is Kind.REVERSED:
-        way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
-        what = f"`{reward.name}` is pushed {way}, although its weight is {sign}: {over} it has"
-        what = f"{what} {share}"
-    elif kind is Kind.IGNORED:
-        what = f"`{reward.name}` is ignored: {over} it has {weight}, but {share}"
-    else:
-        what = (
-            f"`{reward.name}` has less effect than its weight: {over} it has {weight}, but {share}"
-        )
-    evidence = {
-        "groups": float(influence.groups),
-        **_shares(reward),
-        "zero_variance_groups": reward.zero_variance,
-        **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
-    }
+    reasons = ", and ".join(_reason(cause, reward, most) for cause in causes)
+    names = " and ".join(cause.value for cause in causes)
     return Finding(
-        kind,
+        of.kind,
         Severity.WARNING,
         (reward.name,),
-        f"{what}. {_sentence(causes, reasons)}",
-        "",
-        evidence,
+        f"{_what(of.kind, reward, influence.groups, start)}. Cause ({names}): {reasons}",
+        _advice(reward, causes, found, limit, known),
+        {
+            "groups": float(influence.groups),
+            **_shares(reward),
+            "zero_variance_groups": reward.zero_variance,
+            **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
+        },
         causes,
+        found,
     )
+
+
+def _what(kind: Kind, reward: _Reward, groups: int, start: str) -> str:
+    """Return the first sentence of a finding about an influence share."""
+    share = f"{interval(reward.share, reward.margin)} of the influence"
+    over = f"over {groups:,} groups{start} it has"
+    if kind is Kind.REVERSED:
+        way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
+        pushed = f"is pushed {way}, although its weight is {sign}"
+        return f"`{reward.name}` {pushed}: {over} {share}"
+    what = "is ignored" if kind is Kind.IGNORED else "has less effect than its weight"
+    return f"`{reward.name}` {what}: {over} {percent(reward.wanted)} of the weight, but {share}"
 
 
 def _shares(reward: _Reward) -> dict[str, float]:
@@ -375,16 +337,14 @@ def _factors(influence: Influence, name: str) -> dict[Cause, float]:
         Cause.OPPOSED: np.sign(sums.weight) * sums.asked,
         Cause.RANGE: np.sign(sums.weight) * sums.influence,
     }
-    shares = [_share(values, k) for values in (weights, *rungs.values())]
+    shares: list[float] = []
+    for values in (weights, *rungs.values()):
+        total = float(np.sum(np.abs(values)))
+        shares.append(float(values[k]) / total if total > 0 else 0.0)
     return {
         cause: max(after, 0.0) / before if before > 0 else 1.0
         for cause, before, after in zip(rungs, shares, shares[1:], strict=False)
     }
-
-
-def _share(values: Vector, k: int) -> float:
-    total = float(np.sum(np.abs(values)))
-    return float(values[k]) / total if total > 0 else 0.0
 
 
 def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
@@ -400,11 +360,6 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
     if ratio > 1 / _CAUSE:
         return f"the standard deviation of `{most.name}` within a group is {times(ratio)} as large"
     return f"the advantages follow `{most.name}` more closely"
-
-
-def _sentence(causes: tuple[Cause, ...], reasons: list[str]) -> str:
-    names = " and ".join(cause.value for cause in causes)
-    return f"Cause ({names}): {', and '.join(reasons)}"
 
 
 _WARM_START = (
@@ -445,7 +400,7 @@ def _advice(
     listed = ", ".join(map(str, sorted(found, key=lambda each: each is not best)))
     shares = f"On {where}, `{reward.name}` would have: {listed}"
     if best is None:
-        place = _place(reward, known)
+        place = known.place(reward.mean, reward.weight)
         raised = max(each.factor for each in found)
         last = f"multiply its weight by more than {raised if raised > 1 else FACTORS[-1]}"
         if place is not None and place <= _BOTTOM:
@@ -464,12 +419,6 @@ _BOTTOM = 0.05
 """Part of its range below which a policy almost never earns a reward."""
 
 
-def _place(reward: _Reward, known: Range) -> float | None:
-    """Return where the mean is in the range, where 1 is the end that the weight asks for."""
-    place = known.place(reward.mean)
-    return place if place is None or reward.weight > 0 else 1 - place
-
-
 def _constant(
     reward: _Reward,
     known: Range,
@@ -478,7 +427,10 @@ def _constant(
     severity: Severity,
     start: str,
 ) -> Finding:
-    place = _place(reward, known)
+    place, limit = (
+        known.place(reward.mean, reward.weight),
+        thresholds.under_weighted * reward.wanted,
+    )
     what = (
         f"`{reward.name}` is constant in {percent(reward.zero_variance)} of its "
         f"{reward.groups:,} groups{start}, at {reward.mean:.3g}"
@@ -487,54 +439,35 @@ def _constant(
         "groups": float(reward.groups),
         **_shares(reward),
         "zero_variance_groups": reward.zero_variance,
+        **({} if place is None else {"saturation": place}),
     }
-    if place is not None:
-        evidence["saturation"] = place
-    finding = Finding(Kind.CONSTANT, severity, (reward.name,), what, "", evidence)
+    end, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
+    kind, found = Kind.CONSTANT, ()
+    remedy = "change the reward so that samples of one prompt get different values, or remove it"
     if place is None:
-        return replace(
-            finding,
-            message=f"{what}, so it gives no signal",
-            remedy=f"declare the range of the reward (low, high). At its best value, "
-            f"{reward.mean:.3g} is learned: keep the reward. At its worst, the policy never earns "
-            "it: warm-start the policy, or give partial credit. Otherwise change or remove it",
+        what += ", so it gives no signal"
+        remedy = (
+            f"declare the range of the reward (low, high). At its best value, {reward.mean:.3g} is "
+            "learned: keep the reward. At its worst, the policy never earns it: warm-start the "
+            "policy, or give partial credit. Otherwise change or remove it"
         )
-    end = "top" if reward.weight > 0 else "bottom"
-    other = "bottom" if reward.weight > 0 else "top"
-    if not 0 <= place <= 1:
-        return replace(
-            finding,
-            message=f"{what}, outside its declared range [{known.low:.3g}, {known.high:.3g}]",
-            remedy="declare the actual range (low, high), or fix the reward function",
-        )
-    if place >= thresholds.top:
-        never = "" if known.declared else f", the {_best(reward)} value of this run"
-        where = f", the {end} of its range" if known.declared else never
-        return replace(
-            finding,
-            kind=Kind.SATURATED,
-            severity=Severity.NOTE,
-            message=f"{what}{where}. The policy has learned it, so it gives no further signal",
-            remedy="no action needed: keep the reward, so that the policy keeps what it learned",
-        )
-    if place <= thresholds.bottom:
-        found = replay(reward.name, _limit(reward, thresholds)) if replay and reward.live else ()
-        remedy = _advice(reward, (Cause.SPARSE,), found, _limit(reward, thresholds), known)
-        return replace(
-            finding,
-            kind=Kind.OUT_OF_REACH,
-            message=f"{what}, the {other} of its range. The policy almost never earns it",
-            remedy=remedy if found else _WARM_START,
-            remedies=found,
-        )
-    return replace(finding, message=f"{what}, so it gives no signal", remedy=_CHANGE)
-
-
-_CHANGE = "change the reward so that samples of one prompt get different values, or remove it"
-
-
-def _best(reward: _Reward) -> str:
-    return "highest" if reward.weight > 0 else "lowest"
+    elif not 0 <= place <= 1:
+        what += f", outside its declared range [{known.low:.3g}, {known.high:.3g}]"
+        remedy = "declare the actual range (low, high), or fix the reward function"
+    elif place >= thresholds.top:
+        kind, severity = Kind.SATURATED, Severity.NOTE
+        best = "highest" if reward.weight > 0 else "lowest"
+        what += f", the {end} of its range" if known.declared else f", the {best} value of this run"
+        what += ". The policy has learned it, so it gives no further signal"
+        remedy = "no action needed: keep the reward, so that the policy keeps what it learned"
+    elif place <= thresholds.bottom:
+        kind = Kind.OUT_OF_REACH
+        found = replay(reward.name, limit) if replay and reward.live else ()
+        what += f", the {other} of its range. The policy almost never earns it"
+        remedy = _advice(reward, (Cause.SPARSE,), found, limit, known) if found else _WARM_START
+    else:
+        what += ", so it gives no signal"
+    return Finding(kind, severity, (reward.name,), what, remedy, evidence, (), found)
 
 
 def _no_signal(influence: Influence, severity: Severity, start: str) -> Finding:

@@ -59,7 +59,6 @@ class Size:
     full: int = 0
     waiting: Influence | None = None
     steps: int = 0
-    """Number of steps in the waiting block."""
 
 
 @dataclass(slots=True)

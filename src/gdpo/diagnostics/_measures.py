@@ -1,15 +1,17 @@
-"""Computes the numbers of a diagnosis from rewards, z-scores and advantages.
+"""Prepares the arrays of a batch, and computes the numbers of a diagnosis from them.
 
 The statistics that estimators use come from `gdpo.advantages.stages`.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from gdpo._shapes import Bool, Float
-from gdpo.advantages.arrays import Advantages, Rewards, rounded
+from gdpo.advantages import Advantages, Rewards, Weights
+from gdpo.advantages.arrays import prepare, rounded
 from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,
@@ -19,11 +21,10 @@ from gdpo.advantages.stages import (
     mean,
     raw_spread,
     standardize,
+    weighted_sum,
 )
+from gdpo.diagnostics.influence import PerGroup, PromptWeights, Scores, Values, Vector
 
-Values = Float[np.ndarray, "prompt sample reward"]
-Scores = Float[np.ndarray, "prompt sample"]
-PerGroup = Float[np.ndarray, "prompt reward"]
 Square = Float[np.ndarray, "reward reward"]
 
 _SAME = 1e-5
@@ -31,9 +32,52 @@ _SAME = 1e-5
 Rounding errors in float32 are of this size."""
 
 
-Spreads = Float[Any, "prompt reward"]
-"""Standard deviation of each reward in each group, in the unit of the reward. NaN means that the
-reward does not apply."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Stores the arrays of a batch from which its numbers are computed."""
+
+    values: Values
+    weights: PreparedWeights
+    prompt_weights: PromptWeights
+    std: PerGroup
+    """Standard deviation of each reward in each group. NaN if the reward does not apply to the
+    group."""
+    z: Values
+    gain: float
+    """Standard deviation of Σ w_k z_k over the batch."""
+
+    @staticmethod
+    def of(rewards: Rewards, weights: Weights) -> "Batch":
+        x, w = prepare(rewards, weights)
+        z = standardize(x, over=SAMPLES)
+        return Batch(
+            values=x.values,
+            weights=w,
+            prompt_weights=np.reshape(w, (-1, w.shape[-1])),
+            std=group_spread(x),
+            z=z.values,
+            gain=float(raw_spread(weighted_sum(z, w), over=BATCH)[0, 0]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Stores the rewards and the weights of one step."""
+
+    names: tuple[str, ...]
+    rewards: Any
+    """`[prompt, sample, reward]`."""
+    weights: Any
+    """`[reward]` or `[prompt, reward]`."""
+    estimator: str | None
+    """Estimator of the step's advantages. None: unknown."""
+
+    @property
+    def observed(self) -> dict[str, tuple[float, float]]:
+        """Return the lowest and the highest value of each reward that is not missing everywhere."""
+        low, high = np.fmin.reduce(self.rewards, (0, 1)), np.fmax.reduce(self.rewards, (0, 1))
+        ends = zip(self.names, low.tolist(), high.tolist(), strict=True)
+        return {name: (a, b) for name, a, b in ends if a == a}
 
 
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:
@@ -52,7 +96,8 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
         >>> group_std(np.array([[[0.0], [1.0]], [[1.0], [1.0]]])).round(3)
         array([0.354])
     """
-    return mean_std(_spreads(rewards))
+    std = group_spread(rounded(rewards))
+    return over_groups(std, std)
 
 
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
@@ -72,7 +117,8 @@ def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
         >>> zero_variance_groups(np.array([[[0.0], [1.0]], [[1.0], [1.0]]]))
         array([0.5])
     """
-    return zero_variance_share(_spreads(rewards))
+    std = group_spread(rounded(rewards))
+    return over_groups(std == 0, std)
 
 
 def zero_advantage_groups(advantages: Advantages) -> float:
@@ -96,37 +142,70 @@ def zero_advantage_groups(advantages: Advantages) -> float:
     return float(xp.mean(xp.astype(zero, advantages.dtype)))
 
 
-def mean_std(spreads: Spreads) -> Float[Any, " reward"]:
-    """Return the mean standard deviation of each reward over the groups that it applies to."""
-    return mean(spreads, over=0)[0, :]
+def group_spread(x: Rounded) -> Float[Any, "prompt reward"]:
+    """Return the standard deviation of each reward in each group, NaN where it does not apply."""
+    std, applies = raw_spread(x, over=SAMPLES)[:, 0, :], ~x.xp.isnan(x.values)
+    return x.xp.where(x.xp.any(applies, axis=SAMPLES), std, x.xp.nan)
 
 
-def zero_variance_share(spreads: Spreads) -> Float[Any, " reward"]:
-    """Return, for each reward, the share of its groups in which the standard deviation is 0."""
-    xp = array_namespace(spreads)
-    constant = xp.where(xp.isnan(spreads), spreads, xp.astype(spreads == 0, spreads.dtype))
-    return mean(constant, over=0)[0, :]
+def over_groups(values: Any, std: Float[Any, "prompt reward"]) -> Float[Any, " reward"]:
+    """Return the mean of a value of each group over the groups that a reward applies to."""
+    xp = array_namespace(std)
+    return mean(xp.where(xp.isnan(std), std, xp.astype(values, std.dtype)), over=0)[0, :]
 
 
-def below_resolution(spreads: Spreads, rewards: Rewards) -> Float[Any, " reward"]:
-    """Return the share of groups in which values differ but the standard deviation counts as 0."""
-    xp = array_namespace(rewards)
-    missing = xp.isnan(rewards)
-    highest = xp.max(xp.where(missing, -xp.inf, rewards), axis=SAMPLES)
-    lowest = xp.min(xp.where(missing, xp.inf, rewards), axis=SAMPLES)
-    lost = (spreads == 0) & (highest > lowest)
-    return mean(xp.where(xp.isnan(spreads), spreads, xp.astype(lost, spreads.dtype)), over=0)[0, :]
+def of_rewards(batch: Batch) -> dict[str, Vector]:
+    """Return numbers of each reward, by their names in `RewardDiagnosis`. NaN: unknown."""
+    values, std, weights = batch.values, batch.std, batch.prompt_weights
+    missing = np.isnan(values)
+    applies = np.any(~missing, axis=SAMPLES)
+    # Each reward's weight is averaged over the prompts that it applies to.
+    weight = np.sum(np.where(applies, weights, 0.0), axis=0) / np.maximum(np.sum(applies, 0), 1)
+    highest = np.max(np.where(missing, -np.inf, values), axis=SAMPLES)
+    lowest = np.min(np.where(missing, np.inf, values), axis=SAMPLES)
+    live = np.sort(np.where(std > 0, std, np.nan), axis=0)
+    count = np.sum(std > 0, axis=0)
+    middle = np.stack([(count - 1) // 2, count // 2])
+    return {
+        "weight": batch.weights if batch.weights.ndim == 1 else weight,
+        "mean": mean(values, over=BATCH)[0, 0],
+        "missing": np.mean(missing, axis=BATCH),
+        "zero_variance_groups": over_groups(std == 0, std),
+        "group_std": over_groups(std, std),
+        "varying_std": np.mean(np.take_along_axis(live, middle, axis=0), axis=0),
+        "below_resolution": over_groups((std == 0) & (highest > lowest), std),
+    }
 
 
-def where_it_applies(spreads: Spreads, rewards: Rewards) -> Spreads:
-    """Return the standard deviations, with NaN instead of 0 for groups without the reward."""
-    xp = array_namespace(spreads)
-    return xp.where(xp.any(~xp.isnan(rewards), axis=SAMPLES), spreads, xp.nan)
+def of_advantages(
+    advantages: Scores, sum_first: Scores, applies: Bool[np.ndarray, "prompt sample"]
+) -> dict[str, Any]:
+    """Return numbers of the advantages, by their names in `Diagnosis`.
 
-
-def _spreads(rewards: Rewards) -> Spreads:
-    x = rounded(rewards)
-    return where_it_applies(raw_spread(x, over=SAMPLES)[:, 0, :], x.values)
+    `sum_first` are the advantages that GRPO gives, and `applies` tells whether a rollout has a
+    reward.
+    """
+    live = np.any(advantages != 0, axis=SAMPLES)
+    numbers: dict[str, Any] = {
+        "zero_advantage_groups": zero_advantage_groups(advantages),
+        "largest": float(np.max(np.abs(advantages), where=applies, initial=0.0)),
+        **dict.fromkeys(("signal_rms", "distinct", "distinct_grpo", "same_as_grpo")),
+    }
+    with_signal = applies & live[:, None]
+    largest = np.max(np.abs(advantages), where=with_signal, initial=0.0)
+    if largest > 0:
+        ratios = np.where(with_signal, advantages / largest, np.nan)
+        numbers["signal_rms"] = float(largest) * float(np.sqrt(np.nanmean(ratios * ratios)))
+    for name, each in (("distinct", advantages), ("distinct_grpo", sum_first)):
+        if np.any(live):
+            ordered = np.sort(np.where(applies, each, np.nan), axis=SAMPLES)
+            steps = np.diff(ordered, axis=SAMPLES) > _SAME * np.max(np.abs(each))
+            numbers[name] = float(np.mean(1.0 + np.sum(steps, axis=SAMPLES)[live]))
+    pair = np.moveaxis(np.where(applies, np.stack([advantages, sum_first]), np.nan), 0, -1)
+    z = standardize(Rounded(pair, np.zeros_like(pair)), over=BATCH)
+    if np.all(np.any(z.values != 0, axis=BATCH, where=applies[..., None])):
+        numbers["same_as_grpo"] = float(correlation(z)[0, 1])
+    return numbers
 
 
 def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
@@ -134,18 +213,12 @@ def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
 
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
-    The sums are over the groups in which both rewards vary. `stages.correlation` sums over the
-    whole batch instead, so a group in which one of the two is constant counts as uncorrelated. The
-    batch-wide sum is right for influence, but it hides the relation between the two rewards.
-
-    Args:
-        z: Rewards standardized within each group.
-        std: Standard deviation of each reward in each group.
-
-    Returns:
-        The correlation and the degrees of freedom. The correlation is NaN if the two rewards never
-        vary in the same group. The degrees of freedom are the square root in the denominator: z has
-        variance 1 in each group, so the squares of a group sum to the number of samples minus one.
+    The sums are over the groups in which both rewards vary, and the correlation is NaN without any.
+    `stages.correlation` sums over the whole batch instead, so a group in which one of the two is
+    constant counts as uncorrelated. The batch-wide sum is right for influence, but it hides the
+    relation between the two rewards. The degrees of freedom are the square root in the denominator:
+    z has variance 1 in each group, so the squares of a group sum to the number of samples minus
+    one.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])
@@ -169,50 +242,11 @@ def conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float |
     absent = np.all(np.isnan(z), axis=-1)
     if np.all(absent):
         return None, None
-    up, down = pull > 0, pull < 0
+    up, down = sides = np.stack([pull > 0, pull < 0])
     both = np.any(up, axis=-1) & np.any(down, axis=-1)
-    p_up, p_down = (
-        mean(np.where(absent[..., None], np.nan, side), over=SAMPLES) for side in (up, down)
-    )
+    p_up, p_down = mean(np.where(absent[..., None], np.nan, sides), over=1 + SAMPLES)
     escape = (1 - p_up).prod(-1) + (1 - p_down).prod(-1) - (1 - p_up - p_down).prod(-1)
     # With a single reward, rounding can bring the share below 0, which is no share.
-    chance = np.where(absent, np.nan, np.clip(1 - escape, 0.0, 1.0))
-    return _mean(np.where(absent, np.nan, both)), _mean(chance)
-
-
-def signal_rms(advantages: Scores, applies: Bool[np.ndarray, "prompt sample"]) -> float | None:
-    """Return the root mean square advantage in groups with signal, or None if there are none."""
-    live = applies & np.any(advantages != 0, axis=SAMPLES, keepdims=True)
-    largest = np.max(np.abs(advantages), where=live, initial=0.0)
-    if largest == 0:
-        return None
-    ratios = np.where(live, advantages / largest, np.nan)
-    return float(largest) * float(np.sqrt(np.nanmean(ratios * ratios)))
-
-
-def distinct(
-    advantages: Scores,
-    applies: Bool[np.ndarray, "prompt sample"],
-    live: Bool[np.ndarray, " prompt"],
-) -> float | None:
-    """Return the average number of distinct advantages in the groups with signal."""
-    if not np.any(live):
-        return None
-    ordered = np.sort(np.where(applies, advantages, np.nan), axis=SAMPLES)
-    steps = np.diff(ordered, axis=SAMPLES) > _SAME * np.max(np.abs(advantages))
-    return float(np.mean(1.0 + np.sum(steps, axis=SAMPLES)[live]))
-
-
-def similarity(
-    advantages: Scores, others: Scores, applies: Bool[np.ndarray, "prompt sample"]
-) -> float | None:
-    """Return the correlation between two estimators' advantages over the rollouts with a reward."""
-    pair = np.moveaxis(np.where(applies, np.stack([advantages, others]), np.nan), 0, -1)
-    z = standardize(Rounded(pair, np.zeros_like(pair)), over=BATCH)
-    if not np.all(np.any(z.values != 0, axis=BATCH, where=applies[..., None])):
-        return None
-    return float(correlation(z)[0, 1])
-
-
-def _mean(values: Float[np.ndarray, "prompt sample"]) -> float:
-    return float(mean(values, over=BATCH)[0, 0])
+    chance = np.broadcast_to(np.clip(1 - escape, 0.0, 1.0), both.shape)
+    shares = mean(np.where(absent, np.nan, np.stack([both, chance])), over=(1, 2))
+    return float(shares[0, 0, 0]), float(shares[1, 0, 0])

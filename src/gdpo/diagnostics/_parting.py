@@ -45,7 +45,6 @@ class Block:
     """Stores the sums over some consecutive steps."""
 
     first: int
-    """Number of the first step."""
     steps: int
     sums: Influence
     squares: Mapping[str, float]
@@ -71,12 +70,7 @@ class Course:
         self._size = 1
 
     def add(self, step: Influence, number: int) -> None:
-        """Add the next step.
-
-        Args:
-            step: Sums of the step.
-            number: Number of the step.
-        """
+        """Add the next step, with its number."""
         if not self.blocks and np.all(step.sums.weight != 0):
             return
         squares = step.sums.mean**2 / np.maximum(step.sums.applies, 1)
@@ -145,7 +139,6 @@ class _Change(NamedTuple):
 
     size: Any
     error: Any
-    """Standard error of `size`."""
 
     @property
     def errors(self) -> Any:
@@ -178,7 +171,7 @@ class _Windows:
 
     @staticmethod
     def of(blocks: Sequence[Block], names: tuple[str, ...]) -> "_Windows":
-        tables = [with_rewards(block.sums, names).table for block in blocks]
+        tables = [np.stack(with_rewards(block.sums, names).sums) for block in blocks]
         up_to = np.cumsum([np.zeros_like(tables[0]), *tables], axis=0)
         steps = np.cumsum([0, *(block.steps for block in blocks)])
         squares = [[block.squares.get(name, 0.0) for name in names] for block in blocks]

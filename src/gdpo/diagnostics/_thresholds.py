@@ -1,6 +1,9 @@
 """Defines the thresholds of all findings."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from gdpo.diagnostics.diagnosis import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +96,11 @@ class Thresholds:
     turn_count_influence: float = 0.1
     """Minimum influence share of a reward at the first turn for the same two findings. The
     advantages hardly depend on a reward with a smaller share."""
+
+    def effect(self, weight_share: Any) -> dict[Kind, Any]:
+        """Return the influence share below which a reward has each kind of finding, worst first."""
+        return {
+            Kind.REVERSED: -self.reversed,
+            Kind.IGNORED: self.ignored * weight_share,
+            Kind.UNDER_WEIGHTED: self.under_weighted * weight_share,
+        }

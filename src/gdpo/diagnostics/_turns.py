@@ -1,12 +1,12 @@
-r"""Computes what the findings about turns are based on, with sums that can be added over steps.
+r"""Computes sums about turns, which can be added over steps, and turns them into findings.
 
 $G_{i,t}$ is what rollout $i$ earns of a reward from turn $t$ on, and $R_i = G_{i,1}$ its total.
 Groups in which fewer than two rollouts took a turn say nothing about the turn: nothing can be
 compared in them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, nan, sqrt
 from typing import NamedTuple
 
@@ -15,18 +15,19 @@ import numpy as np
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages.arrays import rounded
 from gdpo.advantages.stages import SAMPLES, mean, standardize
-from gdpo.diagnostics.influence import Influence, pooled
+from gdpo.diagnostics._findings import in_order
+from gdpo.diagnostics._thresholds import Thresholds
+from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, percent, times
+from gdpo.diagnostics.influence import NORMAL_95, Influence, PromptWeights, pooled
 
 ToGo = Float[np.ndarray, "prompt sample turn reward"]
 Counts = Int[np.ndarray, "prompt sample"]
 ByTurn = Float[np.ndarray, "prompt sample turn"]
-_PerReward = Float[np.ndarray, " reward"]
-Totals = Float[np.ndarray, "prompt sample reward"]
-
-_NORMAL_95 = 1.959964
-"""Half-width of a 95 % confidence interval in standard errors."""
 
 _TURNS = 2
+
+_ROUNDING = 1e-9
+"""Relative difference by which a product may miss a whole number."""
 
 
 class Pairs(NamedTuple):
@@ -68,7 +69,7 @@ class Pairs(NamedTuple):
     @property
     def margin(self) -> float:
         """Return the half-width of the 95 % interval of the correlation."""
-        return _NORMAL_95 * self.error
+        return NORMAL_95 * self.error
 
     def stands_out(self, errors: float) -> bool:
         """Return whether the correlation is at least so many standard errors away from 0."""
@@ -76,48 +77,39 @@ class Pairs(NamedTuple):
 
 
 class Payments(NamedTuple):
-    """Stores sums over rollouts about when a reward is paid, with one value per reward.
+    """Stores when a reward times its weight is paid, over the rollouts that have the reward."""
 
-    The values are multiplied by the weight. Rollouts without the reward are left out.
-    """
-
-    rollouts: _PerReward
-    turns: _PerReward
-    """Number of turns taken."""
-    paid: _PerReward
+    rollouts: float
+    turns: float
+    paid: float
     """Number of turns with a positive value."""
-    earlier: _PerReward
+    earlier: float
     """Number of turns before the last one of a rollout with a value other than 0."""
-    total: _PerReward
-    """Sum of the totals."""
+    total: float
+    lowest: float
+    """Lowest total. Infinite if the reward never applies."""
+    highest: float
+    with_turns: Pairs
+    """Relation of the total, without the weight, with the number of turns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnSums:
     """Stores the sums behind the findings about turns, for one step or several pooled steps."""
 
-    names: tuple[str, ...]
     groups: int
     alive: Int[np.ndarray, " turn"]
     """Number of rollouts that took each turn that was diagnosed."""
     influences: tuple[Influence | None, ...]
     """Influence sums of each turn. None if no group has two rollouts that took the turn."""
-    payments: Payments
-    lowest: _PerReward
-    """Lowest total times weight. Infinite if the reward never applies."""
-    highest: _PerReward
-    with_turns: Float[np.ndarray, "value sum"]
-    """The fields of `Pairs` for the total of each reward, and in the last row for the advantage."""
+    rewards: Mapping[str, Payments]
+    advantages: Pairs
+    """Relation of a rollout's mean advantage with the number of turns."""
 
     @property
     def rollouts(self) -> int:
         """Number of rollouts that took at least one turn."""
         return int(self.alive[0])
-
-    def with_turns_of(self, name: str | None) -> Pairs:
-        """Return the relation of a reward with the number of turns. None: of the advantages."""
-        place = len(self.names) if name is None else self.names.index(name)
-        return Pairs(*self.with_turns[place].tolist())
 
 
 def to_go(
@@ -127,14 +119,8 @@ def to_go(
 ) -> ToGo:
     """Return what each rollout earns from each turn on, in the precision of the rewards.
 
-    Args:
-        rewards: Raw rewards. If a reward is NaN at a turn that a rollout took, the reward is left
-            out for the whole rollout.
-        taken: Whether the rollout took the turn.
-        absent: Whether the reward does not apply to the prompt.
-
-    Returns:
-        The sums. NaN where the turn was not taken or the reward is left out.
+    If a reward is NaN at a turn that a rollout took, it is left out for the whole rollout, as where
+    it is `absent` for the prompt. The result is NaN there, and where the turn was not taken.
     """
     there = taken[..., None]
     lacking = np.any(there & np.isnan(rewards), axis=_TURNS, keepdims=True)
@@ -150,62 +136,43 @@ def turn_sums(
     *,
     advantages: ByTurn,
     counts: Counts,
-    weights: Float[np.ndarray, "prompt_or_1 reward"],
+    weights: PromptWeights,
     names: Sequence[str],
     influences: Sequence[Influence | None],
 ) -> TurnSums:
-    """Return the sums of one step.
+    """Return the sums of one step, given the result of `to_go` and the influence at each turn.
 
-    Args:
-        rewards: Raw rewards.
-        earned: Result of `to_go`.
-        advantages: Advantages of the turns. Values beyond the last turn of a rollout are ignored.
-        counts: Number of turns of each rollout. 0: padding.
-        weights: Weights of each prompt, or one row for all prompts, without NaN.
-        names: One name per reward.
-        influences: Influence sums of each turn that was diagnosed.
+    `counts` is the number of turns of each rollout. The weights are without NaN.
     """
     taken, known = np.arange(earned.shape[_TURNS]) < counts[..., None], ~np.isnan(earned)
+    further = np.concatenate([known[:, :, 1:], np.zeros_like(known[:, :, :1])], axis=_TURNS)
     paid = np.where(known, rewards, 0.0) * weights[:, None, None, :]
     totals = earned[:, :, 0, :].astype(np.float64) * weights[:, None, :]
     each = mean(np.where(taken, advantages, nan), over=_TURNS)
-    values = np.concatenate([earned[:, :, 0, :], each], axis=-1).astype(earned.dtype)
+    *pairs, of_advantages = _with_turns(
+        np.concatenate([earned[:, :, 0, :], each], axis=-1).astype(earned.dtype), counts
+    )
+    counted = (known[:, :, :1], known, known & (paid > 0), known & further & (paid != 0))
+    columns = (
+        *(np.sum(where, axis=(0, 1, 2)).astype(np.float64) for where in counted),
+        np.nansum(totals, axis=(0, 1)),
+        np.min(np.where(np.isnan(totals), inf, totals), axis=(0, 1)),
+        np.max(np.where(np.isnan(totals), -inf, totals), axis=(0, 1)),
+    )
+    rows = np.stack(columns, axis=-1).tolist()
     return TurnSums(
-        names=tuple(names),
         groups=int(np.sum(np.any(taken, axis=(1, 2)))),
         alive=np.sum(taken[:, :, : len(influences)], axis=(0, 1)),
         influences=tuple(influences),
-        payments=_payments(paid, known, totals),
-        lowest=np.min(np.where(np.isnan(totals), inf, totals), axis=(0, 1)),
-        highest=np.max(np.where(np.isnan(totals), -inf, totals), axis=(0, 1)),
-        with_turns=_with_turns(values, counts),
+        rewards={
+            n: Payments(*row, with_turns=p) for n, row, p in zip(names, rows, pairs, strict=True)
+        },
+        advantages=of_advantages,
     )
 
 
-def _payments(
-    paid: Float[np.ndarray, "prompt sample turn reward"],
-    known: Bool[np.ndarray, "prompt sample turn reward"],
-    totals: Totals,
-) -> Payments:
-    """Return the payments for rewards times weights, and their totals."""
-    further = np.concatenate([known[:, :, 1:], np.zeros_like(known[:, :, :1])], axis=_TURNS)
-
-    def count(where: Bool[np.ndarray, "prompt sample turn reward"]) -> _PerReward:
-        return where.reshape(-1, where.shape[-1]).sum(axis=0).astype(np.float64)
-
-    return Payments(
-        rollouts=count(known[:, :, :1]),
-        turns=count(known),
-        paid=count(known & (paid > 0)),
-        earlier=count(known & further & (paid != 0)),
-        total=np.nansum(totals, axis=(0, 1)),
-    )
-
-
-def _with_turns(
-    values: Float[np.ndarray, "prompt sample value"], counts: Counts
-) -> Float[np.ndarray, "value sum"]:
-    """Return the fields of `Pairs` for each value."""
+def _with_turns(values: Float[np.ndarray, "prompt sample value"], counts: Counts) -> list[Pairs]:
+    """Return the relation of each value with the number of turns."""
     lengths = np.where(np.isnan(values), nan, counts[..., None].astype(np.float64))
     z, y = (
         np.nan_to_num(standardize(rounded(each), over=SAMPLES).values) for each in (values, lengths)
@@ -213,54 +180,198 @@ def _with_turns(
     product = np.sum(z * y, axis=SAMPLES)
     degrees = np.sqrt(np.sum(z * z, axis=SAMPLES) * np.sum(y * y, axis=SAMPLES))
     columns = (degrees > 0, product, degrees, product**2, product * degrees, degrees**2)
-    return np.stack([np.sum(each, axis=0, dtype=np.float64) for each in columns], axis=-1)
+    sums = [np.sum(each, axis=0, dtype=np.float64).tolist() for each in columns]
+    return [Pairs(*row) for row in zip(*sums, strict=True)]
 
 
 def pooled_turns(steps: Sequence[TurnSums]) -> TurnSums:
-    """Return the sums over several steps. If a step lacks a reward, the reward adds 0."""
-    names = tuple(dict.fromkeys(name for step in steps for name in step.names))
-    fitted = [_with_rewards(step, names) for step in steps]
+    """Return the sums over several steps. A step may lack a reward."""
+    by_name: dict[str, list[Payments]] = {}
+    for step in steps:
+        for name, payments in step.rewards.items():
+            by_name.setdefault(name, []).append(payments)
     longest = max(len(step.alive) for step in steps)
-    alive = np.sum([np.pad(s.alive, (0, longest - len(s.alive))) for s in steps], axis=0)
-    by_turn = [
-        [step.influences[turn] for step in steps if turn < len(step.influences)]
-        for turn in range(longest)
-    ]
-    known = [[each for each in turn if each is not None] for turn in by_turn]
+    influences: list[Influence | None] = []
+    for turn in range(longest):
+        at_turn = [s.influences[turn] for s in steps if turn < len(s.influences)]
+        known = [each for each in at_turn if each is not None]
+        # The variance of a step with one group is estimated with the previous step.
+        after = [one.after(last) for one, last in zip(known, [None, *known], strict=False)]
+        influences.append(pooled(after) if after else None)
     return TurnSums(
-        names=names,
         groups=sum(step.groups for step in steps),
-        alive=alive,
-        influences=tuple(_pooled(each) if each else None for each in known),
-        payments=Payments(*np.sum([step.payments for step in fitted], axis=0)),
-        lowest=np.min([step.lowest for step in fitted], axis=0),
-        highest=np.max([step.highest for step in fitted], axis=0),
-        with_turns=np.sum([step.with_turns for step in fitted], axis=0),
+        alive=np.sum([np.pad(s.alive, (0, longest - len(s.alive))) for s in steps], axis=0),
+        influences=tuple(influences),
+        rewards={name: _payments_of(each) for name, each in by_name.items()},
+        advantages=_pairs_of([step.advantages for step in steps]),
     )
 
 
-def _pooled(steps: Sequence[Influence]) -> Influence:
-    """Return the sums over several steps, with the variance of one-group steps estimated."""
-    return pooled([s.after(last) for s, last in zip(steps, [None, *steps], strict=False)])
+def _pairs_of(steps: Sequence[Pairs]) -> Pairs:
+    return Pairs(*np.sum(steps, axis=0).tolist())
 
 
-def _with_rewards(step: TurnSums, names: tuple[str, ...]) -> TurnSums:
-    """Return a step with all of these rewards, and nothing for the rewards that it lacks."""
-    if step.names == names:
-        return step
-    places = [names.index(name) for name in step.names]
-
-    def spread(values: Float[np.ndarray, "..."], nothing: float) -> Float[np.ndarray, "..."]:
-        result = np.full((len(names), *values.shape[1:]), nothing)
-        result[places] = values
-        return result
-
-    pairs = spread(step.with_turns[:-1], 0.0)
-    return replace(
-        step,
-        names=names,
-        payments=Payments(*(spread(column, 0.0) for column in step.payments)),
-        lowest=spread(step.lowest, inf),
-        highest=spread(step.highest, -inf),
-        with_turns=np.concatenate([pairs, step.with_turns[-1:]]),
+def _payments_of(steps: Sequence[Payments]) -> Payments:
+    return Payments(
+        *np.sum([step[:5] for step in steps], axis=0).tolist(),
+        lowest=min(step.lowest for step in steps),
+        highest=max(step.highest for step in steps),
+        with_turns=_pairs_of([step.with_turns for step in steps]),
     )
+
+
+def turn_findings(sums: TurnSums, thresholds: Thresholds) -> tuple[Finding, ...]:
+    """Return the findings about turns, worst first."""
+    found = list(_standing_out(sums, thresholds))
+    paid = list(_paid_per_turn(sums, thresholds, found))
+    named = {name for finding in paid for name in finding.rewards}
+    counts = [_turn_count(sums, *each) for each in found if each[0] not in named]
+    return in_order([*paid, *_constant_turns(sums, thresholds), *counts])
+
+
+def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding if no reward varies from some turn on, but some did before."""
+    turns = range(len(sums.alive))
+    first = next((turn for turn in turns if _constant_from(sums, turn, thresholds)), 0)
+    if first == 0:
+        return
+    share = float(np.sum(sums.alive[first:]) / np.sum(sums.alive))
+    groups = _groups(sums, first)
+    yield Finding(
+        Kind.CONSTANT_TURNS,
+        Severity.WARNING,
+        (),
+        f"after turn {first}, no reward varies: in at least {percent(thresholds.constant_turns)} "
+        f"of the {groups:,} groups, all rollouts that take turn {first + 1} earn the same from "
+        f"there on, so {percent(share)} of all turns give no signal",
+        f"limit the number of turns to {first}, add a reward that varies at later turns, or check "
+        "why all rollouts that continue earn the same",
+        {"turn": float(first), "share": share, "groups": float(groups)},
+    )
+
+
+def _groups(sums: TurnSums, turn: int) -> int:
+    """Return the number of groups in which at least two rollouts took the turn."""
+    influence = sums.influences[turn]
+    return 0 if influence is None else influence.groups
+
+
+def _constant_from(sums: TurnSums, first: int, thresholds: Thresholds) -> bool:
+    """Return whether no trained reward varies from a turn on, as far as rollouts can be compared.
+
+    The share must also hold at the turn itself if two more groups varied, so that it cannot be due
+    to few groups.
+    """
+    most = 1 - thresholds.constant_turns
+    counts = np.array([_varying(sums, turn) for turn in range(first, len(sums.alive))])
+    if 2 + counts[0, 1] > most * counts[0, 0] * (1 + _ROUNDING):
+        return False
+    groups, varying = np.sum(counts, axis=0)
+    return bool(varying <= most * groups)
+
+
+def _varying(sums: TurnSums, turn: int) -> tuple[float, float]:
+    """Return the number of groups at a turn, and the most groups in which a reward varies."""
+    influence = sums.influences[turn]
+    if influence is None:
+        return 0.0, 0.0
+    trained = influence.sums.weight != 0
+    applies = float(np.max(influence.sums.applies, where=trained, initial=0.0))
+    return applies, float(np.max(influence.sums.live, where=trained, initial=0.0))
+
+
+def _paid_per_turn(
+    sums: TurnSums, thresholds: Thresholds, found: Sequence[tuple[str, int]]
+) -> Iterator[Finding]:
+    """Yield a finding for each reward that favors longer rollouts and outweighs the outcome."""
+    ends = {name: end for name, each in sums.rewards.items() if (end := _end(each, thresholds))}
+    worth = sum(ends.values())
+    for name, sign in found if worth > 0 else ():
+        each = sums.rewards[name]
+        share, mean = each.paid / each.turns, each.total / each.rollouts
+        if sign < 0 or share < thresholds.paid_turns or mean < thresholds.paid_ratio * worth:
+            continue
+        names = ", ".join(f"`{end}`" for end in ends)
+        yield Finding(
+            Kind.PAID_PER_TURN,
+            Severity.WARNING,
+            (name,),
+            f"`{name}` is paid on {percent(share)} of the turns, so longer is better: it adds up "
+            f"to {mean:.3g} per rollout, {times(mean / worth)} the difference that the end makes "
+            f"({names}: {worth:.3g}), and it has a correlation of {_signed(each.with_turns)} with "
+            "the number of turns",
+            f"give `{name}` once, at the last turn, or multiply its weight by "
+            f"{worth / mean / 2:.2g} or less",
+            {
+                "paid": share,
+                "total": mean,
+                "end": worth,
+                "ratio": mean / worth,
+                **_evidence(each.with_turns),
+            },
+        )
+
+
+def _end(each: Payments, thresholds: Thresholds) -> float:
+    """Return the range of the total of a reward that is paid at the end only, or 0."""
+    before = each.turns - each.rollouts
+    at_the_end = before > 0 and each.earlier <= (1 - thresholds.paid_turns) * before
+    return each.highest - each.lowest if at_the_end and each.highest > each.lowest else 0.0
+
+
+def _turn_count(sums: TurnSums, name: str, sign: int) -> Finding:
+    """Return the finding for a reward that makes more or fewer turns better."""
+    pairs, which = sums.rewards[name].with_turns, "more" if sign > 0 else "fewer"
+    remedy = (
+        f"give `{name}` once, at the last turn, or subtract a cost for each turn"
+        if sign > 0
+        else f"lower the weight of `{name}`, or give it only to rollouts that succeed"
+    )
+    return Finding(
+        Kind.TURN_COUNT,
+        Severity.NOTE,
+        (name,),
+        f"`{name}` makes {which} turns better: over {pairs.groups:,.0f} groups, its total has a "
+        f"correlation of {_signed(pairs)} with the number of turns, and the advantages have one of "
+        f"{_signed(sums.advantages)}",
+        f"no action needed if rollouts with {which} turns are meant to be better; otherwise "
+        f"{remedy}",
+        {**_evidence(pairs), "advantages": sums.advantages.correlation},
+    )
+
+
+def _standing_out(sums: TurnSums, thresholds: Thresholds) -> Iterator[tuple[str, int]]:
+    r"""Yield each reward through which the advantages favor more turns (1) or fewer turns (-1).
+
+    The correlation of the total of the reward with the number of turns is at least
+    `turn_count`, and so many standard errors away from 0. In the direction of its weight, it has
+    the same sign as the correlation of the advantages. The reward has an influence.
+    """
+    first, advantages = sums.influences[0], sums.advantages
+    if first is None or not advantages.stands_out(thresholds.standard_errors):
+        return
+    shares = dict(zip(first.names, first.shares.tolist(), strict=True))
+    weights = dict(zip(first.names, first.sums.weight.tolist(), strict=True))
+    for name, each in sums.rewards.items():
+        pairs, weight = each.with_turns, weights.get(name, 0.0)
+        known = pairs.groups >= thresholds.turn_count_groups and weight != 0
+        if not known or abs(pairs.correlation) < thresholds.turn_count:
+            continue
+        sign = 1 if (pairs.correlation > 0) == (weight > 0) else -1
+        influences = shares[name] >= thresholds.turn_count_influence
+        agrees = sign * advantages.correlation > 0
+        if influences and agrees and pairs.stands_out(thresholds.standard_errors):
+            yield name, sign
+
+
+def _signed(pairs: Pairs) -> str:
+    """Return a correlation with the half-width of its 95 % interval."""
+    return f"{pairs.correlation:.2f} ± {pairs.margin:.2f}".replace("-", "−")
+
+
+def _evidence(pairs: Pairs) -> dict[str, float]:
+    return {
+        "correlation": pairs.correlation,
+        "margin": pairs.margin,
+        "groups": pairs.groups,
+    }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gdpo._naming import did_you_mean
 from gdpo._text import capitalized, one_line
-from gdpo.diagnostics._batch import Scored
+from gdpo.diagnostics._measures import Scored
 from gdpo.diagnostics.influence import Influence
 from gdpo.errors import ConfigError
 
@@ -93,13 +93,10 @@ class Remedy:
 
     estimator: str
     factor: int = 1
-    """Factor of the reward's weight."""
     share: float = nan
-    """Influence share of the reward."""
     margin: float = nan
     """Half-width of the 95 % interval of `share`. NaN: unknown."""
     groups: int = 0
-    """Number of groups on which the setting was replayed."""
 
     @property
     def lowest(self) -> float:
@@ -201,10 +198,13 @@ class Range(NamedTuple):
     declared: bool = True
     """Whether the range is declared. False: it is the range of the values in the run so far."""
 
-    def place(self, value: float) -> float | None:
-        """Return where a value is in the range, where 0 is the bottom and 1 is the top."""
+    def place(self, value: float, weight: float | int) -> float | None:
+        """Return where a value is in the range, where 1 is the end that the weight asks for."""
         width = self.high - self.low
-        return (value - self.low) / width if width > 0 else None
+        if not width > 0:
+            return None
+        place = (value - self.low) / width
+        return place if weight > 0 else 1 - place
 
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]

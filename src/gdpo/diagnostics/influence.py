@@ -14,9 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpo._shapes import Bool, Float, Int
-from gdpo.diagnostics._measures import PerGroup, Scores, Values
+from gdpo._shapes import Float
 
+Values = Float[np.ndarray, "prompt sample reward"]
+Scores = Float[np.ndarray, "prompt sample"]
+PerGroup = Float[np.ndarray, "prompt reward"]
+PromptWeights = Float[np.ndarray, "prompt_or_1 reward"]
+"""Weights of each prompt, or one row if they are the same for all prompts."""
 Vector = Float[np.ndarray, " reward"]
 Square = Float[np.ndarray, "reward reward"]
 
@@ -69,8 +73,7 @@ class Influence:
 
     names: tuple[str, ...]
     groups: int
-    table: Float[np.ndarray, "sum reward"]
-    """The fields of `Sums` as rows, with one column per reward."""
+    sums: Sums
     products: Square
     """Estimate of the covariance of U: n / (n - 1) Σ (u - ū)(u - ū)ᵀ over the n groups of a step,
     summed over the steps."""
@@ -80,11 +83,6 @@ class Influence:
     alone: Vector | None = None
     """The u of a step with a single group. The variance of such a step is estimated from the
     previous step. None if the step has several groups."""
-
-    @property
-    def sums(self) -> Sums:
-        """Return the rows of the table, keyed by name."""
-        return Sums(*self.table)
 
     @property
     def weight_shares(self) -> Vector:
@@ -99,7 +97,7 @@ class Influence:
         reward has any influence.
         """
         with np.errstate(all="ignore"):
-            return self._signs * self.sums.influence / self._total
+            return np.where(self.sums.weight < 0, -1.0, 1.0) * self.sums.influence / self._total
 
     @property
     def margins(self) -> Vector:
@@ -120,10 +118,11 @@ class Influence:
         """
         if not self.sampled:
             return np.full(len(self.names), np.nan)
+        u, weight, total = self.sums.influence, self.sums.weight, self._total
         with np.errstate(all="ignore"):
-            raw = self.sums.influence / self._total if at is None else at * self._signs
-            slopes = np.eye(len(raw)) - np.outer(raw, np.sign(self.sums.influence) * self._weighted)
-            covariance = self.products / self._total / self._total * (self.groups / self.sampled)
+            raw = u / total if at is None else at * np.where(weight < 0, -1.0, 1.0)
+            slopes = np.eye(len(raw)) - np.outer(raw, np.sign(u) * (weight != 0))
+            covariance = self.products / total / total * (self.groups / self.sampled)
             variance = np.einsum("kl,lm,km->k", slopes, covariance, slopes)
             variance += (own - 1.0) * np.diag(slopes) ** 2 * np.diag(covariance)
             return np.sqrt(np.where(np.isfinite(variance), np.maximum(variance, 0.0), np.nan))
@@ -152,14 +151,6 @@ class Influence:
         with np.errstate(all="ignore"):
             apart = self.alone - previous.alone
             return replace(self, products=np.outer(apart, apart) / 2, sampled=1)
-
-    @property
-    def _signs(self) -> Vector:
-        return np.where(self.sums.weight < 0, -1.0, 1.0)
-
-    @property
-    def _weighted(self) -> Vector:
-        return (self.sums.weight != 0).astype(np.float64)
 
     @property
     def _total(self) -> float:
@@ -201,87 +192,39 @@ def influence_of(
     advantages: Scores,
     z: Values,
     std: PerGroup,
-    weights: Float[np.ndarray, "prompt_or_1 reward"],
+    weights: PromptWeights,
     names: Sequence[str],
     values: Values,
 ) -> Influence:
     """Return the influence sums of one step.
 
-    Args:
-        advantages: Advantages of the training step, `[prompt, sample]`.
-        z: Rewards standardized within their group. NaN means that the reward does not apply.
-        std: Standard deviation of each reward in each group; 0 or NaN where the reward does not
-            vary.
-        weights: Weights of each prompt, or one row for all prompts.
-        names: One name per reward.
-        values: The rewards themselves, each in its unit. NaN as in `z`.
+    The standardized rewards `z` are NaN where a reward does not apply. `std` is their standard
+    deviation in each group, 0 or NaN where a reward does not vary. `values` are the raw rewards.
     """
-    sums = group_sums(advantages, z, std, weights, values)
+    by_group = group_sums(advantages, z, std, weights, values)
     with np.errstate(all="ignore"):
-        table = np.sum(sums, axis=1)
-    return _of_step(tuple(names), table, sums[Sums._fields.index("influence")])
-
-
-def replayed_influence(
-    advantages: Scores,
-    z: Values,
-    weights: Float[np.ndarray, "prompt_or_1 reward"],
-    names: Sequence[str],
-) -> Influence:
-    """Return the sums of one step that the influence shares and their margins need, and no others.
-
-    Args:
-        advantages: Advantages, `[prompt, sample]`.
-        z: Rewards standardized within their group, and 0 where the reward does not apply.
-        weights: Weights of each prompt, or one row for all prompts.
-        names: One name per reward.
-    """
-    by_group = np.einsum("ps,psk->pk", advantages, z)
-    table = np.zeros((len(Sums._fields), len(names)))
-    table[Sums._fields.index("influence")] = np.sum(by_group, axis=0)
-    table[Sums._fields.index("weight")] = np.sum(
-        np.broadcast_to(_unit(weights), by_group.shape), axis=0
-    )
-    return _of_step(tuple(names), table, by_group)
-
-
-def _of_step(
-    names: tuple[str, ...],
-    table: Float[np.ndarray, "sum reward"],
-    by_group: PerGroup,
-) -> Influence:
-    """Return the sums of a step with their covariance, from the influence of each group."""
-    prompts = len(by_group)
-    with np.errstate(all="ignore"):
-        apart = by_group - np.mean(by_group, axis=0)
-        products = apart.T @ apart * (prompts / max(prompts - 1, 1))
-    return Influence(
-        names=names,
-        groups=prompts,
-        table=table,
-        products=products,
-        sampled=prompts if prompts > 1 else 0,
-        alone=by_group[0] if prompts == 1 else None,
-    )
+        sums = Sums(*np.sum(by_group, axis=1))
+    return _of_step(tuple(names), sums, by_group[Sums._fields.index("influence")])
 
 
 def group_sums(
-    advantages: Scores,
-    z: Values,
-    std: PerGroup,
-    weights: Float[np.ndarray, "prompt_or_1 reward"],
-    values: Values,
+    advantages: Scores, z: Values, std: PerGroup, weights: PromptWeights, values: Values
 ) -> Float[np.ndarray, "sum prompt reward"]:
     """Return the fields of `Sums` for each group. `influence_of` describes the arguments."""
     applies, live = ~np.isnan(z), std > 0
     scores, unit = np.where(applies, z, 0.0), _unit(weights)
     count, samples = np.sum(applies, axis=1), np.sum(np.any(applies, axis=2), axis=1)
+    least_one = np.maximum(count, 1)
+
+    def centred(each: Float[np.ndarray, "prompt sample 1"]) -> Values:
+        """Return values minus their mean over the samples with each reward, and 0 elsewhere."""
+        return (each - np.sum(each * applies, axis=1, keepdims=True) / least_one[:, None]) * applies
+
     with np.errstate(all="ignore"):
-        a, asked = (
-            _centred(each, applies, count)
-            for each in (advantages[..., None], scores @ unit[..., None])
-        )
-        means = np.sum(np.where(applies, values, 0.0), axis=1) / np.maximum(count, 1)
+        a, asked = centred(advantages[..., None]), centred(scores @ unit[..., None])
+        means = np.sum(np.where(applies, values, 0.0), axis=1) / least_one
+        squares = np.where(live, np.sum(scores * scores, axis=1), 0.0)
+        zero = np.all(advantages == 0, axis=1)[:, None]
         sums = Sums(
             influence=np.sum(a * scores, axis=1),
             weight=np.broadcast_to(unit, live.shape),
@@ -289,18 +232,40 @@ def group_sums(
             std=np.where(live, std, 0.0),
             degrees=np.where(live, count - 1.0, 0.0),
             squares=np.where(live, np.sum(a * a, axis=1), 0.0),
-            z_squares=np.where(live, np.sum(scores * scores, axis=1), 0.0),
+            z_squares=squares,
             asked=np.where(live, np.sum(asked * scores, axis=1), 0.0),
             applies=np.any(applies, axis=1).astype(np.float64),
-            zero_advantage=np.broadcast_to(
-                np.all(advantages == 0, axis=1)[:, None].astype(np.float64), live.shape
-            ),
+            zero_advantage=np.broadcast_to(zero.astype(np.float64), live.shape),
             mean=means,
             mean_square=means**2,
             present=np.abs(unit) * count / np.maximum(samples, 1)[:, None],
-            live_weight=np.where(live, np.abs(unit) * np.sum(scores * scores, axis=1), 0.0),
+            live_weight=np.abs(unit) * squares,
         )
     return np.stack(sums)
+
+
+def replayed_influence(
+    advantages: Scores, z: Values, weights: PromptWeights, names: Sequence[str]
+) -> Influence:
+    """Return the sums of one step that the influence shares and their margins need, and no others.
+
+    The arguments are those of `influence_of`, but `z` is 0 where a reward does not apply.
+    """
+    by_group = np.einsum("ps,psk->pk", advantages, z)
+    unit = np.broadcast_to(_unit(weights), by_group.shape)
+    nothing = Sums(*np.zeros((len(Sums._fields), len(names))))
+    sums = nothing._replace(influence=np.sum(by_group, axis=0), weight=np.sum(unit, axis=0))
+    return _of_step(tuple(names), sums, by_group)
+
+
+def _of_step(names: tuple[str, ...], sums: Sums, by_group: PerGroup) -> Influence:
+    """Return the sums of a step with their covariance, from the influence of each group."""
+    prompts = len(by_group)
+    with np.errstate(all="ignore"):
+        apart = by_group - np.mean(by_group, axis=0)
+        products = apart.T @ apart * (prompts / max(prompts - 1, 1))
+    alone = by_group[0] if prompts == 1 else None
+    return Influence(names, prompts, sums, products, prompts if prompts > 1 else 0, alone)
 
 
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
@@ -308,10 +273,10 @@ def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
     names = tuple(dict.fromkeys(name for step in steps for name in step.names))
     fitted = [with_rewards(step, names) for step in steps]
     with np.errstate(all="ignore"):
-        table = np.sum([step.table for step in fitted], axis=0)
+        sums = Sums(*np.sum([step.sums for step in fitted], axis=0))
         products = np.sum([step.products for step in fitted], axis=0)
     groups, sampled = sum(s.groups for s in fitted), sum(s.sampled for s in fitted)
-    return Influence(names, groups, table, products, sampled)
+    return Influence(names, groups, sums, products, sampled)
 
 
 def with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
@@ -319,28 +284,16 @@ def with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
     if step.names == names:
         return step
     places = [names.index(name) for name in step.names]
-    table = np.zeros((len(step.table), len(names)))
-    table[:, places] = step.table
+    table = np.zeros((len(Sums._fields), len(names)))
+    table[:, places] = step.sums
     products = np.zeros((len(names), len(names)))
     products[np.ix_(places, places)] = step.products
-    return Influence(names, step.groups, table, products, step.sampled)
+    return Influence(names, step.groups, Sums(*table), products, step.sampled)
 
 
-def _unit(
-    weights: Float[np.ndarray, "prompt_or_1 reward"],
-) -> Float[np.ndarray, "prompt_or_1 reward"]:
+def _unit(weights: PromptWeights) -> PromptWeights:
     """Return w / Σ|w|, or 0 if all weights are 0, computed without overflow."""
     largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
     scaled = weights / np.where(largest > 0, largest, 1.0)
     total = np.sum(np.abs(scaled), axis=-1, keepdims=True)
     return scaled / np.where(total > 0, total, 1.0)
-
-
-def _centred(
-    values: Float[np.ndarray, "prompt sample 1"],
-    applies: Bool[np.ndarray, "prompt sample reward"],
-    count: Int[np.ndarray, "prompt reward"],
-) -> Values:
-    """Return values minus their mean over the samples with each reward, and 0 elsewhere."""
-    means = np.sum(values * applies, axis=1, keepdims=True) / np.maximum(count, 1)[:, None]
-    return (values - means) * applies

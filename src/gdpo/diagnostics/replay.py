@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.diagnostics._batch import Batch, Scored
+from gdpo.diagnostics._measures import Batch, Scored
 from gdpo.diagnostics.diagnosis import Remedy
 from gdpo.diagnostics.influence import Influence, pooled, replayed_influence
 
@@ -45,15 +45,9 @@ class ScoredSteps:
 def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy, ...]:
     """Return the influence share that a reward has on these steps with other settings.
 
-    Args:
-        steps: The rewards and weights of the steps. In a step without the reward, the other rewards
-            have their influence.
-        name: The reward.
-        wanted: Influence share at which no larger weight is tried.
-
-    Returns:
-        The settings, those with the largest share first. Settings that do not give the reward a
-        larger share than the estimator of the steps are included too.
+    Larger weights are tried until the share is `wanted`. In a step without the reward, the other
+    rewards have their influence. The settings are sorted by share, and those that do not give a
+    larger share than the estimator of the steps are included too.
     """
     if not any(name in step.names for step in steps):
         return ()
@@ -77,12 +71,6 @@ def best_remedy(
 
     A setting helps if it gives the limit, or at least twice the present share and more than the
     upper end of its interval. The interval of what it gives must also lie above the present share.
-
-    Args:
-        found: The replayed settings.
-        share: Influence share of the reward without any of them.
-        margin: Half-width of its interval.
-        limit: Influence share that is enough.
     """
     helps = max(_HELPS * share, share + margin)
 

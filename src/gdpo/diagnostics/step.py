@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import Parameter
 from math import isnan, nan
 from typing import Any, TypeAlias
 
@@ -16,22 +17,16 @@ from array_api_compat import (
 )
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import AdvantageRule, Estimator, Rewards, Weights, grpo
+from gdpo.advantages import ESTIMATORS, AdvantageRule, Estimator, Rewards, Weights, grpo
 from gdpo.advantages.arrays import check_finite, per_reward
-from gdpo.advantages.registry import check_advantages, weights_by_name
-from gdpo.advantages.stages import (
-    BATCH,
-    SAMPLES,
-    centre,
-    mean,
-    spread,
-)
+from gdpo.advantages.registry import check_advantages, keyword_parameters, weights_by_name
+from gdpo.advantages.stages import BATCH
 from gdpo.diagnostics import _measures as measures
-from gdpo.diagnostics._batch import Batch, Scored, Vector
 from gdpo.diagnostics._findings import findings_of
+from gdpo.diagnostics._measures import Batch, Scored
 from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics.diagnosis import Diagnosis, RewardDiagnosis
-from gdpo.diagnostics.influence import Influence
+from gdpo.diagnostics.influence import Influence, Scores, Vector, influence_of
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None
@@ -101,21 +96,30 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     if r.ndim == 3:  # otherwise, the estimator reports the wrong number of axes
         check_names(names, r)
         check_finite(r, names)
-    batch = Batch.of(r, weights_of(names, weights))
+    w = weights_of(names, weights)
+    batch = Batch.of(r, w)
     x = batch.values
-    sum_first = np.asarray(grpo(r, batch.given_weights), dtype=np.float64)
-    bounds = _bounds(low, "low", names, x), _bounds(high, "high", names, x)
-    _check_range(*bounds, names)
-    own = advantages is None and estimator == "grpo"
-    a = sum_first if own else _advantages(batch, advantages, r, estimator, names, bounds)
+    sum_first = np.asarray(grpo(r, w), dtype=np.float64)
+    bounds = _bounds(low, high, names, x)
+    called = _name(estimator)
+    if advantages is None and estimator == "grpo":
+        a = sum_first
+    elif advantages is not None:
+        a = as_numpy(advantages)
+        if a.shape != r.shape[:2] or not np.all(np.isfinite(a)):
+            raise DataError(
+                f"advantages must be a finite array [prompt, sample] of shape {r.shape[:2]}, like "
+                f"the rewards; got an array of shape {a.shape}. Pass one finite number per rollout"
+            )
+        a = np.asarray(a, dtype=np.float64)
+    else:
+        a = _computed(estimator, r, w, names, bounds)
     applies = np.any(~np.isnan(x), axis=-1)
-    live = np.any(a != 0, axis=SAMPLES)
-    gain = float(spread(centre(batch.total, over=BATCH), over=BATCH)[0, 0])
     correlation, degrees = measures.pooled_correlation(batch.z, batch.std)
     conflict, chance_conflict = measures.conflict(batch.z, batch.weights)
-    influence = batch.influence(a, names)
+    influence = influence_of(a, batch.z, batch.std, batch.prompt_weights, names, x)
     diagnosis = Diagnosis(
-        estimator=_name(estimator),
+        estimator=called,
         prompts=x.shape[0],
         samples=x.shape[1],
         rollouts=int(np.sum(applies)),
@@ -124,94 +128,66 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         degrees=tuple(map(tuple, degrees.tolist())),
         conflict=conflict,
         chance_conflict=chance_conflict,
-        zero_advantage_groups=measures.zero_advantage_groups(a),
-        batch_gain=1 / gain if gain > 0 else None,
-        signal_rms=measures.signal_rms(a, applies),
-        largest=float(np.max(np.abs(a), where=applies, initial=0.0)),
-        distinct=measures.distinct(a, applies, live),
-        distinct_grpo=measures.distinct(sum_first, applies, live),
-        same_as_grpo=measures.similarity(a, sum_first, applies),
+        batch_gain=1 / batch.gain if batch.gain > 0 else None,
+        **measures.of_advantages(a, sum_first, applies),
         influence=influence,
-        scored=Scored(tuple(names), r, weights_of(names, weights), _name(estimator)),
+        scored=Scored(tuple(names), r, w, called),
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
     return replace(diagnosis, findings=findings_of(diagnosis, thresholds or Thresholds()))
 
 
 def _reward_diagnoses(
-    batch: Batch,
-    influence: Influence,
-    names: Sequence[str],
-    bounds: tuple[Vector, Vector],
+    batch: Batch, influence: Influence, names: Sequence[str], bounds: tuple[Vector, Vector]
 ) -> tuple[RewardDiagnosis, ...]:
-    means = mean(batch.values, over=BATCH)[0, 0]
-    low, high = bounds
-    missing = np.isnan(batch.values)
-    rollouts = max(int(np.sum(~np.all(missing, axis=-1))), 1)
-
-    def known(values: Vector) -> list[float | None]:
-        return _numbers(np.where(np.all(missing, axis=BATCH), nan, values))
-
-    columns: dict[str, Sequence[Any]] = {
-        "name": names,
-        "weight": batch.mean_weights.tolist(),
-        "low": _numbers(low),
-        "high": _numbers(high),
-        "mean": _numbers(means),
-        "missing": np.mean(missing, axis=BATCH).tolist(),
-        "groups": np.sum(~np.isnan(batch.std), axis=0).tolist(),
-        "zero_variance_groups": _numbers(measures.zero_variance_share(batch.std)),
-        "group_std": _numbers(measures.mean_std(batch.std)),
-        "varying_std": _numbers(_varying_std(batch.std)),
-        "saturation": _numbers((means - low) / (high - low)),
-        "weight_share": _numbers(influence.weight_shares),
-        "influence": known(influence.sums.influence / rollouts),
-        "influence_share": known(influence.shares),
-        "influence_margin": known(influence.margins),
-        "below_resolution": _numbers(measures.below_resolution(batch.std, batch.values)),
+    (low, high), numbers = bounds, measures.of_rewards(batch)
+    never = np.all(np.isnan(batch.values), axis=BATCH)
+    rollouts = max(int(np.sum(~np.all(np.isnan(batch.values), axis=-1))), 1)
+    columns = {
+        **numbers,
+        "low": low,
+        "high": high,
+        "saturation": (numbers["mean"] - low) / (high - low),
+        "weight_share": influence.weight_shares,
+        "influence": np.where(never, nan, influence.sums.influence / rollouts),
+        "influence_share": np.where(never, nan, influence.shares),
+        "influence_margin": np.where(never, nan, influence.margins),
     }
-    rows = zip(*columns.values(), strict=True)
-    return tuple(RewardDiagnosis(**dict(zip(columns, row, strict=True))) for row in rows)
+    groups = np.sum(~np.isnan(batch.std), axis=0)
+    rewards: list[RewardDiagnosis] = []
+    for k, name in enumerate(names):
+        row = {what: float(column[k]) for what, column in columns.items()}
+        known: dict[str, Any] = {what: None if isnan(x) else x for what, x in row.items()}
+        rewards.append(RewardDiagnosis(name=name, groups=int(groups[k]), **known))
+    return tuple(rewards)
 
 
-def _varying_std(std: measures.PerGroup) -> Vector:
-    """Return each reward's median std over its varying groups, or NaN if there are none."""
-    live = np.sort(np.where(std > 0, std, np.nan), axis=0)
-    count = np.sum(std > 0, axis=0)
-    middle = np.stack([(count - 1) // 2, count // 2])
-    return np.mean(np.take_along_axis(live, middle, axis=0), axis=0)
-
-
-def _numbers(values: Vector) -> list[float | None]:
-    return [None if isnan(value) else value for value in values.tolist()]
-
-
-def _advantages(
-    batch: Batch,
-    given: Any,
-    rewards: Any,
+def _computed(
     estimator: str | Estimator | None,
+    rewards: Any,
+    weights: Weights,
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
-) -> measures.Scores:
-    """Validate and return the given advantages, or compute advantages with the estimator."""
-    if given is not None:
-        a = as_numpy(given)
-        if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
-            raise DataError(
-                f"advantages must be a finite array [prompt, sample] of shape {rewards.shape[:2]}, "
-                f"like the rewards; got an array of shape {a.shape}. Pass one finite number per "
-                "rollout"
-            )
-        return np.asarray(a, dtype=np.float64)
+) -> Scores:
+    """Return the advantages that an estimator computes."""
     if estimator is None:
         raise ConfigError("diagnose needs estimator= or advantages=: pass one of them")
+    if isinstance(estimator, str) and estimator in _WITHOUT_OPTIONS:
+        return np.asarray(ESTIMATORS[estimator](rewards, weights), dtype=np.float64)
     if isinstance(estimator, str):
         low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
         estimator = AdvantageRule(estimator, names, low=low, high=high)
-    a = estimator(rewards, batch.given_weights)
+    a = estimator(rewards, weights)
     check_advantages(a, rewards, _name(estimator) or "estimator")
     return np.asarray(a, dtype=np.float64)
+
+
+_WITHOUT_OPTIONS = {
+    name
+    for name, function in ESTIMATORS.items()
+    if all(p.default is not Parameter.empty for p in keyword_parameters(function).values())
+}
+"""Estimators that need no ranges and no options."""
 
 
 def _name(estimator: str | Estimator | None) -> str | None:
@@ -224,38 +200,37 @@ def _name(estimator: str | Estimator | None) -> str | None:
 def weights_of(names: Sequence[str], weights: Any) -> Weights:
     """Return one weight per reward as floats, or the array of weights for each prompt."""
     if isinstance(weights, Mapping):
-        weights = {name: float(weight) for name, weight in weights.items()}
-    elif weights is not None:
-        weights = (
-            as_numpy(weights) if is_array_api_obj(weights) else np.asarray(weights, np.float64)
-        )
-        if weights.ndim == 2:
-            return weights
-        weights = weights.tolist()
+        return weights_by_name(names, {name: float(weight) for name, weight in weights.items()})
+    if weights is not None:
+        array = as_numpy(weights) if is_array_api_obj(weights) else np.asarray(weights, np.float64)
+        if array.ndim == 2:
+            return array
+        weights = array.tolist()
     return weights_by_name(names, weights)
 
 
-def _bounds(values: Bounds, what: str, names: Sequence[str], rewards: Any) -> Vector:
-    if isinstance(values, Mapping):
-        for name in values:
-            if name not in names:
-                raise ConfigError(
-                    f"{what} has an entry for {name!r}, which is not a reward: "
-                    f"{did_you_mean(name, names)}"
-                )
-        values = [values.get(name) for name in names]
-    if values is not None:
-        values = [nan if value is None else value for value in values]
-    return np.asarray(per_reward(values, rewards, name=what), dtype=np.float64)
-
-
-def _check_range(low: Vector, high: Vector, names: Sequence[str]) -> None:
-    for bottom, top, name in zip(low.tolist(), high.tolist(), names, strict=True):
+def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tuple[Vector, Vector]:
+    """Return the lowest and the highest value of each reward, NaN where it is not declared."""
+    found: list[Vector] = []
+    for what, values in (("low", low), ("high", high)):
+        if isinstance(values, Mapping):
+            for name in values:
+                if name not in names:
+                    raise ConfigError(
+                        f"{what} has an entry for {name!r}, which is not a reward: "
+                        f"{did_you_mean(name, names)}"
+                    )
+            values = [values.get(name) for name in names]
+        if values is not None:
+            values = [nan if value is None else value for value in values]
+        found.append(np.asarray(per_reward(values, rewards, name=what), dtype=np.float64))
+    for bottom, top, name in zip(found[0].tolist(), found[1].tolist(), names, strict=True):
         if bottom >= top:
             raise ConfigError(
                 f"reward {name!r}: the range must have low < high, got [{bottom:g}, {top:g}]. "
                 "Correct one of the bounds"
             )
+    return found[0], found[1]
 
 
 def check_names(names: Sequence[str], rewards: Any) -> None:

@@ -10,9 +10,17 @@ import numpy as np
 
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
+from gdpo.advantages.arrays import check_finite
 from gdpo.diagnostics._thresholds import Thresholds
-from gdpo.diagnostics._turn_findings import turn_findings
-from gdpo.diagnostics._turns import ByTurn, ToGo, TurnSums, pooled_turns, to_go, turn_sums
+from gdpo.diagnostics._turns import (
+    ByTurn,
+    ToGo,
+    TurnSums,
+    pooled_turns,
+    to_go,
+    turn_findings,
+    turn_sums,
+)
 from gdpo.diagnostics.diagnosis import (
     LINES,
     Diagnosis,
@@ -71,7 +79,7 @@ class TurnsDiagnosis:
 
     def summary(self) -> str:
         """Return text for a terminal: a table with a row for each turn, and the findings."""
-        pairs = [(f"{name}: zero-variance", "influence share") for name in self.sums.names]
+        pairs = [(f"{name}: zero-variance", "influence share") for name in self.sums.rewards]
         rows = [("turn", "alive", "groups", *(cell for pair in pairs for cell in pair))]
         rows += [self._cells(each) for each in self.turns]
         lines = aligned(rows)
@@ -83,7 +91,7 @@ class TurnsDiagnosis:
     def _cells(self, each: TurnDiagnosis) -> tuple[str, ...]:
         head = (str(each.turn), percent(each.alive))
         if each.diagnosis is None:
-            return (*head, "0", *("–" for _ in self.sums.names for _ in range(2)))
+            return (*head, "0", *("–" for _ in self.sums.rewards for _ in range(2)))
         cells: list[str] = []
         for reward in each.diagnosis.rewards:
             constant, share = reward.zero_variance_groups, reward.influence_share
@@ -157,7 +165,7 @@ def diagnose_turns(
     r = r if r.dtype.kind == "f" else r.astype(np.float64)
     taken = np.arange(r.shape[2]) < counts[..., None]
     r = np.where(taken[..., None], r, r.dtype.type(0))
-    _check_finite(r, names)
+    check_finite(r, names)
     w = weights_of(names, weights)
     by_prompt = np.asarray(w, np.float64).reshape(-1, len(names))
     earned = to_go(r, taken, np.isnan(by_prompt))
@@ -258,17 +266,6 @@ def _counts(turns: TurnCounts, rewards: Any) -> Int[np.ndarray, "prompt sample"]
     if not np.any(counts):
         raise DataError("turns are all 0, so there is nothing to diagnose: pass at least one turn")
     return counts.astype(np.int64)
-
-
-def _check_finite(rewards: Any, names: Sequence[str]) -> None:
-    infinite = np.argwhere(np.isinf(rewards))
-    if len(infinite):
-        prompt, sample, turn, reward = infinite[0].tolist()
-        raise DataError(
-            f"reward {names[reward]!r} is {rewards[prompt, sample, turn, reward]} at prompt "
-            f"{prompt}, sample {sample}, turn {turn}. Return a finite number, or NaN where the "
-            "reward does not apply to the rollout"
-        )
 
 
 class TurnWindow:

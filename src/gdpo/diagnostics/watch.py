@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._batch import Scored
 from gdpo.diagnostics._effect import (
     CONSTANT,
     EFFECT,
@@ -32,6 +31,7 @@ from gdpo.diagnostics._effect import (
 )
 from gdpo.diagnostics._findings import in_order
 from gdpo.diagnostics._looks import LEAST_GROUPS, Looks, Size
+from gdpo.diagnostics._measures import Scored
 from gdpo.diagnostics._parting import Block, Course
 from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics.diagnosis import (
@@ -44,7 +44,7 @@ from gdpo.diagnostics.diagnosis import (
     RewardDiagnosis,
     Severity,
 )
-from gdpo.diagnostics.influence import Influence, Window, pooled
+from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 from gdpo.diagnostics.replay import remedies
 
 LASTING = 5
@@ -67,9 +67,7 @@ class Step:
     findings: tuple[Finding, ...]
     """Findings of the step. Those in `OVER_STEPS` are skipped."""
     ranges: Mapping[str, Range]
-    """Declared ranges, keyed by reward."""
     observed: Mapping[str, tuple[float, float]]
-    """Lowest and highest value of each reward in the step."""
     scored: Scored | None
     """Rewards and weights of the step, or None if they are not kept."""
 
@@ -145,7 +143,6 @@ class _Measuring:
     since: int | None = None
     """Number of the step after that block, if the steps have numbers."""
     influence: Influence | None = None
-    """Sums of the groups since then."""
     scored: list[Scored] = field(default_factory=list[Scored])
 
     def add(self, step: Influence, scored: Scored | None) -> bool:
@@ -177,15 +174,10 @@ class FindingHistory:
     def add(
         self, step: Step, *, number: int | None = None
     ) -> tuple[Influence, tuple[Finding, ...]]:
-        """Add the next step.
+        """Add the next step, and return the sums over the last groups and the current findings.
 
-        Args:
-            step: What the history needs of the step.
-            number: Number of the step in messages. Default: the number of steps so far.
-
-        Returns:
-            The sums over the window of the last groups, and the current findings. Those about
-            single batches are from this step.
+        The findings about single batches are from this step. `number` names the step in messages.
+        Default: the number of steps so far.
         """
         self.steps += 1
         influence = step.influence.after(self._last)
@@ -207,12 +199,9 @@ class FindingHistory:
 
     def held(self) -> list[HeldFinding]:
         """Return all findings of the run so far, ordered by severity, then by number of steps."""
-        found = [
-            HeldFinding(held.finding, tuple(held.spans), self.steps) for held in self._held.values()
-        ]
-        return sorted(
-            found, key=lambda held: (held.finding.rank[0], -held.steps, held.finding.rank[1])
-        )
+        held = self._held.values()
+        found = [HeldFinding(each.finding, tuple(each.spans), self.steps) for each in held]
+        return sorted(found, key=_order)
 
     def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
         """Return `held` for a finished run, with one more look at all its groups.
@@ -221,9 +210,6 @@ class FindingHistory:
         its numbers are those of the whole run. What a part showed stays if it is of another sort
         and has ended: a reward that was out of reach at first and is ignored has both findings. A
         reward that is learned at the end had little effect because it was learned.
-
-        Args:
-            replay: Function that replays the remedies on the groups of the run.
         """
         if self._all is None:
             return []
@@ -233,26 +219,23 @@ class FindingHistory:
             for finding in findings_at_once(self._all, self._ranges, self._thresholds, replay)
             if not (finding.kind in EFFECT and finding.rewards[0] in learned)
         ]
-        lost = {f.rewards for kind, f in self._findings() if kind is Kind.BELOW_RESOLUTION}
+        kept = self.held()
+        lost = {h.finding.rewards for h in kept if h.finding.kind is Kind.BELOW_RESOLUTION}
         whole = {f.rewards: f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)}
         parts = [
             held
-            for held in self.held()
+            for held in kept
             if held.finding.kind not in OF_SUMS
             or held.finding.rewards not in whole
             or _is_apart(held, whole[held.finding.rewards], self.steps)
         ]
-        known = {(held.finding.kind, held.finding.rewards) for held in self.held()}
         found = [
-            HeldFinding(f, ((1, self.steps),), self.steps, at_once=_key(f) not in known)
+            HeldFinding(f, ((1, self.steps),), self.steps, at_once=_key(f) not in self._held)
             for f in whole.values()
         ]
         constant = {h.finding.rewards for h in (*found, *parts) if h.finding.kind in CONSTANT}
         late = [each for each in self._learned_late() if each.finding.rewards not in constant]
-        return sorted(
-            [*found, *parts, *late],
-            key=lambda held: (held.finding.rank[0], -held.steps, held.finding.rank[1]),
-        )
+        return sorted([*found, *parts, *late], key=_order)
 
     def learned(self) -> tuple[str, ...]:
         """Return the rewards at their good end, over all groups or over the last 64 groups."""
@@ -437,10 +420,8 @@ class FindingHistory:
     def _of(self, reward: str | None) -> list[Finding]:
         """Return the findings about sums that are held for a reward, or for the whole batch."""
         rewards = () if reward is None else (reward,)
-        return [f for kind, f in self._findings() if kind in OF_SUMS and f.rewards == rewards]
-
-    def _findings(self) -> list[tuple[Kind, Finding]]:
-        return [(key[0], held.finding) for key, held in self._held.items()]
+        keys = [key for key in self._held if key[0] in OF_SUMS and key[1] == rewards]
+        return [self._held[key].finding for key in keys]
 
     def _hold(self, finding: Finding, first: int) -> None:
         held = self._held.setdefault(_key(finding), _Held(finding))
@@ -520,6 +501,12 @@ def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
     return ended and not same_sort and part.finding.severity is Severity.WARNING
 
 
+def _order(held: HeldFinding) -> tuple[int, int, int]:
+    """Return a sort key: severity, then number of steps, then kind."""
+    severity, kind = held.finding.rank
+    return severity, -held.steps, kind
+
+
 def _key(finding: Finding) -> Key:
     """Return the key that identifies a finding across steps."""
     return finding.kind, finding.rewards
@@ -531,7 +518,7 @@ def _plain(step: Influence | None) -> dict[str, Any] | None:
     return {
         "names": list(step.names),
         "groups": step.groups,
-        "table": step.table.tolist(),
+        "table": np.stack(step.sums).tolist(),
         "products": step.products.tolist(),
         "sampled": step.sampled,
         "alone": None if step.alone is None else step.alone.tolist(),
@@ -547,7 +534,7 @@ def _influence(plain: Mapping[str, Any]) -> Influence:
     return Influence(
         names=tuple(plain["names"]),
         groups=plain["groups"],
-        table=np.array(plain["table"], np.float64),
+        sums=Sums(*np.array(plain["table"], np.float64)),
         products=np.array(plain["products"], np.float64),
         sampled=plain["sampled"],
         alone=None if alone is None else np.array(alone, np.float64),
@@ -585,18 +572,11 @@ def _finding(plain: Mapping[str, Any]) -> Finding:
 
 def _over(rewards: tuple[RewardDiagnosis, ...], window: Influence) -> tuple[RewardDiagnosis, ...]:
     """Return the rewards of a step, with shares over the window of the last groups."""
-    columns = (window.weight_shares, window.shares, window.margins)
+    found: list[RewardDiagnosis] = []
+    columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
     by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))
-
-    def known(value: float) -> float | None:
-        return None if isnan(value) else float(value)
-
-    return tuple(
-        replace(
-            reward,
-            weight_share=known(by_name[reward.name][0]),
-            influence_share=known(by_name[reward.name][1]),
-            influence_margin=known(by_name[reward.name][2]),
-        )
-        for reward in rewards
-    )
+    for reward in rewards:
+        weight, share, margin = (None if isnan(x) else x for x in by_name[reward.name])
+        shares = {"weight_share": weight, "influence_share": share, "influence_margin": margin}
+        found.append(replace(reward, **shares))
+    return tuple(found)

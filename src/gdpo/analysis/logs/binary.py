@@ -27,9 +27,6 @@ def event_rows(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield the step and the scalars of each event in a TensorBoard event file.
 
     A file whose end is missing is read as far as possible, because its run may still be writing.
-
-    Raises:
-        DataError: If the file is not an event file.
     """
     with path.open("rb") as file:
         for message in _framed(file):
@@ -48,9 +45,6 @@ def wandb_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the values of each call of `wandb.log`, with `_step`, in a `.wandb` file.
 
     A file whose end is missing is read as far as possible, because its run may still be writing.
-
-    Raises:
-        DataError: If the file is not a `.wandb` file.
     """
     with path.open("rb") as file:
         for message in _parts_joined(file):
@@ -130,11 +124,7 @@ def _parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and the value of each field of a protobuf message.
-
-    Raises:
-        DataError: If the message is damaged.
-    """
+    """Yield the number and the value of each field of a protobuf message."""
     place = 0
     while place < len(message):
         key, place = _varint(message, place)

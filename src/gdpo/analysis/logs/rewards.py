@@ -38,18 +38,12 @@ class LoggedRun:
     batch: Mapping[str, Series]
     """`zero_advantage_groups` and `warnings`, if they were logged."""
     copies: tuple[Log, ...] = field(default=())
-    """Other logs with the same numbers."""
 
 
 def logged_runs(logs: Sequence[Log], names: Sequence[str] | None = None) -> list[LoggedRun]:
     """Return the runs that logged rewards, without copies, those with the most steps first.
 
-    Args:
-        logs: Logs, in any order.
-        names: Rewards to return. Default: all.
-
-    Raises:
-        ConfigError: If no run has a reward with one of the names.
+    With `names`, only these rewards are returned. A name that no run has raises a ConfigError.
     """
     runs: list[LoggedRun] = []
     found = [run for run in map(_run, logs) if run.rewards]

@@ -59,11 +59,8 @@ class Log:
     """Stores the metrics of one run, as one source recorded them."""
 
     path: Path
-    """The file, or the folder of the event files."""
     source: str
-    """One of `SOURCES`."""
     run: str = ""
-    """Name of the run, for a file with several runs."""
     rows: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
     """Values by key, for each step."""
     problem: str = ""
@@ -115,12 +112,7 @@ class Doubtful:
 def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
     """Return the logs in a file of rows, none if the rows are rollouts, or why that is unclear.
 
-    Args:
-        path: The file.
-        forced: Whether the user said that the file contains metrics.
-
-    Raises:
-        DataError: If the file is console output in UTF-16. OSError: If it cannot be opened.
+    `forced`: the user said that the file contains metrics.
     """
     kind = kind_of(path)
     logs = _Logs(path, kind)

@@ -38,14 +38,11 @@ _BROKEN = (OSError, ValueError, RecursionError, sqlite3.Error, pa.ArrowException
 
 
 def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
-    """Return the logs in the files and folders.
+    """Return the logs in the files and folders. Links to folders are not followed.
 
-    Links to folders are not followed. Of the `trainer_state.json` files of one training, only the
-    one with the most steps is returned, because it contains the others.
-
-    Args:
-        paths: Files and folders.
-        forced: Whether files that may be metrics or rollouts are read as metrics.
+    Of the `trainer_state.json` files of one training, only the one with the most steps is returned,
+    because it contains the others. With `forced`, files that may be metrics or rollouts are read as
+    metrics.
 
     Raises:
         DataError: If there is no log, and a file that should contain one is broken, or may contain
@@ -64,10 +61,7 @@ def _found(
 ) -> tuple[list[Log], list[str]]:
     """Return the logs, and a sentence about each file that is broken or doubtful.
 
-    Args:
-        paths: Files and folders.
-        endings: Endings of console output in folders.
-        forced: As in `read_logs`.
+    `endings` are those of console output in folders.
     """
     found: list[Log] = []
     problems: list[str] = []

@@ -5,14 +5,23 @@ Findings have the names and limits of `gdpo.diagnostics`. Without rollouts, they
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite, nan, sqrt
+from math import inf, isfinite, isnan, nan, sqrt
 
 import numpy as np
 
 from gdpo._student import student_quantile
 from gdpo.analysis.logs.rewards import LoggedRun, Series
 from gdpo.diagnostics import Thresholds
-from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Severity, interval, percent, times
+from gdpo.diagnostics.diagnosis import (
+    Cause,
+    Finding,
+    Kind,
+    Range,
+    Severity,
+    interval,
+    percent,
+    times,
+)
 
 _TENTH, _LASTING = 10, 5
 """The start and the end of a run are a tenth of its steps each. A reward counts as constant if it
@@ -23,7 +32,7 @@ the reward is 0 or 1 and was once earned by half of the rollouts, it is then ear
 99.7 % or fewer than 0.3 %."""
 _ROUNDING = 1e-6
 """Relative rounding error of a mean in float32, with which trainers compute deviations."""
-_TOP = Thresholds().top
+_LIMITS = Thresholds()
 _LEAST = 15
 """Smallest number of steps for a trend."""
 
@@ -44,7 +53,6 @@ class RewardTrend:
     """Half-width of the 95 % confidence interval of `change`. Infinite or NaN with too few
     steps."""
     std: float
-    """Standard deviation, averaged over the logged steps."""
     last_std: float
     """Standard deviation, averaged over the last tenth of the logged steps."""
     std_share: float
@@ -76,12 +84,9 @@ def trends_of(
 ) -> RunTrends:
     """Return what the log of a run tells about its rewards.
 
-    Args:
-        run: The logged numbers.
-        weights: Weights by reward. A reward without one has weight 1.
-        low: Lowest possible values by reward, where known.
-        high: Highest possible values by reward, where known.
+    A reward without a weight has weight 1, and `low` and `high` are its range, where known.
     """
+    ranges = {name: Range(low.get(name, nan), high.get(name, nan)) for name in run.rewards}
     within = all("group_std" in of for of in run.rewards.values())
     stds = {n: of.get("group_std" if within else "std") for n, of in run.rewards.items()}
     sizes = {n: abs(weights.get(n, 1.0)) * _mean(std) for n, std in stds.items()}
@@ -102,23 +107,11 @@ def trends_of(
         )
         for name, of in run.rewards.items()
     )
-    found = [
-        finding
-        for reward in rewards
-        for finding in _of_reward(
-            reward, stds[reward.name], low.get(reward.name), high.get(reward.name)
-        )
-    ]
+    found = [f for reward in rewards for f in _constant(reward, stds[reward.name], ranges)]
     found += [f for n, of in run.rewards.items() if stds[n] is None for f in _still(n, of["mean"])]
-    constant = {name for finding in found for name in finding.rewards}
-    found += _effects(
-        [
-            reward
-            for reward in rewards
-            if reward.name not in constant
-            and not (_place(reward, low.get(reward.name), high.get(reward.name)) >= _TOP)
-        ]
-    )
+    at_rest = {name for finding in found for name in finding.rewards}
+    at_rest |= {r.name for r in rewards if (_place(r, ranges) or 0) >= _LIMITS.top}
+    found += _effects([reward for reward in rewards if reward.name not in at_rest])
     found += _no_signal(run)
     return RunTrends(run, rewards, within, tuple(sorted(found, key=lambda f: f.rank)))
 
@@ -127,24 +120,12 @@ def trend(values: Series) -> tuple[float, float]:
     r"""Return the change from the first to the last third, and the half-width of its 95 % interval.
 
     The noise is measured around a straight line through each third, because a reward often rises
-    early and then stays. Neighbouring steps are alike, so n steps tell less than n independent
-    values. With the lag-1 autocorrelation ρ of the residuals they count as
-
-    $$ n_e = n \, \frac{1 - \rho}{1 + \rho} $$
-
-    values. Residuals around a line in m values make ρ too small by about $(2 + 4 \rho) / m$, which
-    is corrected.
-
-    Args:
-        values: One value per logged step, in order. NaN: missing.
-
-    Returns:
-        The change and the half-width. The half-width is infinite if too few independent values
-        remain, and both are NaN with fewer than 15 values.
-
-    References:
-        Santer et al. 2000, "Statistical significance of trends and trend differences in
-        layer-average atmospheric temperature time series", for $n_e$.
+    early and then stays. Neighbouring steps are alike, so n steps count as
+    $n_e = n (1 - \rho) / (1 + \rho)$ independent values (Santer et al. 2000, "Statistical
+    significance of trends"), with the lag-1 autocorrelation ρ of the residuals. Residuals around a
+    line in m values make ρ too small by about $(2 + 4 \rho) / m$, which is corrected. The
+    half-width is infinite if too few independent values remain, and both are NaN with fewer than 15
+    values.
     """
     known = values[~np.isnan(values)]
     count, third = len(known), len(known) // 3
@@ -189,8 +170,8 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else nan
 
 
-def _of_reward(
-    reward: RewardTrend, std: Series | None, low: float | None, high: float | None
+def _constant(
+    reward: RewardTrend, std: Series | None, ranges: Mapping[str, Range]
 ) -> Iterator[Finding]:
     """Yield a finding if the reward is constant at the end of the run."""
     known = np.zeros(0) if std is None else std[~np.isnan(std)]
@@ -198,21 +179,44 @@ def _of_reward(
     if reward.weight == 0 or len(known) < _LASTING:
         return
     end, largest = float(np.max(known[-count:])), float(np.max(known))
-    exact = end <= _ROUNDING * max(abs(reward.last), 1e-30)
-    if low is not None and high is not None:
-        near = end <= Thresholds().tiny_std * (high - low)
-    else:
-        near = end <= _NEAR_ZERO * largest
-    if not (exact or near):
+    low, high, _ = ranges[reward.name]
+    rounding = _ROUNDING * max(abs(reward.last), 1e-30)
+    near = _NEAR_ZERO * largest if isnan(high - low) else _LIMITS.tiny_std * (high - low)
+    if end > max(rounding, near):
         return
-    whole = largest <= _ROUNDING * max(abs(reward.last), 1e-30)
-    is_zero = "0" if exact else f"at most {end:.2g}"
+    whole = largest <= rounding
+    is_zero = "0" if end <= rounding else f"at most {end:.2g}"
     when = "in all logged steps" if whole else f"in the last {min(count, len(known))} logged steps"
-    constant = (
+    what = (
         f"`{reward.name}` is constant: its standard deviation is {is_zero} {when}, at a mean of "
         f"{reward.last:.3g}"
     )
-    yield _constant(reward, constant, low, high, whole=whole)
+    kind, severity = Kind.CONSTANT, Severity.WARNING if whole else Severity.NOTE
+    place, remedy = _place(reward, ranges), _CHANGE
+    end_of, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
+    if place is None:
+        remedy = (
+            f"if {reward.last:.3g} is its maximum, it is learned: keep it. If it is its minimum, "
+            "the policy never earns it: use easier prompts or partial credit. Pass --low and "
+            "--high to tell them apart"
+        )
+    elif place >= _LIMITS.top:
+        kind, severity, remedy = Kind.SATURATED, Severity.NOTE, _KEEP
+        what += f", the {end_of} of its range. It is learned, and gives no further signal"
+    elif place <= _LIMITS.bottom:
+        kind, severity, remedy = Kind.OUT_OF_REACH, Severity.WARNING, _EASIER
+        what += f", the {other} of its range. The policy almost never earns it"
+    evidence = {"mean": reward.last, "std": reward.last_std}
+    yield Finding(kind, severity, (reward.name,), what, remedy, evidence)
+
+
+_CHANGE = "it gives no signal: change it so that completions get different values"
+_KEEP = "no action needed: keep the reward, so that the policy keeps what it learned"
+_EASIER = "use easier prompts, larger groups or partial credit, or warm-start the policy"
+
+
+def _place(reward: RewardTrend, ranges: Mapping[str, Range]) -> float | None:
+    return ranges[reward.name].place(reward.last, reward.weight)
 
 
 def _still(name: str, means: Series) -> Iterator[Finding]:
@@ -230,39 +234,6 @@ def _still(name: str, means: Series) -> Iterator[Finding]:
     )
 
 
-def _constant(
-    reward: RewardTrend, constant: str, low: float | None, high: float | None, *, whole: bool
-) -> Finding:
-    kind, severity = Kind.CONSTANT, Severity.WARNING if whole else Severity.NOTE
-    remedy = (
-        f"if {reward.last:.3g} is its maximum, it is learned: keep it. If it is its minimum, the "
-        "policy never earns it: use easier prompts or partial credit. Pass --low and --high to "
-        "tell them apart"
-    )
-    where = _place(reward, low, high)
-    if isfinite(where):
-        remedy = "it gives no signal: change it so that completions get different values"
-        end, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
-        if where >= _TOP:
-            kind, severity = Kind.SATURATED, Severity.NOTE
-            constant += f", the {end} of its range. It is learned, and gives no further signal"
-            remedy = "no action needed: keep the reward, so that the policy keeps what it learned"
-        elif where <= Thresholds().bottom:
-            kind, severity = Kind.OUT_OF_REACH, Severity.WARNING
-            constant += f", the {other} of its range. The policy almost never earns it"
-            remedy = "use easier prompts, larger groups or partial credit, or warm-start the policy"
-    evidence = {"mean": reward.last, "std": reward.last_std}
-    return Finding(kind, severity, (reward.name,), constant, remedy, evidence)
-
-
-def _place(reward: RewardTrend, low: float | None, high: float | None) -> float:
-    """Return where the mean ended in the range, where 1 is the end that the weight asks for."""
-    if low is None or high is None or not high > low:
-        return nan
-    place = (reward.last - low) / (high - low)
-    return place if reward.weight > 0 else 1 - place
-
-
 def _effects(rewards: list[RewardTrend]) -> Iterator[Finding]:
     """Yield a finding for each reward that may have less effect than its weight.
 
@@ -277,7 +248,8 @@ def _effects(rewards: list[RewardTrend]) -> Iterator[Finding]:
     for reward in rewards:
         logged = isfinite(reward.influence_share)
         share = reward.influence_share if logged else reward.std_share
-        kind = _kind(share, reward.weight_share)
+        limits = _LIMITS.effect(reward.weight_share)
+        kind = next((kind for kind, limit in limits.items() if share < limit), None)
         if kind is None:
             continue
         what = f"{percent(share)} of the sum of weight × std. The weight × std of `{largest.name}` "
@@ -299,15 +271,6 @@ def _effects(rewards: list[RewardTrend]) -> Iterator[Finding]:
         )
 
 
-def _kind(share: float, weight_share: float) -> Kind | None:
-    limits = Thresholds()
-    if share < -limits.reversed:
-        return Kind.REVERSED
-    if share < limits.ignored * weight_share:
-        return Kind.IGNORED
-    return Kind.UNDER_WEIGHTED if share < limits.under_weighted * weight_share else None
-
-
 _MAY = {
     Kind.REVERSED: "be pushed against its weight",
     Kind.IGNORED: "be ignored",
@@ -323,7 +286,7 @@ _DEPENDS = (
 def _no_signal(run: LoggedRun) -> Iterator[Finding]:
     logged = run.batch.get("zero_advantage_groups")
     share = nan if logged is None else _mean(_ends(logged)[1])
-    if share >= Thresholds().zero_advantage:
+    if share >= _LIMITS.zero_advantage:
         yield Finding(
             Kind.NO_SIGNAL,
             Severity.WARNING,
