@@ -104,7 +104,9 @@ def recipe_of(wanted, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default=TINY, help=f"{TINY}, {SMOLLM2} or a folder")
-    parser.add_argument("--data", help="GSM8K's training file, for every model except the tiny one's")
+    parser.add_argument(
+        "--data", help="GSM8K's training file, for every model except the tiny one's"
+    )
     parser.add_argument("--rollouts", type=int, default=64, help="rollouts per step")
     parser.add_argument("--samples", type=int, default=4, help="rollouts per prompt")
     parser.add_argument("--rows", type=int, help="rollouts per micro-batch. Default: all")

@@ -13,8 +13,8 @@ import argparse
 import re
 from pathlib import Path
 
-from benchmarks.tool_policy._policy import PolicySettings, make_policy
 from benchmarks.study._maths import Careless, story_rows
+from benchmarks.tool_policy._policy import PolicySettings, make_policy
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.study._maths import TOKEN_LIMIT, Careless, story_rows
 from benchmarks.tool_policy._policy import PolicySettings, make_policy
 from benchmarks.tool_policy._texts import Carelessness
 from benchmarks.tool_policy._tools import tool_rows
-from benchmarks.study._maths import TOKEN_LIMIT, Careless, story_rows
 
 from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 

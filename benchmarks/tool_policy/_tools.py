@@ -137,7 +137,7 @@ def tool_rows(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 def _row(problem: Problem, index: int) -> dict[str, Any]:
     return {
-        "data_source": "gdpo-demo",
+        "data_source": "tool-policy",
         "prompt": problem.prompt,
         "ability": "tool calling",
         "reward_model": {"style": "rule", "ground_truth": problem.gold},

@@ -10,7 +10,7 @@ def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> 
     """Create a small starter project that can be trained on a laptop.
 
     Writes a recipe, a task, a reward, 40 problems and a tiny model for each of 5 seeds, which takes
-    about 15 s. `gdpo train recipe.yaml` trains a model offline in under a minute on a CPU, and
+    about 20 s. `gdpo train recipe.yaml` trains a model offline in under a minute on a CPU, and
     `gdpo compare recipe.yaml` compares GDPO with GRPO. Replace the model, the problems and the
     rewards with your own. Existing files are never overwritten.
 
@@ -24,7 +24,9 @@ def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> 
     from gdpo.lab.recipes.starter import FILES, write_project
 
     console = terminal()
-    for path in write_project(folder):
+    with console.status("making tiny models"):
+        paths = write_project(folder)
+    for path in paths:
         console.print(f"{path}: {FILES[path.name]}", markup=False, soft_wrap=True)
     end = "-- " if str(folder).startswith("-") else ""
     inside = "" if folder == Path() else f"cd {end}{shlex.quote(str(folder))} && "
