@@ -35,7 +35,13 @@ def project(written, tmp_path, monkeypatch):
     return folder
 
 
-def test_every_file_is_written_and_listed(tmp_path, gdpo_says):
+def made(folder):
+    """Stand in for the models of `gdpo init`, which take half a minute."""
+    (folder / starter.MODELS).mkdir()
+
+
+def test_every_file_is_written_and_listed(tmp_path, gdpo_says, monkeypatch):
+    monkeypatch.setattr(starter, "_make_models", made)
     code, out, _ = gdpo_says("init", tmp_path / "new" / "folder")
     assert code == 0
     for name in starter.FILES:
@@ -63,6 +69,7 @@ def test_each_seed_of_a_comparison_has_its_own_model(project):
     assert len({*map(len, weights)}) == 1
 
 
+@pytest.mark.slow
 def test_the_same_seed_makes_the_same_model(project):
     folder = project / "tiny_models" / "1"
     before = (folder / "model.safetensors").read_bytes()
@@ -158,7 +165,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, gdpo_says):
 @pytest.mark.parametrize("late", [False, True])
 def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, name, late):
     def slow(folder):
-        (folder / starter.MODELS).mkdir()
+        made(folder)
         if not late:
             (tmp_path / name).write_text("mine")
 
@@ -179,7 +186,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, name, late
 @pytest.mark.parametrize("name", ["my proj; touch pwned", "-x", "it's $HOME", "plain"])
 def test_the_next_command_reaches_the_folder_in_a_shell(tmp_path, gdpo_says, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(starter, "_make_models", lambda folder: (folder / starter.MODELS).mkdir())
+    monkeypatch.setattr(starter, "_make_models", made)
     code, out, _ = gdpo_says("init", "--", name)
     assert code == 0
     command = out.partition("Next: ")[2].partition(" && gdpo")[0]
