@@ -5,13 +5,19 @@ from rich.table import Table
 from rich.text import Text
 
 from gdpo._text import visible
-from gdpo.lab.experiments.comparison import Comparison, Difference, details, headline
+from gdpo.lab.experiments.comparison import (
+    Comparison,
+    Difference,
+    details,
+    headline,
+    question,
+)
 from gdpo.lab.experiments.fronts import trade_off
 from gdpo.lab.experiments.reading import Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS, Interval
 from gdpo.lab.report._front_chart import front_table
-from gdpo.lab.report._tables import Name
-from gdpo.report.text import NAME, number, probability
+from gdpo.lab.report._tables import Name, estimate
+from gdpo.report.text import NAME, probability
 
 _FRONT_NOTE = (
     "front: yes if no variant of the same estimator has means at least as high in both rewards and "
@@ -22,7 +28,7 @@ _FRONT_NOTE = (
 def summary(comparison: Comparison) -> RenderableType:
     """Return the question, the conclusion and a table of the results, for printing with rich."""
     parts: list[RenderableType] = [
-        Text(visible(comparison.question), style="dim"),
+        Text(visible(question(comparison.experiment)), style="dim"),
         Text(visible(headline(comparison)), style="bold"),
     ]
     if sentences := details(comparison):
@@ -68,8 +74,7 @@ def front_summary(comparison: Comparison, rewards: tuple[str, str]) -> Renderabl
 
 def caution(comparison: Comparison) -> str:
     """Return a sentence that warns about the small number of seeds."""
-    counts = [o.runs for o in comparison.outcomes] + [d.pairs for d in comparison.differences]
-    count = min(counts, default=0)
+    count = comparison.fewest_seeds
     seeds = f"{count} seed{'s' * (count != 1)}"
     return f"Exploratory: {seeds}. At least {FEWEST_SEEDS} are needed to call a difference real."
 
@@ -92,7 +97,7 @@ def _table(comparison: Comparison) -> Table:
             cells = [
                 visible(reward.name) if place == 0 else "",
                 visible(label),
-                _interval(outcome.final, reward),
+                str(estimate(outcome.final, reward)),
                 *(_difference(found.get((label, reward.name)), reward) if found else ()),
                 f"{outcome.reached} of {outcome.runs}",
                 _steps(outcome.survival.median),
@@ -105,14 +110,7 @@ def _difference(found: Difference | None, reward: Measured) -> tuple[str, str]:
     if found is None:
         return "–", "–"
     p = f"{probability(found.p_adjusted)} ({probability(found.p_floor)})"
-    return _interval(found.final, reward, sign=True), p
-
-
-def _interval(found: Interval, reward: Measured, *, sign: bool = False) -> str:
-    value, low, high = (
-        number(v, reward.low, reward.high, sign=sign) for v in (found.value, found.low, found.high)
-    )
-    return value if "–" in (low, high) else f"{value} [{low}, {high}]"
+    return str(estimate(found.final, reward, sign=True)), p
 
 
 def _steps(found: Interval) -> str:
