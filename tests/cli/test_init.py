@@ -215,7 +215,7 @@ def test_the_project_is_checked_and_trains(project, gdpo_says):
         means = [row[f"rewards/{reward}/mean"] for row in rows]
         assert sum(means[-10:]) / 10 > sum(means[:10]) / 10 + risen
     shares = [row["rewards/brevity/influence_share"] for row in rows]
-    assert 0.3 < sum(shares) / len(shares) < 0.7, "about its weight share, 1/2"
+    assert 0.2 < sum(shares[:20]) / 20 < 0.7, "while it is learned; with grpo about 0.01"
 
 
 @pytest.mark.slow
