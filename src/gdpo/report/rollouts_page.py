@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from gdpo._files import write_whole
-from gdpo._text import capitalized, one_line, visible
+from gdpo._text import capitalized, counted, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
+from gdpo.report._terminal import as_share
 from gdpo.report._turns import turn_charts, turn_table
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report.html import bars, finding_row, in_words, render, shortened
@@ -95,7 +96,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         turns=charts[others + len(lengths) :],
         turn_tables=[turn_table(run, shown) for run in runs if len(run.turns()) > 1],
         figure=_figure,
-        share=lambda value: percent(value) if isfinite(value) else "–",
+        share=as_share,
         interval=interval,
         correlation=lambda value: f"{value:.3f}".replace("-", "−") if isfinite(value) else "–",
         read=lines[:_NOTICES],
@@ -134,7 +135,7 @@ def _setup(analysis: Analysis) -> str:
     return " · ".join(
         (
             ", ".join(report.formats),
-            f"{runs:,} run{'s' * (runs != 1)}, {steps:,} step{'s' * (steps != 1)}",
+            f"{counted(runs, 'run')}, {counted(steps, 'step')}",
             f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
             f"{report.groups:,} groups",
         )
@@ -181,10 +182,7 @@ def _what_was_read(analysis: Analysis) -> list[str]:
     report = analysis.report
     return [
         f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
-        *(
-            f"format {name}: {count:,} file{'s' * (count != 1)}"
-            for name, count in report.formats.items()
-        ),
+        *(f"format {name}: {counted(count, 'file')}" for name, count in report.formats.items()),
         *dict.fromkeys(
             f"rewards: {', '.join(f.rewards)} ({f.rewards_from})" for f in report.files if f.rewards
         ),
@@ -207,7 +205,7 @@ def _sentences(analysis: Analysis) -> Iterator[str]:
         sentence = f"{where}{when}{message}"
         yield f"{capitalized(sentence)}."
     if len(warnings) > 1:
-        yield f"{len(warnings) - 1} more warning{'s' * (len(warnings) > 2)} below."
+        yield f"{counted(len(warnings) - 1, 'more warning')} below."
     if not warnings:
         notes = f"; {len(found)} notes are below" if len(found) > 1 else ""
         yield f"No warning{notes}."

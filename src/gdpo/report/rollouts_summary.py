@@ -12,7 +12,7 @@ from statistics import median
 from rich.cells import cell_len
 from rich.text import Text
 
-from gdpo._text import one_line
+from gdpo._text import counted, one_line
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
@@ -22,7 +22,6 @@ from gdpo.diagnostics.watch import OVER_STEPS, HeldFinding
 from gdpo.report._terminal import (
     as_number,
     as_share,
-    counted,
     finding_lines,
     short_name,
     table,

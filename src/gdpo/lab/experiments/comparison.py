@@ -7,6 +7,7 @@ from math import floor, isnan, log10
 import numpy as np
 
 from gdpo._shapes import Float
+from gdpo._text import counted
 from gdpo.lab.experiments.reading import OPEN, Experiment, Measured
 from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survival, fewest_seeds
 
@@ -194,7 +195,7 @@ def _others(
     shown = found[1:] if len(found) <= _LISTED + 2 else found[1 : 1 + _LISTED]
     rest = len(found) - 1 - len(shown)
     sentences = [f"{write(d, comparison)}." for d in shown]
-    return [*sentences, f"{_count(rest, 'more difference')} were found."] if rest else sentences
+    return [*sentences, f"{counted(rest, 'more difference')} were found."] if rest else sentences
 
 
 def _compared(comparison: Comparison) -> list[Difference]:
@@ -234,7 +235,7 @@ def _single(comparison: Comparison) -> str:
     if not known:
         return f"No run of {label} has a step yet."
     ends = [f"{o.reward} at {_value(o.final)} ({_range(o.final)})" for o in known]
-    return f"{label} ends {listed(ends)} with {_count(known[0].runs, 'seed')}."
+    return f"{label} ends {listed(ends)} with {counted(known[0].runs, 'seed')}."
 
 
 def _one_seed(comparison: Comparison) -> list[str]:
@@ -253,7 +254,7 @@ def _higher(d: Difference, comparison: Comparison, *, contrary: Difference | Non
     p = _p(d.p_adjusted, len(_varied(_compared(comparison))))
     text = (
         f"{d.label} ends {_value(size)} {_way(d)} than {d.baseline} in {d.reward} "
-        f"({_range(size)}{zero}, {_count(d.pairs, 'seed')}, {p})"
+        f"({_range(size)}{zero}, {counted(d.pairs, 'seed')}, {p})"
     )
     if contrary is None:
         return text
@@ -267,19 +268,19 @@ def _faster(d: Difference, comparison: Comparison) -> str:
     return (
         f"{d.label} reaches {_percent(comparison.experiment.reach)} of the range of {d.reward} "
         f"{'sooner' if d.excess > 0 else 'later'} than {d.baseline} (median {medians[0]} instead "
-        f"of {medians[1]}, {_count(d.pairs, 'seed')}, {p})"
+        f"of {medians[1]}, {counted(d.pairs, 'seed')}, {p})"
     )
 
 
 def _undecided(comparison: Comparison, compared: Sequence[Difference]) -> str:
     labels = comparison.experiment.labels
     between = f"between {labels[1]} and {labels[0]}" if len(labels) == 2 else f"from {labels[0]}"
-    seeds = _count(max(d.pairs for d in compared), "seed")
+    seeds = counted(max(d.pairs for d in compared), "seed")
     text = f"No difference {between} was found with {seeds}"
     families = [family for family in (_varied(compared), _timed(compared)) if family]
     if not families or any(map(_could_decide, families)):
         return f"{text}."
-    needed = _count(fewest_seeds(min(map(len, families))), "seed")
+    needed = counted(fewest_seeds(min(map(len, families))), "seed")
     return f"{text}; {needed} are the fewest that could show one."
 
 
@@ -309,7 +310,7 @@ def _limits(comparison: Comparison) -> list[str]:
         ]
     least = min(d.p_floor for d in varied)
     corrected = f", or {min(1.0, least * count):.2g} after correction" if count > 1 else ""
-    seeds = _count(max(d.pairs for d in varied), "seed")
+    seeds = counted(max(d.pairs for d in varied), "seed")
     apart = [d for d in varied if d.p_value <= d.p_floor and d.final.value != 0 and d.pairs > 1]
     return [
         f"With {seeds} the smallest possible p-value for where runs end is {least:.2g}{corrected}.",
@@ -417,10 +418,6 @@ def _median(outcome: Outcome) -> str:
 def _p(p: float, count: int) -> str:
     corrected = "corrected " if count > 1 else ""
     return f"{corrected}p < {_TINY:.4f}" if p < _TINY else f"{corrected}p = {p:.2g}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gdpo._text import visible
+from gdpo._text import counted, visible
 from gdpo.lab.experiments.comparison import (
     Comparison,
     Difference,
@@ -46,8 +46,7 @@ def summary(comparison: Comparison) -> RenderableType:
         reason = visible(why[-1])[:200] if why else "the reason is not known"
         parts.append(Text(f"{visible(run.label)}, seed {run.seed} failed: {reason}", style="red"))
     if len(failed) > 3:
-        more = len(failed) - 3
-        parts.append(Text(f"{more} more run{'s' * (more != 1)} failed", style="red"))
+        parts.append(Text(f"{counted(len(failed) - 3, 'more run')} failed", style="red"))
     return Group(*parts)
 
 
@@ -74,8 +73,7 @@ def front_summary(comparison: Comparison, rewards: tuple[str, str]) -> Renderabl
 
 def caution(comparison: Comparison) -> str:
     """Return a sentence that warns about the small number of seeds."""
-    count = comparison.fewest_seeds
-    seeds = f"{count} seed{'s' * (count != 1)}"
+    seeds = counted(comparison.fewest_seeds, "seed")
     return f"Exploratory: {seeds}. At least {FEWEST_SEEDS} are needed to call a difference real."
 
 

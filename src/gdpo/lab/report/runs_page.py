@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._files import write_whole
-from gdpo._text import visible
+from gdpo._text import counted, visible
 from gdpo.diagnostics.watch import LASTING
 from gdpo.lab.experiments.comparison import Comparison, Outcome, details, headline, question
 from gdpo.lab.experiments.reading import Experiment, Measured
@@ -143,7 +143,7 @@ def _setup(experiment: Experiment) -> str:
     return " · ".join(
         (
             experiment.name,
-            f"{runs} run{'s' * (runs != 1)} of {experiment.total_steps:,} steps",
+            f"{counted(runs, 'run')} of {experiment.total_steps:,} steps",
             f"seed{'s' * (len(experiment.seeds) != 1)} {_listed(experiment.seeds)}",
             *([f"{failed} failed"] if failed else ()),
         )
