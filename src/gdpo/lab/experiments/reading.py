@@ -187,18 +187,13 @@ _MAY_DIFFER = (
     "name",
     "runs_dir",
     "advantage",
-    *(
-        f"trainer.{key}"
-        for key in (
-            "seed",
-            "data_seed",
-            "run_name",
-            "report_to",
-            "logging_steps",
-            "save_steps",
-            "save_total_limit",
-        )
-    ),
+    "trainer.seed",
+    "trainer.data_seed",
+    "trainer.run_name",
+    "trainer.report_to",
+    "trainer.logging_steps",
+    "trainer.save_steps",
+    "trainer.save_total_limit",
 )
 """Recipe keys in which compared runs may differ."""
 

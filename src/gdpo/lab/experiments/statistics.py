@@ -262,12 +262,8 @@ def expanded_level(count: int) -> float:
     $$ \frac{\alpha'}{2} = \Phi\Bigl(-\sqrt{\tfrac{n}{n-1}}\; t_{1-\alpha/2,\,n-1}\Bigr). $$
 
     For an interquartile mean of 5 values, the interval runs from the lowest to the highest value.
-    The interval contained the true value in 94 % of experiments with normally distributed runs, in
-    93 % with skewed runs and in 82 % if some runs learn and others do not. The percentile interval
-    at 0.95 had a coverage of 90, 89 and 79 %. With 10 values, the coverage of the expanded interval
-    was 96 to 97 %. With 3 values, the coverage was only 64 to 76 %, the same as for the percentile
-    interval. The coverage was measured with `benchmarks/few_seeds.py` (see
-    docs/reference/statistics.md).
+    With 3 values, the coverage is as low as that of the percentile interval
+    (`benchmarks/few_seeds.py`).
 
     Args:
         count: Number of values, at least 2.
@@ -285,13 +281,8 @@ def paired_difference(
 ) -> Interval:
     """Return the mean paired difference between two estimators, with Student's t interval.
 
-    `gdpo evaluate` uses the same formula (`gdpo._student.paired_interval`).
-
-    The interval contained the true difference in 95 to 97 % of experiments with
-    3 seeds, in 95 to 98 % with 5 seeds and in 94 to 95 % with 10 seeds. The experiments had
-    normally distributed runs, skewed runs, or runs that either learn or do not. The coverage of the
-    percentile bootstrap was 75 %, 80 to 83 % and 88 to 91 %, and BCa was no better. The coverage
-    was measured with `benchmarks/few_seeds.py` (see docs/reference/statistics.md).
+    `gdpo evaluate` uses the same formula (`gdpo._student.paired_interval`). With few seeds, the
+    percentile bootstrap and BCa cover the difference less often (`benchmarks/few_seeds.py`).
 
     Args:
         ours: One value per seed for one estimator.

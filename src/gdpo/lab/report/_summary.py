@@ -7,16 +7,14 @@ from rich.text import Text
 from gdpo._text import counted, visible
 from gdpo.lab.experiments.comparison import (
     Comparison,
-    Difference,
     details,
     headline,
     question,
 )
 from gdpo.lab.experiments.fronts import trade_off
-from gdpo.lab.experiments.reading import Measured
-from gdpo.lab.experiments.statistics import FEWEST_SEEDS, Interval
+from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.report._front_chart import front_table
-from gdpo.lab.report._tables import Name, estimate
+from gdpo.lab.report._tables import NOTHING, Name, estimate
 from gdpo.report.text import NAME, probability
 
 _FRONT_NOTE = (
@@ -88,28 +86,23 @@ def _table(comparison: Comparison) -> Table:
         headings += [f"minus {visible(labels[0])}", "p (raw at least)"]
     for heading in [*headings, "reached", "median step"]:
         table.add_column(Text(heading), justify="right", overflow="fold")
-    found = {(d.label, d.reward): d for d in comparison.differences}
+    differences = {(d.label, d.reward): d for d in comparison.differences}
     for reward in comparison.experiment.rewards:
         for place, label in enumerate(labels):
             outcome = comparison.outcome(label, reward.name)
+            median = outcome.survival.median.value
+            found = differences.get((label, reward.name))
+            compared = [NOTHING, NOTHING] if differences else []
+            if found is not None:
+                p = f"{probability(found.p_adjusted)} ({probability(found.p_floor)})"
+                compared = [str(estimate(found.final, reward, sign=True)), p]
             cells = [
                 visible(reward.name) if place == 0 else "",
                 visible(label),
                 str(estimate(outcome.final, reward)),
-                *(_difference(found.get((label, reward.name)), reward) if found else ()),
+                *compared,
                 f"{outcome.reached} of {outcome.runs}",
-                _steps(outcome.survival.median),
+                "never" if median != median else f"{median:.0f}",
             ]
             table.add_row(*map(Text, cells), end_section=label == labels[-1])
     return table
-
-
-def _difference(found: Difference | None, reward: Measured) -> tuple[str, str]:
-    if found is None:
-        return "–", "–"
-    p = f"{probability(found.p_adjusted)} ({probability(found.p_floor)})"
-    return str(estimate(found.final, reward, sign=True)), p
-
-
-def _steps(found: Interval) -> str:
-    return "never" if found.value != found.value else f"{found.value:.0f}"
