@@ -63,7 +63,16 @@ def _page(analysis: Analysis, **reading: Any) -> str:
     runs = [run for run in analysis.runs if run.run in shown.runs]
     viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
     points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
-    curves, influence = _mean_charts(runs, shown, points), _influence_charts(runs, shown, points)
+    curves = [
+        _chart(
+            label,
+            "mean reward",
+            [(r, shown.runs[r.run], r.over_time(name, "mean")) for r in runs if name in r.names],
+            points,
+        )
+        for name, label in shown.rewards.items()
+    ]
+    influence = _influence_charts(runs, shown, points)
     lengths, turns = _length_charts(analysis.lengths, shown), turn_charts(runs, shown)
     drawn = [*curves, *influence, *lengths, *turns]
     charts, others = list(enumerate(drawn)), len(curves) + len(influence)
@@ -232,19 +241,6 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
                 f"Compared with the baseline ({one_line(each.baseline)}), the advantages of gdpo "
                 f"have the opposite sign for {percent(each.sign_flips)} of the rollouts."
             )
-
-
-def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Return a chart per reward that shows its mean at each step, with one line per run."""
-    return [
-        _chart(
-            label,
-            "mean reward",
-            [(r, shown.runs[r.run], r.over_time(name, "mean")) for r in runs if name in r.names],
-            points,
-        )
-        for name, label in shown.rewards.items()
-    ]
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
