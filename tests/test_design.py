@@ -223,7 +223,7 @@ def test_the_package_does_not_grow():
         for file in core | lab
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
     )
-    budget = {"core": 34_940, "lab": 24_190, "tests": 58_340, "files": 321, "functions": 3_330}
+    budget = {"core": 34_240, "lab": 23_970, "tests": 58_100, "files": 319, "functions": 3_250}
     found = {
         "core": lines_of(core),
         "lab": lines_of(lab),
