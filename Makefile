@@ -14,8 +14,9 @@ export OMP_NUM_THREADS ?= 1
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
 
-demo: $(VENV)/.installed  ## Train a tiny policy with GRPO and GDPO side by side (2 to 4 minutes, CPU)
-	$(BIN)/python -m benchmarks.demo
+demo: $(VENV)/.installed  ## Compare GRPO with GDPO on the project of `gdpo init` (3 minutes, CPU)
+	@mkdir -p runs && folder=$$(mktemp -d runs/demo.XXXXXX) && $(BIN)/gdpo init $$folder && \
+	cd $$folder && "$(CURDIR)/$(BIN)/gdpo" compare recipe.yaml && echo "all files: $$folder"
 
 test: export HYPOTHESIS_PROFILE ?= fast
 test: $(VENV)/.installed  ## Run the fast tests, of every room (5 to 6 minutes)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.example_rollouts
 
-The demo's policy of 0.4 M parameters learns tool calls with GRPO from two rewards of equal weight:
+A policy of 0.4 M parameters learns tool calls with GRPO from two rewards of equal weight:
 `correctness` (-3 to 3) and `brevity`, which falls from 1 by 0.002 per token above 10. The standard
 deviation of `brevity` is about 1/350 of that of `correctness`, so that GRPO ignores it. 30 steps of
 16 prompts x 8 samples take 22 s on one core.
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from benchmarks.demo._policy import PolicySettings, make_policy
-from benchmarks.demo._texts import Carelessness
-from benchmarks.demo._tools import tool_rows
+from benchmarks.tool_policy._policy import PolicySettings, make_policy
+from benchmarks.tool_policy._texts import Carelessness
+from benchmarks.tool_policy._tools import tool_rows
 
 from gdpo.analysis.example import EXAMPLE
 from gdpo.lab.recipes import Recipe
@@ -35,7 +35,7 @@ def recipe(folder: Path, seed: int) -> Recipe:
     return Recipe(
         name="example",
         task="tool_calling",
-        model=str(make_policy(PolicySettings(texts=Carelessness()), lambda _: None)),
+        model=str(make_policy(PolicySettings(texts=Carelessness()))),
         data={"source": str(data)},
         advantage="grpo",
         rewards=[

@@ -6,7 +6,7 @@
 A leak, a cache that grows with every new shape, and freed memory that the allocator keeps look the
 same in the resident set. So every step prints, in MB: resident memory (RSS), heap memory in use,
 heap memory that is free but kept by glibc (`mallinfo2`, which also counts returned pages), and the
-highest RSS so far, plus the step's CPU seconds. The demo's model trains on its tool requests. Any
+highest RSS so far, plus the step's CPU seconds. The tiny policy trains on tool requests. Any
 other model trains on GSM8K problems, with rewards that have a gradient from the first step on.
 """
 
@@ -18,8 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.demo._policy import PolicySettings, make_policy
-from benchmarks.demo._tools import tool_rows
+from benchmarks.tool_policy._policy import PolicySettings, make_policy
+from benchmarks.tool_policy._tools import tool_rows
 from transformers import PrinterCallback, TrainerCallback
 
 from gdpo.integrations.trl import GDPOTrainer
@@ -29,7 +29,7 @@ from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.training._loop import _dataset
 from gdpo.lab.training.preflight import prepare
 
-DEMO = "demo"
+TINY = "tiny"
 MB = 2**20
 _FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
@@ -68,7 +68,7 @@ def recipe_of(wanted, folder):
     trainer = {
         "max_completion_length": wanted.tokens,
         "max_steps": wanted.steps,
-        "learning_rate": 5e-4 if wanted.model == DEMO else 2e-5,
+        "learning_rate": 5e-4 if wanted.model == TINY else 2e-5,
         "lr_scheduler_type": "constant",
         "bf16": True,
         "gradient_checkpointing": False,
@@ -77,8 +77,8 @@ def recipe_of(wanted, folder):
         "seed": 1,
         **{name: json.loads(value) for name, value in wanted.set},
     }
-    if wanted.model == DEMO:
-        model, task, rewards = make_policy(PolicySettings(), lambda _: None), "tool_calling", ()
+    if wanted.model == TINY:
+        model, task, rewards = make_policy(PolicySettings()), "tool_calling", ()
         data = folder / "requests.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in tool_rows(1600, seed=1001)))
     else:
@@ -103,8 +103,10 @@ def recipe_of(wanted, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default=DEMO, help=f"{DEMO}, {SMOLLM2} or a folder")
-    parser.add_argument("--data", help="GSM8K's training file, for every model except the demo's")
+    parser.add_argument("--model", default=TINY, help=f"{TINY}, {SMOLLM2} or a folder")
+    parser.add_argument(
+        "--data", help="GSM8K's training file, for every model except the tiny one's"
+    )
     parser.add_argument("--rollouts", type=int, default=64, help="rollouts per step")
     parser.add_argument("--samples", type=int, default=4, help="rollouts per prompt")
     parser.add_argument("--rows", type=int, help="rollouts per micro-batch. Default: all")

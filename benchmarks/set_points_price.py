@@ -1,7 +1,7 @@
 """Measures what requested influence shares cost and bring, on the toys.
 
     python -m benchmarks.set_points_price [--seeds 20]
-    python -m benchmarks.set_points_price --replay runs/demo/gdpo/rollouts ...
+    python -m benchmarks.set_points_price --replay runs/NAME/rollouts ...
 
 Each toy is trained with `gdpo` and fixed equal weights, with `per_reward_batch_std`, and with
 `gdpo` and equal requested shares. The tables show, in parts of the reward's range and as paired

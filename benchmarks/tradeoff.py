@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.demo._policy import PolicySettings, make_policy
-from benchmarks.demo._texts import Example
+from benchmarks.tool_policy._policy import PolicySettings, make_policy, no_progress_bars
+from benchmarks.tool_policy._texts import Example
 
 from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
-from gdpo.lab.recipes.starter import no_progress_bars
 from gdpo.lab.tasks import TASKS, Problem
 
 LIMIT = 6
@@ -97,7 +96,7 @@ def write_recipe(folder: Path, *, steps: int = 40) -> Path:
     made = rows(_ROWS, seed=_ROWS_SEED)
     data.write_text("".join(f"{json.dumps(row)}\n" for row in made), encoding="utf-8")
     with no_progress_bars():
-        policy = make_policy(PolicySettings(texts=Sums(), steps=2000), lambda _: None)
+        policy = make_policy(PolicySettings(texts=Sums(), steps=2000))
     recipe = Recipe(
         task="benchmarks.tradeoff:SUMS",
         model=str(policy),

@@ -13,8 +13,8 @@ import argparse
 import re
 from pathlib import Path
 
-from benchmarks.demo._policy import PolicySettings, make_policy
 from benchmarks.study._maths import Careless, story_rows
+from benchmarks.tool_policy._policy import PolicySettings, make_policy
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
@@ -105,7 +105,7 @@ def main():
         help="Also write TRL's own record of completions (takes minutes).",
     )
     options = parser.parse_args()
-    policy = make_policy(PolicySettings(texts=Careless(), steps=1200), print)
+    policy = make_policy(PolicySettings(texts=Careless(), steps=1200))
     trainer = GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(policy),
         list(REWARDS),

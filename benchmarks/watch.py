@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.demo._policy import PolicySettings, make_policy
+from benchmarks.tool_policy._policy import PolicySettings, make_policy
 from datasets import Dataset
 from tests.integrations.watched import TRAINERS, differences, train
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
@@ -92,7 +92,7 @@ def make(policy, folder, *, groups, samples, steps, rollout_func=None, **changed
 def equal(options, folder):
     """Print what differs between a training and the same training with `watch`."""
     evaluated = {"eval_strategy": "steps", "eval_steps": 10, "num_generations_eval": 2}
-    policy = make_policy(TINY, lambda _: None)
+    policy = make_policy(TINY)
     for name in TRAINERS:
         runs = [
             train(
@@ -155,7 +155,7 @@ def cost(options, folder):
     clock = OfWatch()
     cases = [("toy", TINY, 4, 3), ("toy", TINY, 8, 8), ("small", SMALL, 8, 24)]
     for name, settings, groups, tokens in cases:
-        policy = make_policy(settings, lambda _: None)
+        policy = make_policy(settings)
         wanted = {"groups": groups, "samples": 8, "steps": options.steps}
         pairs = []
         for pair in range(options.pairs):
@@ -205,7 +205,7 @@ class Reported(logging.Handler):
 
 def found(options, folder):
     """Print in how many seeds an ignored reward is reported, and in which step."""
-    policy = make_policy(TINY, lambda _: None)
+    policy = make_policy(TINY)
     for groups, samples, steps in ((8, 8, 40), (8, 16, 40), (2, 8, 120)):
         firsts = []
         for seed in range(options.seeds):
@@ -247,7 +247,7 @@ def _first(seed, groups, samples, steps):
 def shown(_options, folder):
     """Print what the watch shows while an ignored reward is trained."""
     logging.basicConfig(format="%(message)s")
-    policy = make_policy(TINY, lambda _: None)
+    policy = make_policy(TINY)
     trainer = make(
         policy, folder, groups=8, samples=8, steps=17,
         rollout_func=MadeUp(0), max_completion_length=8,

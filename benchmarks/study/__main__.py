@@ -2,7 +2,7 @@
 
     python -m benchmarks.study [PART ...] [--seeds 10] [--jobs 2] [--output FOLDER]
 
-- tools: the demo's tool calling with two rewards and a policy of 0.4 M parameters.
+- tools: tool calling with two rewards and a policy of 0.4 M parameters.
 - maths: stories like GSM8K's with three rewards and a policy of the same size.
 - map: tools again, from a policy that saw a quarter as many well-formed texts, over learning rates
   and group sizes. Counts the seeds that have the format at the end.
@@ -24,6 +24,7 @@ from benchmarks.study._tables import outcome_table
 from rich.console import Console
 
 from gdpo.lab.experiments.analysis import analyse
+from gdpo.lab.experiments.comparison import details, headline
 from gdpo.lab.experiments.display import grid_display
 from gdpo.lab.experiments.grid import make_grid, run_grid
 from gdpo.lab.experiments.reading import read_experiment
@@ -103,7 +104,8 @@ def main():
         if name in parts:
             recipe = recipe_in(output)
             done = compare(recipe, ESTIMATORS, options.seeds, output / name, options)
-            print(f"\n## {name}\n\n{done.answer}\n\n{outcome_table(done)}", flush=True)
+            answer = " ".join([headline(done), *details(done)])
+            print(f"\n## {name}\n\n{answer}\n\n{outcome_table(done)}", flush=True)
     for name in recipes if "requested" in parts else ():
         requested(name, recipes[name](output), output / "requested", options)
     if "map" in parts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from benchmarks.demo._texts import Example
+from benchmarks.tool_policy._texts import Example
 
 from gdpo.lab.tasks import TASKS, Problem
 

@@ -1,13 +1,13 @@
-"""The recipes of the study: the demo's tool calling and stories, both with a tiny policy."""
+"""The recipes of the study: tool calling and stories, both with a tiny policy."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demo._policy import PolicySettings, make_policy
-from benchmarks.demo._texts import Carelessness
-from benchmarks.demo._tools import tool_rows
 from benchmarks.study._maths import TOKEN_LIMIT, Careless, story_rows
+from benchmarks.tool_policy._policy import PolicySettings, make_policy
+from benchmarks.tool_policy._texts import Carelessness
+from benchmarks.tool_policy._tools import tool_rows
 
 from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 
@@ -26,7 +26,7 @@ _ROWS_SEED = 2000
 def tools_recipe(
     folder: Path, *, well_formed: float, samples: int = 4, learning_rate: float = 5e-4
 ) -> Recipe:
-    """Return the recipe of the demo: tool calling with format and correctness.
+    """Return the recipe of tool calling with format and correctness.
 
     Args:
         folder: Folder for the data.
@@ -37,7 +37,7 @@ def tools_recipe(
     settings = PolicySettings(texts=Carelessness(well_formed=well_formed))
     return Recipe(
         task="tool_calling",
-        model=str(make_policy(settings, lambda _: None)),
+        model=str(make_policy(settings)),
         data=DataConfig(source=str(_written(folder / "requests.jsonl", tool_rows))),
         batch=_batch(samples),
         trainer=_trainer(learning_rate, longest=40),
@@ -50,7 +50,7 @@ def maths_recipe(folder: Path, *, samples: int = 8, learning_rate: float = 5e-4)
     settings = PolicySettings(texts=Careless(), steps=1200)
     return Recipe(
         task="benchmarks.study._maths:STORIES",
-        model=str(make_policy(settings, lambda _: None)),
+        model=str(make_policy(settings)),
         data=DataConfig(source=str(_written(folder / "stories.jsonl", story_rows))),
         rewards=(
             RewardConfig(name="correctness"),

@@ -9,19 +9,18 @@ from gdpo._shapes import Float
 
 
 def paired_interval(
-    ours: Float[np.ndarray, " pair"], theirs: Float[np.ndarray, " pair"], *, level: float = 0.95
+    ours: Float[np.ndarray, " pair"], theirs: Float[np.ndarray, " pair"]
 ) -> tuple[float, float, float, int]:
-    r"""Return the mean paired difference, its Student t interval, and the number of pairs.
+    r"""Return the mean paired difference, its 95 % Student t interval, and the number of pairs.
 
     If $d_i$ are the differences of $n$ pairs and $s_d$ is their standard deviation, the interval is
 
-    $$ \bar d \pm t_{1-\alpha/2,\,n-1}\, s_d / \sqrt n. $$
+    $$ \bar d \pm t_{0.975,\,n-1}\, s_d / \sqrt n. $$
 
     Args:
         ours: One value per pair, in any unit.
         theirs: The other value of each pair, in the same order and unit. Pairs that contain NaN are
             excluded.
-        level: Confidence level, above 0 and below 1.
 
     Returns:
         Mean difference, lower and upper bound of the interval (both in the unit of the values), and
@@ -45,7 +44,7 @@ def paired_interval(
     rounding = 2**10 * np.finfo(float).eps * np.max(np.abs([ours[both], theirs[both]]))
     if count < 2 or np.ptp(differences) <= rounding:
         return mean, nan, nan, count
-    margin = student_quantile((1 + level) / 2, count - 1) * stdev(differences) / sqrt(count)
+    margin = student_quantile(0.975, count - 1) * stdev(differences) / sqrt(count)
     return mean, mean - margin, mean + margin, count
 
 

@@ -33,3 +33,8 @@ def shown(character: str) -> str:
     if character.isprintable() or character in _KEPT:
         return character
     return f"⟨U+{ord(character):04X}⟩"
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun, as in `1,200 steps`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"

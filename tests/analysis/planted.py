@@ -107,7 +107,7 @@ def _of_kinds(kinds):
 _NEEDED = ("train", "ignored", ["format"])
 
 QUESTIONS = {
-    "the demo's GRPO run: format rises from 0 to 4 % in 90 steps": Run(
+    "tool calling with GRPO: format rises from 0 to 4 % in 90 steps": Run(
         _paper(lambda step: 0.04 * step / 90), _NEEDED, {}, steps=90, size=(16, 4)
     ),
     **{

@@ -114,6 +114,19 @@ def test_a_comparison_prints_what_it_can_show_before_anything_is_trained(
     assert "--seeds 5" in out[: out.index("finished at step")]
 
 
+def test_a_seed_without_its_model_is_named_before_anything_is_trained(
+    gdpo_says, recipe_file, tmp_path, tiny_policy
+):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "1").symlink_to(tiny_policy)
+    folder = tmp_path / "compared"
+    changes = ["--set", f"model={tmp_path}/models/{{seed}}", "--seeds", "2", "--output", folder]
+    code, _, err = gdpo_says("compare", recipe_file, *changes)
+    assert code == 2
+    assert "models/2, the model of seed 2" in err
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(("options", "code"), [(["--dry-run"], 0), ([], 2)])
 def test_only_a_dry_run_works_without_trl_and_prints_what_it_does_not_check(
     options, code, tmp_path

@@ -1,8 +1,9 @@
 """`gdpo init`: what it writes is complete, plain and trains; what exists is left alone."""
 
-import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,14 +11,23 @@ from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.recipes import starter
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.directory import RunDirectory
+from gdpo.rollouts import read_rollouts, rollout_file
 from gdpo.testing import check_reward
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A project of `gdpo init`."""
+    folder = tmp_path_factory.mktemp("init") / "mine"
+    starter.write_project(folder)
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path, gdpo_says, monkeypatch):
-    """A project of `gdpo init`, and its folder as the current one."""
+def project(written, tmp_path, monkeypatch):
+    """A copy of a project of `gdpo init`, and its folder as the current one."""
     folder = tmp_path / "mine"
-    assert gdpo_says("init", folder)[0] == 0
+    shutil.copytree(written, folder)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     for module in ("my_task", "my_rewards"):
@@ -25,13 +35,20 @@ def project(tmp_path, gdpo_says, monkeypatch):
     return folder
 
 
-def test_every_file_is_written_and_listed(tmp_path, gdpo_says):
+def made(folder):
+    """Stand in for the models of `gdpo init`, which take half a minute."""
+    (folder / starter.MODELS).mkdir()
+
+
+def test_every_file_is_written_and_listed(tmp_path, gdpo_says, monkeypatch):
+    monkeypatch.setattr(starter, "_make_models", made)
     code, out, _ = gdpo_says("init", tmp_path / "new" / "folder")
     assert code == 0
     for name in starter.FILES:
         assert (tmp_path / "new" / "folder" / name).exists()
         assert name in out
-    assert "gdpo train recipe.yaml" in out
+    for command in ("gdpo train recipe.yaml", "gdpo compare recipe.yaml"):
+        assert command in out
     left = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
     assert left == set(starter.FILES)
 
@@ -39,9 +56,26 @@ def test_every_file_is_written_and_listed(tmp_path, gdpo_says):
 def test_the_recipe_shows_two_rewards_a_weight_and_own_rows(project):
     recipe = load_recipe("recipe.yaml")
     correctness, brevity = recipe.rewards
-    assert (correctness.weight, brevity.weight) == (1.0, 0.5)
+    assert (correctness.weight, brevity.weight) == (1.0, 1.0)
     assert recipe.data.source == "problems.jsonl"
-    assert (project / recipe.model).is_dir()
+
+
+def test_each_seed_of_a_comparison_has_its_own_model(project):
+    weights = []
+    for seed in range(1, starter.SEEDS + 1):
+        recipe = load_recipe("recipe.yaml", [f"trainer.seed={seed}"])
+        weights.append((project / recipe.initial_model / "model.safetensors").read_bytes())
+    assert len(set(weights)) == starter.SEEDS
+    assert len({*map(len, weights)}) == 1
+
+
+@pytest.mark.slow
+def test_the_same_seed_makes_the_same_model(project):
+    folder = project / "tiny_models" / "1"
+    before = (folder / "model.safetensors").read_bytes()
+    shutil.rmtree(folder)
+    subprocess.run([sys.executable, "warm_start.py", "1"], check=True)
+    assert (folder / "model.safetensors").read_bytes() == before
 
 
 def test_the_gate_in_a_comment_can_be_switched_on(project):
@@ -49,14 +83,14 @@ def test_the_gate_in_a_comment_can_be_switched_on(project):
     (project / "gated.yaml").write_text(text.replace("    # gate:", "    gate:"))
     gate = load_recipe("gated.yaml").rewards[1].gate
     assert gate is not None
-    assert (gate.on, gate.at_least) == ("correctness", 1)
+    assert (gate.on, gate.at_least) == ("correctness", 3)
 
 
 @pytest.mark.parametrize("response", ["1,1", "0x1", "01", "1 or 0", ""])
 def test_only_a_response_with_one_number_is_right(project, response):
     import my_task
 
-    assert my_task.score_correctness(response, {"answer": "1"}) == 0.0
+    assert my_task.score_correctness(response, {"answer": "1"}) == -3.0
 
 
 def test_the_rewards_pass_their_own_check(project):
@@ -68,7 +102,7 @@ def test_the_rewards_pass_their_own_check(project):
 
 
 def test_the_files_pass_ruff(project):
-    files = ["my_task.py", "my_rewards.py"]
+    files = ["my_task.py", "my_rewards.py", "warm_start.py"]
     width = ["--isolated", "--line-length", "100"]
     for command in (["check", "--select", "E,F,I,B,UP", *width], ["format", "--check", *width]):
         done = subprocess.run(
@@ -98,10 +132,18 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def fails(folder):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(starter, "_save_model", fails)
+    monkeypatch.setattr(starter, "_make_models", fails)
     with pytest.raises(ConfigError, match="No space left"):
         starter.write_project(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_models_that_cannot_be_made_are_reported_and_leave_nothing(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise ImportError('built for another machine')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"new.*ImportError: built for another machine"):
+        starter.write_project(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, gdpo_says):
@@ -119,26 +161,11 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, gdpo_says):
         assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("message", ["No space left on device (os error 28)", "not of the disk"])
-def test_an_error_of_a_tokenizer_is_about_the_disk_only_if_it_says_so(
-    tmp_path, monkeypatch, message
-):
-    def fails(folder):
-        raise Exception(message)  # the type that tokenizers raises
-
-    monkeypatch.setattr(starter, "_save_model", fails)
-    expected = ConfigError if "os error" in message else Exception
-    with pytest.raises(Exception, match=re.escape(message)) as raised:
-        starter.write_project(tmp_path / "new")
-    assert raised.type is expected
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("name", list(starter.FILES))
 @pytest.mark.parametrize("late", [False, True])
 def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, name, late):
     def slow(folder):
-        folder.mkdir()
+        made(folder)
         if not late:
             (tmp_path / name).write_text("mine")
 
@@ -148,7 +175,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, name, late
             (tmp_path / name).write_text("mine")
 
     real = starter._refuse_existing
-    monkeypatch.setattr(starter, "_save_model", slow)
+    monkeypatch.setattr(starter, "_make_models", slow)
     monkeypatch.setattr(starter, "_refuse_existing", checked)
     with pytest.raises(ConfigError, match=name):
         starter.write_project(tmp_path)
@@ -159,7 +186,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, name, late
 @pytest.mark.parametrize("name", ["my proj; touch pwned", "-x", "it's $HOME", "plain"])
 def test_the_next_command_reaches_the_folder_in_a_shell(tmp_path, gdpo_says, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(starter, "_save_model", lambda folder: folder.mkdir())
+    monkeypatch.setattr(starter, "_make_models", made)
     code, out, _ = gdpo_says("init", "--", name)
     assert code == 0
     command = out.partition("Next: ")[2].partition(" && gdpo")[0]
@@ -184,7 +211,30 @@ def test_the_project_is_checked_and_trains(project, gdpo_says):
     assert "!" not in out, out  # no check is doubtful
     assert gdpo_says("train", "recipe.yaml")[0] == 0
     rows = RunDirectory(project / "runs" / "first-run").read_metrics()
-    means = [row["rewards/correctness/mean"] for row in rows]
-    assert sum(means[-10:]) > 2 * sum(means[:10])
+    for reward, risen in (("correctness", 0.5), ("brevity", 0.5)):
+        means = [row[f"rewards/{reward}/mean"] for row in rows]
+        assert sum(means[-10:]) / 10 > sum(means[:10]) / 10 + risen
     shares = [row["rewards/brevity/influence_share"] for row in rows]
-    assert 0.2 < sum(shares) / len(shares) < 0.5, "about its weight share, 1/3"
+    assert 0.2 < sum(shares[:20]) / 20 < 0.7, "while it is learned; with grpo about 0.01"
+
+
+@pytest.mark.slow
+def test_runs_of_a_comparison_with_the_same_seed_start_from_the_same_model(project, gdpo_says):
+    small = ("trainer.max_steps=2", "batch.prompts=2", "batch.samples=4", "batch.micro_batch=8")
+    sets = [text for value in small for text in ("--set", value)]
+    code, out, _ = gdpo_says("compare", "recipe.yaml", "--seeds", "2", "--output", "c", *sets)
+    assert code == 0, out
+    first = {
+        (label, seed): [
+            rollout.completion
+            for rollout in read_rollouts(rollout_file(Path(f"c/{label}-seed-{seed}/rollouts"), 1))
+        ]
+        for label in ("grpo", "gdpo")
+        for seed in (1, 2)
+    }
+    assert first["grpo", 1] == first["gdpo", 1]
+    assert first["grpo", 2] == first["gdpo", 2]
+    assert first["grpo", 1] != first["grpo", 2]
+    for seed in (1, 2):
+        text = Path(f"c/gdpo-seed-{seed}/README.md").read_text()
+        assert f"tiny_models/{seed} trained" in text

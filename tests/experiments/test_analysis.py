@@ -5,11 +5,16 @@ import numpy as np
 import pytest
 
 from gdpo.lab.experiments.analysis import analyse
-from gdpo.lab.experiments.comparison import details, headline
+from gdpo.lab.experiments.comparison import details, headline, question
 from gdpo.lab.experiments.reading import Experiment, Measured, Run
 
 FORMAT = Measured("format", 0.0, 1.0, 1.0)
 CORRECTNESS = Measured("correctness", -3.0, 3.0, 1.0)
+
+
+def said(found):
+    """Return the conclusion and its details."""
+    return " ".join([headline(found), *details(found)])
 
 
 def run(label, seed, state="finished", why="", **means):
@@ -46,7 +51,9 @@ def test_an_estimator_that_ends_higher_with_every_seed_is_reported_with_its_inte
     assert d.p_value == d.p_adjusted == d.p_floor == pytest.approx(1 / 126)
     assert d.p_time == pytest.approx(1 / 126)
     assert not found.exploratory
-    assert all(word in found.question for word in ("gdpo", "grpo", "tool_calling", "format"))
+    assert all(
+        word in question(found.experiment) for word in ("gdpo", "grpo", "tool_calling", "format")
+    )
     assert headline(found) == (
         "gdpo ends 0.3040 higher than grpo in format (95 % interval 0.3001 to 0.3079, 5 seeds, "
         "p = 0.0079)."
@@ -94,8 +101,8 @@ def test_no_difference_is_reported_between_estimators_that_are_alike():
     assert found.differences[0].final.low < 0 < found.differences[0].final.high
     assert headline(found) == "No difference between gdpo and grpo was found with 6 seeds."
     assert "95 % interval \N{MINUS SIGN}" in details(found)[0]
-    assert "-" not in found.answer
-    assert "fewest" not in found.answer
+    assert "-" not in said(found)
+    assert "fewest" not in said(found)
 
 
 def test_an_estimator_that_ends_lower_is_reported_as_lower():
@@ -149,7 +156,7 @@ def test_several_estimators_and_rewards_are_corrected_together():
     assert (first.label, first.reward, first.baseline) == ("gdpo", "format", "grpo")
     assert first.p_adjusted == pytest.approx(6 * first.p_value)
     assert all(d.p_adjusted >= d.p_value for d in found.differences)
-    assert "gdpo, rloo and dvao" in found.question
+    assert "gdpo, rloo and dvao" in question(found.experiment)
     # With this many comparisons, 5 seeds cannot show even a difference without any overlap.
     many = [
         replace(r, label=f"{r.label}_{i}") for i in range(8) for r in apart() if r.label == "gdpo"
@@ -285,7 +292,7 @@ def test_the_order_of_seeds_changes_nothing_and_the_same_runs_give_the_same():
     mixed = analyse(experiment([*runs[11::-1], *runs[:11:-1]]))
     for other in (again, mixed):
         assert other.differences == first.differences
-        assert other.answer == first.answer
+        assert said(other) == said(first)
         assert [o.final for o in other.outcomes] == [o.final for o in first.outcomes]
 
 
@@ -324,7 +331,7 @@ def test_four_seeds_are_called_no_better_whatever_their_p_value():
 def test_runs_that_still_go_on_have_not_failed_to_arrive():
     going = [run("gdpo", s, "running", format=[0.1] * 12) for s in range(5)]
     found = analyse(experiment([r for r in apart() if r.label == "grpo"] + going))
-    assert "never reached" not in found.answer
+    assert "never reached" not in said(found)
     assert "5 of 10 runs" in details(found)[-1]
 
 
@@ -411,7 +418,7 @@ def test_a_saturated_reward_can_be_reached_sooner_although_all_runs_end_alike():
     found = analyse(experiment(saturated(at={"grpo": 60, "gdpo": 20})))
     assert found.differences[0].constant
     assert "sooner than grpo" in headline(found)
-    assert "nothing to compare" not in found.answer
+    assert "nothing to compare" not in said(found)
     assert any(
         "format" in each and "no difference in where they end" in each for each in details(found)
     )
@@ -438,7 +445,7 @@ def test_the_p_value_of_a_time_is_called_corrected_for_the_times_that_are_compar
     found = analyse(experiment(runs, rewards=(FORMAT, brevity)))
     assert [d.untimed for d in found.differences] == [False, True]
     assert "sooner" in headline(found)
-    assert "corrected" not in found.answer, "one time is compared, and two final rewards"
+    assert "corrected" not in said(found), "one time is compared, and two final rewards"
     twice = [replace(r, means={**r.means, "brevity": np.ones(100)}) for r in runs]
     found = analyse(experiment(twice, rewards=(FORMAT, brevity)))
     assert "corrected p = 0.016" in headline(found)
@@ -475,13 +482,13 @@ def test_runs_that_never_reached_the_threshold_are_those_of_the_headline():
     first = Measured("first", 0.0, 1.0, 1.0)
     found = analyse(experiment(runs, rewards=(first, FORMAT)))
     assert "sooner" in headline(found)
-    assert "never reached" not in found.answer
+    assert "never reached" not in said(found)
 
 
 def test_every_run_means_the_seeds_that_ended_in_both():
     runs = [run("grpo", s, format=[0.2 + 0.01 * s] * 50) for s in range(3)]
     runs += [run("gdpo", s, format=[0.6 + 0.01 * s] * 50) for s in range(3)]
-    assert "ended in both" not in analyse(experiment(runs, total_steps=50)).answer
+    assert "ended in both" not in said(analyse(experiment(runs, total_steps=50)))
     runs += [run("grpo", 3, format=[0.95] * 50), run("gdpo", 3, "running", format=[0.1] * 10)]
     found = analyse(experiment(runs, total_steps=50))
     [seen] = [each for each in details(found) if "every run" in each]
@@ -518,7 +525,7 @@ def test_a_tie_without_an_interval_names_no_interval():
     ]
     found = analyse(experiment(runs))
     assert np.isnan(found.differences[0].final.low)
-    assert "these intervals" not in found.answer
+    assert "these intervals" not in said(found)
 
 
 def test_a_reward_that_is_constant_up_to_rounding_has_a_p_value_of_1():

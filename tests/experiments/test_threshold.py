@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gdpo.lab.experiments.threshold import best, final, first_reached, running_mean, start
+from gdpo.lab.experiments.threshold import best, final, first_reached, running_mean
 
 steps = arrays(np.float64, st.integers(1, 30), elements=st.integers(0, 16).map(lambda i: i / 16))
 
@@ -34,13 +34,11 @@ def test_a_run_that_has_fewer_steps_than_the_window_has_reached_nothing():
     assert first_reached(np.empty(0), 0.8) is None
 
 
-def test_start_and_final_are_means_of_a_tenth_of_the_steps_that_there_are():
+def test_final_is_the_mean_of_a_tenth_of_the_steps_that_there_are():
     values = np.array([0.0, 0.2] + [0.5] * 16 + [0.8, 1.0])
-    assert start(values) == pytest.approx(0.1)
     assert final(values) == pytest.approx(0.9)
     assert final(values[:3]) == 0.5
     assert np.isnan(final(np.empty(0)))
-    assert np.isnan(start(np.empty(0)))
 
 
 def test_best_is_the_highest_running_mean_and_no_lucky_step():
@@ -55,7 +53,6 @@ def test_steps_without_a_value_are_left_out_of_every_mean():
     np.testing.assert_allclose(running_mean(gaps), [np.nan, 1.0, 1.0, 1.0, 1.0, 2 / 3])
     assert first_reached(gaps, 0.8) == 6
     assert best(gaps) == 1
-    assert np.isnan(start(gaps))
     nothing = np.full(8, np.nan)
     assert first_reached(nothing, 0.8) is None
     assert np.isnan([best(nothing), final(nothing)]).all()

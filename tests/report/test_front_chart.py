@@ -14,9 +14,8 @@ from gdpo.errors import ConfigError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.fronts import trade_off
 from gdpo.lab.experiments.reading import Experiment, Measured
-from gdpo.lab.report import write_report
+from gdpo.lab.report import front_summary, write_report
 from gdpo.lab.report._front_chart import front_chart
-from gdpo.lab.report.front_summary import front_summary
 
 ENDS = {
     "grpo w=1": (0.2, -1.0),

@@ -21,7 +21,7 @@ from tests.report.runs import REWARDS, experiment_of, record, trained, two_estim
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import DataError
 from gdpo.lab.experiments.analysis import analyse
-from gdpo.lab.experiments.comparison import details, headline
+from gdpo.lab.experiments.comparison import details, headline, question
 from gdpo.lab.experiments.reading import Measured
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
 from gdpo.lab.report import summary, write_report
@@ -82,11 +82,16 @@ def usual(tmp_path_factory):
 def test_it_shows_the_question_the_headline_the_details_and_that_it_is_exploratory(usual):
     comparison, _, parsed, _ = usual
     text = "".join(parsed.text)
-    assert comparison.question in text
+    assert question(comparison.experiment) in text
     assert headline(comparison) in text
     assert all(sentence in text for sentence in details(comparison))
     assert "Exploratory: 2 seeds" in text
-    assert "Exploratory" not in printed(replace(comparison, exploratory=False))
+    more = replace(
+        comparison,
+        outcomes=tuple(replace(each, runs=5) for each in comparison.outcomes),
+        differences=tuple(replace(each, pairs=5) for each in comparison.differences),
+    )
+    assert "Exploratory" not in printed(more)
 
 
 def test_its_policy_allows_its_own_script_and_style_and_nothing_else(usual):
@@ -434,7 +439,7 @@ def test_the_summary_says_the_same_in_twenty_lines(usual):
     text = printed(comparison)
     assert len(text.splitlines()) <= 20
     flat = " ".join(text.split())
-    assert comparison.question in flat
+    assert question(comparison.experiment) in flat
     assert headline(comparison) in flat
     assert all(sentence in flat for sentence in details(comparison))
     assert "Exploratory: 2 seeds" in flat

@@ -337,6 +337,21 @@ def test_a_misspelt_folder_names_its_neighbour(recipe_file, tiny_policy):
         locate_model(recipe)
 
 
+def test_each_seed_has_its_own_model(recipe_file, tiny_policy, tmp_path):
+    (tmp_path / "models").mkdir()
+    for seed in (3, 42):
+        (tmp_path / "models" / f"{seed}-a").symlink_to(tiny_policy)
+
+    def located(*seed):
+        model = f"model={tmp_path}/models/{{seed}}-a"
+        return locate_model(load_recipe(recipe_file, [model, *seed])).source
+
+    assert located("trainer.seed=3") == f"{tmp_path}/models/3-a"
+    assert located() == f"{tmp_path}/models/42-a", "TRL's default seed"
+    with pytest.raises(ConfigError, match=r"/models/4-a, .* seed 4\."):
+        located("trainer.seed=4")
+
+
 def test_what_is_no_model_is_no_neighbour(recipe_file, tmp_path):
     (tmp_path / "polices").mkdir()
     (tmp_path / "policy.log").touch()

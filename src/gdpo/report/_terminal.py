@@ -73,11 +73,6 @@ def short_name(name: str, *, whole: bool = False) -> str:
     return one_line(name) if whole else without_middle(one_line(name), _NAME)
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun, as in `1,200 steps`."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
 def as_share(value: float) -> str:
     """Return a share as a percentage. NaN becomes –."""
     return "–" if value != value else percent(value)

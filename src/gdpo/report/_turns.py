@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from gdpo.analysis.run import RunAnalysis
-from gdpo.analysis.turns import RewardAtTurn, TurnOverall, WithTurns
+from gdpo.analysis.turns import TurnOverall, WithTurns
 from gdpo.diagnostics.diagnosis import interval, percent
+from gdpo.report._terminal import as_share
 from gdpo.report.charts import COLOURS, Chart, Line
 from gdpo.report.viewer import Labels
 
@@ -24,7 +25,14 @@ def turn_table(run: RunAnalysis, shown: Labels) -> dict[str, Any]:
             "alive": percent(each.alive),
             "rollouts": f"{each.rollouts:,}",
             "groups": f"{each.groups:,}",
-            "rewards": [_cells(reward) for reward in each.rewards if reward.name in shown.rewards],
+            "rewards": [
+                (
+                    as_share(reward.zero_variance_groups),
+                    interval(reward.influence_share, reward.influence_margin),
+                )
+                for reward in each.rewards
+                if reward.name in shown.rewards
+            ],
         }
         for each in turns[:_ROWS]
     ]
@@ -36,14 +44,6 @@ def turn_table(run: RunAnalysis, shown: Labels) -> dict[str, Any]:
         "related": [_related(each) for each in related],
         "more": max(0, len(turns) - _ROWS),
     }
-
-
-def _cells(reward: RewardAtTurn) -> tuple[str, str]:
-    constant = reward.zero_variance_groups
-    return (
-        percent(constant) if constant == constant else "–",
-        interval(reward.influence_share, reward.influence_margin),
-    )
 
 
 def _related(each: WithTurns) -> str:

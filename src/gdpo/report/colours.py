@@ -56,6 +56,11 @@ class Style:
     """Colour on a dark background, as `#rrggbb`."""
     dashes: Dashes
 
+    @property
+    def dash(self) -> str:
+        """The dashes as the SVG attribute `stroke-dasharray`. Empty: a solid line."""
+        return " ".join(f"{length:g}" for length in self.dashes)
+
 
 def style(label: str) -> Style:
     """Return the style of an estimator in a chart that has no other user-defined labels.
@@ -105,8 +110,8 @@ def css() -> str:
         f"@media print {{ :root {{ {_variables(LIGHT)} }} }}",
     ]
     for place in range(PLACES):
-        dashes = " ".join(f"{length:g}" for length in style_at(place).dashes) or "none"
-        rules.append(f".a{place} {{ --c: var(--c{_hue(place)}); --d: {dashes}; }}")
+        dash = style_at(place).dash or "none"
+        rules.append(f".a{place} {{ --c: var(--c{_hue(place)}); --d: {dash}; }}")
     return "\n".join(rules)
 
 

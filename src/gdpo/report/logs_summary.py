@@ -5,13 +5,12 @@ from math import isfinite, nan
 
 from rich.text import Text
 
-from gdpo._text import one_line
+from gdpo._text import counted, one_line
 from gdpo.analysis.logs.trends import RewardTrend, RunTrends
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.report._terminal import (
     as_number,
     as_share,
-    counted,
     finding_lines,
     short_name,
     table,

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from gdpo._files import write_whole
-from gdpo._text import capitalized, one_line, visible
+from gdpo._text import capitalized, counted, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
+from gdpo.report._terminal import as_share
 from gdpo.report._turns import turn_charts, turn_table
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report.html import bars, finding_row, in_words, render, shortened
@@ -62,7 +63,16 @@ def _page(analysis: Analysis, **reading: Any) -> str:
     runs = [run for run in analysis.runs if run.run in shown.runs]
     viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
     points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
-    curves, influence = _mean_charts(runs, shown, points), _influence_charts(runs, shown, points)
+    curves = [
+        _chart(
+            label,
+            "mean reward",
+            [(r, shown.runs[r.run], r.over_time(name, "mean")) for r in runs if name in r.names],
+            points,
+        )
+        for name, label in shown.rewards.items()
+    ]
+    influence = _influence_charts(runs, shown, points)
     lengths, turns = _length_charts(analysis.lengths, shown), turn_charts(runs, shown)
     drawn = [*curves, *influence, *lengths, *turns]
     charts, others = list(enumerate(drawn)), len(curves) + len(influence)
@@ -95,7 +105,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         turns=charts[others + len(lengths) :],
         turn_tables=[turn_table(run, shown) for run in runs if len(run.turns()) > 1],
         figure=_figure,
-        share=lambda value: percent(value) if isfinite(value) else "–",
+        share=as_share,
         interval=interval,
         correlation=lambda value: f"{value:.3f}".replace("-", "−") if isfinite(value) else "–",
         read=lines[:_NOTICES],
@@ -134,7 +144,7 @@ def _setup(analysis: Analysis) -> str:
     return " · ".join(
         (
             ", ".join(report.formats),
-            f"{runs:,} run{'s' * (runs != 1)}, {steps:,} step{'s' * (steps != 1)}",
+            f"{counted(runs, 'run')}, {counted(steps, 'step')}",
             f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
             f"{report.groups:,} groups",
         )
@@ -181,10 +191,7 @@ def _what_was_read(analysis: Analysis) -> list[str]:
     report = analysis.report
     return [
         f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
-        *(
-            f"format {name}: {count:,} file{'s' * (count != 1)}"
-            for name, count in report.formats.items()
-        ),
+        *(f"format {name}: {counted(count, 'file')}" for name, count in report.formats.items()),
         *dict.fromkeys(
             f"rewards: {', '.join(f.rewards)} ({f.rewards_from})" for f in report.files if f.rewards
         ),
@@ -207,7 +214,7 @@ def _sentences(analysis: Analysis) -> Iterator[str]:
         sentence = f"{where}{when}{message}"
         yield f"{capitalized(sentence)}."
     if len(warnings) > 1:
-        yield f"{len(warnings) - 1} more warning{'s' * (len(warnings) > 2)} below."
+        yield f"{counted(len(warnings) - 1, 'more warning')} below."
     if not warnings:
         notes = f"; {len(found)} notes are below" if len(found) > 1 else ""
         yield f"No warning{notes}."
@@ -234,19 +241,6 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
                 f"Compared with the baseline ({one_line(each.baseline)}), the advantages of gdpo "
                 f"have the opposite sign for {percent(each.sign_flips)} of the rollouts."
             )
-
-
-def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Return a chart per reward that shows its mean at each step, with one line per run."""
-    return [
-        _chart(
-            label,
-            "mean reward",
-            [(r, shown.runs[r.run], r.over_time(name, "mean")) for r in runs if name in r.names],
-            points,
-        )
-        for name, label in shown.rewards.items()
-    ]
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:

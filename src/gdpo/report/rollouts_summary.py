@@ -12,17 +12,15 @@ from statistics import median
 from rich.cells import cell_len
 from rich.text import Text
 
-from gdpo._text import one_line
+from gdpo._text import counted, one_line
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
-from gdpo.analysis.turns import RewardAtTurn
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import OVER_STEPS, HeldFinding
 from gdpo.report._terminal import (
     as_number,
     as_share,
-    counted,
     finding_lines,
     short_name,
     table,
@@ -116,7 +114,12 @@ def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fa
     rows = [(*headings, "")]
     scalar = analysis.report.scalar_only
     rows += [_replayed_cells(each, scalar=scalar) for each in replayed if each.steps]
-    verdict = [scalar_only(analysis.report)] if scalar else _verdict(replayed)
+    others = [r for r in replayed if r.estimator != r.baseline and r.steps]
+    same = [r.estimator for r in others if r.same]
+    verdict = [scalar_only(analysis.report)] if scalar else []
+    if same and not scalar:
+        which = "all estimators" if len(same) == len(others) else ", ".join(map(one_line, same))
+        verdict = [f"no difference from the baseline, up to a factor: {which}"]
     sentences = [*verdict, *_gain(analysis), *_not_replayed(replayed)]
     if analysis.weights_to_give:
         sentences.insert(
@@ -285,7 +288,11 @@ def _turns(analysis: Analysis, width: int, *, whole: bool) -> Iterator[Text]:
     for place, reward in enumerate(rewards):
         column = [
             short_name(reward.name, whole=whole),
-            *(_at_turn(turn.rewards[place]) for turn in first),
+            *(
+                f"{as_share(at.zero_variance_groups)}, "
+                f"{interval(at.influence_share, at.influence_margin)}"
+                for at in (turn.rewards[place] for turn in first)
+            ),
         ]
         wide = sum(2 + max(map(cell_len, each)) for each in (*columns, column)) - 2 > width
         if place and wide and not whole:
@@ -303,17 +310,16 @@ def _turns(analysis: Analysis, width: int, *, whole: bool) -> Iterator[Text]:
         yield Text(f"and {', '.join(more)} (--json prints all)", style="dim")
 
 
-def _at_turn(reward: RewardAtTurn) -> str:
-    share = interval(reward.influence_share, reward.influence_margin)
-    return f"{as_share(reward.zero_variance_groups)}, {share}"
-
-
 def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     found = analysis.findings()
     if not found and analysis.runs:
         yield Text("no findings", style="green")
     for place, (run, held) in enumerate(found):
-        lines = list(_finding(run, held, width, named=len(analysis.runs) > 1))
+        finding = held.finding
+        where = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""
+        message = f"{where}{when_found(run, held)}{one_line(finding.message)}"
+        remedy = one_line(with_options(finding.remedy))
+        lines = list(finding_lines(finding.severity, message, remedy, width))
         last = place == len(found) - 1
         if place >= 1 and len(lines) + (not last) > room:
             rest = counted(len(found) - place, "more finding")
@@ -335,15 +341,6 @@ def when_found(run: RunAnalysis, held: HeldFinding) -> str:
         return f"in {held.steps:,} of {held.of:,} steps: "
     first, last = run.steps[held.spans[0][0] - 1], run.steps[held.spans[-1][1] - 1]
     return f"in steps {first:,} to {last:,}: "
-
-
-def _finding(run: RunAnalysis, held: HeldFinding, width: int, *, named: bool) -> Iterator[Text]:
-    finding = held.finding
-    where = f"{short_name(run.run)}: " if named else ""
-    when = when_found(run, held)
-    message = f"{where}{when}{one_line(finding.message)}"
-    remedy = one_line(with_options(finding.remedy))
-    yield from finding_lines(finding.severity, message, remedy, width)
 
 
 def _not_checked(analysis: Analysis, width: int) -> Iterator[Text]:
@@ -377,14 +374,6 @@ def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
         as_number(replayed.scale),
         verdict,
     )
-
-
-def _verdict(replayed: Sequence[Replayed]) -> Iterator[str]:
-    others = [r for r in replayed if r.estimator != r.baseline and r.steps]
-    same = [r.estimator for r in others if r.same]
-    if same:
-        which = "all estimators" if len(same) == len(others) else ", ".join(map(one_line, same))
-        yield f"no difference from the baseline, up to a factor: {which}"
 
 
 def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.display import grid_display
 from gdpo.lab.experiments.fronts import read_front
 from gdpo.lab.experiments.grid import (
+    Cell,
     Grid,
     decidable,
     described,
@@ -26,11 +27,11 @@ from gdpo.lab.experiments.grid import (
 )
 from gdpo.lab.experiments.reading import LOGS, read_experiment
 from gdpo.lab.experiments.threshold import REACHED
+from gdpo.lab.recipes.models import locate_model
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.trainer_fields import check_fields
-from gdpo.lab.report import summary, write_report
-from gdpo.lab.report.front_summary import front_summary
+from gdpo.lab.report import front_summary, summary, write_report
 from gdpo.lab.report.requested import requested_summary
 from gdpo.lab.training.preflight import prepare
 
@@ -88,7 +89,7 @@ def compare_recipe(
     left = grid.open()
     for line in decidable(grid) if left else ():
         _say(console, line)
-    steps = _total_steps(left[0].resolved) if left else 0
+    steps = _total_steps(left) if left else 0
     try:
         with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as update:
             run_grid(grid, jobs=jobs, update=update, say=partial(_say, console))
@@ -218,9 +219,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def _total_steps(resolved: Resolved) -> int:
-    """Check the data, rewards, trainer and model. Return the number of training steps in a run."""
-    return prepare(resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
+def _total_steps(cells: Sequence[Cell]) -> int:
+    """Check data, rewards, trainer and the models. Return the number of steps in a run."""
+    for recipe in {cell.recipe.initial_model: cell.recipe for cell in cells}.values():
+        locate_model(recipe)
+    return prepare(cells[0].resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
 
 
 def _plain(name: str) -> str:

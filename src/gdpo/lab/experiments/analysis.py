@@ -7,15 +7,8 @@ from math import isnan, nan
 import numpy as np
 
 from gdpo._shapes import Bool, Float
-from gdpo.lab.experiments.comparison import (
-    Comparison,
-    Difference,
-    Outcome,
-    details,
-    headline,
-    question,
-)
-from gdpo.lab.experiments.reading import OPEN, Experiment, Measured, Run
+from gdpo.lab.experiments.comparison import Comparison, Difference, Outcome
+from gdpo.lab.experiments.reading import OPEN, Experiment, Measured
 from gdpo.lab.experiments.statistics import (
     FEWEST_SEEDS,
     ROUNDING,
@@ -83,6 +76,7 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
         for reward in experiment.rewards
         for label in experiment.labels
     }
+    first = experiment.labels[0]
     outcomes = tuple(
         _outcome(experiment, label, reward, traces[label, reward.name], draws)
         for reward in experiment.rewards
@@ -92,32 +86,24 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
         tuple(
             _difference(
                 label,
-                experiment.labels[0],
+                first,
                 reward,
                 traces[label, reward.name],
-                baseline=traces[first],
+                baseline=traces[first, reward.name],
             )
             for reward in experiment.rewards
             for label in experiment.labels[1:]
             if (label, reward.name) not in experiment.unlike
-            if (first := (experiment.labels[0], reward.name))
         ),
         traces,
     )
-    comparison = Comparison(
-        experiment=experiment,
-        outcomes=outcomes,
-        differences=differences,
-        question=question(experiment),
-        answer="",
-        exploratory=_few_seeds(outcomes, differences),
-    )
-    return replace(comparison, answer=" ".join([headline(comparison), *details(comparison)]))
+    return Comparison(experiment, outcomes, differences)
 
 
 def _traces(experiment: Experiment, label: str, reward: Measured) -> _Traces:
     runs = experiment.runs_of(label)
-    curves = [_values(run, reward, experiment.total_steps) for run in runs]
+    nothing = np.empty(0)
+    curves = [run.means.get(reward.name, nothing)[: experiment.total_steps] for run in runs]
     threshold = reward.low + experiment.reach * (reward.high - reward.low)
     window = max(1, min(WINDOW, experiment.total_steps))
     crossings = [first_reached(values, threshold, window=window) for values in curves]
@@ -133,10 +119,6 @@ def _traces(experiment: Experiment, label: str, reward: Measured) -> _Traces:
     )
 
 
-def _values(run: Run, reward: Measured, total_steps: int) -> Float[np.ndarray, " step"]:
-    return run.means.get(reward.name, np.empty(0))[:total_steps]
-
-
 def _outcome(
     experiment: Experiment, label: str, reward: Measured, traces: _Traces, draws: int
 ) -> Outcome:
@@ -145,17 +127,16 @@ def _outcome(
         label=label,
         reward=reward.name,
         runs=int(begun.sum()),
-        failed=sum(_ended_early(run, experiment.total_steps) for run in experiment.runs_of(label)),
+        failed=sum(
+            run.state == "failed" and 0 < run.steps < experiment.total_steps
+            for run in experiment.runs_of(label)
+        ),
         final=_average(traces.finals, draws),
         best=_average(traces.bests, draws),
         finals=traces.finals,
         reached=int(traces.reached.sum()),
         survival=kaplan_meier(traces.times[begun], traces.reached[begun]),
     )
-
-
-def _ended_early(run: Run, total_steps: int) -> bool:
-    return run.state == "failed" and 0 < run.steps < total_steps
 
 
 def _average(values: Float[np.ndarray, " seed"], draws: int) -> Interval:
@@ -215,7 +196,8 @@ def _corrected(
         of_reward = [each for (_, name), each in traces.items() if name == reward]
         compared = [each.ended & ~np.isnan(each.finals) for each in of_reward]
         pairs = list(zip(of_reward, compared, strict=True))
-        if _constant(np.concatenate([each.finals[kept] for each, kept in pairs])):
+        ends = np.concatenate([each.finals[kept] for each, kept in pairs])
+        if len(ends) and np.ptp(ends) <= ROUNDING * np.max(np.abs(ends)):
             constant.add(reward)
         if not any(each.reached[kept].any() for each, kept in pairs):
             untimed.add(reward)
@@ -237,13 +219,3 @@ def _corrected(
 def _one(p: float) -> float:
     """Return 1, or NaN if there is nothing to compare."""
     return p if isnan(p) else 1.0
-
-
-def _constant(values: Float[np.ndarray, " run"]) -> bool:
-    """Return whether all values are equal up to rounding."""
-    return bool(len(values)) and bool(np.ptp(values) <= ROUNDING * np.max(np.abs(values)))
-
-
-def _few_seeds(outcomes: tuple[Outcome, ...], differences: tuple[Difference, ...]) -> bool:
-    counts = [o.runs for o in outcomes] + [d.pairs for d in differences]
-    return min(counts, default=0) < FEWEST_SEEDS

@@ -7,6 +7,7 @@ from math import floor, isnan, log10
 import numpy as np
 
 from gdpo._shapes import Float
+from gdpo._text import counted
 from gdpo.lab.experiments.reading import OPEN, Experiment, Measured
 from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survival, fewest_seeds
 
@@ -81,12 +82,17 @@ class Comparison:
     differences: tuple[Difference, ...]
     """One difference per reward and estimator, grouped by reward. The baseline and the pairs in
     `Experiment.unlike` are left out."""
-    question: str
-    answer: str
-    """The headline and the details in one paragraph."""
-    exploratory: bool
-    """Whether an estimator has fewer than 5 seeds, or shares fewer than 5 seeds with the
-    baseline."""
+
+    @property
+    def fewest_seeds(self) -> int:
+        """Smallest number of seeds that an estimator has, or that it shares with the baseline."""
+        counts = [o.runs for o in self.outcomes] + [d.pairs for d in self.differences]
+        return min(counts, default=0)
+
+    @property
+    def exploratory(self) -> bool:
+        """Whether there are too few seeds to call a difference real."""
+        return self.fewest_seeds < FEWEST_SEEDS
 
     def outcome(self, label: str, reward: str) -> Outcome:
         """Return the outcome of one estimator on one reward."""
@@ -143,7 +149,8 @@ def headline(comparison: Comparison) -> str:
     if max(d.pairs for d in compared) == 1:
         return "One seed shows how the estimators behave, not which is better."
     if found := _found(comparison):
-        return _higher(found[0], comparison, contrary=_contrary(found)) + "."
+        opposite = (d for d in found if d.final.value * found[0].final.value < 0)
+        return _higher(found[0], comparison, contrary=next(opposite, None)) + "."
     if sooner := _sooner(comparison):
         return _faster(sooner[0], comparison) + "."
     return _undecided(comparison, compared)
@@ -170,7 +177,7 @@ def details(comparison: Comparison) -> tuple[str, ...]:
             sentences += ["No difference was found in where the runs end."]
         else:
             sentences += _limits(comparison)
-        sentences += _correction(comparison, _timed(compared) if sooner else _counted(compared))
+        sentences += _correction(comparison, len((_timed if sooner else _varied)(compared)))
         clearest = found or sooner or sorted(compared, key=lambda d: d.p_adjusted)
         sentences += _never(comparison, clearest[0])
     sentences += _failures(comparison)
@@ -188,21 +195,21 @@ def _others(
     shown = found[1:] if len(found) <= _LISTED + 2 else found[1 : 1 + _LISTED]
     rest = len(found) - 1 - len(shown)
     sentences = [f"{write(d, comparison)}." for d in shown]
-    return [*sentences, f"{_count(rest, 'more difference')} were found."] if rest else sentences
+    return [*sentences, f"{counted(rest, 'more difference')} were found."] if rest else sentences
 
 
 def _compared(comparison: Comparison) -> list[Difference]:
     return [d for d in comparison.differences if d.pairs > 0]
 
 
-def _counted(compared: Sequence[Difference]) -> int:
-    """Return the number of comparisons in the correction for final rewards."""
-    return sum(not d.constant for d in compared)
+def _varied(compared: Sequence[Difference]) -> list[Difference]:
+    """Return the comparisons in the correction for final rewards."""
+    return [d for d in compared if not d.constant]
 
 
-def _timed(compared: Sequence[Difference]) -> int:
-    """Return the number of comparisons in the correction for times to the threshold."""
-    return sum(not d.untimed for d in compared)
+def _timed(compared: Sequence[Difference]) -> list[Difference]:
+    """Return the comparisons in the correction for times to the threshold."""
+    return [d for d in compared if not d.untimed]
 
 
 def _found(comparison: Comparison) -> list[Difference]:
@@ -222,18 +229,13 @@ def _sooner(comparison: Comparison) -> list[Difference]:
     )
 
 
-def _contrary(found: Sequence[Difference]) -> Difference | None:
-    opposite = (d for d in found if d.final.value * found[0].final.value < 0)
-    return next(opposite, None)
-
-
 def _single(comparison: Comparison) -> str:
     label = comparison.experiment.labels[0]
     known = [o for o in comparison.outcomes if not isnan(o.final.value)]
     if not known:
         return f"No run of {label} has a step yet."
     ends = [f"{o.reward} at {_value(o.final)} ({_range(o.final)})" for o in known]
-    return f"{label} ends {listed(ends)} with {_count(known[0].runs, 'seed')}."
+    return f"{label} ends {listed(ends)} with {counted(known[0].runs, 'seed')}."
 
 
 def _one_seed(comparison: Comparison) -> list[str]:
@@ -247,14 +249,12 @@ def _one_seed(comparison: Comparison) -> list[str]:
 
 
 def _higher(d: Difference, comparison: Comparison, *, contrary: Difference | None = None) -> str:
-    size = d.final
-    if size.value < 0:
-        size = Interval(-size.value, -size.high, -size.low)
+    size = _size(d)
     zero = ", which includes 0" if size.low <= 0 <= size.high else ""
-    p = _p(d.p_adjusted, _counted(_compared(comparison)))
+    p = _p(d.p_adjusted, len(_varied(_compared(comparison))))
     text = (
         f"{d.label} ends {_value(size)} {_way(d)} than {d.baseline} in {d.reward} "
-        f"({_range(size)}{zero}, {_count(d.pairs, 'seed')}, {p})"
+        f"({_range(size)}{zero}, {counted(d.pairs, 'seed')}, {p})"
     )
     if contrary is None:
         return text
@@ -264,72 +264,62 @@ def _higher(d: Difference, comparison: Comparison, *, contrary: Difference | Non
 
 def _faster(d: Difference, comparison: Comparison) -> str:
     medians = [_median(comparison.outcome(label, d.reward)) for label in (d.label, d.baseline)]
-    p = _p(d.p_time_adjusted, _timed(_compared(comparison)))
+    p = _p(d.p_time_adjusted, len(_timed(_compared(comparison))))
     return (
         f"{d.label} reaches {_percent(comparison.experiment.reach)} of the range of {d.reward} "
         f"{'sooner' if d.excess > 0 else 'later'} than {d.baseline} (median {medians[0]} instead "
-        f"of {medians[1]}, {_count(d.pairs, 'seed')}, {p})"
+        f"of {medians[1]}, {counted(d.pairs, 'seed')}, {p})"
     )
 
 
 def _undecided(comparison: Comparison, compared: Sequence[Difference]) -> str:
     labels = comparison.experiment.labels
     between = f"between {labels[1]} and {labels[0]}" if len(labels) == 2 else f"from {labels[0]}"
-    seeds = f"{_count(max(d.pairs for d in compared), 'seed')}"
+    seeds = counted(max(d.pairs for d in compared), "seed")
     text = f"No difference {between} was found with {seeds}"
-    counts = [count for count in (_counted(compared), _timed(compared)) if count]
-    if _ends_decide(compared) or _times_decide(compared) or not counts:
+    families = [family for family in (_varied(compared), _timed(compared)) if family]
+    if not families or any(map(_could_decide, families)):
         return f"{text}."
-    needed = _count(fewest_seeds(min(counts)), "seed")
+    needed = counted(fewest_seeds(min(map(len, families))), "seed")
     return f"{text}; {needed} are the fewest that could show one."
 
 
-def _ends_decide(compared: Sequence[Difference]) -> bool:
-    """Return whether these seeds could have shown a difference in final rewards."""
-    return _could_decide([d for d in compared if not d.constant])
-
-
-def _times_decide(compared: Sequence[Difference]) -> bool:
-    """Return whether these seeds could have shown a difference in steps to the threshold."""
-    return _could_decide([d for d in compared if not d.untimed])
-
-
 def _could_decide(family: Sequence[Difference]) -> bool:
+    """Return whether these seeds could have shown a difference."""
     return any(d.pairs >= FEWEST_SEEDS and d.p_floor * len(family) < ALPHA for d in family)
 
 
 def _limits(comparison: Comparison) -> list[str]:
     """Return sentences about what this number of seeds could show and what was observed."""
-    compared = _compared(comparison)
-    count = _counted(compared)
-    varied = [d for d in compared if not d.constant]
+    varied = _varied(_compared(comparison))
+    count = len(varied)
     if not varied:
         return []
-    if _ends_decide(compared):
+    if _could_decide(varied):
         if count > _LISTED:
             return []
         known = any(not isnan(d.final.low) for d in varied)
         more = "Detecting smaller differences needs more seeds." if known else ""
-        return [*map(_seen, varied), more]
+        return [
+            *(
+                f"In {d.reward}, {d.label} minus {d.baseline} is {_value(d.final)} "
+                f"({_range(d.final)})."
+                for d in varied
+            ),
+            more,
+        ]
     least = min(d.p_floor for d in varied)
-    corrected = f", or {_p_value(min(1.0, least * count))} after correction" if count > 1 else ""
-    seeds = _count(max(d.pairs for d in varied), "seed")
+    corrected = f", or {min(1.0, least * count):.2g} after correction" if count > 1 else ""
+    seeds = counted(max(d.pairs for d in varied), "seed")
     apart = [d for d in varied if d.p_value <= d.p_floor and d.final.value != 0 and d.pairs > 1]
     return [
-        f"With {seeds} the smallest possible p-value for where runs end is "
-        f"{_p_value(least)}{corrected}.",
+        f"With {seeds} the smallest possible p-value for where runs end is {least:.2g}{corrected}.",
         *(_apart(d, comparison) for d in apart[:_LISTED]),
     ]
 
 
-def _seen(d: Difference) -> str:
-    return f"In {d.reward}, {d.label} minus {d.baseline} is {_value(d.final)} ({_range(d.final)})."
-
-
 def _apart(d: Difference, comparison: Comparison) -> str:
-    size = d.final
-    if size.value < 0:
-        size = Interval(-size.value, -size.high, -size.low)
+    size = _size(d)
     runs = max(comparison.outcome(label, d.reward).runs for label in (d.label, d.baseline))
     seeds = f" over the {d.pairs} seeds that ended in both" if d.pairs < runs else ""
     return (
@@ -385,6 +375,12 @@ def _open_runs(experiment: Experiment) -> int:
     return sum(run.state in OPEN for run in experiment.runs)
 
 
+def _size(d: Difference) -> Interval:
+    """Return the size of a difference in final rewards, without its sign."""
+    final = d.final
+    return Interval(-final.value, -final.high, -final.low) if final.value < 0 else final
+
+
 def _way(d: Difference) -> str:
     return "higher" if d.final.value > 0 else "lower"
 
@@ -421,15 +417,7 @@ def _median(outcome: Outcome) -> str:
 
 def _p(p: float, count: int) -> str:
     corrected = "corrected " if count > 1 else ""
-    return f"{corrected}p < {_TINY:.4f}" if p < _TINY else f"{corrected}p = {_p_value(p)}"
-
-
-def _p_value(p: float) -> str:
-    return f"{p:.2g}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{corrected}p < {_TINY:.4f}" if p < _TINY else f"{corrected}p = {p:.2g}"
 
 
 def listed(names: Sequence[str]) -> str:

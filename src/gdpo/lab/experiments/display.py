@@ -78,7 +78,7 @@ class _Board:
 
     def print_ended(self, console: Console) -> None:
         for cell in self._grid.cells:
-            if id(cell) not in self._printed and (cell.finished or cell.failed):
+            if id(cell) not in self._printed and cell.done:
                 self._printed.add(id(cell))
                 rows = _rows(cell)
                 means = ", ".join(f"{name} {_recent(rows, name)}" for name in _rewards([rows]))
@@ -93,9 +93,7 @@ class _Board:
         done = sum(len(_rows(cell)) - cell.steps_before for cell in cells if cell.began)
         passed = time.monotonic() - self._began
         text = f"{ended} of {len(cells)} runs"
-        rest = sum(
-            self._total - len(_rows(cell)) for cell in cells if not (cell.finished or cell.failed)
-        )
+        rest = sum(self._total - len(_rows(cell)) for cell in cells if not cell.done)
         if not self._total or done < 1 or rest < 1:
             return text
         left = rest * passed / done

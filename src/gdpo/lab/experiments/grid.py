@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from gdpo._files import to_json, write_whole
+from gdpo._text import counted
 from gdpo.advantages import ESTIMATORS, resolve_estimator
 from gdpo.errors import ConfigError
 from gdpo.lab.experiments.comparison import listed
@@ -616,8 +617,8 @@ def described(grid: Grid, *, jobs: int) -> list[str]:
     left = len(grid.open())
     what = "variant" if grid.plan.varied else "estimator"
     return [
-        f"{_count(len(grid.cells), 'run')} in {grid.folder}, {left} of them to do, {jobs} at a "
-        f"time: {_count(len(labels), what)} with {_count(len(seeds), 'seed')} "
+        f"{counted(len(grid.cells), 'run')} in {grid.folder}, {left} of them to do, {jobs} at a "
+        f"time: {counted(len(labels), what)} with {counted(len(seeds), 'seed')} "
         f"({', '.join(map(str, seeds))})",
         *(_describe(grid, [c for c in grid.cells if c.label == label]) for label in labels),
         *decidable(grid),
@@ -655,12 +656,11 @@ def decidable(grid: Grid) -> list[str]:
     apart = unlike(grid.plan.labels, grid.rewards, {cell.label: cell.recipe for cell in grid.cells})
     count, seeds = len(others) * len(grid.rewards) - len(apart), len(grid.plan.seeds)
     what = "variant" if grid.plan.varied else "estimator"
-    against = others[0] if len(others) == 1 else _count(len(others), what)
-    sentences = [
-        f"Compares {against} with {first} in {listed(grid.rewards)}: {_count(count, 'comparison')}."
-    ]
+    against = others[0] if len(others) == 1 else counted(len(others), what)
+    what_in = f"{against} with {first} in {listed(grid.rewards)}"
+    sentences = [f"Compares {what_in}: {counted(count, 'comparison')}."]
     sentences += [
-        f"{name} is not compared in {_count(otherwise, what)}, because its gate or options "
+        f"{name} is not compared in {counted(otherwise, what)}, because its gate or options "
         f"differ from those in {first}."
         for name in grid.rewards
         if (otherwise := sum(reward == name for _, reward in apart))
@@ -672,14 +672,10 @@ def _power(seeds: int, count: int) -> str:
     """Return a sentence that says whether this number of seeds can show a difference."""
     least = min(1.0, least_p(seeds, seeds) * count)
     corrected = f" after correction for {count} comparisons" if count > 1 else ""
-    smallest = f"With {_count(seeds, 'seed')} no p-value can be below {least:.2g}{corrected}"
+    smallest = f"With {counted(seeds, 'seed')} no p-value can be below {least:.2g}{corrected}"
     if seeds >= FEWEST_SEEDS and least < ALPHA:
         return f"{smallest}: a clear difference can be found (p below {ALPHA:g})."
     return (
         f"{smallest}: this comparison cannot show a difference. "
         f"The fewest seeds that can: --seeds {fewest_seeds(count)}."
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -12,8 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from gdpo._files import write_whole
 from gdpo.lab.recipes.recipe import Recipe
@@ -56,8 +55,11 @@ class Orphan:
 def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
     """Return the run as an orphan if another process is already training it, otherwise None."""
     if is_held(note):
-        noted_before = _read(note)
-        return Orphan(run, note, noted_before.get("pid"), noted_before.get("device"))
+        try:
+            process: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+        except ValueError:  # the process was killed before the note was complete
+            process = {}
+        return Orphan(run, note, process.get("pid"), process.get("device"))
     return Orphan(run, note, None, None) if is_locked(run.path) else None
 
 
@@ -93,13 +95,6 @@ def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]
             file.flush()
 
         yield file.fileno(), write
-
-
-def _read(note: Path) -> dict[str, Any]:
-    try:
-        return json.loads(note.read_text(encoding="utf-8"))
-    except ValueError:  # the process was killed before the note was complete
-        return {}
 
 
 _COMMAND = (sys.executable, "-m", "gdpo", "train", "--no-report")
@@ -176,38 +171,24 @@ class Training:
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         shown = "\n".join(lines[-_LOG_LINES:]) or "(it printed nothing)"
         code = self.process.returncode
-        killed = f"\n{_killed_by(-code, len(self.run.read_steps()))}" if code < 0 else ""
-        return f"exit code {code}; the end of {self.log}:\n{shown}{killed}"
-
-
-class Stoppable(Protocol):
-    """Describes a training process that can be stopped."""
-
-    @property
-    def name(self) -> str:
-        """The name of the run."""
-        ...
-
-    @property
-    def running(self) -> bool:
-        """Whether the process is still running."""
-        ...
-
-    def send(self, number: int, /) -> None:
-        """Send a signal to the process, unless the process has exited."""
-        ...
-
-
-S = TypeVar("S", bound=Stoppable)
+        text = f"exit code {code}; the end of {self.log}:\n{shown}"
+        if code >= 0:
+            return text
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:  # a real-time signal has no name
+            name = f"signal {-code}"
+        guess = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return f"{text}\nkilled by {name} {_after(len(self.run.read_steps()))}{guess}"
 
 
 def start_training(
     recipe: Recipe,
     logs: Path,
     *,
-    resume: bool = False,
-    environment: Mapping[str, str] = {},
-    inherited: Sequence[int] = (),
+    resume: bool,
+    environment: Mapping[str, str],
+    inherited: Sequence[int],
 ) -> Training:
     """Start `gdpo train` on a recipe in a new process, without writing a report.
 
@@ -235,8 +216,10 @@ def start_training(
 
 
 def stop_trainings(
-    trainings: Sequence[S], say: Callable[[str], None], update: Callable[[], None] = lambda: None
-) -> tuple[S, ...]:
+    trainings: Sequence[Training | Orphan],
+    say: Callable[[str], None],
+    update: Callable[[], None] = lambda: None,
+) -> tuple[Training | Orphan, ...]:
     """Make running processes save and exit, and wait for them. Ctrl-C while waiting kills them.
 
     Args:
@@ -248,12 +231,20 @@ def stop_trainings(
         The processes that were killed.
     """
     running = tuple(training for training in trainings if training.running)
-    killed: tuple[S, ...] = ()
+    killed: tuple[Training | Orphan, ...] = ()
     with _signals_kept() as kept:
         for training in running:
             training.send(signal.SIGTERM)
         if running:
-            _print_if_possible(lambda: say(_waiting_for([training.name for training in running])))
+            names = [training.name for training in running]
+            listed = " and ".join(names[:_NAMED])
+            listed += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            _print_if_possible(
+                lambda: say(
+                    f"stopping: waiting for {listed} to save and exit; press Ctrl-C again to kill "
+                    "them"
+                )
+            )
         while running := tuple(training for training in running if training.running):
             if signal.SIGINT in kept and not killed:
                 killed = running
@@ -268,12 +259,6 @@ def _print_if_possible(to_print: Callable[[], None]) -> None:
     """Print, but ignore a closed terminal or pipe, because the runs must be stopped in any case."""
     with suppress(OSError, SystemExit, KeyboardInterrupt):  # rich exits if a pipe is closed
         to_print()
-
-
-def _waiting_for(names: Sequence[str]) -> str:
-    listed = " and ".join(names[:_NAMED])
-    listed += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"stopping: waiting for {listed} to save and exit; press Ctrl-C again to kill them"
 
 
 def describe_ending(run: RunDirectory, *, killed: bool) -> str:
@@ -306,47 +291,20 @@ def signals_held() -> Generator[Callable[[], None]]:
 
 
 @contextmanager
-def terminable() -> Generator[None]:
-    """Make SIGTERM and SIGHUP (a closed terminal) unwind the stack as Ctrl-C does.
-
-    This ensures that no training process is left running. Signals that are ignored (`nohup`) stay
-    ignored.
-    """
-    with _handled((signal.SIGTERM, signal.SIGHUP), lambda number, _frame: sys.exit(128 + number)):
-        yield
-
-
-@contextmanager
 def _signals_kept() -> Generator[list[int]]:
+    """Collect the signals that stop a run. Yield no signal if this is not the main thread."""
     kept: list[int] = []
-    with _handled(_STOPS, lambda number, _frame: kept.append(number)):
-        yield kept
-
-
-@contextmanager
-def _handled(
-    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
-) -> Generator[None]:
-    """Handle signals inside the context. Do nothing if this is not the main thread."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield kept
         return
-    caught = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
-    before = [signal.signal(each, handler) for each in caught]
+    # Signals that are ignored (`nohup`) stay ignored.
+    caught = [each for each in _STOPS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = [signal.signal(each, lambda number, _frame: kept.append(number)) for each in caught]
     try:
-        yield
+        yield kept
     finally:
         for each, former in zip(caught, before, strict=True):
             signal.signal(each, former)
-
-
-def _killed_by(number: int, steps: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        name = f"signal {number}"
-    guess = " (out of memory?)" if number == signal.SIGKILL else ""
-    return f"killed by {name} {_after(steps)}{guess}"
 
 
 def _after(steps: int) -> str:

@@ -187,18 +187,13 @@ _MAY_DIFFER = (
     "name",
     "runs_dir",
     "advantage",
-    *(
-        f"trainer.{key}"
-        for key in (
-            "seed",
-            "data_seed",
-            "run_name",
-            "report_to",
-            "logging_steps",
-            "save_steps",
-            "save_total_limit",
-        )
-    ),
+    "trainer.seed",
+    "trainer.data_seed",
+    "trainer.run_name",
+    "trainer.report_to",
+    "trainer.logging_steps",
+    "trainer.save_steps",
+    "trainer.save_total_limit",
 )
 """Recipe keys in which compared runs may differ."""
 
@@ -216,9 +211,6 @@ _OF_REWARDS = {
 _LONGEST = 120
 """Maximum number of characters of a label to use in the name of a run's folder."""
 
-_DEFAULT_SEED = 42
-"""TRL's default seed, used if a recipe sets no seed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -233,17 +225,12 @@ class Plan:
     varied: tuple[str, ...] = ()
     """Recipe keys whose values were varied."""
 
-    @property
-    def estimators(self) -> dict[str, str]:
-        """For each label with a name given by the user, its estimator."""
-        return {str(each): each.estimator for each in self.labels if isinstance(each, Label)}
-
     def write(self, folder: Path) -> None:
         """Write the plan to the comparison's folder."""
         plain = {
             "recipe": self.recipe,
             "labels": self.labels,
-            "estimators": self.estimators,
+            "estimators": {str(n): n.estimator for n in self.labels if isinstance(n, Label)},
             "seeds": self.seeds,
             "reach": self.reach,
             "varied": self.varied,
@@ -313,7 +300,9 @@ def read_experiment(folder: Path) -> Experiment:
     plan = read_plan(folder)
     if plan is not None:
         return _compared(folder, plan)
-    paths = [folder] if _is_run(folder) else sorted(p for p in _folders(folder) if _is_run(p))
+    if not folder.is_dir():
+        raise ConfigError(f"folder {folder} does not exist. Check the path")
+    paths = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
     if not paths:
         raise DataError(
             f"{folder} contains no runs: pass a run directory, a folder of run directories, or a "
@@ -322,11 +311,15 @@ def read_experiment(folder: Path) -> Experiment:
     found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
     own = _own([recipe for recipe, _ in found])
     recipes = [(_label_by_hand(recipe, path, own), recipe) for recipe, path in found]
-    runs = [
-        _read_run(label, _seed(recipe), path, None)
-        for (label, recipe), (_, path) in zip(recipes, found, strict=True)
-    ]
-    _refuse_twins(runs)
+    runs: list[Run] = []
+    seen: dict[tuple[str, int], Path] = {}
+    for (label, recipe), (_, path) in zip(recipes, found, strict=True):
+        if (other := seen.setdefault((label, recipe.seed), path)) != path:
+            raise DataError(
+                f"{other} and {path} are both runs of {label} with seed {recipe.seed}. "
+                "Move one of them to another folder"
+            )
+        runs.append(_read_run(label, recipe.seed, path, None))
     labels = tuple(sorted(dict(recipes), key=lambda label: _rank(label, dict(recipes)[label])))
     seeds = tuple(sorted({run.seed for run in runs}))
     ordered = tuple(sorted(runs, key=lambda run: (labels.index(run.label), run.seed)))
@@ -457,15 +450,11 @@ def _state(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
     if begun and "finished" in run.read_environment():
         return "finished", ""
     if failed is not None and failed.is_file():
-        return "failed", _why(failed)
+        try:
+            return "failed", str(json.loads(failed.read_text(encoding="utf-8"))["why"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return "failed", f"{failed} cannot be read"
     return ("interrupted" if begun else "waiting"), ""
-
-
-def _why(file: Path) -> str:
-    try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["why"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{file} cannot be read"
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -500,17 +489,6 @@ def _steps(recipe: Recipe) -> int:
     return steps if isinstance(steps, int) and steps > 0 else 0
 
 
-def _seed(recipe: Recipe) -> int:
-    seed = recipe.trainer.get("seed", _DEFAULT_SEED)
-    return seed if isinstance(seed, int) else _DEFAULT_SEED
-
-
-def _folders(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise ConfigError(f"folder {folder} does not exist. Check the path")
-    return [path for path in folder.iterdir() if path.is_dir()]
-
-
 def _is_run(path: Path) -> bool:
     run = RunDirectory(path)
     return run.recipe.is_file() and run.environment.is_file()
@@ -536,14 +514,4 @@ def _refuse_different(folder: Path, recipes: Sequence[Recipe], varied: Sequence[
                 f"{folder}: the runs {first.name} and {other.name} cannot be compared, because "
                 f"they differ in more than estimator and seed: {shown}. Move them to "
                 "separate folders"
-            )
-
-
-def _refuse_twins(runs: Sequence[Run]) -> None:
-    seen: dict[tuple[str, int], Path] = {}
-    for run in runs:
-        if (other := seen.setdefault((run.label, run.seed), run.path)) != run.path:
-            raise DataError(
-                f"{other} and {run.path} are both runs of {run.label} with seed {run.seed}. "
-                "Move one of them to another folder"
             )

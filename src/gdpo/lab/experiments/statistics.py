@@ -24,8 +24,10 @@ ROUNDING = 2**10 * float(np.finfo(float).eps)
 """Allowed relative rounding error in statistics of a few runs."""
 
 _EXACT = 200_000
-"""Maximum number of relabellings for an exact test. If there are more, `draws` of them are
-sampled."""
+"""Maximum number of relabellings for an exact test."""
+
+_DRAWS = 20_000
+"""Number of relabellings to sample if there are too many for an exact test."""
 
 _MOST_SEEDS = 1_000
 """Largest number of seeds that `fewest_seeds` returns."""
@@ -64,19 +66,15 @@ class PValue:
 
 
 def permutation_test(
-    ours: Float[np.ndarray, " seed"],
-    theirs: Float[np.ndarray, " seed"],
-    *,
-    draws: int = 20_000,
-    seed: int = 0,
+    ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"]
 ) -> PValue:
     r"""Test with a two-sided permutation test whether two means differ.
 
     The test considers all ways to label $n$ of the $n + m$ runs "ours". The p-value is the share of
     these labellings for which the means are at least as far apart as observed. The test makes no
     assumption about the distribution, because the labels are arbitrary if the estimators are
-    equivalent. If there are more than 200,000 labellings, `draws` of them are sampled, and the
-    observed labelling is counted as well: $p = (1 + \text{as far}) / (1 + \text{draws})$.
+    equivalent. If there are more than 200,000 labellings, 20,000 of them are sampled, and the
+    observed labelling is counted as well: $p = (1 + \text{as far}) / 20001$.
 
     With $n$ runs of each estimator, the smallest attainable p-value is $2 / \binom{2n}{n}$: 0.10
     with 3 seeds, 0.029 with 4 and 0.0079 with 5. The test ignores which runs share a seed, because
@@ -86,8 +84,6 @@ def permutation_test(
     Args:
         ours: One value per run of one estimator. NaN is ignored.
         theirs: One value per run of the other estimator, in the same unit.
-        draws: Number of labellings to sample if there are too many to enumerate.
-        seed: Random seed for sampling.
 
     Returns:
         The p-value and the smallest attainable p-value. Both are NaN if an estimator has no runs.
@@ -110,13 +106,17 @@ def permutation_test(
     observed = abs(np.sum(ours - pooled.mean()))
     rounding = ROUNDING * np.max(np.abs(pooled))
     ways = comb(len(pooled), len(ours))
-    exact, floor = ways <= _EXACT, least_p(len(ours), len(theirs), draws=draws)
-    sums = _all_sums(centred, len(ours)) if exact else _sums(centred, len(ours), draws, seed)
-    as_far = int(np.count_nonzero(np.abs(sums) >= observed - rounding))
-    return PValue(as_far / ways if exact else (1 + as_far) / (1 + draws), floor)
+    exact, floor = ways <= _EXACT, least_p(len(ours), len(theirs))
+    if exact:
+        labellings = centred[_choices(len(pooled), len(ours))]
+    else:
+        copies = np.tile(centred, (_DRAWS, 1))
+        labellings = np.random.default_rng(0).permuted(copies, axis=1)[:, : len(ours)]
+    as_far = int(np.count_nonzero(np.abs(labellings.sum(axis=1)) >= observed - rounding))
+    return PValue(as_far / ways if exact else (1 + as_far) / (1 + _DRAWS), floor)
 
 
-def least_p(ours: int, theirs: int, *, draws: int = 20_000) -> float:
+def least_p(ours: int, theirs: int) -> float:
     """Return the smallest attainable p-value of the permutation test for these numbers of runs.
 
     Examples:
@@ -125,7 +125,7 @@ def least_p(ours: int, theirs: int, *, draws: int = 20_000) -> float:
     """
     ways = comb(ours + theirs, ours)
     least = (2 if ours == theirs else 1) / ways
-    return least if ways <= _EXACT else max(least, 1 / (1 + draws))
+    return least if ways <= _EXACT else max(least, 1 / (1 + _DRAWS))
 
 
 def fewest_seeds(comparisons: int) -> int:
@@ -174,20 +174,9 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(corrected)
 
 
-def _all_sums(values: Float[np.ndarray, " run"], size: int) -> Float[np.ndarray, " way"]:
-    return values[_choices(len(values), size)].sum(axis=1)
-
-
 @lru_cache(maxsize=4)
 def _choices(count: int, size: int) -> Int[np.ndarray, "way place"]:
     return np.array(list(combinations(range(count), size)))
-
-
-def _sums(
-    values: Float[np.ndarray, " run"], size: int, draws: int, seed: int
-) -> Float[np.ndarray, " draw"]:
-    rng = np.random.default_rng(seed)
-    return rng.permuted(np.tile(values, (draws, 1)), axis=1)[:, :size].sum(axis=1)
 
 
 Statistic: TypeAlias = Callable[[Float[np.ndarray, "*draw value"]], Any]
@@ -232,7 +221,6 @@ def bootstrap(
     *,
     draws: int = 2_000,
     level: float = 0.95,
-    seed: int = 0,
 ) -> Interval:
     """Return a statistic with its percentile bootstrap interval, resampling within each stratum.
 
@@ -245,7 +233,6 @@ def bootstrap(
         strata: Values of each stratum, such as a task. NaN is ignored.
         draws: Number of resamples.
         level: Nominal coverage of the interval, from 0 to 1.
-        seed: Random seed for resampling.
 
     Returns:
         The statistic of the values, with its interval. The statistic is NaN if there are no values.
@@ -259,15 +246,15 @@ def bootstrap(
     value = float(statistic(np.concatenate(known))) if known else nan
     if not known or min(len(values) for values in known) < 2:
         return Interval(value, nan, nan)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = [values[rng.integers(len(values), size=(draws, len(values)))] for values in known]
     tail = (1 - level) / 2
     low, high = np.quantile(statistic(np.concatenate(drawn, axis=-1)), [tail, 1 - tail])
     return Interval(value, float(low), float(high))
 
 
-def expanded_level(count: int, level: float = 0.95) -> float:
-    r"""Return the nominal level that gives a bootstrap of `count` values the coverage `level`.
+def expanded_level(count: int) -> float:
+    r"""Return the nominal level that gives a bootstrap of `count` values a coverage of 0.95.
 
     Resampling underestimates the standard deviation by the factor $\sqrt{(n-1)/n}$ and uses normal
     quantiles instead of Student's t quantiles. A higher nominal level corrects both errors:
@@ -275,50 +262,39 @@ def expanded_level(count: int, level: float = 0.95) -> float:
     $$ \frac{\alpha'}{2} = \Phi\Bigl(-\sqrt{\tfrac{n}{n-1}}\; t_{1-\alpha/2,\,n-1}\Bigr). $$
 
     For an interquartile mean of 5 values, the interval runs from the lowest to the highest value.
-    The interval contained the true value in 94 % of experiments with normally distributed runs, in
-    93 % with skewed runs and in 82 % if some runs learn and others do not. The percentile interval
-    at 0.95 had a coverage of 90, 89 and 79 %. With 10 values, the coverage of the expanded interval
-    was 96 to 97 %. With 3 values, the coverage was only 64 to 76 %, the same as for the percentile
-    interval. The coverage was measured with `benchmarks/few_seeds.py` (see
-    docs/reference/statistics.md).
+    With 3 values, the coverage is as low as that of the percentile interval
+    (`benchmarks/few_seeds.py`).
 
     Args:
         count: Number of values, at least 2.
-        level: Desired coverage of the interval, from 0 to 1.
 
     References:
         Hesterberg 2015, "What Teachers Should Know About the Bootstrap" ("expanded percentile"),
         https://arxiv.org/abs/1411.5279.
     """
-    t = student_quantile((1 + level) / 2, count - 1)
+    t = student_quantile(0.975, count - 1)
     return 1 - 2 * NormalDist().cdf(-sqrt(count / (count - 1)) * t)
 
 
 def paired_difference(
-    ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"], *, level: float = 0.95
+    ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"]
 ) -> Interval:
     """Return the mean paired difference between two estimators, with Student's t interval.
 
-    `gdpo evaluate` uses the same formula (`gdpo._student.paired_interval`).
-
-    At a level of 0.95, the interval contained the true difference in 95 to 97 % of experiments with
-    3 seeds, in 95 to 98 % with 5 seeds and in 94 to 95 % with 10 seeds. The experiments had
-    normally distributed runs, skewed runs, or runs that either learn or do not. The coverage of the
-    percentile bootstrap was 75 %, 80 to 83 % and 88 to 91 %, and BCa was no better. The coverage
-    was measured with `benchmarks/few_seeds.py` (see docs/reference/statistics.md).
+    `gdpo evaluate` uses the same formula (`gdpo._student.paired_interval`). With few seeds, the
+    percentile bootstrap and BCa cover the difference less often (`benchmarks/few_seeds.py`).
 
     Args:
         ours: One value per seed for one estimator.
         theirs: Values of the other estimator for the same seeds, in the same order and unit. Seeds
             with NaN for either estimator are ignored.
-        level: Nominal coverage of the interval, from 0 to 1.
 
     Returns:
         The mean difference, or NaN if there are no seeds. The interval is NaN if there are fewer
         than 2 seeds, or if all differences are equal up to rounding, because the standard deviation
         is then unknown.
     """
-    mean, low, high, _ = paired_interval(ours, theirs, level=level)
+    mean, low, high, _ = paired_interval(ours, theirs)
     return Interval(mean, low, high)
 
 

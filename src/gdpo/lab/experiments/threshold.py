@@ -1,4 +1,4 @@
-"""Computes start, end and best value of a reward curve, and when the curve reached a threshold."""
+"""Computes end and best value of a reward curve, and when the curve reached a threshold."""
 
 import numpy as np
 
@@ -10,21 +10,8 @@ WINDOW = 5
 REACHED = 0.8
 """Default threshold for every reward, as a share of the reward's range."""
 
-_TENTH = 0.1
-"""The start and the end of a run each contain this share of its steps."""
-
 _ROUNDING = 2.0**-42
 """Allowed relative rounding error of the mean of a few steps: 2¹⁰ units in the last place."""
-
-
-def tenth(steps: int) -> int:
-    """Return a tenth of the number of steps, rounded to the nearest integer, but at least 1."""
-    return max(1, round(_TENTH * steps))
-
-
-def start(values: Float[np.ndarray, " step"]) -> float:
-    """Return the mean value over the first tenth of the steps. NaN values are ignored."""
-    return float(_mean(values[: tenth(len(values))]))
 
 
 def final(values: Float[np.ndarray, " step"]) -> float:
@@ -33,7 +20,7 @@ def final(values: Float[np.ndarray, " step"]) -> float:
     For a failed run, only the steps that the run took are counted. The result is NaN if the last
     tenth has no value.
     """
-    return float(_mean(values[-tenth(len(values)) :]))
+    return float(_mean(values[-max(1, round(0.1 * len(values))) :]))
 
 
 def best(values: Float[np.ndarray, " step"]) -> float:

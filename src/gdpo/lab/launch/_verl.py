@@ -254,8 +254,8 @@ def _data(recipe: Recipe, files: VerlFiles, batches: Batches) -> dict[str, Any]:
 
 
 def _model(recipe: Recipe) -> dict[str, Any]:
-    local = Path(recipe.model).expanduser()
-    path = str(local.absolute()) if local.is_dir() else recipe.model
+    local = Path(recipe.initial_model).expanduser()
+    path = str(local.absolute()) if local.is_dir() else recipe.initial_model
     model: dict[str, Any] = {
         "path": str(converted_folder()) if recipe.model == SMOLLM2 else path,
         "enable_gradient_checkpointing": field(recipe, "gradient_checkpointing"),

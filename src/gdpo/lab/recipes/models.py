@@ -51,7 +51,7 @@ def locate_model(recipe: Recipe) -> LocatedModel:
         ConfigError: If the model does not exist or the Hub cannot be reached.
         MissingExtraError: If the model is `smollm2-135m` and its package is not installed.
     """
-    name, place = recipe.model, recipe.place("model")
+    name, place = recipe.initial_model, recipe.place("model")
     if name == SMOLLM2:
         locate_smollm2()
         folder = converted_folder()
@@ -70,6 +70,8 @@ def locate_model(recipe: Recipe) -> LocatedModel:
     if name.startswith(("/", "./", "../", "~")) or "\\" in name or name.count("/") > 1:
         near = nearest(folder.name, _models_in(folder.parent))
         meant = "" if near is None else f": did you mean {near!r}?"
+        if name != recipe.model:
+            meant = f", the model of seed {recipe.seed}. Make it, or choose other seeds"
         raise ConfigError(f"{place}: there is no folder {folder}{meant}")
     return _locate_on_hub(name, place, _revision(recipe))
 
@@ -100,9 +102,9 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
         )
     if not tokenizer.chat_template:
         raise ConfigError(
-            f"{recipe.place('model')}: {recipe.model!r} has no chat template, so it cannot be "
-            "prompted. Use an instruction-tuned model (…-Instruct), or put a chat_template.jinja "
-            "into a local copy"
+            f"{recipe.place('model')}: {recipe.initial_model!r} has no chat template, so it cannot "
+            "be prompted. Use an instruction-tuned model (…-Instruct), or put a "
+            "chat_template.jinja into a local copy"
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -143,8 +145,8 @@ def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Rec
     except (TemplateError, TypeError, ValueError) as error:
         roles = ", ".join(str(message.get("role")) for message in problem.prompt)
         raise ConfigError(
-            f"{recipe.place('model')}: the chat template of {recipe.model!r} rejects the prompt of "
-            f"row {row} (messages: {roles}): {error}. Use another model, or change "
+            f"{recipe.place('model')}: the chat template of {recipe.initial_model!r} rejects "
+            f"the prompt of row {row} (messages: {roles}): {error}. Use another model, or change "
             "chat_template.jinja in a local copy"
         ) from error
     return len(tokens)
@@ -174,7 +176,8 @@ def _loading(model: LocatedModel, recipe: Recipe, what: str) -> Generator[dict[s
             }
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(
-            f"{recipe.place('model')}: the {what} of {recipe.model!r} cannot be loaded: {error}"
+            f"{recipe.place('model')}: the {what} of {recipe.initial_model!r} cannot be loaded: "
+            f"{error}"
         ) from error
 
 

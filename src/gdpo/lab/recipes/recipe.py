@@ -228,7 +228,8 @@ class Recipe(Config):
     """A built-in task (such as `tool_calling` or `gsm8k`), or `module:attribute` of a
     `gdpo.lab.tasks.Task`."""
     model: str
-    """A model on the Hub, a local folder, or `smollm2-135m`."""
+    """A model on the Hub, a local folder, or `smollm2-135m`. `{seed}` stands for `trainer.seed`, so
+    that each seed of a comparison can have its own initial model."""
     data: DataConfig
     """The training data."""
     advantage: str = "gdpo"
@@ -304,6 +305,16 @@ class Recipe(Config):
         """Return the run directory."""
         # Unlike Path.expanduser, this leaves `~name` unchanged if the user does not exist.
         return Path(os.path.expanduser(self.runs_dir)) / self.name  # noqa: PTH111
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the run. Default: 42, as in TRL."""
+        return self.trainer.get("seed", 42)
+
+    @property
+    def initial_model(self) -> str:
+        """Return the model to train, for the seed of the run."""
+        return self.model.replace("{seed}", str(self.seed))
 
     @property
     def digest(self) -> str:

@@ -2,14 +2,13 @@
 
 import textwrap
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gdpo._text import one_line
 from gdpo.lab.report._tables import Name, Table
 from gdpo.report.charts import Chart
-from gdpo.report.colours import Style, style_at
+from gdpo.report.colours import style_at
 from gdpo.report.html import render_figure
 from gdpo.report.text import number
 
@@ -46,8 +45,7 @@ def to_svg(figure: Figure) -> str:
         heading=wrapped_lines(figure.heading, LETTERS - 4),
         legend=legend,
         style_at=style_at,
-        notes=_notes(figure),
-        dash=dash,
+        notes=wrapped_lines(f"{figure.note} {figure.chart.axis_note}".strip(), 80),
     )
 
 
@@ -55,32 +53,20 @@ def to_table(figure: Figure) -> Table:
     """Return a table with the points on each line of a figure, and the edges of the line's band."""
     chart = figure.chart
     scale = chart.declared or (chart.low, chart.high)
+    nothing = np.full(len(chart.x), np.nan)
     rows = [
         [Name(line.label), f"{step:g}", *(number(value, *scale) for value in values)]
         for line in chart.lines
         for step, *values in zip(
             chart.x.tolist(),
             line.value.tolist(),
-            _edge(line.low, chart).tolist(),
-            _edge(line.high, chart).tolist(),
+            (nothing if line.low is None else line.low).tolist(),
+            (nothing if line.high is None else line.high).tolist(),
             strict=True,
         )
     ]
     columns = ["estimator", chart.unit, "value", "band, low", "band, high"]
     return Table(figure.file, figure.heading, columns, rows)
-
-
-def _notes(figure: Figure) -> list[str]:
-    return wrapped_lines(f"{figure.note} {figure.chart.axis_note}".strip(), 80)
-
-
-def _edge(values: Any, chart: Chart) -> Any:
-    return np.full(len(chart.x), np.nan) if values is None else values
-
-
-def dash(style: Style) -> str:
-    """Return the dashes of a style as the SVG attribute `stroke-dasharray`."""
-    return " ".join(f"{length:g}" for length in style.dashes)
 
 
 def wrapped_lines(text: str, width: int) -> list[str]:

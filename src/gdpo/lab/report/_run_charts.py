@@ -25,9 +25,6 @@ from gdpo.report.text import number
 _POINTS = 20_000
 """Maximum total number of points in all thin lines, which limits the size of the page."""
 
-_LENGTHS = 2
-"""Number of charts of completion lengths."""
-
 
 def curves(comparison: Comparison, reward: Measured) -> Chart:
     """Return the chart of a reward, with the median and quartiles over the seeds, and every seed.
@@ -54,28 +51,27 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
 def weights(comparison: Comparison) -> list[Chart]:
     """Return a chart with the weight at each step for each reward whose weight changes in a run."""
     experiment = comparison.experiment
-    changing = {name for run in experiment.runs for name in run.weights}
-    names = [reward.name for reward in experiment.rewards if reward.name in changing]
-    return [_weights(comparison, name) for name in names]
-
-
-def _weights(comparison: Comparison, name: str) -> Chart:
-    experiment = comparison.experiment
-    labels = [
-        label
-        for label in experiment.labels
-        if any(name in run.weights for run in experiment.runs_of(label))
-    ]
-    drawn = _lines(comparison, [experiment.weights(label, name) for label in labels], labels)
-    values = _drawn(drawn)
-    return Chart(
-        title=name,
-        label="weight",
-        x=_steps(comparison),
-        low=min(0.0, float(np.nanmin(values, initial=0.0))),
-        high=float(np.nanmax(values, initial=1.0)),
-        lines=drawn,
-    )
+    charts: list[Chart] = []
+    for name in (reward.name for reward in experiment.rewards):
+        labels = [
+            label
+            for label in experiment.labels
+            if any(name in run.weights for run in experiment.runs_of(label))
+        ]
+        if not labels:
+            continue
+        drawn = _lines(comparison, [experiment.weights(label, name) for label in labels], labels)
+        values = _drawn(drawn)
+        chart = Chart(
+            title=name,
+            label="weight",
+            x=_steps(comparison),
+            low=min(0.0, float(np.nanmin(values, initial=0.0))),
+            high=float(np.nanmax(values, initial=1.0)),
+            lines=drawn,
+        )
+        charts.append(chart)
+    return charts
 
 
 def lengths(comparison: Comparison) -> list[Chart]:
@@ -83,25 +79,15 @@ def lengths(comparison: Comparison) -> list[Chart]:
 
     The list is empty if no run logged lengths.
     """
-    if not any(run.lengths for run in comparison.experiment.runs):
-        return []
-    return [
-        _length(comparison, "mean", "mean length, tokens"),
-        _length(comparison, "max", "longest, tokens"),
-    ]
-
-
-def _length(comparison: Comparison, figure: str, label: str) -> Chart:
     experiment = comparison.experiment
-    drawn = _lines(comparison, [experiment.lengths(each, figure) for each in experiment.labels])
-    return Chart(
-        title="completions",
-        label=label,
-        x=_steps(comparison),
-        low=0.0,
-        high=float(np.nanmax(_drawn(drawn), initial=1.0)),
-        lines=drawn,
-    )
+    if not any(run.lengths for run in experiment.runs):
+        return []
+    charts: list[Chart] = []
+    for figure, label in (("mean", "mean length, tokens"), ("max", "longest, tokens")):
+        drawn = _lines(comparison, [experiment.lengths(each, figure) for each in experiment.labels])
+        high = float(np.nanmax(_drawn(drawn), initial=1.0))
+        charts.append(Chart("completions", label, _steps(comparison), 0.0, high, drawn))
+    return charts
 
 
 def survival(comparison: Comparison, reward: Measured) -> Chart | str:
@@ -114,40 +100,32 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
         The chart, or a sentence if no estimator has two runs, if no run reached the threshold, or
         if all runs reached the threshold at the same step.
     """
-    times = _times(comparison, reward)
+    experiment, threshold = comparison.experiment, comparison.threshold(reward)
+    begun = {
+        label: [
+            run.means.get(reward.name, np.empty(0))
+            for run in experiment.runs_of(label)
+            if run.steps
+        ]
+        for label in experiment.labels
+    }
+    times = {
+        label: [first_reached(curve, threshold) for curve in curves]
+        for label, curves in begun.items()
+    }
     known = [step for steps in times.values() for step in steps]
-    threshold = number(comparison.threshold(reward), reward.low, reward.high)
+    shown = number(threshold, reward.low, reward.high)
     if not any(known):
-        return f"No run reached {threshold} in {reward.name}."
+        return f"No run reached {shown} in {reward.name}."
     if max(map(len, times.values())) < 2:
         each = [
             f"{label} at step {step}" if step else f"{label} never"
-            for label, (step,) in times.items()
-            if times[label]
+            for label, steps in times.items()
+            for step in steps
         ]
-        return f"{reward.name} reached {threshold}: {listed(each)}."
+        return f"{reward.name} reached {shown}: {listed(each)}."
     if len(set(known)) == 1:
-        return f"Every run reached {threshold} in {reward.name} at step {known[0]}."
-    return _survival(comparison, reward)
-
-
-def _times(comparison: Comparison, reward: Measured) -> dict[str, list[int | None]]:
-    """Return the step at which each run reached the threshold, keyed by estimator. None: never."""
-    threshold = comparison.threshold(reward)
-    nothing = np.empty(0)
-    times = {
-        label: [
-            first_reached(run.means.get(reward.name, nothing), threshold)
-            for run in comparison.experiment.runs_of(label)
-            if run.steps
-        ]
-        for label in comparison.experiment.labels
-    }
-    return {label: steps for label, steps in times.items() if steps}
-
-
-def _survival(comparison: Comparison, reward: Measured) -> Chart:
-    experiment = comparison.experiment
+        return f"Every run reached {shown} in {reward.name} at step {known[0]}."
     total = max(1, experiment.total_steps)
     grid = np.unique(np.linspace(0, total, min(total, 300) + 1).round())
     places = styles(experiment.labels)
@@ -162,7 +140,11 @@ def _survival(comparison: Comparison, reward: Measured) -> Chart:
                 comparison.outcome(label, reward.name),
                 places[label].place,
                 grid,
-                _censored(comparison, label, reward),
+                {
+                    float(len(curve))
+                    for curve, time in zip(begun[label], times[label], strict=True)
+                    if len(curve) and time is None
+                },
             )
             for label in experiment.labels
         ],
@@ -173,7 +155,7 @@ def _survival(comparison: Comparison, reward: Measured) -> Chart:
 def _points(comparison: Comparison) -> int:
     """Return the maximum number of points for each line."""
     experiment = comparison.experiment
-    lines = len(experiment.runs) * (len(experiment.rewards) + _LENGTHS)
+    lines = len(experiment.runs) * (len(experiment.rewards) + 2)  # 2 charts of lengths
     return min(400, max(20, _POINTS // max(1, lines)))
 
 
@@ -200,7 +182,11 @@ def _line(label: str, place: int, table: Curves, points: int) -> Line:
     if not table.shape[1]:
         table = np.full((len(table), 1), np.nan)
     seeds = binned(running_mean(table, smoothing(table.shape[1])), points)
-    low, value, high = _quartiles(seeds)
+    low, value, high = np.full((3, seeds.shape[1]), np.nan)
+    if len(seeds):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # raised if all values are NaN
+            low, value, high = np.nanquantile(seeds, [0.25, 0.5, 0.75], axis=0)
     counts = np.sum(np.isfinite(seeds), axis=0)
     return Line(
         label=label,
@@ -218,16 +204,7 @@ def _drawn(lines: Sequence[Line]) -> Points:
     return np.concatenate([line.thin.ravel() for line in lines] + [line.value for line in lines])
 
 
-def _censored(comparison: Comparison, label: str, reward: Measured) -> tuple[float, ...]:
-    """Return the steps at which runs ended without reaching the threshold."""
-    threshold = comparison.threshold(reward)
-    runs = [run for run in comparison.experiment.runs_of(label) if run.steps]
-    values = [run.means.get(reward.name, np.empty(0)) for run in runs]
-    ends = {len(v) for v in values if len(v) and first_reached(v, threshold) is None}
-    return tuple(float(end) for end in sorted(ends))
-
-
-def _stairs(outcome: Outcome, place: int, grid: Points, censored: tuple[float, ...]) -> Line:
+def _stairs(outcome: Outcome, place: int, grid: Points, censored: set[float]) -> Line:
     found = outcome.survival
     at = np.searchsorted(found.steps, grid, side="right") - 1
     share = np.asarray(found.share, dtype=np.float64)
@@ -240,13 +217,5 @@ def _stairs(outcome: Outcome, place: int, grid: Points, censored: tuple[float, .
         value=share[at],
         low=np.where(share > 0, found.low, np.nan)[at] if bands else None,
         high=np.where(share > 0, found.high, np.nan)[at] if bands else None,
-        censored=censored if np.isfinite(share[at]).all() else (),
+        censored=tuple(sorted(censored)) if np.isfinite(share[at]).all() else (),
     )
-
-
-def _quartiles(seeds: Curves) -> Sequence[Points]:
-    if not len(seeds):
-        return [np.full(seeds.shape[1], np.nan)] * 3
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return list(np.nanquantile(seeds, [0.25, 0.5, 0.75], axis=0))

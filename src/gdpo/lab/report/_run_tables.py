@@ -1,7 +1,6 @@
 """Builds tables of runs that gdpo trained, with the page's numbers and untruncated texts."""
 
 from collections.abc import Iterator
-from itertools import chain
 
 from gdpo.lab.experiments.comparison import Comparison, Difference, Outcome
 from gdpo.lab.experiments.reading import Measured
@@ -11,9 +10,6 @@ from gdpo.lab.report._run_contents import Contents
 from gdpo.lab.report._tables import NOTHING, Cell, Estimate, Name, Table, estimate
 from gdpo.lab.report.requested import HEADINGS, cells
 from gdpo.report.text import number, probability
-
-_SHARE = Measured("", 0.0, 1.0, None)
-"""The unit of numbers from 0 to 1."""
 
 
 def tables(contents: Contents) -> list[Table]:
@@ -112,9 +108,7 @@ def _requested(contents: Contents) -> Table:
         [
             Name(share.label),
             Name(share.reward),
-            number(share.requested),
-            estimate(share.realized, _SHARE),
-            *cells(share)[2:-1],
+            *cells(share)[:-1],
             Name(share.status),
         ]
         for share in contents.requested
@@ -152,9 +146,8 @@ def _findings(contents: Contents) -> Table:
             Name(found.finding.message),
             Name(found.finding.remedy),
         ]
-        for label, found in chain.from_iterable(
-            ((label, found) for found in every) for label, _, every in contents.findings
-        )
+        for label, _, every in contents.findings
+        for found in every
     ]
     columns = ["estimator", "severity", "finding", "rewards", "when", "what", "what to do"]
     return Table("findings", "Findings that lasted", columns, rows)

@@ -1,20 +1,32 @@
-"""Summarizes the results of a comparison in about 20 lines for a terminal."""
+"""Summarizes the results of a comparison, and a trade-off of two rewards, for a terminal."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gdpo._text import visible
-from gdpo.lab.experiments.comparison import Comparison, Difference, details, headline
-from gdpo.lab.experiments.reading import Measured
-from gdpo.lab.experiments.statistics import FEWEST_SEEDS, Interval
-from gdpo.report.text import NAME, number, probability
+from gdpo._text import counted, visible
+from gdpo.lab.experiments.comparison import (
+    Comparison,
+    details,
+    headline,
+    question,
+)
+from gdpo.lab.experiments.fronts import trade_off
+from gdpo.lab.experiments.statistics import FEWEST_SEEDS
+from gdpo.lab.report._front_chart import front_table
+from gdpo.lab.report._tables import NOTHING, Name, estimate
+from gdpo.report.text import NAME, probability
+
+_FRONT_NOTE = (
+    "front: yes if no variant of the same estimator has means at least as high in both rewards and "
+    "higher in one. Intervals: Student's t over the seeds, 95 %."
+)
 
 
 def summary(comparison: Comparison) -> RenderableType:
     """Return the question, the conclusion and a table of the results, for printing with rich."""
     parts: list[RenderableType] = [
-        Text(visible(comparison.question), style="dim"),
+        Text(visible(question(comparison.experiment)), style="dim"),
         Text(visible(headline(comparison)), style="bold"),
     ]
     if sentences := details(comparison):
@@ -32,16 +44,34 @@ def summary(comparison: Comparison) -> RenderableType:
         reason = visible(why[-1])[:200] if why else "the reason is not known"
         parts.append(Text(f"{visible(run.label)}, seed {run.seed} failed: {reason}", style="red"))
     if len(failed) > 3:
-        more = len(failed) - 3
-        parts.append(Text(f"{more} more run{'s' * (more != 1)} failed", style="red"))
+        parts.append(Text(f"{counted(len(failed) - 3, 'more run')} failed", style="red"))
     return Group(*parts)
+
+
+def front_summary(comparison: Comparison, rewards: tuple[str, str]) -> RenderableType:
+    """Return a table of the variants and their trade-off between two rewards.
+
+    Args:
+        comparison: The results of an experiment.
+        rewards: Names of two rewards.
+
+    Raises:
+        ConfigError: If the experiment has no such reward, or labels define it differently.
+    """
+    shown = front_table(trade_off(comparison, rewards))
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("variant", style="bold", overflow="fold")
+    for heading in shown.columns[2:]:
+        table.add_column(Text(visible(heading)), justify="right")
+    for _, *row in shown.rows:
+        texts = (cell.text if isinstance(cell, Name) else str(cell) for cell in row)
+        table.add_row(*(Text(visible(text)) for text in texts))
+    return Group(table, Text(_FRONT_NOTE, style="dim"))
 
 
 def caution(comparison: Comparison) -> str:
     """Return a sentence that warns about the small number of seeds."""
-    counts = [o.runs for o in comparison.outcomes] + [d.pairs for d in comparison.differences]
-    count = min(counts, default=0)
-    seeds = f"{count} seed{'s' * (count != 1)}"
+    seeds = counted(comparison.fewest_seeds, "seed")
     return f"Exploratory: {seeds}. At least {FEWEST_SEEDS} are needed to call a difference real."
 
 
@@ -56,35 +86,23 @@ def _table(comparison: Comparison) -> Table:
         headings += [f"minus {visible(labels[0])}", "p (raw at least)"]
     for heading in [*headings, "reached", "median step"]:
         table.add_column(Text(heading), justify="right", overflow="fold")
-    found = {(d.label, d.reward): d for d in comparison.differences}
+    differences = {(d.label, d.reward): d for d in comparison.differences}
     for reward in comparison.experiment.rewards:
         for place, label in enumerate(labels):
             outcome = comparison.outcome(label, reward.name)
+            median = outcome.survival.median.value
+            found = differences.get((label, reward.name))
+            compared = [NOTHING, NOTHING] if differences else []
+            if found is not None:
+                p = f"{probability(found.p_adjusted)} ({probability(found.p_floor)})"
+                compared = [str(estimate(found.final, reward, sign=True)), p]
             cells = [
                 visible(reward.name) if place == 0 else "",
                 visible(label),
-                _interval(outcome.final, reward),
-                *(_difference(found.get((label, reward.name)), reward) if found else ()),
+                str(estimate(outcome.final, reward)),
+                *compared,
                 f"{outcome.reached} of {outcome.runs}",
-                _steps(outcome.survival.median),
+                "never" if median != median else f"{median:.0f}",
             ]
             table.add_row(*map(Text, cells), end_section=label == labels[-1])
     return table
-
-
-def _difference(found: Difference | None, reward: Measured) -> tuple[str, str]:
-    if found is None:
-        return "–", "–"
-    p = f"{probability(found.p_adjusted)} ({probability(found.p_floor)})"
-    return _interval(found.final, reward, sign=True), p
-
-
-def _interval(found: Interval, reward: Measured, *, sign: bool = False) -> str:
-    value, low, high = (
-        number(v, reward.low, reward.high, sign=sign) for v in (found.value, found.low, found.high)
-    )
-    return value if "–" in (low, high) else f"{value} [{low}, {high}]"
-
-
-def _steps(found: Interval) -> str:
-    return "never" if found.value != found.value else f"{found.value:.0f}"

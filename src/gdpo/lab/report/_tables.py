@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -62,54 +62,46 @@ def to_csv(table: Table) -> str:
     A spreadsheet interprets a cell that begins with `=`, `+`, `-` or `@` as a formula. Names that
     begin with such a character are therefore prefixed with an apostrophe.
     """
-    wide = [
-        any(isinstance(row[place], Estimate) for row in table.rows)
+    widths = [
+        3 if any(isinstance(row[place], Estimate) for row in table.rows) else 1
         for place in range(len(table.columns))
     ]
+    headings: list[str] = []
+    for column, width in zip(table.columns, widths, strict=True):
+        name = _harmless(one_line(column))
+        headings += [name, f"{name}, low", f"{name}, high"][:width]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        heading
-        for column, intervals in zip(table.columns, wide, strict=True)
-        for heading in _headings(_harmless(one_line(column)), intervals=intervals)
-    )
+    writer.writerow(headings)
     for row in table.rows:
-        writer.writerow(
-            value
-            for cell, intervals in zip(row, wide, strict=True)
-            for value in _csv_cells(cell, intervals=intervals)
-        )
+        cells: list[str] = []
+        for cell, width in zip(row, widths, strict=True):
+            if isinstance(cell, Estimate):
+                cells += map(_plain, (cell.value, cell.low, cell.high))
+            else:
+                text = _harmless(one_line(cell.text)) if isinstance(cell, Name) else _plain(cell)
+                cells += [text, "", ""][:width]
+        writer.writerow(cells)
     return out.getvalue()
 
 
 def to_markdown(table: Table) -> str:
     """Return a table as GitHub-flavoured Markdown."""
-    lines = [[_markdown(column) for column in table.columns], ["---"] * len(table.columns)]
-    lines += [[_shown(cell, _markdown) for cell in row] for row in table.rows]
+    lines = [[markdown_text(column) for column in table.columns], ["---"] * len(table.columns)]
+    lines += [
+        [markdown_text(cell.text if isinstance(cell, Name) else str(cell)) for cell in row]
+        for row in table.rows
+    ]
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"**{_markdown(table.caption)}**\n\n{rows}\n"
+    return f"**{markdown_text(table.caption)}**\n\n{rows}\n"
 
 
 def markdown_text(text: str) -> str:
     """Return the text on one line, with all Markdown characters escaped."""
-    return _markdown(text)
-
-
-def _headings(column: str, *, intervals: bool) -> Sequence[str]:
-    return (column, f"{column}, low", f"{column}, high") if intervals else (column,)
-
-
-def _csv_cells(cell: Cell, *, intervals: bool) -> Iterator[str]:
-    if isinstance(cell, Name):
-        yield _harmless(one_line(cell.text))
-        rest = 2 if intervals else 0
-    elif isinstance(cell, Estimate):
-        yield from map(_plain, (cell.value, cell.low, cell.high))
-        rest = 0
-    else:
-        yield _plain(cell)
-        rest = 2 if intervals else 0
-    yield from [""] * rest
+    escaped = re.sub(r"([\\`*_{}\[\]()#~|$!])", r"\\\1", one_line(text))
+    # Prevent automatic links.
+    escaped = re.sub(r"(?i)(https?|ftp|www)([:.])", r"\1\\\2", escaped)
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _plain(text: str) -> str:
@@ -119,14 +111,3 @@ def _plain(text: str) -> str:
 def _harmless(text: str) -> str:
     # Spreadsheets also accept the full-width forms of these characters.
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) else text
-
-
-def _shown(cell: Cell, escape: Callable[[str], str]) -> str:
-    return escape(cell.text if isinstance(cell, Name) else str(cell))
-
-
-def _markdown(text: str) -> str:
-    escaped = re.sub(r"([\\`*_{}\[\]()#~|$!])", r"\\\1", one_line(text))
-    # Prevent automatic links.
-    escaped = re.sub(r"(?i)(https?|ftp|www)([:.])", r"\1\\\2", escaped)
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -15,8 +15,9 @@ from gdpo.advantages import AdvantageRule
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.trained import TrainedAnalysis
 from gdpo.diagnostics.influence import Influence, pooled
-from gdpo.lab.experiments.reading import Experiment, Run
+from gdpo.lab.experiments.reading import Experiment, Measured, Run
 from gdpo.lab.experiments.statistics import Interval
+from gdpo.lab.report._tables import Estimate, estimate
 from gdpo.report.text import NAME, number, short
 
 _CODES = AdvantageRule.SET_POINT_STATUSES
@@ -95,7 +96,7 @@ def _table(shares: Sequence[RequestedShare]) -> Table:
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == HEADINGS[-1] else "right")
     for share in shares:
-        table.add_row(*(Text(visible(text)) for text in (share.reward, *cells(share))))
+        table.add_row(*(Text(visible(str(cell))) for cell in (share.reward, *cells(share))))
     return table
 
 
@@ -109,14 +110,11 @@ def note(shares: Sequence[RequestedShare]) -> str:
     return " ".join([_NOTE, *found])
 
 
-def cells(share: RequestedShare) -> tuple[str, ...]:
-    """Return the values under `HEADINGS` as text."""
-    found = share.realized
-    known = found.low == found.low
-    interval = f" [{number(found.low)}, {number(found.high)}]" if known else ""
+def cells(share: RequestedShare) -> tuple[str | Estimate, ...]:
+    """Return the values under `HEADINGS`."""
     return (
         number(share.requested),
-        f"{number(found.value)}{interval}",
+        estimate(share.realized, Measured("", 0.0, 1.0, None)),
         number(share.farthest),
         short(round(share.weight, 3)) if share.weight == share.weight else "–",
         f"{share.counted:,} of {share.steps:,}",

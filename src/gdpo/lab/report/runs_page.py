@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._files import write_whole
-from gdpo._text import visible
+from gdpo._text import counted, visible
 from gdpo.diagnostics.watch import LASTING
-from gdpo.lab.experiments.comparison import Comparison, Outcome, details, headline
+from gdpo.lab.experiments.comparison import Comparison, Outcome, details, headline, question
 from gdpo.lab.experiments.reading import Experiment, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.report._front_chart import front_chart, front_table
@@ -94,6 +94,7 @@ def _page(contents: Contents) -> str:
         comparison=comparison,
         experiment=experiment,
         rewards=rewards,
+        question=question(experiment),
         headline=headline(comparison),
         details=details(comparison),
         caution=caution(comparison),
@@ -142,7 +143,7 @@ def _setup(experiment: Experiment) -> str:
     return " · ".join(
         (
             experiment.name,
-            f"{runs} run{'s' * (runs != 1)} of {experiment.total_steps:,} steps",
+            f"{counted(runs, 'run')} of {experiment.total_steps:,} steps",
             f"seed{'s' * (len(experiment.seeds) != 1)} {_listed(experiment.seeds)}",
             *([f"{failed} failed"] if failed else ()),
         )

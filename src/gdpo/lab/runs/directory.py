@@ -240,28 +240,23 @@ def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
     run = RunDirectory(recipe.run_dir)
     refuse_existing(run, recipe)
     try:
-        _create(run, recipe, environment)
+        run.path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_half_made(run.path)
+        partial = Path(tempfile.mkdtemp(prefix=f".{recipe.name}.", dir=run.path.parent))
+        try:
+            described = to_json(environment, indent=2) + "\n"
+            (partial / RECIPE_FILE).write_text(recipe.to_yaml(), encoding="utf-8")
+            (partial / ENVIRONMENT_FILE).write_text(described, encoding="utf-8")
+            partial.chmod(0o755)
+            partial.rename(run.path)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{recipe.place('runs_dir')}: the run directory {run.path} cannot be created: {error}. "
             f"{_ELSEWHERE}"
         ) from error
     return run
-
-
-def _create(run: RunDirectory, recipe: Recipe, environment: Mapping[str, Any]) -> None:
-    run.path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_half_made(run.path)
-    partial = Path(tempfile.mkdtemp(prefix=f".{recipe.name}.", dir=run.path.parent))
-    try:
-        (partial / RECIPE_FILE).write_text(recipe.to_yaml(), encoding="utf-8")
-        (partial / run.environment.name).write_text(
-            to_json(environment, indent=2) + "\n", encoding="utf-8"
-        )
-        partial.chmod(0o755)
-        partial.rename(run.path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def refuse_runs_dir(recipe: Recipe) -> None:
@@ -278,8 +273,7 @@ def refuse_runs_dir(recipe: Recipe) -> None:
         return
     raise ConfigError(
         f"{recipe.place('runs_dir')}: no run can be created in runs_dir {recipe.runs_dir!r}: "
-        f"{wrong}. "
-        f"{_ELSEWHERE}"
+        f"{wrong}. {_ELSEWHERE}"
     )
 
 

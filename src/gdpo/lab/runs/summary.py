@@ -46,28 +46,21 @@ def reward_changes(
 ) -> tuple[RewardChange, ...]:
     """Return the start and end of each reward from the rows of `metrics.jsonl`."""
     steps = [row for row in rows if "loss" in row]
-    return tuple(
-        _reward_change(steps, reward, weight)
-        for reward, weight in zip(rewards, weights, strict=True)
-    )
-
-
-def _reward_change(
-    steps: Sequence[Mapping[str, Any]], reward: Reward, weight: float
-) -> RewardChange:
-    # A step that reuses the generation of an earlier step has no means.
-    means = [m for row in steps if (m := number(row, f"rewards/{reward.name}/mean")) is not None]
-    logged = (number(row, f"rewards/{reward.name}/weight") for row in steps)
-    known = [value for value in logged if value is not None]
-    tenth = max(1, round(_SHARE * len(means)))
-    return RewardChange(
-        name=reward.name,
-        weight=known[-1] if known else weight,
-        low=reward.low,
-        high=reward.high,
-        start=_mean(means[:tenth]),
-        end=_mean(means[-tenth:]),
-    )
+    changes: list[RewardChange] = []
+    for reward, weight in zip(rewards, weights, strict=True):
+        # A step that reuses the generation of an earlier step has no means.
+        means, logged = (
+            [v for row in steps if (v := number(row, f"rewards/{reward.name}/{key}")) is not None]
+            for key in ("mean", "weight")
+        )
+        tenth = max(1, round(_SHARE * len(means)))
+        start, end = (
+            sum(values) / len(values) if values else None
+            for values in (means[:tenth], means[-tenth:])
+        )
+        last = logged[-1] if logged else weight
+        changes.append(RewardChange(reward.name, last, reward.low, reward.high, start, end))
+    return tuple(changes)
 
 
 def summary_table(changes: Sequence[RewardChange]) -> Table:
@@ -105,9 +98,12 @@ def readme(
         else ""
     )
     rows = "\n".join(f"| {' | '.join(_cells(change))} |" for change in changes)
+    diagnosed = ""
+    if diagnosis is not None:
+        diagnosed = f"\nDiagnosis of the last steps together:\n\n```\n{diagnosis.summary()}\n```\n"
     return f"""{front_matter(recipe, recipe.data.sources, engine=engine)}# {recipe.name}
 
-{recipe.model} trained on {", ".join(recipe.data.sources)} with `{recipe.advantage}`: task
+{recipe.initial_model} trained on {", ".join(recipe.data.sources)} with `{recipe.advantage}`: task
 `{recipe.task}`, {steps:,} steps.
 
 Mean reward over the first and the last tenth of the steps:
@@ -115,7 +111,7 @@ Mean reward over the first and the last tenth of the steps:
 | reward | range | weight | start | end | change |
 |---|---|---|---|---|---|
 {rows}
-{_diagnosis_section(diagnosis)}
+{diagnosed}
 This is one run with one seed ({environment.get("seed")}), so it does not show which estimator is
 better.
 
@@ -135,18 +131,6 @@ better.
 """
 
 
-def _diagnosis_section(diagnosis: Diagnosis | None) -> str:
-    if diagnosis is None:
-        return ""
-    return f"""
-Diagnosis of the last steps together:
-
-```
-{diagnosis.summary()}
-```
-"""
-
-
 def _cells(change: RewardChange) -> tuple[str, ...]:
     moved = change.change
     return (
@@ -156,10 +140,6 @@ def _cells(change: RewardChange) -> tuple[str, ...]:
         *("–" if value is None else f"{value:.3f}" for value in (change.start, change.end)),
         "–" if moved is None else f"{moved:+.3f}",
     )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:
@@ -201,7 +181,7 @@ def front_matter(recipe: Recipe, sources: Sequence[str], *, engine: str = "trl")
         sources: Files and datasets that contain the training data.
         engine: The engine that trained the model, "trl" or "verl".
     """
-    base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.model
+    base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.initial_model
     data = [source for source in sources if _is_on_hub(source)]
     tags = ("gdpo", engine, "multi-reward", recipe.task, recipe.advantage)
     facts = {

@@ -395,8 +395,8 @@ def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
         if not text or not isinstance(error, _CLEAR_ERRORS):
             text = f"{type(error).__name__}: {text}"
         raise ConfigError(
-            f"{recipe.place('trainer')}: the trainer cannot be built from model {recipe.model!r} "
-            f"and these settings: {text}"
+            f"{recipe.place('trainer')}: the trainer cannot be built from model "
+            f"{recipe.initial_model!r} and these settings: {text}"
         ) from error
 
 

@@ -5,12 +5,12 @@ from gdpo.rewards import Example, Reference, Reward
 FREE = 2
 """Maximum number of characters in a response that scores 1."""
 
-LIMIT = 8
+LIMIT = 7
 """Minimum number of characters in a response that scores 0."""
 
 
 def score_brevity(completion: str, reference: Reference) -> float:  # noqa: ARG001
-    """Return 1 for 1 or 2 characters, 0 for none or at least 8, and a linear value in between."""
+    """Return 1 for 1 or 2 characters, 0 for none or at least 7, and a linear value in between."""
     length = len(completion) or LIMIT
     return min(1.0, max(0.0, (LIMIT - length) / (LIMIT - FREE)))
 
@@ -22,9 +22,9 @@ brevity = Reward(
     high=1.0,
     examples=(
         Example("1", {}, 1.0),
-        Example("1\n\n\n\n\n", {}, 1 / 3),  # spaces and line breaks count
-        Example("five.", {}, 0.5),
-        Example("a long response", {}, 0.0),
+        Example("1\n\n\n\n\n", {}, 0.2),  # spaces and line breaks count
+        Example("five.", {}, 0.4),
+        Example("it is 1", {}, 0.0),
         Example("", {}, 0.0),  # so that saying nothing does not win
     ),
 )

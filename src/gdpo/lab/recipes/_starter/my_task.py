@@ -17,21 +17,21 @@ def read_row(row: Mapping[str, Any]) -> Problem:
 
 
 def score_correctness(completion: str, reference: Reference) -> float:
-    """Return 1 if the reference answer is the only number in the response, else 0."""
-    return float(re.findall(r"[0-9]+", completion) == [reference["answer"]])
+    """Return 3 if the reference answer is the only number in the response, else -3."""
+    return 3.0 if re.findall(r"[0-9]+", completion) == [reference["answer"]] else -3.0
 
 
 correctness = Reward(
     "correctness",
     score_correctness,
-    low=0.0,
-    high=1.0,
+    low=-3.0,  # a range as in tool calling with GDPO: six times that of brevity
+    high=3.0,
     # Responses with known scores. gdpo.testing.check_reward(correctness) tests them.
     examples=(
-        Example("It is 1.", {"answer": "1"}, 1.0),
-        Example("0", {"answer": "1"}, 0.0),
-        Example("0 or 1", {"answer": "1"}, 0.0),
-        Example("no idea", {"answer": "1"}, 0.0),
+        Example("It is 1.", {"answer": "1"}, 3.0),
+        Example("0", {"answer": "1"}, -3.0),
+        Example("0 or 1", {"answer": "1"}, -3.0),
+        Example("no idea", {"answer": "1"}, -3.0),
     ),
 )
 

@@ -2,8 +2,8 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks.demo._texts import Carelessness, careless_answer
-from benchmarks.demo._tools import CATALOGUE, OFFERED, draw_problem, tool_rows
+from benchmarks.tool_policy._texts import Carelessness, careless_answer
+from benchmarks.tool_policy._tools import CATALOGUE, OFFERED, draw_problem, tool_rows
 
 from gdpo.lab.tasks import TASKS, load_problems
 from gdpo.rewards import score

@@ -1,9 +1,9 @@
-"""Trains the demo's tokenizer: byte-level BPE on the warm-start texts."""
+"""Trains the tokenizer: byte-level BPE on the warm-start texts."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.demo._texts import Example
+from benchmarks.tool_policy._texts import Example
 
 PAD, END = "<|pad|>", "<|end|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")

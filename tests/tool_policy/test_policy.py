@@ -2,18 +2,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from benchmarks.demo import _policy as policy_module
-from benchmarks.demo._policy import (
-    PolicySettings,
-    build_model,
-    count_parameters,
-    make_policy,
-    policy_folder,
-)
-from benchmarks.demo._texts import Carelessness
-from benchmarks.demo._tokenizer import END, build_tokenizer
-from benchmarks.demo._tools import tool_rows
-from benchmarks.demo.run import DemoSettings
+from benchmarks.tool_policy import _policy as policy_module
+from benchmarks.tool_policy._policy import PolicySettings, build_model, make_policy
+from benchmarks.tool_policy._texts import Carelessness
+from benchmarks.tool_policy._tokenizer import END, build_tokenizer
+from benchmarks.tool_policy._tools import tool_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,10 +27,6 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "gdpo"
 
 
-def nothing(step):
-    pass
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_the_tokenizer_decodes_what_it_encodes(tokenizer, text):
     if not any(special in text for special in tokenizer.all_special_tokens):
@@ -53,7 +42,7 @@ def test_a_chat_becomes_its_messages_and_the_start_of_the_response(tokenizer):
 def test_every_reference_answer_fits_into_the_longest_response(tokenizer):
     golds = [row["reward_model"]["ground_truth"] + END for row in tool_rows(5000, seed=1)]
     longest = max(len(ids) for ids in tokenizer(golds)["input_ids"])
-    assert longest <= DemoSettings().response_tokens
+    assert longest <= 40, "the limit of the study"
 
 
 def test_the_policy_has_at_most_one_and_a_half_million_parameters(tokenizer):
@@ -63,22 +52,19 @@ def test_the_policy_has_at_most_one_and_a_half_million_parameters(tokenizer):
 def test_a_policy_is_made_once_and_loads(cache):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    done = []
-    folder = make_policy(TINY, done.append)
-    assert done == [1, 2]
-    assert folder == policy_folder(TINY)
+    folder = make_policy(TINY)
     assert folder.parent == cache
-    assert make_policy(TINY, done.append) == folder
-    assert done == [1, 2], "the second time nothing is trained"
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    assert abs(count_parameters(folder) / model.num_parameters() - 1) < 0.05
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert make_policy(TINY) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() < 20_000
     assert AutoTokenizer.from_pretrained(folder).chat_template
 
 
 def test_the_same_settings_give_the_same_policy(cache, monkeypatch):
-    first = (make_policy(TINY, nothing) / "model.safetensors").read_bytes()
+    first = (make_policy(TINY) / "model.safetensors").read_bytes()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent / "other"))
-    assert (make_policy(TINY, nothing) / "model.safetensors").read_bytes() == first
+    assert (make_policy(TINY) / "model.safetensors").read_bytes() == first
 
 
 def test_making_a_policy_leaves_torch_as_it_was(cache):
@@ -86,17 +72,18 @@ def test_making_a_policy_leaves_torch_as_it_was(cache):
 
     torch.manual_seed(7)
     threads, before = torch.get_num_threads(), torch.get_rng_state()
-    make_policy(TINY, nothing)
+    make_policy(TINY)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_an_interrupted_warm_start_leaves_no_files(cache):
-    def interrupt(step):
+def test_an_interrupted_warm_start_leaves_no_files(cache, monkeypatch):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(policy_module, "_supervise", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        make_policy(TINY, interrupt)
+        make_policy(TINY)
     assert list(cache.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Draws the careless responses that warm-start the demo's policy.
+"""Draws the careless responses that warm-start the policy.
 
 Nearly all responses break the required format in ways that are common in real models, and many
 calls are wrong. A policy trained on these responses rarely uses the format and sometimes writes
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from benchmarks.demo import _tools
-from benchmarks.demo._tools import (
+from benchmarks.tool_policy import _tools
+from benchmarks.tool_policy._tools import (
     CATALOGUE,
     Call,
     Problem,

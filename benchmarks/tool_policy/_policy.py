@@ -1,4 +1,4 @@
-"""Creates the demo's policy, a tiny Llama with its tokenizer, and caches the policy per user.
+"""Creates the policy, a tiny Llama with its tokenizer, and caches the policy per user.
 
 Nothing is downloaded. A short supervised phase on careless responses (`_texts`) produces the policy
 from which training on rewards starts.
@@ -7,7 +7,7 @@ from which training on rewards starts.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from benchmarks.demo import _tokenizer
-from benchmarks.demo._texts import Carelessness, Example, Texts
-from benchmarks.demo._tokenizer import build_tokenizer
+from benchmarks.tool_policy import _tokenizer
+from benchmarks.tool_policy._texts import Carelessness, Example, Texts
+from benchmarks.tool_policy._tokenizer import build_tokenizer
 
-from gdpo._files import cache_folder, cached
-from gdpo.lab.recipes.starter import no_progress_bars
+from gdpo._files import cached
 
 Tokens: TypeAlias = list[int]
 
@@ -85,40 +84,22 @@ class _Text:
         return len(self.prompt) + len(self.answer)
 
 
-Progress: TypeAlias = Callable[[int], None]
-"""Called after each supervised step with the number of finished steps."""
-
-
-def policy_folder(settings: PolicySettings) -> Path:
-    """Return the cache folder for the policy with these settings, which may not exist yet."""
-    return cache_folder() / _name(settings)
-
-
-def make_policy(settings: PolicySettings, progress: Progress) -> Path:
+def make_policy(settings: PolicySettings) -> Path:
     """Return the policy's folder, for `from_pretrained`. Train the policy if it is not cached.
 
     A policy is cached only when it is complete, so an interruption leaves no files.
     """
-    return cached(_name(settings), lambda folder: _build(folder, settings, progress))
+    return cached(f"tool-policy-{settings.key}", lambda folder: _build(folder, settings))
 
 
-def count_parameters(folder: Path) -> int:
-    """Return the approximate number of parameters: the size of the weights file / 4 bytes."""
-    return (folder / "model.safetensors").stat().st_size // 4
-
-
-def _name(settings: PolicySettings) -> str:
-    return f"demo-policy-{settings.key}"
-
-
-def _build(folder: Path, settings: PolicySettings, progress: Progress) -> None:
+def _build(folder: Path, settings: PolicySettings) -> None:
     rng = np.random.default_rng(settings.seed)
     examples = settings.texts.draw(rng, settings.steps * settings.batch)
     tokenizer = build_tokenizer(examples, settings.vocabulary)
     with _one_thread_seeded(settings.seed):
         model = build_model(tokenizer, settings)
         texts = _tokenized(tokenizer, examples)
-        _supervise(model, _batches(texts, settings.batch, rng), settings, progress)
+        _supervise(model, _batches(texts, settings.batch, rng), settings)
     tokenizer.save_pretrained(folder)
     with no_progress_bars():
         model.save_pretrained(folder)
@@ -168,9 +149,7 @@ def _batches(
             yield nearby[i : i + size]
 
 
-def _supervise(
-    model: Any, batches: Iterable[Sequence[_Text]], settings: PolicySettings, progress: Progress
-) -> None:
+def _supervise(model: Any, batches: Iterable[Sequence[_Text]], settings: PolicySettings) -> None:
     """Train on the responses, using AdamW with warm-up and cosine decay."""
     import torch
 
@@ -181,13 +160,12 @@ def _supervise(
         optimizer, lambda step: _rate(step, settings.steps)
     )
     model.train()
-    for step, batch in enumerate(batches, start=1):
+    for batch in batches:
         model(**_padded(batch, model.config.pad_token_id)).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        progress(step)
 
 
 def _rate(step: int, steps: int) -> float:
@@ -228,3 +206,17 @@ def _one_thread_seeded(seed: int) -> Generator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def no_progress_bars() -> Generator[None]:
+    """Turn off the progress bars of transformers, which are not useful for such a small model."""
+    from transformers.utils import logging as hf
+
+    drawn = hf.is_progress_bar_enabled()
+    hf.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            hf.enable_progress_bar()

@@ -1,4 +1,4 @@
-"""Draws the demo's tool-calling problems from a small catalogue of tools.
+"""Draws tool-calling problems from a small catalogue of tools.
 
 Rows have the columns of ToolRL's training file, so that the `tool_calling` task can read them. The
 prompt is shorter than ToolRL's prompt: it contains the signatures of the offered tools, then the
@@ -125,7 +125,7 @@ def draw_call(tool: Tool, rng: np.random.Generator) -> Call:
 
 
 def tool_rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """Return rows for the demo's dataset, with the columns of ToolRL's training file.
+    """Return rows, with the columns of ToolRL's training file.
 
     Args:
         count: Number of rows.
@@ -137,7 +137,7 @@ def tool_rows(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 def _row(problem: Problem, index: int) -> dict[str, Any]:
     return {
-        "data_source": "gdpo-demo",
+        "data_source": "tool-policy",
         "prompt": problem.prompt,
         "ability": "tool calling",
         "reward_model": {"style": "rule", "ground_truth": problem.gold},
@@ -194,4 +194,4 @@ CATALOGUE: tuple[Tool, ...] = (
     ),
     Tool("volume", "set volume to {level}", (Parameter("level", "number", _LEVEL),)),
 )
-"""All tools of the demo."""
+"""All tools."""
