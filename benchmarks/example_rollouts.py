@@ -19,7 +19,7 @@ from benchmarks.tool_policy._policy import PolicySettings, make_policy
 from benchmarks.tool_policy._texts import Carelessness
 from benchmarks.tool_policy._tools import tool_rows
 
-from gdpo.analysis.example import EXAMPLE
+from gdpo.analysis import EXAMPLE
 from gdpo.lab.recipes import Recipe
 from gdpo.lab.training import train
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gdpo.analysis.example import EXAMPLE
+from gdpo.analysis import EXAMPLE
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "analyze_example.png"
 _WIDTH, _HEIGHT = 960, 350

@@ -6,8 +6,7 @@ import pytest
 from tests.report.hostile import CHATS, TEXTS
 from tests.report.runs import experiment_of, trained, two_estimators, unrecorded
 
-from gdpo.analysis import analyze
-from gdpo.analysis.example import EXAMPLE
+from gdpo.analysis import EXAMPLE, analyze
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.reading import Measured
 from gdpo.lab.report import write_report

@@ -11,8 +11,7 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import BUILT_IN, Reference, Reward, Scorer
 from gdpo.rewards.named import make
 from gdpo.rewards.reward import Messages
-from gdpo.rewards.task import Task
-from gdpo.rewards.tasks import TASKS
+from gdpo.rewards.task import TASKS, Task
 from gdpo.rewards.text import from_file, prompt_text
 from gdpo.rollouts.readers import Rescored, RolloutText
 

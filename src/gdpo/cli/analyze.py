@@ -77,7 +77,7 @@ def analyze(
             as a finding meets --fail-on.
     """
     if example:
-        from gdpo.analysis.example import EXAMPLE
+        from gdpo.analysis import EXAMPLE
 
         if paths:
             raise ConfigError(f"--example takes no paths: remove {paths[0]} or --example")

@@ -19,8 +19,7 @@ from gdpo.rewards import Reward, Scorer, apply_gates
 from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import find_reward, read_gates
 from gdpo.rewards.reward import Messages
-from gdpo.rewards.task import without_arrays
-from gdpo.rewards.tasks import resolve_task
+from gdpo.rewards.task import resolve_task, without_arrays
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from gdpo._naming import did_you_mean
 from gdpo._shapes import Float
-from gdpo.analysis.logs.keys import field_of, without_unclear
-from gdpo.analysis.logs.rows import Log
+from gdpo.analysis.logs.rows import Log, field_of, without_unclear
 from gdpo.analysis.logs.sources import SOURCES
 from gdpo.errors import ConfigError
 
@@ -34,7 +33,7 @@ class LoggedRun:
     log: Log
     steps: Float[np.ndarray, " step"]
     rewards: Mapping[str, Mapping[str, Series]]
-    """Arrays by reward and by name in `keys.FIELDS`. There is always a `mean`."""
+    """Arrays by reward and by name in `FIELDS`. There is always a `mean`."""
     batch: Mapping[str, Series]
     """`zero_advantage_groups` and `warnings`, if they were logged."""
     copies: tuple[Log, ...] = field(default=())

@@ -2,8 +2,7 @@
 
 from gdpo.lab.tasks.likeness import near_duplicates
 from gdpo.lab.tasks.rows import load_problems, load_rows
-from gdpo.rewards.task import Problem, Task
-from gdpo.rewards.tasks import TASKS, resolve_task
+from gdpo.rewards.task import TASKS, Problem, Task, resolve_task
 
 __all__ = [
     "TASKS",
