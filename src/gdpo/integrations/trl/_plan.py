@@ -12,7 +12,7 @@ CALL, CALL_ELSEWHERE = {"cpu": 32}, 2048
 """What a forward and a backward pass cost besides their tokens, in tokens, by type of device.
 
 On a CPU, 8 to 64 changed the time of a step by at most 7 %. The other number is an estimate for
-GPUs: there, the device waits for Python while it could compute about this many tokens.
+GPUs, which could compute about as many tokens while they wait for Python.
 """
 
 
