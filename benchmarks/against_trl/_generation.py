@@ -39,9 +39,8 @@ SETTINGS = {
 }
 
 
-def prompt_ids():
-    draw = np.random.default_rng(1)
-    return draw.integers(FIRST, 1000, (PROMPTS, PROMPT_LENGTH)).tolist()
+def prompt_ids(prompts=PROMPTS, length=PROMPT_LENGTH):
+    return np.random.default_rng(1).integers(FIRST, 1000, (prompts, length)).tolist()
 
 
 def prepare(variant, setting, folder):

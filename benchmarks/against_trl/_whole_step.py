@@ -41,7 +41,6 @@ def trainer_of(variant, folder, **kwargs):
     settings = kwargs.pop("settings")
     config = (GRPOConfig if variant == THEIRS else GDPOConfig)(
         output_dir=folder,
-        num_generations=8,
         seed=1,
         report_to=[],
         save_strategy="no",
@@ -69,6 +68,7 @@ def prepare_overhead(variant, rows, folder):
         callbacks=[clock],
         settings={
             "per_device_train_batch_size": rows,
+            "num_generations": 8,
             "max_completion_length": 32,
             "max_steps": WARM_UP + STEPS,
         },
@@ -81,20 +81,22 @@ def prepare_overhead(variant, rows, folder):
     return work
 
 
-def prepare_smollm2(variant, lengths, folder):
+def prepare_smollm2(variant, setting, folder):
     clock = Clock()
+    prompts, length, lengths = setting
     model = with_given_lengths(smollm2(), lengths)
-    prompts = [" ".join(f"<{i}>" for i in ids) for ids in prompt_ids()]
+    texts = [" ".join(f"<{i}>" for i in ids) for ids in prompt_ids(prompts, length)]
     trainer = trainer_of(
         variant,
         folder,
         model=model,
-        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        train_dataset=Dataset.from_dict({"prompt": texts}),
         processing_class=numbered_tokenizer(model.config.vocab_size),
         callbacks=[clock],
         settings={
             "per_device_train_batch_size": 8,
-            "gradient_accumulation_steps": 8,
+            "gradient_accumulation_steps": len(lengths) // 8,
+            "num_generations": len(lengths) // prompts,
             "max_completion_length": max(lengths),
             "max_steps": 1,
         },
@@ -110,7 +112,10 @@ def prepare_smollm2(variant, lengths, folder):
 STEP = Part(
     "step",
     "an optimizer step",
-    {"SmolLM2-135M, 8 x 8, up to 256 tokens": log_normal(64, 256)},
+    {  # Prompts, their length, lengths of the completions.
+        "SmolLM2-135M, 8 x 8, up to 256 tokens": (8, 47, log_normal(64, 256)),
+        "tool calling 600/100/4, SmolLM2-135M": (4, 600, log_normal(100, 400, 16)),
+    },
     (THEIRS, "ours"),
     prepare_smollm2,
 )
