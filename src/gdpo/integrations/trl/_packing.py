@@ -268,7 +268,8 @@ class Packer:
         """
         keep, packing = logits_to_keep, self.packing
         more = {key for key, value in options.items() if value is not None and value is not False}
-        if packing is None or more - {"compute_entropy"} or not _training(self._trainer):
+        known = {"compute_entropy"} if batch_size is None else set[str]()
+        if packing is None or more - known or not _training(self._trainer):
             return score(model, input_ids, attention_mask, keep, batch_size=batch_size, **options)
         if self._shared is not None:
             score = partial(self._shared.score, score)

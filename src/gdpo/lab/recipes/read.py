@@ -300,5 +300,5 @@ def _model_at(path: KeyPath) -> type[Config]:
 
 def _description(path: KeyPath) -> str:
     field = _model_at(path[:-1]).model_fields[str(path[-1])]
-    description = field.description or ""
+    description = (field.description or "").partition("\n")[0]
     return description[:1].lower() + description[1:]

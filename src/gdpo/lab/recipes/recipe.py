@@ -228,8 +228,10 @@ class Recipe(Config):
     """A built-in task (such as `tool_calling` or `gsm8k`), or `module:attribute` of a
     `gdpo.lab.tasks.Task`."""
     model: str
-    """A model on the Hub, a local folder, or `smollm2-135m`. `{seed}` stands for `trainer.seed`, so
-    that each seed of a comparison can have its own initial model."""
+    """A model on the Hub, a local folder, or `smollm2-135m`.
+
+    `{seed}` stands for `trainer.seed`, so that each seed of a comparison can have its own initial
+    model."""
     data: DataConfig
     """The training data."""
     advantage: str = "gdpo"
