@@ -21,6 +21,7 @@ def test_without_a_gpu_the_list_is_printed_and_nothing_runs():
     assert all(f"- {name}: " in done.stderr for name in items("m", "d"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tool_calling", "verl"])
 def test_the_options_and_recipes_of_the_list_exist(name, tmp_path):
     listed = items("smollm2-135m", str(tmp_path))

@@ -271,7 +271,7 @@ def _of_step(names: tuple[str, ...], sums: Sums, by_group: PerGroup) -> Influenc
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
     """Return the sums over several steps. If a step lacks a reward, the reward adds 0."""
     names = tuple(dict.fromkeys(name for step in steps for name in step.names))
-    fitted = [with_rewards(step, names) for step in steps]
+    fitted = [step if step.names == names else with_rewards(step, names) for step in steps]
     with np.errstate(all="ignore"):
         sums = Sums(*np.sum([step.sums for step in fitted], axis=0))
         products = np.sum([step.products for step in fitted], axis=0)
