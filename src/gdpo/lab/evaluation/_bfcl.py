@@ -81,11 +81,6 @@ _MODEL = "gdpo"
 def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Problem]:
     """Return the rows of a category with their reference answers.
 
-    Args:
-        category: One of `CATEGORIES`.
-        limit: Read only the first N rows. None: all.
-        handler: Handler that writes the prompts.
-
     Raises:
         MissingExtraError: If the package is not installed.
     """
@@ -97,10 +92,6 @@ def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) 
 
 def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
     """Return a category as a task.
-
-    Args:
-        category: One of `CATEGORIES`.
-        handler: Handler that writes the prompts and reads the calls.
 
     Raises:
         MissingExtraError: If the package is not installed.

@@ -76,12 +76,7 @@ _numbers = count()
 
 
 def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
-    """Return calls as Python text for BFCL. A call to an unknown tool becomes a call that fails.
-
-    Args:
-        calls: The model's calls.
-        known: Names of the row's tools.
-    """
+    """Return calls as Python text for BFCL. A call to an unknown tool becomes a call that fails."""
     return [
         f"{name}(**{dict(arguments)!r})"
         if name in known and _NAME.fullmatch(name)

@@ -50,12 +50,7 @@ NextPrompts: TypeAlias = Callable[[Sequence[Talk]], list[Problem | None]]
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """Responds to each problem with a conversation.
-
-    Args:
-        one: Responder for single prompts.
-        next_prompts: Function that returns the next prompts.
-    """
+    """Responds to each problem with a conversation."""
 
     one: Responder
     next_prompts: NextPrompts
@@ -128,11 +123,6 @@ def multi_turn_problems(
 ) -> list[Problem]:
     """Return the rows of a category, each with the prompt of its first turn.
 
-    Args:
-        category: One of `MULTI_TURN`.
-        limit: Read only the first N rows. None: all.
-        handler: Handler that writes the prompts.
-
     Raises:
         MissingExtraError: If the package is not installed.
     """
@@ -144,10 +134,6 @@ def multi_turn_problems(
 
 def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
     """Return a category as a task whose completions are conversations.
-
-    Args:
-        category: One of `MULTI_TURN`.
-        handler: Handler that writes the prompts and reads the calls.
 
     Raises:
         MissingExtraError: If the package is not installed.

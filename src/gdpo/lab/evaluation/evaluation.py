@@ -361,13 +361,8 @@ def result_of(
     """Compute the result of a benchmark from saved responses.
 
     If a reward does not apply to a problem, the problem is excluded from the mean of that reward.
-    If the reward must apply to every row, the problem counts as wrong instead.
-
-    Args:
-        benchmark: Name of the benchmark.
-        rewards: Rewards that scored the responses.
-        rollouts: Responses to all problems.
-        judge_every_row: Names of rewards that must apply to every row (`Task.judges_every_row`).
+    If the reward must apply to every row, the problem counts as wrong instead. `judge_every_row`
+    names these rewards (`Task.judges_every_row`).
 
     Raises:
         ConfigError: If the responses were scored by different rewards.

@@ -16,11 +16,7 @@ _NAMED = 5
 
 
 def benchmarks_at_hand(task: Task) -> list[Benchmark]:
-    """Return the benchmarks for a task whose rows come with a package: BFCL or HumanEval.
-
-    Args:
-        task: The task of the training rows.
-    """
+    """Return the benchmarks for a task whose rows come with a package: BFCL or HumanEval."""
     if task.name.startswith("tool_calling"):
         return [BENCHMARKS[name] for name in GROUPS["bfcl"]]
     here = [benchmark for benchmark in BENCHMARKS.values() if benchmark.file() is not None]
@@ -34,13 +30,8 @@ def overlap_findings(
 
     A row overlaps with a test question if one of the row's user turns, or the text of all its user
     turns, is nearly the same as the question (`gdpo.lab.tasks.likeness.overlaps`). Reference
-    answers are ignored. Overlapping rows are reported as errors.
-
-    Args:
-        task: The task of the training rows.
-        rows: The training rows.
-        benchmarks: Benchmarks to compare with. None: the benchmarks whose rows come with an
-            installed package.
+    answers are ignored. Overlapping rows are reported as errors. By default, the benchmarks are
+    those whose rows come with an installed package.
     """
     tests: list[Problem] = []
     places: list[str] = []

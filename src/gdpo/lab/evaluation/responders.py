@@ -75,12 +75,7 @@ class Responder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowAnswers:
-    """Responds with reference answers or empty texts, to test a benchmark without a model.
-
-    Args:
-        task: Task that gives the reference answers.
-        gold: Whether to respond with the reference answer instead of an empty text.
-    """
+    """Responds with reference answers or empty texts, to test a benchmark without a model."""
 
     task: Task
     gold: bool
@@ -105,10 +100,7 @@ class LocalModel:
     samples, and finished rows are removed from the batch (`gdpo.integrations.trl`).
 
     Args:
-        model: Folder or name for `from_pretrained`.
         tokenizer: Tokenizer of the model, with left padding and a chat template.
-        sampling: Sampling settings.
-        at_once: Number of responses to generate together.
     """
 
     def __init__(self, model: str, tokenizer: Any, sampling: Sampling, *, at_once: int) -> None:
@@ -259,12 +251,6 @@ class VllmOptions:
 
 class VllmModel:
     """Runs a model with vLLM, on the GPUs that vLLM finds.
-
-    Args:
-        model: Folder or name of a model.
-        tokenizer: Tokenizer of the model, with a chat template.
-        sampling: Sampling settings.
-        options: How to start vLLM.
 
     Raises:
         ConfigError: If vLLM cannot start with the model.

@@ -81,12 +81,7 @@ def sanity(
     must apply to every row (`Task.judges_every_row`) and does not apply to a row, that row counts
     as a failure. For each other reward, the rows to which it applies are counted. An empty response
     must get the minimum of the deciding rewards (correctness, passed tests). Benchmarks that accept
-    an empty response are exempt from this check.
-
-    Args:
-        benchmark: The benchmark.
-        rows: Test only the first N problems. None: all.
-        on_progress: Function called whenever the progress changes.
+    an empty response are exempt from this check. `rows` limits the test to the first N problems.
 
     Raises:
         DataError: If the rows cannot be found or read.

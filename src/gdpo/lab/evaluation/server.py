@@ -44,13 +44,8 @@ def side_by_side(
 
     After a failure, no more items are started, and the error is raised once the running items have
     finished. A KeyboardInterrupt is raised immediately, and each thread then exits after its
-    current item or with the process.
-
-    Args:
-        work: Function to call in threads.
-        items: Arguments of `work`, one per call.
-        at_once: Number of threads.
-        done: Function called with 1 after each item, in the calling thread.
+    current item or with the process. `done` is called with 1 after each item, in the calling
+    thread.
     """
     jobs: list[Future[R]] = [Future() for _ in items]
     left = iter(list(zip(jobs, items, strict=True)))  # next() on a list iterator is atomic
@@ -108,12 +103,7 @@ class ServerError(GdpoError):
 
 
 class BrokenOffError(Exception):
-    """Raised if a stream ended before the response was complete.
-
-    Args:
-        why: Reason why the stream ended.
-        pieces: Number of pieces that had arrived.
-    """
+    """Raised if a stream ended before the response was complete."""
 
     def __init__(self, why: object, pieces: int) -> None:
         super().__init__(f"the response ended early, after {pieces:,} pieces: {why}")
@@ -129,7 +119,6 @@ class ReplyError(Exception):
 
     Args:
         code: HTTP status, or the code in the stream. 500 if the stream has no code.
-        text: The server's message.
         late: Whether part of the response had arrived before the error.
     """
 
@@ -313,9 +302,6 @@ class Server:
 
     Args:
         url: Base URL, up to and including `/v1`. If the URL has no path, `/v1` is added.
-        model: Name of the model on the server.
-        sampling: Sampling settings.
-        at_once: Number of concurrent requests.
         deadline: Number of seconds without data after which a request fails. None: the time to
             generate `max_tokens` tokens at `SLOWEST` tokens/s, but at least 600 s.
         retries: Number of times to resend a request if no data has arrived.
@@ -471,7 +457,6 @@ class _MayPassError(Exception):
     """Raised if a request failed, but may succeed if it is resent.
 
     Args:
-        reason: What failed.
         late: Whether part of the response had arrived.
     """
 

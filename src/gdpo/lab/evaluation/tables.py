@@ -126,13 +126,7 @@ HEADING = "## Evaluation"
 
 
 def add_to_readme(readme: Path, results: Sequence[Result], settings: Settings) -> None:
-    """Append the results to a README, replacing earlier results.
-
-    Args:
-        readme: README of a run.
-        results: Results of all benchmarks.
-        settings: Settings of the evaluation.
-    """
+    """Append the results to a README, replacing earlier results."""
     before, *_ = readme.read_text(encoding="utf-8").partition(f"\n{HEADING}\n")
     write_whole(readme, f"{before.rstrip()}\n\n{HEADING}\n\n{_section(results, settings)}")
 

@@ -141,10 +141,7 @@ def field_or(recipe: Recipe, name: str, default: Any) -> Any:
 def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
     """Return verl's section `actor_rollout_ref.actor`, which sets the loss and the optimizer.
 
-    Args:
-        recipe: A recipe that passed `check_fields`.
-        batches: The recipe's batch sizes.
-        longest: Maximum length of a prompt plus its response, in tokens.
+    `longest` is the maximum length of a prompt plus its response, in tokens.
     """
     low, beta = field(recipe, "epsilon"), field(recipe, "beta")
     high = field(recipe, "epsilon_high")
@@ -190,12 +187,8 @@ def rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
     """Return verl's section `actor_rollout_ref.rollout`, which sets how completions are sampled.
 
     vLLM's memory share stays at verl's default, because verl frees vLLM's cache during training,
-    which TRL does not do by default.
-
-    Args:
-        recipe: A recipe that passed `check_fields`.
-        batches: The recipe's batch sizes.
-        longest: Maximum length of a prompt plus its response, in tokens.
+    which TRL does not do by default. `longest` is the maximum length of a prompt plus its response,
+    in tokens.
     """
     return {
         "name": "vllm",

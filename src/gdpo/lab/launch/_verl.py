@@ -74,10 +74,7 @@ class VerlFiles:
 def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dict[str, Any]:
     """Return verl's configuration for a recipe.
 
-    Args:
-        resolved: The resolved recipe, which must have passed `check_fields`.
-        batches: The recipe's batch sizes on these machines.
-        machines: The machines to run on.
+    The recipe must have passed `check_fields`.
 
     Raises:
         ConfigError: If the recipe does not set `data.max_prompt_length`, or its estimator computes
@@ -124,10 +121,7 @@ def with_fields(
 ) -> dict[str, Any]:
     """Return a copy of a configuration in which these fields are set.
 
-    Args:
-        config: The configuration.
-        fields: Maps the dotted path of a field to its value.
-        place: Location of the fields in the recipe, used in error messages.
+    The keys of `fields` are dotted paths.
 
     Raises:
         ConfigError: If a path leads through a value that is not a mapping, or if a path refers to a

@@ -51,13 +51,8 @@ def write_rows(
     """Write prompts, references and weights to a parquet file. The write is atomic.
 
     References are stored as JSON text, which `compute_score` reads. A parquet struct column would
-    give every row the fields of all other rows.
-
-    Args:
-        file: The file to write.
-        problems: The problems of the recipe's data.
-        task: Name of the task, which verl reads from the `data_source` column.
-        weighted: Names of the rewards with weights per prompt. Empty: no column with weights.
+    give every row the fields of all other rows. verl reads the name of the task from the column
+    `data_source`. `weighted` names the rewards with weights per prompt.
     """
     schema = _SCHEMA
     if weighted:
@@ -153,10 +148,8 @@ def plan_verl(
 ) -> Launch:
     """Plan a verl run without writing files or starting verl. verl need not be installed.
 
-    Args:
-        recipe: The recipe to train.
-        machines: The machines to run on. The recipe's batch is split over all GPUs.
-        overrides: `key=value` settings for verl's own configuration, which override the recipe.
+    The batch is split over all GPUs. `overrides` are `key=value` settings of verl, which override
+    the recipe.
 
     Raises:
         ConfigError: If a setting of the recipe has no counterpart in verl, or if an override is not
@@ -189,10 +182,7 @@ def launch_verl(
 ) -> int:
     """Write the configuration and the data, start verl, and wait until verl exits.
 
-    Args:
-        launch: The planned run.
-        resume: Whether to resume this recipe's run from verl's last checkpoint.
-        report: Function that receives each line of progress.
+    `resume` starts from verl's last checkpoint.
 
     Returns:
         verl's exit code.

@@ -76,12 +76,9 @@ def read_recipe(
 ) -> Recipe:
     """Read a recipe, and look up its task and rewards only if an override needs them.
 
-    Args:
-        path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
-        overrides: Assignments `a.b=value`, as for `--set`. See `load_recipe`.
-        varied: More assignments, which messages call `--vary`.
-        resume: True if the recipe is read to resume a run. If `path` is a run directory, the
-            returned recipe then refers to that directory, even if it was renamed, moved or copied.
+    `path` and `overrides` are those of `load_recipe`. Messages call `varied` assignments `--vary`.
+    With `resume` and a run directory as the path, the recipe refers to that directory, even if it
+    was renamed, moved or copied.
 
     Raises:
         ConfigError: If the file is not valid YAML, or if a key or a type is wrong.

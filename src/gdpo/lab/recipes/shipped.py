@@ -41,10 +41,6 @@ def shipped_recipe(name: str) -> Path:
 def copy_recipe(name: str, folder: Path) -> Path:
     """Copy a shipped recipe, its README, and the folder `launch` with accelerate configurations.
 
-    Args:
-        name: Name of the recipe.
-        folder: Destination folder, which must not exist.
-
     Raises:
         ConfigError: If the recipe does not exist, or if the folder already exists.
     """

@@ -143,12 +143,9 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
 def override(document: Document, assignment: str, place: str | None = None) -> Document:
     """Return the document with one value replaced or added.
 
-    Args:
-        document: The original document, which is not modified.
-        assignment: Text of the form `a.b=value`. The value is YAML, such as `1e-6`, `[1, 2]` or
-            `text`. An empty value means null. Refer to an entry of a list by its index, as in
-            `rewards.0.weight=2`.
-        place: What the user wrote, to show in messages. None: `--set` and the assignment.
+    An assignment has the form `a.b=value`. The value is YAML, such as `1e-6`, `[1, 2]` or `text`.
+    An empty value means null. Refer to an entry of a list by its index, as in `rewards.0.weight=2`.
+    Messages show `place`, by default `--set` and the assignment.
 
     Raises:
         ConfigError: If `=` is missing, if the value is not valid YAML, or if a container in the
@@ -180,10 +177,7 @@ def override(document: Document, assignment: str, place: str | None = None) -> D
 def split_values(text: str, source: str) -> list[str]:
     """Split a comma-separated list of YAML values into the text of each value.
 
-    Args:
-        text: YAML values, such as `1, 0.50, {a: b}`. Numbers of equal value are written in the same
-            way: both `0.5` and `0.50` become `0.5`.
-        source: Name of the text in messages.
+    Numbers of equal value are written in the same way: both `0.5` and `0.50` become `0.5`.
 
     Raises:
         ConfigError: If the text is not valid YAML.

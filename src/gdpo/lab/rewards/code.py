@@ -190,11 +190,8 @@ def _language(info: str) -> str:
 def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Verdict | None:
     """Return the verdict on the program in a completion, or None if the reference has no tests.
 
-    Args:
-        completion: The model's text.
-        reference: The reference, with the tests and, optionally, the limits.
-        reader: Name of the reward that needs the verdict. A verdict caused by a wall-clock limit is
-            returned only once to each reader. After that, the program runs again.
+    A verdict caused by a wall-clock limit is returned only once to each `reader` (the name of a
+    reward). After that, the program runs again.
 
     Raises:
         DataError: If the tests or limits in the reference are invalid.

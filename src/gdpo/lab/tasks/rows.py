@@ -25,10 +25,6 @@ _SHOWN = 60
 def text_at(row: Mapping[str, Any], *path: str) -> str:
     """Return the text in a column, or at a key inside the column.
 
-    Args:
-        row: The row.
-        *path: The column, followed by the keys inside the column.
-
     Raises:
         DataError: If a key is missing, or the value is not text or is only whitespace.
     """
@@ -111,10 +107,8 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
     """Return the error that prevents a connection to the Hub, or None if the Hub responds.
 
-    Args:
-        name: Name of a repository. If the name is not valid, the Hub is not contacted.
-        file: A file that the repository may contain.
-        kind: `model` or `dataset`.
+    If the name of the repository is not valid, the Hub is not contacted. `kind` is `model` or
+    `dataset`.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError

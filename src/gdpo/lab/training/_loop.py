@@ -69,9 +69,6 @@ class Loop:
         """Return whether all processes must stop now, and whether `save_minutes` have passed.
 
         Every process must call this method. All processes get the same result.
-
-        Args:
-            now: Current monotonic time, in seconds.
         """
         late = now - self.saved_at >= 60 * self.job.recipe.save_minutes
         mine = (self.stop.requested, late)
@@ -104,12 +101,7 @@ class Loop:
 
 
 def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
-    """Return the trainer of a job, with its model loaded.
-
-    Args:
-        loop: The loop that handles every step.
-        start: The checkpoint to resume from. None: start at the first step.
-    """
+    """Return the trainer of a job, with its model loaded."""
     from transformers import PrinterCallback, ProgressCallback
 
     from gdpo.integrations.trl.resumable import Hooks, ResumableTrainer
@@ -191,11 +183,8 @@ def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Data
 
     Arrow gives every row of a column the same keys, so a reference whose values are objects (for
     example the arguments of a tool call) would get the keys of all other rows. The dataset
-    therefore stores row numbers and looks up the problems.
-
-    Args:
-        problems: The problems, in order.
-        column: Name of the column with the weights of each problem. None: no such column.
+    therefore stores row numbers and looks up the problems. `column` names the column with the
+    weights of each problem.
     """
     from datasets import Dataset
 

@@ -80,11 +80,7 @@ def show(view: RunView, console: Console | None) -> Generator[Display]:
     """Show a run inside the `with` block.
 
     A terminal shows a progress bar and a table that are updated in place. A log or a pipe receives
-    one line per step.
-
-    Args:
-        view: The state to show. The training loop adds rows to this state.
-        console: The console to print to. None: nothing is shown.
+    one line per step. Without a console, nothing is shown.
     """
     if console is None:
         yield Display(_nothing, _nothing)

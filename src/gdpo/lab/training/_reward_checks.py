@@ -64,11 +64,7 @@ def check_rewards(
     if brevity is rewarded and the reference answer is long), but a reward that never reaches its
     maximum is reported. No reward may raise an error, return a value that is not a number in its
     range, exceed its deadline, or change its reference (not tried if the reward calls a service).
-
-    Args:
-        task: The task, which provides reference answers and a bad response.
-        scorer: The scorer of the recipe's rewards. Failures must be returned as missing values.
-        problems: The rows to score.
+    The scorer must return failures as missing values.
     """
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):

@@ -164,14 +164,7 @@ _OF_TRAINING = ("device_map", "quantization_config")
 
 
 def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> None:
-    """Merge an adapter into its base model and save the result in the dtype used for training.
-
-    Args:
-        recipe: The recipe, which contains the options for loading the base model.
-        base: Name or folder of the base model, as for `from_pretrained`.
-        adapter: Folder of a checkpoint.
-        folder: Folder to save the model to.
-    """
+    """Merge an adapter into its base model and save the result in the dtype used for training."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

@@ -107,9 +107,7 @@ def check(
 def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
     """Run the same checks as `check`. Return the job, or raise the first error.
 
-    Args:
-        resolved: The recipe with its task, rewards, gates and estimator.
-        rows: Number of rows to score the rewards on. None: all rows.
+    `rows` limits the rows that rewards are scored on.
 
     Raises:
         GdpoError: If a check fails.

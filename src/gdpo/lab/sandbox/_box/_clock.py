@@ -30,12 +30,10 @@ class Clock:
     continue until it reaches its CPU-time limit. Every program is stopped after `longest` seconds.
 
     Args:
-        wall: Wall-clock time of the program, in seconds.
         longest: Time from now, in seconds, after which the program is stopped in any case.
         computed: Function that returns the CPU time that the program has used, in seconds.
         share: Function that returns the share of wall-clock time in which a process currently gets
             a CPU.
-        now: Function that returns the current time, in seconds.
     """
 
     def __init__(

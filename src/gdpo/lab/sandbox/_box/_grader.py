@@ -34,11 +34,8 @@ _JUDGES = {"asserts": judge_asserts, "check": judge_check, "calls": judge_calls}
 def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
     """Turn this new process into a grader, which reads tests, runs them and writes verdicts.
 
-    Args:
-        jobs: Pipe from the host. When the server announces a job over `control`, the next message
-            in this pipe contains the job's tests.
-        verdicts: Pipe to the host.
-        control: Socket to the server, which receives the grader's orders.
+    When the server announces a job over `control`, the next message in the pipe `jobs` contains the
+    job's tests.
     """
     die_with_parent()
     memory = address_space() + _OWN_MEMORY

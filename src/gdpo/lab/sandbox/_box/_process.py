@@ -101,7 +101,6 @@ class Process:
     """Communicates with the program's process.
 
     Args:
-        control: Socket to the server, which receives the grader's orders.
         limits: Mapping with `wall`, `longest` and `cpu` in seconds, and `own` and `answer` in
             bytes.
     """

@@ -72,10 +72,8 @@ class Writer:
     def write(self, value: Any, known: Sequence[Any] = ()) -> list[Any]:
         """Return the message for a value, and store the objects in its heap in `objects`.
 
-        Args:
-            value: Any value.
-            known: Objects from an earlier message, which get the first indices in the heap. These
-                objects are written even if `value` does not refer to them.
+        Objects of an earlier message (`known`) get the first indices in the heap, and are written
+        even if the value does not refer to them.
 
         Raises:
             TooMuch: If an iterator yields too many items, or tuples are nested too deeply.

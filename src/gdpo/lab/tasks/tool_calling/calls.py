@@ -92,12 +92,7 @@ def _key(node: ast.expr | None) -> str:
 
 
 def starts_calls(text: str, names: Sequence[str]) -> bool:
-    """Return whether a text starts like a list of calls: with a bracket, a name and a parenthesis.
-
-    Args:
-        text: An assistant turn.
-        names: Names of the available tools.
-    """
+    """Return whether a text starts like a list of calls: bracket, name, parenthesis."""
     if not text.startswith("["):
         return False
     rest = text[1:].lstrip()
@@ -109,11 +104,8 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
 
     Names may contain characters that Python does not allow, as in `Search (v2)(class="a")`. The
     longest matching tool name is used. If no tool name matches, the text before the parenthesis is
-    the name.
-
-    Args:
-        text: A list `[name(parameter=literal, ...), ...]`, optionally followed by other text.
-        names: Names of the available tools.
+    the name. The text is a list `[name(parameter=literal, ...), ...]`, optionally followed by other
+    text.
 
     Returns:
         `name` and `parameters` of each call, and the text after the list.
@@ -220,10 +212,6 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
     """Read all consecutive calls in `text`, starting at `start`.
 
     Calls are JSON objects, or lists of JSON objects, separated by any whitespace.
-
-    Args:
-        text: A completion.
-        start: Index at which the calls start.
 
     Returns:
         The calls, and the index after the last call. The calls are `None` if a value is not a valid
