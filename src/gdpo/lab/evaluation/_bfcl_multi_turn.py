@@ -19,10 +19,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import islice
 from typing import Any, TypeAlias
 
-from gdpo.lab.evaluation._bfcl import MULTI_TURN, data_file, documented, possible_answers
+from gdpo.lab.evaluation._bfcl import MULTI_TURN, data_file, documented, rows_of
 from gdpo.lab.evaluation._bfcl_handlers import OURS, Handler, as_python, fresh_tools, run_tools
 from gdpo.lab.evaluation.responders import OnResponses, Responder, Response, ignore
 from gdpo.lab.tasks import Problem, Task
@@ -126,10 +125,7 @@ def multi_turn_problems(
     Raises:
         MissingExtraError: If the package is not installed.
     """
-    answers = possible_answers(category)
-    with data_file(category).open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in islice(lines, limit)]
-    return [_read_row({**row, "ground_truth": answers[row["id"]]}, handler) for row in rows]
+    return [_read_row(row, handler) for row in rows_of(category, limit)]
 
 
 def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
@@ -162,7 +158,12 @@ def next_prompts(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Prob
     """Run the tools, and return the next prompt of each conversation."""
     said = [[answer.text for answer in talk.answers] for talk in talks]
     turns = [split_turns(messages, handler) for messages in said]
-    answered = run_tools([_played(*each, handler) for each in zip(talks, turns, strict=True)])
+    played: list[dict[str, Any]] = []
+    for talk, of_talk in zip(talks, turns, strict=True):
+        entry = json.loads(talk.problem.reference["entry"])
+        steps = [step for turn in _decoded(entry, of_talk, handler) for step in turn]
+        played.append({"entry": entry, "steps": steps})
+    answered = run_tools(played)
     return [_ask(*each, handler) for each in zip(talks, turns, answered, strict=True)]
 
 
@@ -190,12 +191,6 @@ def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[s
         if not handler.runs(message):
             turns.append([])
     return turns
-
-
-def _played(talk: Talk, turns: Sequence[Sequence[str]], handler: Handler) -> dict[str, Any]:
-    entry = json.loads(talk.problem.reference["entry"])
-    steps = [step for turn in _decoded(entry, turns, handler) for step in turn]
-    return {"entry": entry, "steps": steps}
 
 
 def _decoded(

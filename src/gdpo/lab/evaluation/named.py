@@ -61,7 +61,9 @@ def responder_of(
     if model in FIXED:
         gold = model == "gold"
         return lambda benchmark: RowAnswers(benchmark.task(), gold=gold)
-    recipe = _as_recipe(_model_of(model))
+    # A recipe with the fields that `locate_model` needs.
+    recipe = Recipe(task="none", model=_model_of(model), data=DataConfig(source="none"))
+    recipe._source = "the model"  # pyright: ignore[reportPrivateUsage]
     located = locate_model(recipe)
     loaded: list[Responder] = []
 
@@ -132,10 +134,3 @@ def _model_of(name: str) -> str:
             f"a checkpoint: {name}/checkpoints/checkpoint-…"
         )
     return str(run.model)
-
-
-def _as_recipe(model: str) -> Recipe:
-    """Return a recipe with the fields that `locate_model` needs."""
-    recipe = Recipe(task="none", model=model, data=DataConfig(source="none"))
-    recipe._source = "the model"  # pyright: ignore[reportPrivateUsage]
-    return recipe

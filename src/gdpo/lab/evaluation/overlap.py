@@ -54,7 +54,10 @@ def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Fi
     like = overlaps(rows.problems, tests)
     given = [(rows.places[i], places[j]) for i, j in enumerate(like) if j is not None]
     names = list(dict.fromkeys(place.rpartition(" ")[2] for place in places))
-    asked = f"{len(tests):,} test questions of {_shortened(names)}"
+    shown = ", ".join(names)
+    if len(names) > _NAMED:
+        shown = f"{', '.join(names[:2])} and {len(names) - 2} more benchmarks"
+    asked = f"{len(tests):,} test questions of {shown}"
     if not given:
         return Finding(Verdict.FINE, f"overlap: 0 of {len(like):,} rows match one of the {asked}")
     named = "; ".join(f"{place} ({test})" for place, test in given[:_NAMED])
@@ -64,12 +67,6 @@ def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Fi
         f"overlap: {len(given):,} of {len(like):,} rows are nearly the same as one of the {asked}: "
         f"{named}{more}. Remove them from the training data",
     )
-
-
-def _shortened(names: Sequence[str]) -> str:
-    if len(names) <= _NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[:2])} and {len(names) - 2} more benchmarks"
 
 
 def _asked(test: Problem) -> Problem:

@@ -91,7 +91,6 @@ def sanity(
     bare = [rollout for rollout in gold if not rollout.completion]
     tried = [rollout for rollout in gold if rollout.completion]
     deciding = [r for r in rewards if r.name in _DECIDING] or rewards[:1]
-    silent = _SILENCE in benchmark.name
     every_row = benchmark.task().judges_every_row
     applies = {r.name: sum(each.rewards[r.name] is not None for each in tried) for r in rewards}
     return Sanity(
@@ -99,7 +98,12 @@ def sanity(
         problems=len(gold),
         unanswered=len(bare),
         exceptions=tuple(_short(tried, rewards, every_row)),
-        lucky=() if silent else tuple(_lucky(empty, deciding)),
+        lucky=tuple(
+            f"problem {rollout.group_id + 1}: an empty response gets {value:.3g} of {reward.name}"
+            for rollout in ([] if _SILENCE in benchmark.name else empty)
+            for reward in deciding
+            if (value := rollout.rewards[reward.name]) not in (None, reward.low)
+        ),
         applies={
             name: count
             for name, count in applies.items()
@@ -148,12 +152,3 @@ def _why(rollout: Rollout) -> str:
     else:
         why = f"reference answer: {reference.get('answer', '')}"
     return f" ({why[:_SHOWN]})" if why else ""
-
-
-def _lucky(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> Iterator[str]:
-    for rollout in rollouts:
-        for reward in rewards:
-            value = rollout.rewards[reward.name]
-            if value is not None and value != reward.low:
-                got = f"an empty response gets {value:.3g} of {reward.name}"
-                yield f"problem {rollout.group_id + 1}: {got}"

@@ -173,10 +173,21 @@ class _Coming:
     tokens: int | None = None
     reason: Any = None
 
-    def take(self, event: Any) -> None:
-        """Add an event of the stream."""
+    def take_all(self, lines: Iterable[bytes]) -> bool:
+        """Add all events. Return whether the stream had an end marker."""
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                if value.strip() == b"[DONE]":
+                    return True
+                self._take(json.loads(value))
+        return False
+
+    def _take(self, event: Any) -> None:
         if error := event.get("error"):
-            raise _reply_error(error, late=self.pieces > 0)
+            code = error.get("code") if isinstance(error, dict) else None
+            code = code if isinstance(code, int) else 500
+            raise ReplyError(code, json.dumps(error), late=self.pieces > 0)
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or {}
             self.texts.append(delta.get("content") or "")
@@ -190,7 +201,7 @@ class _Coming:
 def _of_stream(lines: Iterable[bytes]) -> Response:
     coming = _Coming()
     try:
-        ended = _took_all(lines, coming)
+        ended = coming.take_all(lines)
     except TimeoutError:
         raise
     except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
@@ -205,22 +216,6 @@ def _of_stream(lines: Iterable[bytes]) -> Response:
     if coming.tokens is None or not (ended or coming.reason):
         raise BrokenOffError("the connection was closed", coming.pieces)
     return Response("".join(coming.texts), coming.tokens, _reason(coming.reason))
-
-
-def _took_all(lines: Iterable[bytes], coming: _Coming) -> bool:
-    """Add all events. Return whether the stream had an end marker."""
-    for line in lines:
-        name, _, value = line.partition(b":")
-        if name == b"data":
-            if value.strip() == b"[DONE]":
-                return True
-            coming.take(json.loads(value))
-    return False
-
-
-def _reply_error(error: Any, *, late: bool) -> ReplyError:
-    code = error.get("code") if isinstance(error, dict) else None
-    return ReplyError(code if isinstance(code, int) else 500, json.dumps(error), late=late)
 
 
 ANSWERED = ".answered.jsonl"
@@ -356,7 +351,19 @@ class Server:
                 first.
         """
         answered = Answered(self.kept and self.kept / ANSWERED)
-        asked = [self._request(problem, seed + i) for problem in problems for i in range(samples)]
+        drawn = self.sampling
+        asked: list[Mapping[str, Any]] = [
+            {
+                "model": self.model,
+                "messages": problem.prompt,
+                "temperature": drawn.temperature,
+                "top_p": drawn.top_p,
+                "max_tokens": drawn.max_tokens,
+                "seed": seed + i,
+            }
+            for problem in problems
+            for i in range(samples)
+        ]
         responses = side_by_side(
             lambda each: self._answer(each, answered),
             asked,
@@ -365,29 +372,14 @@ class Server:
         )
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
-    def _request(self, problem: Problem, seed: int) -> Mapping[str, Any]:
-        drawn = self.sampling
-        return {
-            "model": self.model,
-            "messages": problem.prompt,
-            "temperature": drawn.temperature,
-            "top_p": drawn.top_p,
-            "max_tokens": drawn.max_tokens,
-            "seed": seed,
-        }
-
     def _answer(self, asked: Mapping[str, Any], answered: Answered) -> Response:
         if saved := answered.find(asked):
             return saved
-        response = self._insist(asked)
-        answered.add(asked, response)
-        return response
-
-    def _insist(self, asked: Mapping[str, Any]) -> Response:
         tries, left = 1, self.retries
         while True:
             try:
-                return self._ask(asked)
+                response = self._ask(asked)
+                break
             except _MayPassError as error:
                 left = min(left, 1) if error.late else left
                 if not left:
@@ -397,6 +389,8 @@ class Server:
                     ) from error
                 time.sleep(2.0 ** (tries - 1))
                 tries, left = tries + 1, left - 1
+        answered.add(asked, response)
+        return response
 
     def _ask(self, asked: Mapping[str, Any]) -> Response:
         """Send a request once. Request a stream unless the server does not support streaming."""
@@ -412,10 +406,14 @@ class Server:
         return self._ask(asked)
 
     def _send(self, body: Mapping[str, Any]) -> Response:
+        key = os.environ.get("OPENAI_API_KEY")
         request = urllib.request.Request(
             f"{self.address}/chat/completions",
             data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", **_key()},
+            headers={
+                "Content-Type": "application/json",
+                **({"Authorization": f"Bearer {key}"} if key else {}),
+            },
         )
         try:
             with urllib.request.urlopen(request, timeout=self.silence) as answer:
@@ -463,11 +461,6 @@ class _MayPassError(Exception):
     def __init__(self, reason: str, *, late: bool = False) -> None:
         super().__init__(reason)
         self.late = late
-
-
-def _key() -> dict[str, str]:
-    key = os.environ.get("OPENAI_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _text_of(error: urllib.error.HTTPError) -> str:

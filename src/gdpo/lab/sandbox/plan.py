@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.sandbox._box._judge import RECORD
+from gdpo.lab.sandbox._box._grader import RECORD
 from gdpo.lab.sandbox._terms import Asserts, Calls, Check, Limits, Stdio, Tests
 
 _KEPT = 4096
