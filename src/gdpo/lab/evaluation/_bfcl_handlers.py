@@ -30,8 +30,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
-from gdpo.lab.tasks.tool_calling.calls import DEEPEST, deeper
-from gdpo.lab.tasks.tool_calling.parsing import parse
+from gdpo.lab.tasks.tool_calling.calls import DEEPEST, deeper, parse
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt
 
 Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]

@@ -26,7 +26,7 @@ from gdpo.lab.evaluation._bfcl_handlers import OURS, Handler, as_python, fresh_t
 from gdpo.lab.evaluation.responders import OnResponses, Responder, Response, ignore
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.tool_calling import format_reward
-from gdpo.lab.tasks.tool_calling.parsing import parse
+from gdpo.lab.tasks.tool_calling.calls import parse
 from gdpo.lab.tasks.tool_calling.prompt import write_completion
 from gdpo.rewards import Reference, Reward
 from gdpo.rewards.task import Row

@@ -129,7 +129,13 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     low, high = declared_ranges(rewards, gates)
     names = [reward.name for reward in rewards]
     weights: Any = [entry.factor for entry in recipe.rewards]
-    tried = _as_in_training(weights) if ":" in recipe.advantage else None
+    tried: Any = None
+    if ":" in recipe.advantage:  # the user's own estimator gets a tensor, as in training
+        tried = weights
+        with suppress(ImportError):
+            import torch
+
+            tried = torch.tensor(weights, dtype=torch.float64)
 
     def build(options: Mapping[str, Any]) -> AdvantageRule:
         rule = AdvantageRule(
@@ -159,24 +165,13 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     return rule
 
 
-def _as_in_training(weights: Sequence[float]) -> Any:
-    """Return the weights as a tensor, as in training, or unchanged if torch is not installed."""
-    try:
-        import torch
-    except ImportError:
-        return weights
-    return torch.tensor(weights, dtype=torch.float64)
-
-
 def _check_prompt_weights(recipe: Recipe, rule: AdvantageRule) -> None:
-    """Raise a ConfigError if the recipe has weights per prompt, which the rule does not take."""
-    if recipe.data.weights_column is None:
-        return
-    try:
-        rule.check_prompt_weights()
-    except ConfigError as error:
-        place = recipe.place("data", "weights_column")
-        raise ConfigError(f"{place}: data.weights_column: {error}") from error
+    if recipe.data.weights_column is not None:
+        try:
+            rule.check_prompt_weights()
+        except ConfigError as error:
+            place = recipe.place("data", "weights_column")
+            raise ConfigError(f"{place}: data.weights_column: {error}") from error
 
 
 def _options(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
@@ -196,7 +191,14 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
             _refuse_unlisted_gate(recipe, task, rewards, reward.name, entry.gate.on)
             gate = Gate(entry.gate.on, entry.gate.at_least, entry.gate.otherwise)
             check_gates(list(by_name), {reward.name: gate})
-            _refuse_constant_gate(gate, by_name[gate.on])
+            on = by_name[gate.on]
+            if not on.low < gate.at_least <= on.high:
+                state = "always open" if gate.at_least <= on.low else "never open"
+                raise ConfigError(
+                    f"the gate {gate.on} >= {gate.at_least:g} is {state}, because {gate.on} ranges "
+                    f"from {on.low:g} to {on.high:g}. Set at_least to a value above {on.low:g}, at "
+                    f"most {on.high:g}"
+                )
             gates[reward.name] = gate
         except ConfigError as error:
             place = recipe.place("rewards", i, "gate", "on")
@@ -222,16 +224,6 @@ def _refuse_unlisted_gate(
             f"the gate of {gated!r} refers to {on!r}, which is not one of the recipe's rewards "
             f"({', '.join(names)}). Add {on!r} to the rewards. If only the gate should use it, set "
             f"weight 0: {{name: {on}, weight: 0}}"
-        )
-
-
-def _refuse_constant_gate(gate: Gate, on: Reward) -> None:
-    if not on.low < gate.at_least <= on.high:
-        state = "always open" if gate.at_least <= on.low else "never open"
-        raise ConfigError(
-            f"the gate {gate.on} >= {gate.at_least:g} is {state}, because {gate.on} ranges from "
-            f"{on.low:g} to {on.high:g}. Set at_least to a value above {on.low:g}, at most "
-            f"{on.high:g}"
         )
 
 

@@ -40,7 +40,7 @@ class StopRequest:
     may_give_up: bool = True
     peers: Sequence[int] = field(default=())
     """Ids of the run's other processes on this machine, which receive SIGTERM."""
-    announce: Callable[[], None] = lambda: None
+    announce: Callable[[], object] = lambda: None
     """Function that shows the stop request without a lock, because a signal handler calls it."""
     since: float = 0.0
     """Monotonic time of the first signal, in seconds."""

@@ -73,7 +73,8 @@ def check_rewards(
         except GdpoError as error:
             missing |= {r.name for r in scorer.rewards if r.needs is need}
             yield RewardFinding(str(error), mistake=error)
-    with Scorer([_strict(reward) for reward in scorer.rewards], workers=1) as strict:
+    watching = [r if r.asks_elsewhere else unchanging(r) for r in scorer.rewards]
+    with Scorer(watching, workers=1) as strict:
         for reward, watched in zip(scorer.rewards, strict.rewards, strict=True):
             if reward.name not in missing:
                 try:
@@ -87,10 +88,6 @@ def check_rewards(
     own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
     if own:
         yield _check_bad_response(task, own, scorer, problems)
-
-
-def _strict(reward: Reward) -> Reward:
-    return reward if reward.asks_elsewhere else unchanging(reward)
 
 
 def _refuse_change(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> None:
@@ -197,19 +194,15 @@ def _summary(
     elif applies < rows:
         text += f" (it applies to {applies:,} of {rows:,} rows)"
     if not reached:
-        text += _never(tried)
+        gold, value = next((gold, value) for gold, value in tried if not isnan(value))
+        text += (
+            f". The first, {gold[:_SHOWN]!r}, scores {value:g}. Check that the reward looks for "
+            "the answer where the task writes it (see the reward's options, such as `extract`)"
+        )
     if short:
         named = ", ".join(map(str, short[:_NAMED])) + (", …" if len(short) > _NAMED else "")
         text += f"; not on row {named}. Remove rows that no response can solve"
     return RewardFinding(text, doubtful=reached == 0 or bool(short))
-
-
-def _never(tried: Sequence[tuple[str, float]]) -> str:
-    gold, value = next((gold, value) for gold, value in tried if not isnan(value))
-    return (
-        f". The first, {gold[:_SHOWN]!r}, scores {value:g}. Check that the reward looks for "
-        "the answer where the task writes it (see the reward's options, such as `extract`)"
-    )
 
 
 def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> RewardFinding:

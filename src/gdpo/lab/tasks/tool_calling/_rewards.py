@@ -6,8 +6,7 @@ from math import inf
 
 from gdpo.errors import DataError
 from gdpo.lab.tasks._thinking import holds_something
-from gdpo.lab.tasks.tool_calling.calls import Call, same_value
-from gdpo.lab.tasks.tool_calling.parsing import parse, parse_gold
+from gdpo.lab.tasks.tool_calling.calls import Call, parse, parse_gold, same_value
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.rewards.reward import binary
 
