@@ -79,20 +79,12 @@ _MODEL = "gdpo"
 
 
 def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Problem]:
-    """Return the rows of a category with their reference answers.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
+    """Return the rows of a category with their reference answers."""
     return [_read_row(row, handler) for row in rows_of(category, limit)]
 
 
 def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
-    """Return a category as a task.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
+    """Return a category as a task."""
     data_file(category)
     gold = _gold_text(_EXAMPLE)
     judged = category if category not in WITHOUT_ANSWER else "simple_python"
@@ -248,11 +240,7 @@ def _source(value: Any, kind: str) -> str:
 
 
 def data_file(category: str) -> Path:
-    """Return the file with the rows of a category.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
+    """Return the file with the rows of a category."""
     package = find_spec("bfcl_eval")
     folders = package.submodule_search_locations if package else None
     if not folders or find_spec("tree_sitter") is None:

@@ -85,11 +85,9 @@ def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
 
 
 def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
-    """Run the tools in a separate process. Return results by conversation, step and call.
+    """Run the calls of conversations in a separate process. Return results by step and call.
 
-    Args:
-        talks: Conversations. Each has an `entry` (a row of BFCL) and `steps` (the calls of each
-            step, from `as_python`).
+    Each conversation has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
     """
     with suppress(subprocess.SubprocessError, ValueError):
         ended = subprocess.run(

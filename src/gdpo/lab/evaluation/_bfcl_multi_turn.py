@@ -120,20 +120,12 @@ _DOCUMENTS = {
 def multi_turn_problems(
     category: str, limit: int | None, *, handler: Handler = OURS
 ) -> list[Problem]:
-    """Return the rows of a category, each with the prompt of its first turn.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
+    """Return the rows of a category, each with the prompt of its first turn."""
     return [_read_row(row, handler) for row in rows_of(category, limit)]
 
 
 def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
-    """Return a category as a task whose completions are conversations.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
+    """Return a category as a task whose completions are conversations."""
     data_file(category)
     return Task(
         name=f"{handler.name}_{category}",

@@ -199,9 +199,6 @@ def problems(benchmark: Benchmark, rows: int | None) -> list[Problem]:
     """Return the prompts and references of a benchmark.
 
     `rows` limits them to the first N.
-
-    Raises:
-        DataError: If the rows cannot be found or read.
     """
     if benchmark.read is not None:
         return benchmark.read(rows)

@@ -370,9 +370,6 @@ def result_of(
     If a reward does not apply to a problem, the problem is excluded from the mean of that reward.
     If the reward must apply to every row, the problem counts as wrong instead. `judge_every_row`
     names these rewards (`Task.judges_every_row`).
-
-    Raises:
-        ConfigError: If the responses were scored by different rewards.
     """
     if any(reward.name not in r.rewards for r in rollouts for reward in rewards):
         raise ConfigError(

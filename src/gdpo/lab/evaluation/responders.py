@@ -177,11 +177,8 @@ class LocalModel:
 
 
 def _prepared(model: Any, device: str) -> bool:
-    """Limit the memory of kernels on a CPU. Return whether fast generation supports the model.
-
-    Both require TRL, which is not installed in an environment for verl.
-    """
-    if find_spec("trl") is None:
+    """Limit the memory of kernels on a CPU. Return whether fast generation supports the model."""
+    if find_spec("trl") is None:  # as in an environment for verl
         return False
     import torch
 
@@ -222,11 +219,7 @@ _HOW = "vLLM (pip install vllm; use a separate environment if it needs another t
 
 
 def check_vllm() -> None:
-    """Check that vLLM is installed.
-
-    Raises:
-        MissingExtraError: If vLLM is not installed.
-    """
+    """Check that vLLM is installed."""
     if find_spec("vllm") is None:
         raise MissingExtraError(_HOW, None, "for --engine vllm")
 
@@ -244,11 +237,7 @@ class VllmOptions:
 
 
 class VllmModel:
-    """Runs a model with vLLM, on the GPUs that vLLM finds.
-
-    Raises:
-        ConfigError: If vLLM cannot start with the model.
-    """
+    """Runs a model with vLLM, on the GPUs that vLLM finds."""
 
     def __init__(
         self, model: str, tokenizer: Any, sampling: Sampling, options: VllmOptions

@@ -82,9 +82,6 @@ def sanity(
     as a failure. For each other reward, the rows to which it applies are counted. An empty response
     must get the minimum of the deciding rewards (correctness, passed tests). Benchmarks that accept
     an empty response are exempt from this check. `rows` limits the test to the first N problems.
-
-    Raises:
-        DataError: If the rows cannot be found or read.
     """
     rewards = [r for r in rewards_of(benchmark, _LIMIT) if r.of == "text"]
     gold, empty = (_answered(who, benchmark, rows, on_progress) for who in ("gold", "empty"))

@@ -239,11 +239,7 @@ class Answered:
         return self._saved.get(_key_of_answered(asked))
 
     def add(self, asked: Mapping[str, Any], response: Response) -> None:
-        """Save a response.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+        """Save a response."""
         if self._file is None:
             return
         kept = [_key_of_answered(asked), response.text, response.num_tokens, response.finish_reason]
@@ -452,11 +448,7 @@ class Server:
 
 
 class _MayPassError(Exception):
-    """Raised if a request failed, but may succeed if it is resent.
-
-    Args:
-        late: Whether part of the response had arrived.
-    """
+    """Raised if a request failed, but may succeed if it is resent."""
 
     def __init__(self, reason: str, *, late: bool = False) -> None:
         super().__init__(reason)

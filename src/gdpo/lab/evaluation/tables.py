@@ -76,11 +76,7 @@ def bfcl_lines(results: Sequence[Result]) -> list[str]:
 
 
 def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Table:
-    """Return a table of differences from another evaluation, paired by problem.
-
-    Raises:
-        ConfigError: If the evaluations have no problem in common.
-    """
+    """Return a table of differences from another evaluation, paired by problem."""
     table = Table("benchmark", "problems", "measure", f"difference from {name}", "95 % interval")
     others = {result.benchmark: result for result in theirs}
     for result in ours:

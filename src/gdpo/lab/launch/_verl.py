@@ -94,11 +94,7 @@ _FILTERED = (
 
 
 def check_fields(recipe: Recipe) -> list[str]:
-    """Check the `trainer:` fields, and return notes about fields that work differently in verl.
-
-    Raises:
-        ConfigError: If a field or its value has no counterpart in verl.
-    """
+    """Check the `trainer:` fields, and return notes about fields that work differently in verl."""
     known = {*DEFAULTS, *_LIKE_TRL, *_NO_MATTER}
     for name, value in recipe.trainer.items():
         place = recipe.place("trainer", name)
@@ -195,10 +191,6 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
     """Return verl's configuration for a recipe.
 
     The recipe must have passed `check_fields`.
-
-    Raises:
-        ConfigError: If the recipe does not set `data.max_prompt_length`, or its estimator computes
-            an advantage for each turn.
     """
     recipe = resolved.recipe
     longest = _longest_prompt(recipe) + field(recipe, "max_completion_length")
@@ -229,10 +221,6 @@ def with_fields(
     """Return a copy of a configuration in which these fields are set.
 
     The keys of `fields` are dotted paths.
-
-    Raises:
-        ConfigError: If a path leads through a value that is not a mapping, or if a path refers to a
-            mapping instead of a field.
     """
     config = copy.deepcopy(dict(config))
     for path, value in fields.items():
@@ -292,10 +280,7 @@ def _algorithm(resolved: Resolved) -> dict[str, Any]:
 
 
 def _ranges(resolved: Resolved) -> dict[str, Any]:
-    """Return the declared ranges of the rewards if the estimator needs ranges.
-
-    verl does not pass ranges to an estimator.
-    """
+    """Return the declared ranges if the estimator needs them, because verl does not pass them."""
     wanted = signature(resolved.rule.estimator).parameters
     ranges: dict[str, Any] = {}
     for key, values in zip(("low", "high"), resolved.ranges, strict=True):
@@ -462,11 +447,7 @@ def _rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
 
 
 def _length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
-    """Return the `trainer` fields for the length of the run and the checkpoint interval.
-
-    Raises:
-        ConfigError: If the run has a fractional number of epochs.
-    """
+    """Return the `trainer` fields for the length of the run and the checkpoint interval."""
     steps = field(recipe, "max_steps")
     if steps > 0:
         total = batches.generations(steps)

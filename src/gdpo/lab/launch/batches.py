@@ -99,12 +99,7 @@ class Batches:
 
 
 def plan(recipe: Recipe, machines: Machines) -> Batches:
-    """Return the batch sizes of a recipe. Only `micro_batch` depends on the number of machines.
-
-    Raises:
-        ConfigError: If the batch does not divide evenly over the machines' GPUs, or if an optimizer
-            step would use only part of a group.
-    """
+    """Return the batch sizes of a recipe. Only `micro_batch` depends on the number of machines."""
     batch = recipe.batch
     if batch.per_step % batch.samples:
         raise ConfigError(

@@ -357,11 +357,7 @@ _SAME = {
 
 
 def _finish(resolved: Resolved, files: VerlFiles) -> str:
-    """Write verl's last saved model, the metrics and a README into the run directory.
-
-    Returns:
-        A message for the user that describes the result.
-    """
+    """Write verl's last saved model, the metrics and a README. Return a message for the user."""
     run = files.run
     rows = list(_metrics_rows(files.metrics))
     write_whole(run.metrics, "\n".join(to_json(row) for row in rows))
@@ -389,11 +385,7 @@ def _step(folder: Path) -> int:
 
 
 def _metrics_rows(metrics: Path) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of each step under TRL's names, including the steps before a resume.
-
-    A resumed run repeats the steps after its checkpoint. In that case, the last metrics of a step
-    are used.
-    """
+    """Yield the metrics of each step under TRL's names. A resumed run replaces those it repeats."""
     earlier = metrics.parent.glob(f"{metrics.stem}-*{metrics.suffix}")
     files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))
     steps: dict[int, dict[str, Any]] = {}

@@ -132,9 +132,6 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
     """Compute the same batches as TRL's sampler and the training loop of `Trainer`.
 
     TRL must have checked the configuration, so that a generation consists of whole groups.
-
-    Raises:
-        ConfigError: If the data has fewer rows than a generation needs.
     """
     accumulation, iterations = config.gradient_accumulation_steps, config.num_iterations
     rollouts, samples = config.generation_batch_size, config.num_generations

@@ -179,10 +179,7 @@ def _position(document: Document, name: str, place: str) -> tuple[Document, int]
 
 
 def _reward_names(document: Document, entries: Sequence[Any]) -> list[str]:
-    """Return the names in logs of the recipe's rewards, or of the task's rewards by default.
-
-    The rest of the recipe is not checked, because a later override may correct an error.
-    """
+    """Return the names in logs of the recipe's or task's rewards, without checking other keys."""
     naming = [
         {key: entry[key] for key in ("name", "options") if key in entry}
         if isinstance(entry, dict)

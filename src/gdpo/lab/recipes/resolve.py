@@ -53,11 +53,7 @@ class Resolved:
         return declared_ranges(self.rewards, self.gates)
 
     def under(self, recipe: Recipe) -> "Resolved":
-        """Return a copy with a different recipe that lists the same rewards.
-
-        Raises:
-            ConfigError: If an option of the recipe's estimator is invalid.
-        """
+        """Return a copy with a different recipe that lists the same rewards."""
         return replace(self, recipe=recipe, rule=_rule(recipe, self.rewards, self.gates))
 
     def described(self) -> dict[str, dict[str, Any]]:
@@ -70,9 +66,6 @@ class Resolved:
 
         Args:
             on_error: Value to use instead of the recipe's `on_error`. None: use the recipe's value.
-
-        Raises:
-            ConfigError: If an option of the scorer is invalid.
         """
         return _scorer(self.recipe, self.rewards, on_error)
 
@@ -236,12 +229,7 @@ def find_task(recipe: Recipe) -> Task:
 
 
 def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
-    """Return the recipe's rewards, in the order of the recipe.
-
-    Raises:
-        ConfigError: If a reward does not exist or is not a `Reward`, or if two rewards have the
-            same name.
-    """
+    """Return the recipe's rewards, in the order of the recipe."""
     of_task = {reward.name: reward for reward in task.rewards}
     found: list[Reward] = []
     for i, entry in enumerate(recipe.rewards):

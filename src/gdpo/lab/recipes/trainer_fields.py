@@ -79,10 +79,6 @@ def check_fields(recipe: Recipe) -> None:
     """Check the names and types of the recipe's `trainer:` fields, one field at a time.
 
     This check imports TRL but loads no model.
-
-    Raises:
-        ConfigError: If a field does not exist, must be set elsewhere, or has a value of a wrong
-            type.
     """
     types = _field_types()
     known = set(types) - set(ELSEWHERE)

@@ -175,9 +175,6 @@ def split_values(text: str, source: str) -> list[str]:
 
     Numbers of equal value are written in the same way: both `0.5` and `0.50` become `0.5`.
 
-    Raises:
-        ConfigError: If the text is not valid YAML.
-
     Examples:
         >>> split_values("1.0,0.50, {on: correctness, at_least: 1}", "--vary")
         ['1', '0.5', '{on: correctness, at_least: 1}']

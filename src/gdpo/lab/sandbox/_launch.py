@@ -65,11 +65,7 @@ class Interpreter:
 
 @cache
 def base_interpreter() -> Interpreter:
-    """Return the interpreter from which this virtual environment was created.
-
-    Raises:
-        SandboxError: If the interpreter does not start.
-    """
+    """Return the interpreter from which this virtual environment was created."""
     executable = str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
     command = [executable, "-I", "-S", "-B", "-c", _ASK]
     try:
@@ -179,12 +175,18 @@ def bubblewrap(binary: str) -> Launch:
     Programs in the box see only Python's files, and no network or process outside the box.
     """
     python = base_interpreter()
+    loaders: list[str] = []  # the loader's folders, which are symbolic links on most machines
+    for place in map(Path, ("/lib", "/lib64", *_SYSTEM_LIBRARIES)):
+        if place.is_symlink():
+            loaders += ["--symlink", str(place.readlink()), str(place)]
+        elif place.is_dir():
+            loaders += ["--ro-bind", str(place), str(place)]
     options = [
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
         "--unshare-cgroup-try", "--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox",
         "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL",
         *_each("--setenv", *_environment().items()),
-        *_system_folders(),
+        *loaders,
         *_each("--ro-bind", *((folder, folder) for folder in python.folders)),
         *(option for h in python.hidden for option in ("--tmpfs", h, "--remount-ro", h)),
         # A read-only bind would disable the devices. The system call filter protects their modes.
@@ -208,17 +210,6 @@ def bubblewrap(binary: str) -> Launch:
 
 def _each(option: str, *pairs: tuple[str, str]) -> list[str]:
     return [word for pair in pairs for word in (option, *pair)]
-
-
-def _system_folders() -> list[str]:
-    """Return bwrap options for the loader's folders, which are symbolic links on most machines."""
-    options: list[str] = []
-    for place in map(Path, ("/lib", "/lib64", *_SYSTEM_LIBRARIES)):
-        if place.is_symlink():
-            options += ["--symlink", str(place.readlink()), str(place)]
-        elif place.is_dir():
-            options += ["--ro-bind", str(place), str(place)]
-    return options
 
 
 def plain() -> Launch:

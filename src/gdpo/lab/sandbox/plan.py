@@ -89,8 +89,7 @@ def parse_program(source: str) -> ast.Module:
         return ast.parse(source)
 
 
-def _parse_afresh() -> None:
-    """Replace the lock in a forked child, because a thread in the parent may have held the lock."""
+def _parse_afresh() -> None:  # a thread in the parent may have held the lock during the fork
     global _parsing
     _parsing = Lock()
 

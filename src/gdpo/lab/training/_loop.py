@@ -81,7 +81,7 @@ class Loop:
     def due(self, now: float) -> tuple[bool, bool]:
         """Return whether all processes must stop now, and whether `save_minutes` have passed.
 
-        Every process must call this method. All processes get the same result.
+        Every process must call this method, and gets the same result.
         """
         late = now - self.saved_at >= 60 * self.job.recipe.save_minutes
         mine = (self.stop.requested, late)
@@ -237,12 +237,7 @@ def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -
 def failed(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
 ) -> None:
-    """Save the last finished step, and raise the error that stopped the training run.
-
-    Raises:
-        GdpoError: If the cause is known. The message explains the cause.
-        Exception: If the cause is not known. The original error is raised.
-    """
+    """Save the last finished step, and raise the error that stopped the training run."""
     may_save = trainer.finished is not None
     try:
         loop.save_finished_step(trainer)

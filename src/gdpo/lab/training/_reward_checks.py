@@ -274,11 +274,7 @@ def _texts(task: Task) -> tuple[str, ...]:
 
 
 def gold_of(task: Task, problem: Problem, number: int) -> str | None:
-    """Return the reference answer of a row as a completion, or None if the row has none.
-
-    Raises:
-        RewardError: If the task's function raises an error.
-    """
+    """Return the reference answer of a row as a completion, or None if the row has none."""
     try:
         return task.gold_completion(problem.reference)
     except Exception as error:

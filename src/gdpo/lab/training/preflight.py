@@ -108,9 +108,6 @@ def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
     """Run the same checks as `check`. Return the job, or raise the first error.
 
     `rows` limits the rows that rewards are scored on.
-
-    Raises:
-        GdpoError: If a check fails.
     """
     with quiet():
         job = _Inspection(resolved, rows, None, stop_at_first=True).run()

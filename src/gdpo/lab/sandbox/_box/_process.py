@@ -204,11 +204,7 @@ class Process:
         the exception describes."""
 
     def spawn(self, *streams: int) -> None:
-        """Start a process for the program.
-
-        Args:
-            *streams: File descriptors for the input and output of a whole program.
-        """
+        """Start a process for the program. A whole program has an input and output stream."""
         theirs_in, self._requests = os.pipe()
         self.replies, theirs_out = os.pipe()
         self._pipes = (self._requests, self.replies)
@@ -380,11 +376,7 @@ FOUL = Failure("killed", "killed", "tampered with the channel to its tests")
 
 
 def reported_exception(verb: Any, parts: list[Any]) -> tuple[BaseException, Failure] | None:
-    """Return the exception that a reply reports, as a builtin exception. None: no exception.
-
-    Raises:
-        Exception: If the reply is malformed.
-    """
+    """Return the exception that a reply reports, as a builtin exception. None: no exception."""
     if verb == "raise":
         return _exception(*map(as_text, parts))
     if verb != "ok":

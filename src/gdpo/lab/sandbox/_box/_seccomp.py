@@ -106,11 +106,7 @@ numbers."""
 
 
 def program_filter() -> bytes:
-    """Return a template for this machine's filter. `install` fills in the process id.
-
-    Raises:
-        OSError: If the machine is neither x86_64 nor aarch64.
-    """
+    """Return a template for this machine's filter. `install` fills in the process id."""
     if platform.machine() not in _MACHINES:
         raise OSError(
             errno.ENOSYS,
@@ -140,11 +136,7 @@ def program_filter() -> bytes:
 
 
 def install(template: bytes) -> None:
-    """Install the filter permanently for this process and its threads.
-
-    Raises:
-        OSError: If the kernel refuses the filter.
-    """
+    """Install the filter permanently for this process and its threads."""
     own = struct.pack("=I", os.getpid())
     code = template.replace(struct.pack("=I", _PLACEHOLDER), own)
     buffer = ctypes.create_string_buffer(code, len(code))

@@ -180,14 +180,11 @@ def _flat(pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
 
 
 def _attributes(x: Any) -> dict[str, Any]:
+    declared = [cls.__dict__.get("__slots__", ()) for cls in type(x).__mro__]
     slots = [
         name
-        for cls in type(x).__mro__
-        for name in _slot_names(cls.__dict__.get("__slots__", ()))
+        for names in declared
+        for name in ([names] if isinstance(names, str) else list(names))
         if name not in ("__dict__", "__weakref__") and hasattr(x, name)
     ]
     return {**{name: getattr(x, name) for name in slots}, **getattr(x, "__dict__", {})}
-
-
-def _slot_names(slots: str | Iterable[str]) -> list[str]:
-    return [slots] if isinstance(slots, str) else list(slots)
