@@ -90,15 +90,16 @@ class Worker:
             WorkerHung: If the program kept its grader busy beyond all limits.
         """
         with self._in_use:
+            if not self._ready:
+                start = _until(time.monotonic() + _TO_START)
+                try:
+                    read_frame(self._stdout, _LONGEST_VERDICT, start)
+                except (Closed, TooLate, TooLong) as error:
+                    raise WorkerDied(self._last_words()) from error
+                self._ready = True
             return self._run(job)
 
     def _run(self, job: Job) -> tuple[dict[str, Any], bool]:
-        if not self._ready:
-            try:
-                read_frame(self._stdout, _LONGEST_VERDICT, _until(time.monotonic() + _TO_START))
-            except (Closed, TooLate, TooLong) as error:
-                raise WorkerDied(self._last_words()) from error
-            self._ready = True
         self.jobs += 1
         nonce = secrets.token_hex(16)
         left = _until(time.monotonic() + job.limits.longest_seconds + _GRACE)
