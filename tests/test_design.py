@@ -186,7 +186,7 @@ def test_analyze_enters_at_most_484_functions(capsys):
 
 LIBRARIES = {
     "rollouts/readers/sources.py",
-    "lab/training/_endings.py",
+    "lab/training/_loop.py",
 }
 """Read messages of csv, pyarrow and torch, whose errors have no fields."""
 
@@ -235,7 +235,7 @@ def test_the_package_does_not_grow():
         for file in core | lab
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
     )
-    budget = {"core": 34_120, "lab": 23_970, "tests": 58_330, "files": 321, "functions": 3_240}
+    budget = {"core": 34_120, "lab": 23_240, "tests": 58_330, "files": 309, "functions": 3_180}
     found = {
         "core": lines_of(core),
         "lab": lines_of(lab),

@@ -16,7 +16,7 @@ from gdpo.lab.evaluation._bfcl_multi_turn import (
     split_turns,
 )
 from gdpo.lab.evaluation.responders import Response, RowAnswers
-from gdpo.lab.tasks.tool_calling.parsing import parse
+from gdpo.lab.tasks.tool_calling.calls import parse
 from gdpo.lab.tasks.tool_calling.prompt import write_completion
 
 pytestmark = pytest.mark.slow

@@ -238,3 +238,8 @@ def test_a_group_stays_together_where_its_prompt_is_long(prompt, together):
     rows = [Row(prompt, length, group=i % 2) for i, length in enumerate([90, 80, 10, 5])]
     places = split(rows, 4, 2, 50)
     assert places == ([[0, 2], [1, 3]] if together else [[0, 1], [2, 3]])
+
+
+def test_groups_are_sorted_by_their_longest_completion():
+    rows = [Row(200, length, group=i // 2) for i, length in enumerate([5, 10, 90, 1, 50, 60])]
+    assert split(rows, 6, 3, 0) == [[2, 3], [5, 4], [1, 0]]

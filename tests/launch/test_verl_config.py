@@ -11,8 +11,7 @@ from trl import GRPOConfig
 
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl.settings import read_settings
-from gdpo.lab.launch._trl_defaults import DEFAULTS
-from gdpo.lab.launch.batches import Machines
+from gdpo.lab.launch.batches import DEFAULTS, Machines
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.shipped import shipped_recipe, shipped_recipes

@@ -158,7 +158,7 @@ def test_tests_of_every_kind_are_read():
     check = {"kind": "check", "code": "def check(c): assert c(1)", "entry_point": "f"}
     calls = {"kind": "calls", "function": "f", "cases": [[[1, [2]], {"a": 1}], [[], None]]}
     stdio = {"kind": "stdio", "cases": [["1\n", "2\n"]]}
-    read = [code.tests_from_reference({"tests": each}) for each in (ADD, check, calls, stdio)]
+    read = [code.tests_of(each) for each in (ADD, check, calls, stdio)]
     assert read == [
         Asserts(("assert add(1, 2) == 3", "assert add(1, -1) == 0")),
         Check("def check(c): assert c(1)", "f"),
@@ -168,22 +168,18 @@ def test_tests_of_every_kind_are_read():
 
 
 def test_setup_is_read():
-    assert (
-        code.tests_from_reference({"tests": {**ADD, "setup": "import math"}}).setup == "import math"
-    )
+    assert code.tests_of({**ADD, "setup": "import math"}).setup == "import math"
 
 
 def test_a_reference_without_tests_has_none_and_gets_no_reward():
-    assert code.tests_from_reference({}) is None
-    assert code.tests_from_reference({"tests": None}) is None
     assert [reward.function("a", {"tests": None}) for reward in REWARDS] == [None] * 3
 
 
 def test_what_is_none_is_not_there():
     """A key with the value None is ignored: Arrow gives every row the keys of all others."""
     filled = {**ADD, "setup": None, "code": None, "entry_point": None, "function": None}
-    assert code.tests_from_reference({"tests": filled}) == code.tests_from_reference({"tests": ADD})
-    assert code.limits_from_reference({"limits": {"cpu_seconds": None}}) == Limits()
+    assert code.tests_of(filled) == code.tests_of(ADD)
+    assert code.limits_of({"limits": {"cpu_seconds": None}}) == Limits()
 
 
 @pytest.mark.parametrize(
@@ -219,13 +215,13 @@ def test_what_is_none_is_not_there():
 )
 def test_data_that_are_no_tests_are_refused_by_name(tests, message):
     with pytest.raises(DataError, match=message):
-        code.tests_from_reference({"tests": tests})
+        code.tests_of(tests)
 
 
 def test_limits_are_read():
-    read = code.limits_from_reference({"limits": {"cpu_seconds": 2, "wall_seconds": 3.5}})
+    read = code.limits_of({"limits": {"cpu_seconds": 2, "wall_seconds": 3.5}})
     assert read == Limits(cpu_seconds=2, wall_seconds=3.5)
-    assert code.limits_from_reference({}) == Limits()
+    assert code.limits_of({}) == Limits()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +236,7 @@ def test_limits_are_read():
 )
 def test_limits_that_are_none_are_refused_by_name(limits, message):
     with pytest.raises(DataError, match=message):
-        code.limits_from_reference({"limits": limits})
+        code.limits_of({"limits": limits})
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda reward: reward.name)

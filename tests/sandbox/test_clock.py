@@ -6,7 +6,7 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.lab.sandbox import Asserts, Calls, Limits, Sandbox, Stdio
-from gdpo.lab.sandbox._box._clock import Clock, processor_share
+from gdpo.lab.sandbox._box._process import Clock, processor_share
 from gdpo.lab.sandbox._box._server import Server
 
 

@@ -57,7 +57,7 @@ def sample(dataset, size):
 
 def verdicts_of(box, jobs, limits):
     """Return the verdicts on programs, given the data of their tests."""
-    read = [(source, code.tests_from_reference({"tests": data})) for source, data in jobs]
+    read = [(source, code.tests_of(data)) for source, data in jobs]
     return box.run_many([(source, tests, limits) for source, tests in read])
 
 

@@ -125,7 +125,7 @@ def test_code_contests_joins_its_three_parts():
     ids=lambda tests: tests["kind"],
 )
 def test_what_is_read_are_tests_and_survives_json(tests):
-    assert code.tests_from_reference({"tests": json.loads(json.dumps(tests))}) is not None
+    assert code.tests_of(json.loads(json.dumps(tests))) is not None
 
 
 @pytest.mark.parametrize(

@@ -79,32 +79,12 @@ _MODEL = "gdpo"
 
 
 def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Problem]:
-    """Return the rows of a category with their reference answers.
-
-    Args:
-        category: One of `CATEGORIES`.
-        limit: Read only the first N rows. None: all.
-        handler: Handler that writes the prompts.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
-    with data_file(category).open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in islice(lines, limit)]
-    answers = possible_answers(category)
-    return [_read_row({**row, "ground_truth": answers.get(row["id"])}, handler) for row in rows]
+    """Return the rows of a category with their reference answers."""
+    return [_read_row(row, handler) for row in rows_of(category, limit)]
 
 
 def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
-    """Return a category as a task.
-
-    Args:
-        category: One of `CATEGORIES`.
-        handler: Handler that writes the prompts and reads the calls.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
+    """Return a category as a task."""
     data_file(category)
     gold = _gold_text(_EXAMPLE)
     judged = category if category not in WITHOUT_ANSWER else "simple_python"
@@ -180,7 +160,14 @@ def _correctness(
     if not calls:
         return 0.0
     written = [{name: dict(parameters)} for name, parameters in calls]
-    checked = _checker()(reference, written, category)
+    checked = _checker()(
+        json.loads(reference["function"]),
+        written,
+        json.loads(reference["answer"]),
+        _language(reference["language"]),
+        category,
+        _MODEL,
+    )
     return float(bool(checked["valid"]))
 
 
@@ -253,11 +240,7 @@ def _source(value: Any, kind: str) -> str:
 
 
 def data_file(category: str) -> Path:
-    """Return the file with the rows of a category.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
+    """Return the file with the rows of a category."""
     package = find_spec("bfcl_eval")
     folders = package.submodule_search_locations if package else None
     if not folders or find_spec("tree_sitter") is None:
@@ -273,14 +256,16 @@ def data_file(category: str) -> Path:
     return file if file.is_file() else data / f"BFCL_v3_{name}.json"
 
 
-def possible_answers(category: str) -> dict[str, Any]:
-    """Return the reference answers, keyed by row id. Empty for a category without answers."""
+def rows_of(category: str, limit: int | None) -> list[dict[str, Any]]:
+    """Return the first rows of a category. `ground_truth` is the reference answer, or None."""
     file = data_file(category)
-    file = file.parent / "possible_answer" / file.name
-    if not file.is_file():
-        return {}
     with file.open(encoding="utf-8") as lines:
-        return {row["id"]: row["ground_truth"] for row in map(json.loads, lines)}
+        rows = [json.loads(line) for line in islice(lines, limit)]
+    answers: dict[str, Any] = {}
+    if (file := file.parent / "possible_answer" / file.name).is_file():
+        with file.open(encoding="utf-8") as lines:
+            answers = {row["id"]: row["ground_truth"] for row in map(json.loads, lines)}
+    return [{**row, "ground_truth": answers.get(row["id"])} for row in rows]
 
 
 def bfcl_averages(scores: Mapping[str, tuple[float, int]], version: str) -> dict[str, float]:
@@ -324,25 +309,12 @@ def bfcl_averages(scores: Mapping[str, tuple[float, int]], version: str) -> dict
 
 @cache
 def _checker() -> Any:
-    """Return the checker: `(reference, calls, category) -> {"valid": ...}`."""
     table = ModuleType("bfcl_eval.constants.model_config")
     table.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=False)}  # pyright: ignore[reportAttributeAccessIssue]
     sys.modules.setdefault(table.__name__, table)
     from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
 
-    check: Any = ast_checker
-
-    def checked(reference: Reference, calls: Any, category: str) -> Any:
-        return check(
-            json.loads(reference["function"]),
-            calls,
-            json.loads(reference["answer"]),
-            _language(reference["language"]),
-            category,
-            _MODEL,
-        )
-
-    return checked
+    return ast_checker
 
 
 def _language(name: str) -> Any:

@@ -23,15 +23,14 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-from gdpo.lab.tasks.tool_calling.calls import DEEPEST, deeper
-from gdpo.lab.tasks.tool_calling.parsing import parse
+from gdpo.lab.tasks.tool_calling.calls import DEEPEST, deeper, parse
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt
 
 Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
@@ -76,12 +75,7 @@ _numbers = count()
 
 
 def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
-    """Return calls as Python text for BFCL. A call to an unknown tool becomes a call that fails.
-
-    Args:
-        calls: The model's calls.
-        known: Names of the row's tools.
-    """
+    """Return calls as Python text for BFCL. A call to an unknown tool becomes a call that fails."""
     return [
         f"{name}(**{dict(arguments)!r})"
         if name in known and _NAME.fullmatch(name)
@@ -91,32 +85,22 @@ def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
 
 
 def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
-    """Run the tools in a separate process. Return results by conversation, step and call.
+    """Run the calls of conversations in a separate process. Return results by step and call.
 
-    Args:
-        talks: Conversations. Each has an `entry` (a row of BFCL) and `steps` (the calls of each
-            step, from `as_python`).
+    Each conversation has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
     """
-    answers = _in_process(talks)
-    if answers is not None:
-        return answers
-    if len(talks) > 1:  # one conversation hung or crashed: run each separately
-        return [run_tools([talk])[0] for talk in talks]
-    return [[[_DIED] * len(step) for step in talks[0]["steps"]]]
-
-
-def _in_process(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]] | None:
-    try:
+    with suppress(subprocess.SubprocessError, ValueError):
         ended = subprocess.run(
-            [sys.executable, "-P", __file__],  # only this file: no other module of gdpo is loaded
+            [sys.executable, "-P", __file__],
             input=json.dumps(list(talks)).encode(),
             capture_output=True,
             timeout=_START_S + _EACH_S * len(talks),
             check=True,
         )
         return json.loads(ended.stdout)
-    except (subprocess.SubprocessError, ValueError):
-        return None
+    if len(talks) > 1:  # one conversation hung or crashed: run each separately
+        return [run_tools([talk])[0] for talk in talks]
+    return [[[_DIED] * len(step) for step in talks[0]["steps"]]]
 
 
 def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -306,16 +290,12 @@ def _lines_toolrl(text: str) -> list[dict[str, Any]]:
     """Return the JSON objects in the last `<tool_call>`, even an unclosed one. Skip other lines."""
     _, opening, block = text.rpartition("<tool_call>")
     lines = block.partition("</tool_call>")[0].strip().split("\n") if opening else []
-    return [line for line in map(_json, lines) if line is not None]
-
-
-def _json(line: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    known = isinstance(value, dict) and not deeper(value, DEEPEST)
-    return cast("dict[str, Any]", value) if known else None
+    found: list[dict[str, Any]] = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            value = json.loads(line)
+            found += [value] if isinstance(value, dict) and not deeper(value, DEEPEST) else []
+    return found
 
 
 def _calls_toolrl(text: str) -> Calls:

@@ -19,15 +19,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import islice
 from typing import Any, TypeAlias
 
-from gdpo.lab.evaluation._bfcl import MULTI_TURN, data_file, documented, possible_answers
+from gdpo.lab.evaluation._bfcl import MULTI_TURN, data_file, documented, rows_of
 from gdpo.lab.evaluation._bfcl_handlers import OURS, Handler, as_python, fresh_tools, run_tools
 from gdpo.lab.evaluation.responders import OnResponses, Responder, Response, ignore
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.tool_calling import format_reward
-from gdpo.lab.tasks.tool_calling.parsing import parse
+from gdpo.lab.tasks.tool_calling.calls import parse
 from gdpo.lab.tasks.tool_calling.prompt import write_completion
 from gdpo.rewards import Reference, Reward
 from gdpo.rewards.task import Row
@@ -50,12 +49,7 @@ NextPrompts: TypeAlias = Callable[[Sequence[Talk]], list[Problem | None]]
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """Responds to each problem with a conversation.
-
-    Args:
-        one: Responder for single prompts.
-        next_prompts: Function that returns the next prompts.
-    """
+    """Responds to each problem with a conversation."""
 
     one: Responder
     next_prompts: NextPrompts
@@ -126,32 +120,12 @@ _DOCUMENTS = {
 def multi_turn_problems(
     category: str, limit: int | None, *, handler: Handler = OURS
 ) -> list[Problem]:
-    """Return the rows of a category, each with the prompt of its first turn.
-
-    Args:
-        category: One of `MULTI_TURN`.
-        limit: Read only the first N rows. None: all.
-        handler: Handler that writes the prompts.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
-    answers = possible_answers(category)
-    with data_file(category).open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in islice(lines, limit)]
-    return [_read_row({**row, "ground_truth": answers[row["id"]]}, handler) for row in rows]
+    """Return the rows of a category, each with the prompt of its first turn."""
+    return [_read_row(row, handler) for row in rows_of(category, limit)]
 
 
 def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
-    """Return a category as a task whose completions are conversations.
-
-    Args:
-        category: One of `MULTI_TURN`.
-        handler: Handler that writes the prompts and reads the calls.
-
-    Raises:
-        MissingExtraError: If the package is not installed.
-    """
+    """Return a category as a task whose completions are conversations."""
     data_file(category)
     return Task(
         name=f"{handler.name}_{category}",
@@ -176,7 +150,12 @@ def next_prompts(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Prob
     """Run the tools, and return the next prompt of each conversation."""
     said = [[answer.text for answer in talk.answers] for talk in talks]
     turns = [split_turns(messages, handler) for messages in said]
-    answered = run_tools([_played(*each, handler) for each in zip(talks, turns, strict=True)])
+    played: list[dict[str, Any]] = []
+    for talk, of_talk in zip(talks, turns, strict=True):
+        entry = json.loads(talk.problem.reference["entry"])
+        steps = [step for turn in _decoded(entry, of_talk, handler) for step in turn]
+        played.append({"entry": entry, "steps": steps})
+    answered = run_tools(played)
     return [_ask(*each, handler) for each in zip(talks, turns, answered, strict=True)]
 
 
@@ -204,12 +183,6 @@ def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[s
         if not handler.runs(message):
             turns.append([])
     return turns
-
-
-def _played(talk: Talk, turns: Sequence[Sequence[str]], handler: Handler) -> dict[str, Any]:
-    entry = json.loads(talk.problem.reference["entry"])
-    steps = [step for turn in _decoded(entry, turns, handler) for step in turn]
-    return {"entry": entry, "steps": steps}
 
 
 def _decoded(

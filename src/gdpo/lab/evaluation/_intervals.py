@@ -27,12 +27,9 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
     The interval is Wilson's with the effective sample size $n_e = p(1-p) N / s^2$, where $N$ is the
     number of problems, $p$ the mean and $s^2$ the variance of the problems' means, both scaled to
     [0, 1]. With one sample per problem, $n_e$ is about $N$. If all problems have the same value,
-    $n_e = N$. For example, 0 correct of 20 problems gives the interval 0 to 0.16.
-
-    Args:
-        of_problems: For each problem, the mean over its samples. NaN: the measure does not apply.
-        low: Lowest possible value.
-        high: Highest possible value.
+    $n_e = N$. For example, 0 correct of 20 problems gives the interval 0 to 0.16. NaN in
+    `of_problems`, which holds the mean over the samples of each problem: the measure does not
+    apply.
 
     References:
         Wilson 1927, "Probable inference"; Korn and Graubard 1998 for the effective size.
@@ -60,10 +57,6 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
 
     The interval is Student's t interval over problems. If all problems have the same difference,
     the standard deviation is unknown and the bounds are NaN.
-
-    Args:
-        ours: Value of one model on each problem.
-        theirs: Value of the other model on each problem, in the same order.
     """
     return Estimate(*paired_interval(np.asarray(ours, float), np.asarray(theirs, float)))
 

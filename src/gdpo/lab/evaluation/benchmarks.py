@@ -183,11 +183,8 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
     """Return a benchmark's rewards: its task's rewards, additional rewards, and the token limit.
 
-    Coding benchmarks also get `pass_all`.
-
-    Args:
-        benchmark: The benchmark.
-        limit: Length in tokens above which a response counts as too long.
+    Coding benchmarks also get `pass_all`. A response of more than `limit` tokens counts as too
+    long.
     """
     rewards = [r for r in benchmark.task().rewards if r.name != "length"]
     rewards += benchmark.also()
@@ -201,12 +198,7 @@ def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
 def problems(benchmark: Benchmark, rows: int | None) -> list[Problem]:
     """Return the prompts and references of a benchmark.
 
-    Args:
-        benchmark: The benchmark.
-        rows: Read only the first N rows. None: all.
-
-    Raises:
-        DataError: If the rows cannot be found or read.
+    `rows` limits them to the first N.
     """
     if benchmark.read is not None:
         return benchmark.read(rows)

@@ -3,12 +3,12 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -148,7 +148,24 @@ def read_results(folder: Path) -> list[Result]:
             "evaluation, or choose another folder"
         )
     try:
-        return [_from_plain(plain) for plain in json.loads(file.read_text(encoding="utf-8"))]
+        return [
+            Result(
+                benchmark=plain["benchmark"],
+                problems=plain["problems"],
+                samples=plain["samples"],
+                estimates={
+                    name: Estimate(*(_number(of[key]) for key in _BOUNDS), problems=of["problems"])
+                    for name, of in plain["estimates"].items()
+                },
+                of_problems={
+                    name: [_number(value) for value in values]
+                    for name, values in plain["of_problems"].items()
+                },
+                identities=plain["identities"],
+                unscorable=plain["unscorable"],
+            )
+            for plain in json.loads(file.read_text(encoding="utf-8"))
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{file} cannot be read by this version of gdpo ({type(error).__name__}: {error}): "
@@ -165,22 +182,18 @@ def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _read_settings(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{file} cannot be read: {error}. Choose another folder with --output"
-        ) from error
-
-
 def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings to save. Raise ConfigError if the folder contains another evaluation."""
     file = folder / "settings.json"
     requested = json.loads(json.dumps(asdict(settings)))
     requested["rows_digest"] = dict(rows)
     if file.is_file():
-        saved = _read_settings(file)
+        try:
+            saved = dict(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{file} cannot be read: {error}. Choose another folder with --output"
+            ) from error
         differing = [
             key
             for key in requested
@@ -217,14 +230,20 @@ def _evaluate_one(
     on_progress: OnProgress,
 ) -> Result:
     rewards = rewards_of(benchmark, settings.token_limit)
-    parts = list(_split(folder / benchmark.name, problems))
+    parts = [
+        _Part(i, problems[i : i + PART], folder / benchmark.name / f"problems_{i:06d}.parquet")
+        for i in range(0, len(problems), PART)
+    ]
     left = [part for part in parts if not _is_kept(part.file)]
     done = len(problems) - sum(len(part.problems) for part in left)
     tracker = _Tracker(on_progress, Progress(benchmark.name, len(problems), done))
     answering: Responder | None = None
     with Scorer(rewards, on_error="worst", progress=tracker.scored) as scorer:
         for part in left:
-            answering = answering or _conversing(benchmark, responder(benchmark))
+            if answering is None:
+                answering = responder(benchmark)
+                if benchmark.next_prompts:
+                    answering = Conversations(answering, benchmark.next_prompts)
             tracker.begin(len(part.problems), settings.sampling.samples)
             write_rollouts(part.file, _rollouts(settings, part, answering, scorer, tracker))
             part.file.with_name(ANSWERED).unlink(missing_ok=True)
@@ -254,24 +273,12 @@ def _is_kept(file: Path) -> bool:
     return True
 
 
-def _conversing(benchmark: Benchmark, answering: Responder) -> Responder:
-    return Conversations(answering, benchmark.next_prompts) if benchmark.next_prompts else answering
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Stores problems that are evaluated and saved together."""
+class _Part(NamedTuple):
+    """Problems that are evaluated and saved together, from the index `start` on."""
 
     start: int
-    """Index of the first problem."""
     problems: Sequence[Problem]
     file: Path
-
-
-def _split(folder: Path, problems: Sequence[Problem]) -> Iterator[_Part]:
-    for start in range(0, len(problems), PART):
-        file = folder / f"problems_{start:06d}.parquet"
-        yield _Part(start, problems[start : start + PART], file)
 
 
 class _Tracker:
@@ -361,16 +368,8 @@ def result_of(
     """Compute the result of a benchmark from saved responses.
 
     If a reward does not apply to a problem, the problem is excluded from the mean of that reward.
-    If the reward must apply to every row, the problem counts as wrong instead.
-
-    Args:
-        benchmark: Name of the benchmark.
-        rewards: Rewards that scored the responses.
-        rollouts: Responses to all problems.
-        judge_every_row: Names of rewards that must apply to every row (`Task.judges_every_row`).
-
-    Raises:
-        ConfigError: If the responses were scored by different rewards.
+    If the reward must apply to every row, the problem counts as wrong instead. `judge_every_row`
+    names these rewards (`Task.judges_every_row`).
     """
     if any(reward.name not in r.rewards for r in rollouts for reward in rewards):
         raise ConfigError(
@@ -411,24 +410,6 @@ def result_of(
 def _mean(values: Sequence[float | None]) -> float:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else nan
-
-
-def _from_plain(plain: dict[str, Any]) -> Result:
-    return Result(
-        benchmark=plain["benchmark"],
-        problems=plain["problems"],
-        samples=plain["samples"],
-        estimates={
-            name: Estimate(*(_number(of[key]) for key in _BOUNDS), problems=of["problems"])
-            for name, of in plain["estimates"].items()
-        },
-        of_problems={
-            name: [_number(value) for value in values]
-            for name, values in plain["of_problems"].items()
-        },
-        identities=plain["identities"],
-        unscorable=plain["unscorable"],
-    )
 
 
 def _number(value: float | None) -> float:

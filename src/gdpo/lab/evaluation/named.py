@@ -47,15 +47,9 @@ def responder_of(
 ) -> Callable[[Benchmark], Responder]:
     """Return a function that returns the responder for a benchmark and loads the model only once.
 
-    Args:
-        model: A run directory, a folder, a name on the Hub, `smollm2-135m`, `gold` or `empty`.
-            With a server: the name of the model on that server.
-        sampling: Sampling settings.
-        server: Server that runs the model. Responses are saved in the benchmark's folder. None: run
-            the model in this process.
-        at_once: Number of responses to generate in one batch.
-        engine: Library that runs a local model, one of `ENGINES`.
-        vllm: How to start vLLM. Required if the engine is `vllm`.
+    The model is a run directory, a folder, a name on the Hub, `smollm2-135m`, `gold`, `empty`, or
+    the name of a model on the server. Responses of a server are saved in the benchmark's folder.
+    The engine, one of `ENGINES`, runs a model in this process. `vllm` needs its options.
 
     Raises:
         ConfigError: If the model or engine does not exist, or the model has no chat template.
@@ -67,7 +61,9 @@ def responder_of(
     if model in FIXED:
         gold = model == "gold"
         return lambda benchmark: RowAnswers(benchmark.task(), gold=gold)
-    recipe = _as_recipe(_model_of(model))
+    # A recipe with the fields that `locate_model` needs.
+    recipe = Recipe(task="none", model=_model_of(model), data=DataConfig(source="none"))
+    recipe._source = "the model"  # pyright: ignore[reportPrivateUsage]
     located = locate_model(recipe)
     loaded: list[Responder] = []
 
@@ -138,10 +134,3 @@ def _model_of(name: str) -> str:
             f"a checkpoint: {name}/checkpoints/checkpoint-…"
         )
     return str(run.model)
-
-
-def _as_recipe(model: str) -> Recipe:
-    """Return a recipe with the fields that `locate_model` needs."""
-    recipe = Recipe(task="none", model=model, data=DataConfig(source="none"))
-    recipe._source = "the model"  # pyright: ignore[reportPrivateUsage]
-    return recipe

@@ -16,11 +16,7 @@ _NAMED = 5
 
 
 def benchmarks_at_hand(task: Task) -> list[Benchmark]:
-    """Return the benchmarks for a task whose rows come with a package: BFCL or HumanEval.
-
-    Args:
-        task: The task of the training rows.
-    """
+    """Return the benchmarks for a task whose rows come with a package: BFCL or HumanEval."""
     if task.name.startswith("tool_calling"):
         return [BENCHMARKS[name] for name in GROUPS["bfcl"]]
     here = [benchmark for benchmark in BENCHMARKS.values() if benchmark.file() is not None]
@@ -34,13 +30,8 @@ def overlap_findings(
 
     A row overlaps with a test question if one of the row's user turns, or the text of all its user
     turns, is nearly the same as the question (`gdpo.lab.tasks.likeness.overlaps`). Reference
-    answers are ignored. Overlapping rows are reported as errors.
-
-    Args:
-        task: The task of the training rows.
-        rows: The training rows.
-        benchmarks: Benchmarks to compare with. None: the benchmarks whose rows come with an
-            installed package.
+    answers are ignored. Overlapping rows are reported as errors. By default, the benchmarks are
+    those whose rows come with an installed package.
     """
     tests: list[Problem] = []
     places: list[str] = []
@@ -63,7 +54,10 @@ def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Fi
     like = overlaps(rows.problems, tests)
     given = [(rows.places[i], places[j]) for i, j in enumerate(like) if j is not None]
     names = list(dict.fromkeys(place.rpartition(" ")[2] for place in places))
-    asked = f"{len(tests):,} test questions of {_shortened(names)}"
+    shown = ", ".join(names)
+    if len(names) > _NAMED:
+        shown = f"{', '.join(names[:2])} and {len(names) - 2} more benchmarks"
+    asked = f"{len(tests):,} test questions of {shown}"
     if not given:
         return Finding(Verdict.FINE, f"overlap: 0 of {len(like):,} rows match one of the {asked}")
     named = "; ".join(f"{place} ({test})" for place, test in given[:_NAMED])
@@ -73,12 +67,6 @@ def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Fi
         f"overlap: {len(given):,} of {len(like):,} rows are nearly the same as one of the {asked}: "
         f"{named}{more}. Remove them from the training data",
     )
-
-
-def _shortened(names: Sequence[str]) -> str:
-    if len(names) <= _NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[:2])} and {len(names) - 2} more benchmarks"
 
 
 def _asked(test: Problem) -> Problem:

@@ -75,12 +75,7 @@ class Responder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowAnswers:
-    """Responds with reference answers or empty texts, to test a benchmark without a model.
-
-    Args:
-        task: Task that gives the reference answers.
-        gold: Whether to respond with the reference answer instead of an empty text.
-    """
+    """Responds with reference answers or empty texts, to test a benchmark without a model."""
 
     task: Task
     gold: bool
@@ -105,10 +100,7 @@ class LocalModel:
     samples, and finished rows are removed from the batch (`gdpo.integrations.trl`).
 
     Args:
-        model: Folder or name for `from_pretrained`.
         tokenizer: Tokenizer of the model, with left padding and a chat template.
-        sampling: Sampling settings.
-        at_once: Number of responses to generate together.
     """
 
     def __init__(self, model: str, tokenizer: Any, sampling: Sampling, *, at_once: int) -> None:
@@ -152,34 +144,28 @@ class LocalModel:
             return_dict=True,
             return_tensors="pt",
         ).to(self._model.device)
+        drawn = self._sampling
+        sampling = {"temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": 0}
+        if drawn.temperature == 0:
+            sampling = dict.fromkeys(sampling)
+        rows: dict[str, Any] = {"num_return_sequences": samples}
+        if self._fast:
+            from gdpo.integrations.trl.generation import of_rows
+
+            device = self._model.device
+            rows = of_rows(torch.arange(len(problems), device=device).repeat_interleave(samples))
         with torch.inference_mode():
             ids = self._model.generate(
                 input_ids=read["input_ids"],
                 attention_mask=read["attention_mask"],
                 max_new_tokens=self._sampling.max_tokens,
                 pad_token_id=self._tokenizer.pad_token_id,
-                **self._drawn(),
-                **self._rows(len(problems), samples),
+                do_sample=drawn.temperature > 0,
+                **sampling,
+                **rows,
             )[:, read["input_ids"].shape[1] :]
         responses = [self._response(row) for row in ids.tolist()]
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
-
-    def _drawn(self) -> dict[str, Any]:
-        drawn = self._sampling
-        if drawn.temperature == 0:
-            return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        settings = {"temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": 0}
-        return {"do_sample": True, **settings}
-
-    def _rows(self, problems: int, samples: int) -> dict[str, Any]:
-        """Return the arguments that map each row of the batch to its prompt."""
-        if not self._fast:
-            return {"num_return_sequences": samples}
-        import torch
-
-        from gdpo.integrations.trl.generation import of_rows
-
-        return of_rows(torch.arange(problems, device=self._model.device).repeat_interleave(samples))
 
     def _response(self, ids: list[int]) -> Response:
         ends = self._model.generation_config.eos_token_id
@@ -191,11 +177,8 @@ class LocalModel:
 
 
 def _prepared(model: Any, device: str) -> bool:
-    """Limit the memory of kernels on a CPU. Return whether fast generation supports the model.
-
-    Both require TRL, which is not installed in an environment for verl.
-    """
-    if find_spec("trl") is None:
+    """Limit the memory of kernels on a CPU. Return whether fast generation supports the model."""
+    if find_spec("trl") is None:  # as in an environment for verl
         return False
     import torch
 
@@ -236,11 +219,7 @@ _HOW = "vLLM (pip install vllm; use a separate environment if it needs another t
 
 
 def check_vllm() -> None:
-    """Check that vLLM is installed.
-
-    Raises:
-        MissingExtraError: If vLLM is not installed.
-    """
+    """Check that vLLM is installed."""
     if find_spec("vllm") is None:
         raise MissingExtraError(_HOW, None, "for --engine vllm")
 
@@ -258,17 +237,7 @@ class VllmOptions:
 
 
 class VllmModel:
-    """Runs a model with vLLM, on the GPUs that vLLM finds.
-
-    Args:
-        model: Folder or name of a model.
-        tokenizer: Tokenizer of the model, with a chat template.
-        sampling: Sampling settings.
-        options: How to start vLLM.
-
-    Raises:
-        ConfigError: If vLLM cannot start with the model.
-    """
+    """Runs a model with vLLM, on the GPUs that vLLM finds."""
 
     def __init__(
         self, model: str, tokenizer: Any, sampling: Sampling, options: VllmOptions
@@ -306,7 +275,9 @@ class VllmModel:
 
         A prompt that leaves no room for a response gets empty responses, as with a server.
         """
-        prompts = [self._encoded(problem) for problem in problems]
+        template = self._tokenizer.apply_chat_template
+        read = [template(p.prompt, add_generation_prompt=True, return_dict=True) for p in problems]
+        prompts = [list(each["input_ids"]) for each in read]
         responses = [[NO_ROOM] * samples for _ in prompts]
         longest = self._model.model_config.max_model_len
         fitting = [i for i, ids in enumerate(prompts) if len(ids) < longest]
@@ -323,11 +294,6 @@ class VllmModel:
             responses[i] = [_read(one) for one in of_prompt.outputs]
         on_responses(len(prompts) * samples)
         return responses
-
-    def _encoded(self, problem: Problem) -> list[int]:
-        template = self._tokenizer.apply_chat_template
-        read = template(problem.prompt, add_generation_prompt=True, return_dict=True)
-        return list(read["input_ids"])
 
 
 _SHOWN = 300

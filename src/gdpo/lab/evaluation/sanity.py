@@ -81,22 +81,13 @@ def sanity(
     must apply to every row (`Task.judges_every_row`) and does not apply to a row, that row counts
     as a failure. For each other reward, the rows to which it applies are counted. An empty response
     must get the minimum of the deciding rewards (correctness, passed tests). Benchmarks that accept
-    an empty response are exempt from this check.
-
-    Args:
-        benchmark: The benchmark.
-        rows: Test only the first N problems. None: all.
-        on_progress: Function called whenever the progress changes.
-
-    Raises:
-        DataError: If the rows cannot be found or read.
+    an empty response are exempt from this check. `rows` limits the test to the first N problems.
     """
     rewards = [r for r in rewards_of(benchmark, _LIMIT) if r.of == "text"]
     gold, empty = (_answered(who, benchmark, rows, on_progress) for who in ("gold", "empty"))
     bare = [rollout for rollout in gold if not rollout.completion]
     tried = [rollout for rollout in gold if rollout.completion]
     deciding = [r for r in rewards if r.name in _DECIDING] or rewards[:1]
-    silent = _SILENCE in benchmark.name
     every_row = benchmark.task().judges_every_row
     applies = {r.name: sum(each.rewards[r.name] is not None for each in tried) for r in rewards}
     return Sanity(
@@ -104,7 +95,12 @@ def sanity(
         problems=len(gold),
         unanswered=len(bare),
         exceptions=tuple(_short(tried, rewards, every_row)),
-        lucky=() if silent else tuple(_lucky(empty, deciding)),
+        lucky=tuple(
+            f"problem {rollout.group_id + 1}: an empty response gets {value:.3g} of {reward.name}"
+            for rollout in ([] if _SILENCE in benchmark.name else empty)
+            for reward in deciding
+            if (value := rollout.rewards[reward.name]) not in (None, reward.low)
+        ),
         applies={
             name: count
             for name, count in applies.items()
@@ -153,12 +149,3 @@ def _why(rollout: Rollout) -> str:
     else:
         why = f"reference answer: {reference.get('answer', '')}"
     return f" ({why[:_SHOWN]})" if why else ""
-
-
-def _lucky(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> Iterator[str]:
-    for rollout in rollouts:
-        for reward in rewards:
-            value = rollout.rewards[reward.name]
-            if value is not None and value != reward.low:
-                got = f"an empty response gets {value:.3g} of {reward.name}"
-                yield f"problem {rollout.group_id + 1}: {got}"

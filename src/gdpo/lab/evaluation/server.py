@@ -44,13 +44,8 @@ def side_by_side(
 
     After a failure, no more items are started, and the error is raised once the running items have
     finished. A KeyboardInterrupt is raised immediately, and each thread then exits after its
-    current item or with the process.
-
-    Args:
-        work: Function to call in threads.
-        items: Arguments of `work`, one per call.
-        at_once: Number of threads.
-        done: Function called with 1 after each item, in the calling thread.
+    current item or with the process. `done` is called with 1 after each item, in the calling
+    thread.
     """
     jobs: list[Future[R]] = [Future() for _ in items]
     left = iter(list(zip(jobs, items, strict=True)))  # next() on a list iterator is atomic
@@ -108,12 +103,7 @@ class ServerError(GdpoError):
 
 
 class BrokenOffError(Exception):
-    """Raised if a stream ended before the response was complete.
-
-    Args:
-        why: Reason why the stream ended.
-        pieces: Number of pieces that had arrived.
-    """
+    """Raised if a stream ended before the response was complete."""
 
     def __init__(self, why: object, pieces: int) -> None:
         super().__init__(f"the response ended early, after {pieces:,} pieces: {why}")
@@ -129,7 +119,6 @@ class ReplyError(Exception):
 
     Args:
         code: HTTP status, or the code in the stream. 500 if the stream has no code.
-        text: The server's message.
         late: Whether part of the response had arrived before the error.
     """
 
@@ -184,10 +173,21 @@ class _Coming:
     tokens: int | None = None
     reason: Any = None
 
-    def take(self, event: Any) -> None:
-        """Add an event of the stream."""
+    def take_all(self, lines: Iterable[bytes]) -> bool:
+        """Add all events. Return whether the stream had an end marker."""
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                if value.strip() == b"[DONE]":
+                    return True
+                self._take(json.loads(value))
+        return False
+
+    def _take(self, event: Any) -> None:
         if error := event.get("error"):
-            raise _reply_error(error, late=self.pieces > 0)
+            code = error.get("code") if isinstance(error, dict) else None
+            code = code if isinstance(code, int) else 500
+            raise ReplyError(code, json.dumps(error), late=self.pieces > 0)
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or {}
             self.texts.append(delta.get("content") or "")
@@ -201,7 +201,7 @@ class _Coming:
 def _of_stream(lines: Iterable[bytes]) -> Response:
     coming = _Coming()
     try:
-        ended = _took_all(lines, coming)
+        ended = coming.take_all(lines)
     except TimeoutError:
         raise
     except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
@@ -216,22 +216,6 @@ def _of_stream(lines: Iterable[bytes]) -> Response:
     if coming.tokens is None or not (ended or coming.reason):
         raise BrokenOffError("the connection was closed", coming.pieces)
     return Response("".join(coming.texts), coming.tokens, _reason(coming.reason))
-
-
-def _took_all(lines: Iterable[bytes], coming: _Coming) -> bool:
-    """Add all events. Return whether the stream had an end marker."""
-    for line in lines:
-        name, _, value = line.partition(b":")
-        if name == b"data":
-            if value.strip() == b"[DONE]":
-                return True
-            coming.take(json.loads(value))
-    return False
-
-
-def _reply_error(error: Any, *, late: bool) -> ReplyError:
-    code = error.get("code") if isinstance(error, dict) else None
-    return ReplyError(code if isinstance(code, int) else 500, json.dumps(error), late=late)
 
 
 ANSWERED = ".answered.jsonl"
@@ -255,11 +239,7 @@ class Answered:
         return self._saved.get(_key_of_answered(asked))
 
     def add(self, asked: Mapping[str, Any], response: Response) -> None:
-        """Save a response.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+        """Save a response."""
         if self._file is None:
             return
         kept = [_key_of_answered(asked), response.text, response.num_tokens, response.finish_reason]
@@ -313,9 +293,6 @@ class Server:
 
     Args:
         url: Base URL, up to and including `/v1`. If the URL has no path, `/v1` is added.
-        model: Name of the model on the server.
-        sampling: Sampling settings.
-        at_once: Number of concurrent requests.
         deadline: Number of seconds without data after which a request fails. None: the time to
             generate `max_tokens` tokens at `SLOWEST` tokens/s, but at least 600 s.
         retries: Number of times to resend a request if no data has arrived.
@@ -370,7 +347,19 @@ class Server:
                 first.
         """
         answered = Answered(self.kept and self.kept / ANSWERED)
-        asked = [self._request(problem, seed + i) for problem in problems for i in range(samples)]
+        drawn = self.sampling
+        asked: list[Mapping[str, Any]] = [
+            {
+                "model": self.model,
+                "messages": problem.prompt,
+                "temperature": drawn.temperature,
+                "top_p": drawn.top_p,
+                "max_tokens": drawn.max_tokens,
+                "seed": seed + i,
+            }
+            for problem in problems
+            for i in range(samples)
+        ]
         responses = side_by_side(
             lambda each: self._answer(each, answered),
             asked,
@@ -379,29 +368,14 @@ class Server:
         )
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
-    def _request(self, problem: Problem, seed: int) -> Mapping[str, Any]:
-        drawn = self.sampling
-        return {
-            "model": self.model,
-            "messages": problem.prompt,
-            "temperature": drawn.temperature,
-            "top_p": drawn.top_p,
-            "max_tokens": drawn.max_tokens,
-            "seed": seed,
-        }
-
     def _answer(self, asked: Mapping[str, Any], answered: Answered) -> Response:
         if saved := answered.find(asked):
             return saved
-        response = self._insist(asked)
-        answered.add(asked, response)
-        return response
-
-    def _insist(self, asked: Mapping[str, Any]) -> Response:
         tries, left = 1, self.retries
         while True:
             try:
-                return self._ask(asked)
+                response = self._ask(asked)
+                break
             except _MayPassError as error:
                 left = min(left, 1) if error.late else left
                 if not left:
@@ -411,6 +385,8 @@ class Server:
                     ) from error
                 time.sleep(2.0 ** (tries - 1))
                 tries, left = tries + 1, left - 1
+        answered.add(asked, response)
+        return response
 
     def _ask(self, asked: Mapping[str, Any]) -> Response:
         """Send a request once. Request a stream unless the server does not support streaming."""
@@ -426,10 +402,14 @@ class Server:
         return self._ask(asked)
 
     def _send(self, body: Mapping[str, Any]) -> Response:
+        key = os.environ.get("OPENAI_API_KEY")
         request = urllib.request.Request(
             f"{self.address}/chat/completions",
             data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", **_key()},
+            headers={
+                "Content-Type": "application/json",
+                **({"Authorization": f"Bearer {key}"} if key else {}),
+            },
         )
         try:
             with urllib.request.urlopen(request, timeout=self.silence) as answer:
@@ -468,21 +448,11 @@ class Server:
 
 
 class _MayPassError(Exception):
-    """Raised if a request failed, but may succeed if it is resent.
-
-    Args:
-        reason: What failed.
-        late: Whether part of the response had arrived.
-    """
+    """Raised if a request failed, but may succeed if it is resent."""
 
     def __init__(self, reason: str, *, late: bool = False) -> None:
         super().__init__(reason)
         self.late = late
-
-
-def _key() -> dict[str, str]:
-    key = os.environ.get("OPENAI_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _text_of(error: urllib.error.HTTPError) -> str:

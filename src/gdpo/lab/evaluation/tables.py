@@ -28,29 +28,28 @@ def results_table(results: Sequence[Result]) -> Table:
     for result in results:
         for i, (name, estimate) in enumerate(result.estimates.items()):
             benchmark, samples = (result.benchmark, str(result.samples)) if i == 0 else ("", "")
-            count = _count(estimate, result, first=i == 0)
+            count = f"{result.problems:,}" if i == 0 else ""
+            if estimate.problems != result.problems:
+                count = f"{estimate.problems:,} of {result.problems:,}"
             table.add_row(benchmark, count, samples, name, *_shown(estimate))
         table.add_section()
     return table
 
 
-def _count(estimate: Estimate, result: Result, *, first: bool) -> str:
-    """Return the number of problems for a measure, or "" if the row above already shows it."""
-    if estimate.problems != result.problems:
-        return f"{estimate.problems:,} of {result.problems:,}"
-    return f"{result.problems:,}" if first else ""
-
-
 def unscorable_lines(results: Sequence[Result]) -> list[str]:
     """Return a sentence for each measure with problems that no response can pass."""
-    return [
-        f"{result.benchmark}: {len(numbers):,} of {result.problems:,} problems have no reference "
-        f"answer that can be read, so no response can be scored as {measure}. They count as wrong "
-        f"({_numbers(numbers)}). The mean of the other problems is "
-        f"{_mean_of_others(result.of_problems[measure], numbers):.3f}"
-        for result in results
-        for measure, numbers in result.unscorable.items()
-    ]
+    lines: list[str] = []
+    for result in results:
+        for measure, numbers in result.unscorable.items():
+            values, out = enumerate(result.of_problems[measure], 1), set(numbers)
+            others = [value for number, value in values if number not in out]
+            lines.append(
+                f"{result.benchmark}: {len(numbers):,} of {result.problems:,} problems have no "
+                f"reference answer that can be read, so no response can be scored as {measure}. "
+                f"They count as wrong ({_numbers(numbers)}). The mean of the other problems is "
+                f"{fmean(others) if others else nan:.3f}"
+            )
+    return lines
 
 
 def _numbers(numbers: Sequence[int]) -> str:
@@ -58,12 +57,6 @@ def _numbers(numbers: Sequence[int]) -> str:
     more = len(numbers) - _SHOWN
     name = "problem" if len(numbers) == 1 else "problems"
     return f"{name} {shown}" + (f" and {more:,} more" if more > 0 else "")
-
-
-def _mean_of_others(values: Sequence[float], numbers: Sequence[int]) -> float:
-    out = set(numbers)
-    kept = [value for number, value in enumerate(values, 1) if number not in out]
-    return fmean(kept) if kept else nan
 
 
 def bfcl_lines(results: Sequence[Result]) -> list[str]:
@@ -83,11 +76,7 @@ def bfcl_lines(results: Sequence[Result]) -> list[str]:
 
 
 def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Table:
-    """Return a table of differences from another evaluation, paired by problem.
-
-    Raises:
-        ConfigError: If the evaluations have no problem in common.
-    """
+    """Return a table of differences from another evaluation, paired by problem."""
     table = Table("benchmark", "problems", "measure", f"difference from {name}", "95 % interval")
     others = {result.benchmark: result for result in theirs}
     for result in ours:
@@ -126,13 +115,7 @@ HEADING = "## Evaluation"
 
 
 def add_to_readme(readme: Path, results: Sequence[Result], settings: Settings) -> None:
-    """Append the results to a README, replacing earlier results.
-
-    Args:
-        readme: README of a run.
-        results: Results of all benchmarks.
-        settings: Settings of the evaluation.
-    """
+    """Append the results to a README, replacing earlier results."""
     before, *_ = readme.read_text(encoding="utf-8").partition(f"\n{HEADING}\n")
     write_whole(readme, f"{before.rstrip()}\n\n{HEADING}\n\n{_section(results, settings)}")
 

@@ -1,16 +1,19 @@
-"""Builds verl's configuration from a recipe.
+"""Builds verl's configuration from a recipe and its `trainer:` fields (of TRL's GRPOConfig).
 
 Hydra merges the result over verl's own configuration `ppo_trainer`.
 """
 
 import copy
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from inspect import signature
 from math import isfinite
 from pathlib import Path
 from typing import Any, cast
+
+from pydantic import FiniteFloat
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
@@ -18,15 +21,128 @@ from gdpo.integrations.rows import PREFIX
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, SCORE, TOKENS_MANAGER
 from gdpo.integrations.verl.settings import COLUMN
-from gdpo.lab.launch._trainer import actor, length, rollout
-from gdpo.lab.launch._trl_defaults import field
-from gdpo.lab.launch.batches import Batches, Machines
+from gdpo.lab.launch.batches import DEFAULTS, Batches, Machines, field
 from gdpo.lab.recipes.batches import filters_groups
 from gdpo.lab.recipes.models import SMOLLM2, converted_folder
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.recipes.resolve import Resolved
+from gdpo.lab.recipes.trainer_fields import ELSEWHERE, misfit
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.rewards.weights_column import WEIGHTS_COLUMN
+
+_AGGREGATION: Mapping[str, str] = {
+    "dapo": "token-mean",
+    "bnpo": "token-mean",
+    "grpo": "seq-mean-token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+}
+"""Maps TRL's `loss_type` to verl's `loss_agg_mode`."""
+
+_SCHEDULERS = ("constant", "cosine")
+"""Learning-rate schedulers that verl supports. `constant` also supports warmup."""
+
+_UNBOUNDED = 1e9
+"""Value of `clip_ratio_c` that disables verl's bound on the ratio for negative advantages.
+
+TRL applies such a bound only if `delta` is set.
+"""
+
+_LIKE_TRL: Mapping[str, tuple[Any, ...]] = {
+    "bf16": (True, None),
+    "use_vllm": (True, False),
+    "vllm_mode": ("colocate",),
+    "importance_sampling_level": ("token",),
+    "mask_truncated_completions": (False,),
+    "use_cpu": (False,),
+    "optim": ("adamw_torch", "adamw_torch_fused"),
+    "shuffle_dataset": (True,),
+    "repetition_penalty": (1.0,),
+    "min_p": (None,),
+    "adam_epsilon": (1e-8,),
+    "disable_dropout": (True, False),
+}
+"""Fields for which verl supports only some values. With these values, verl trains like TRL."""
+
+_NO_MATTER = (
+    "logging_steps",
+    "logging_strategy",
+    "log_completions",
+    "disable_tqdm",
+    "report_to",
+    "save_strategy",
+    "save_total_limit",
+    "save_steps",
+    "per_device_eval_batch_size",
+    "eval_strategy",
+    "eval_steps",
+    "pack_micro_batches",
+    "completion_only_head",
+    "fast_generation",
+    "filter_groups",
+    "max_filter_rounds",
+    "vllm_gpu_memory_utilization",
+    "vllm_max_model_length",
+    "ddp_timeout",
+    "dataloader_num_workers",
+)
+"""Fields that affect only how TRL runs, or that this module or `_verl` reads separately."""
+
+_FILTERED = (
+    "trainer.filter_groups: verl replaces every group in which the weighted sum of the rewards "
+    "does not vary, even if single rewards vary. `gdpo train` uses the rule that you have set"
+)
+
+
+def check_fields(recipe: Recipe) -> list[str]:
+    """Check the `trainer:` fields, and return notes about fields that work differently in verl."""
+    known = {*DEFAULTS, *_LIKE_TRL, *_NO_MATTER}
+    for name, value in recipe.trainer.items():
+        place = recipe.place("trainer", name)
+        if name in ELSEWHERE:
+            raise ConfigError(f"{place}: trainer.{name} cannot be set here: {ELSEWHERE[name]}")
+        if name not in known:
+            raise ConfigError(
+                f"{place}: trainer.{name} has no known counterpart in verl: "
+                f"{did_you_mean(name, known)}. To set a verl option directly, add it after "
+                "`--`, for example `-- actor_rollout_ref.actor.strategy=fsdp2`"
+            )
+        if name in _LIKE_TRL and value not in _LIKE_TRL[name]:
+            allowed = " or ".join(str(each) for each in _LIKE_TRL[name])
+            raise ConfigError(
+                f"{place}: trainer.{name} = {value} has no counterpart in verl: set {allowed}, or "
+                "train with `gdpo train`"
+            )
+        if name in DEFAULTS and (wrong := _wrong(name, value)):
+            raise ConfigError(f"{place}: trainer.{name} {wrong}")
+    _check_choices(recipe)
+    return [_FILTERED] if filters_groups(recipe) else []
+
+
+def _wrong(name: str, value: Any) -> str | None:
+    """Return why a value is invalid, as the end of a sentence, or None if the value is valid."""
+    default = DEFAULTS[name]
+    if default is None:
+        return misfit(name, value, FiniteFloat | None)
+    if value is None:
+        return f"is None: set a value of the same type as TRL's default, {default!r}"
+    is_number = isinstance(default, float) or name == "warmup_steps"  # a value below 1 is a ratio
+    return misfit(name, value, FiniteFloat if is_number else type(default))
+
+
+def _check_choices(recipe: Recipe) -> None:
+    if (strategy := recipe.trainer.get("save_strategy", "steps")) not in ("steps", "no"):
+        raise ConfigError(
+            f"{recipe.place('trainer', 'save_strategy')}: trainer.save_strategy = {strategy} has "
+            "no counterpart in verl: set save_strategy to steps or no"
+        )
+    for name, allowed in (("lr_scheduler_type", _SCHEDULERS), ("loss_type", tuple(_AGGREGATION))):
+        value = field(recipe, name)
+        if value not in allowed:
+            default = "" if name in recipe.trainer else " (TRL's default)"
+            raise ConfigError(
+                f"{recipe.place('trainer', name)}: verl does not support trainer.{name} = "
+                f"{value}{default}: set {' or '.join(allowed)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +190,7 @@ class VerlFiles:
 def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dict[str, Any]:
     """Return verl's configuration for a recipe.
 
-    Args:
-        resolved: The resolved recipe, which must have passed `check_fields`.
-        batches: The recipe's batch sizes on these machines.
-        machines: The machines to run on.
-
-    Raises:
-        ConfigError: If the recipe does not set `data.max_prompt_length`, or its estimator computes
-            an advantage for each turn.
+    The recipe must have passed `check_fields`.
     """
     recipe = resolved.recipe
     longest = _longest_prompt(recipe) + field(recipe, "max_completion_length")
@@ -97,26 +206,13 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
         "data": _data(recipe, files, batches),
         "actor_rollout_ref": {
             "model": _model(recipe),
-            "actor": actor(recipe, batches, longest),
-            "rollout": rollout(recipe, batches, longest),
+            "actor": _actor(recipe, batches, longest),
+            "rollout": _rollout(recipe, batches, longest),
             "ref": {"fsdp_config": {"param_offload": True}},
         },
-        "trainer": _trainer(recipe, files, machines) | length(recipe, batches),
+        "trainer": _trainer(recipe, files, machines) | _length(recipe, batches),
         **_modules(recipe),
     }
-
-
-def own_fields(recipe: Recipe) -> dict[str, Any]:
-    """Return the fields under `verl:` in a recipe, as a dict from dotted path to value."""
-    return dict(_flat(recipe.verl, ""))
-
-
-def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in fields.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def with_fields(
@@ -124,14 +220,7 @@ def with_fields(
 ) -> dict[str, Any]:
     """Return a copy of a configuration in which these fields are set.
 
-    Args:
-        config: The configuration.
-        fields: Maps the dotted path of a field to its value.
-        place: Location of the fields in the recipe, used in error messages.
-
-    Raises:
-        ConfigError: If a path leads through a value that is not a mapping, or if a path refers to a
-            mapping instead of a field.
+    The keys of `fields` are dotted paths.
     """
     config = copy.deepcopy(dict(config))
     for path, value in fields.items():
@@ -165,8 +254,18 @@ def _longest_prompt(recipe: Recipe) -> int:
 
 def _algorithm(resolved: Resolved) -> dict[str, Any]:
     recipe = resolved.recipe
-    _refuse_turns(resolved)
-    _refuse_filter(recipe)
+    if resolved.rule.wants_turns:
+        raise ConfigError(
+            f"{recipe.place('advantage')}: advantage = {recipe.advantage} computes an advantage "
+            "for each turn, which `gdpo launch verl` does not support yet: choose an estimator "
+            "for rollouts, such as gdpo, or train with `gdpo train`"
+        )
+    if recipe.data.weights_column is not None and filters_groups(recipe):
+        raise ConfigError(
+            f"{recipe.place('trainer', 'filter_groups')}: trainer.filter_groups and "
+            "data.weights_column: verl filters by the sum with the configured weights, not with "
+            "those of the prompt. Set trainer.filter_groups to off, or train with `gdpo train`"
+        )
     options = {**resolved.options, **_ranges(resolved)}
     return {
         "adv_estimator": f"{PREFIX}{recipe.advantage}",
@@ -180,30 +279,8 @@ def _algorithm(resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def _refuse_turns(resolved: Resolved) -> None:
-    recipe = resolved.recipe
-    if resolved.rule.wants_turns:
-        raise ConfigError(
-            f"{recipe.place('advantage')}: advantage = {recipe.advantage} computes an advantage "
-            "for each turn, which `gdpo launch verl` does not support yet: choose an estimator "
-            "for rollouts, such as gdpo, or train with `gdpo train`"
-        )
-
-
-def _refuse_filter(recipe: Recipe) -> None:
-    if recipe.data.weights_column is not None and filters_groups(recipe):
-        raise ConfigError(
-            f"{recipe.place('trainer', 'filter_groups')}: trainer.filter_groups and "
-            "data.weights_column: verl filters by the sum with the configured weights, not with "
-            "those of the prompt. Set trainer.filter_groups to off, or train with `gdpo train`"
-        )
-
-
 def _ranges(resolved: Resolved) -> dict[str, Any]:
-    """Return the declared ranges of the rewards if the estimator needs ranges.
-
-    verl does not pass ranges to an estimator.
-    """
+    """Return the declared ranges if the estimator needs them, because verl does not pass them."""
     wanted = signature(resolved.rule.estimator).parameters
     ranges: dict[str, Any] = {}
     for key, values in zip(("low", "high"), resolved.ranges, strict=True):
@@ -218,7 +295,10 @@ def _reward(resolved: Resolved) -> dict[str, Any]:
     recipe, gates = resolved.recipe, resolved.gates
     kwargs: dict[str, Any] = {
         "task": recipe.task,
-        "rewards": [_entry(entry.name, entry.options) for entry in recipe.rewards],
+        "rewards": [
+            {"name": each.name, "options": dict(each.options)} if each.options else each.name
+            for each in recipe.rewards
+        ],
         "weights": list(resolved.weights),
         **recipe.scorer,
     }
@@ -232,10 +312,6 @@ def _reward(resolved: Resolved) -> dict[str, Any]:
         },
         "reward_manager": {"name": TOKENS_MANAGER},
     }
-
-
-def _entry(name: str, options: Mapping[str, Any]) -> Any:
-    return {"name": name, "options": dict(options)} if options else name
 
 
 def _data(recipe: Recipe, files: VerlFiles, batches: Batches) -> dict[str, Any]:
@@ -309,3 +385,104 @@ def _modules(recipe: Recipe) -> dict[str, Any]:
     places = [str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     joined = os.pathsep.join(place for place in places if place)
     return {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": {"PYTHONPATH": joined}}}}}
+
+
+def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
+    """Return verl's section `actor_rollout_ref.actor`, which sets the loss and the optimizer.
+
+    `longest` is the maximum length of a prompt plus its response, in tokens.
+    """
+    low, beta = field(recipe, "epsilon"), field(recipe, "beta")
+    high, warmup = field(recipe, "epsilon_high"), field(recipe, "warmup_steps")
+    share = 0 < warmup < 1  # TRL reads a value below 1 as a ratio
+    given: dict[str, Any] = {
+        "ppo_mini_batch_size": batches.prompts_per_update,
+        # A forward pass takes at most the tokens of `micro_batch` rollouts of maximum length.
+        "use_dynamic_bsz": True,
+        "ppo_max_token_len_per_gpu": batches.micro_batch * longest,
+        "ppo_epochs": batches.iterations,
+        "clip_ratio": low,
+        "clip_ratio_low": low,
+        "clip_ratio_high": low if high is None else high,
+        "clip_ratio_c": field(recipe, "delta") or _UNBOUNDED,
+        "loss_agg_mode": _AGGREGATION[field(recipe, "loss_type")],
+        "entropy_coeff": field(recipe, "entropy_coef"),
+        "use_kl_loss": beta > 0,
+        "kl_loss_coef": beta,
+        "data_loader_seed": field(recipe, "seed"),
+        "optim": {
+            "lr": field(recipe, "learning_rate"),
+            "lr_scheduler_type": field(recipe, "lr_scheduler_type"),
+            "lr_warmup_steps": -1 if share else batches.generations(warmup),
+            "lr_warmup_steps_ratio": warmup if share else 0.0,
+            "weight_decay": field(recipe, "weight_decay"),
+            "betas": [field(recipe, "adam_beta1"), field(recipe, "adam_beta2")],
+            "clip_grad": field(recipe, "max_grad_norm"),
+        },
+        # hf_model is in the format of transformers, which `gdpo evaluate` reads.
+        "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
+    }
+    if field(recipe, "loss_type") == "dr_grpo":
+        given["loss_scale_factor"] = field(recipe, "max_completion_length")
+    return given
+
+
+def _rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
+    """Return verl's section `actor_rollout_ref.rollout`, which sets how completions are sampled.
+
+    vLLM's memory share stays at verl's default, because verl frees vLLM's cache during training,
+    which TRL does not do by default. `longest` is the maximum length of a prompt plus its response,
+    in tokens.
+    """
+    return {
+        "name": "vllm",
+        "n": batches.samples,
+        "temperature": field(recipe, "temperature"),
+        "top_p": field(recipe, "top_p"),
+        "top_k": field(recipe, "top_k") or -1,
+        "seed": field(recipe, "seed"),
+        "tensor_model_parallel_size": field(recipe, "vllm_tensor_parallel_size"),
+        "max_model_len": longest,
+    }
+
+
+def _length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
+    """Return the `trainer` fields for the length of the run and the checkpoint interval."""
+    steps = field(recipe, "max_steps")
+    if steps > 0:
+        total = batches.generations(steps)
+        every = _save_every(recipe, batches, min(100, math.ceil(total / 10)), total)
+        # Every epoch has at least one step, so this many epochs are always enough.
+        return {"total_training_steps": total, "total_epochs": total, "save_freq": every}
+    epochs = field(recipe, "num_train_epochs")
+    if epochs != int(epochs):
+        raise ConfigError(
+            f"{recipe.place('trainer', 'num_train_epochs')}: verl trains only whole epochs, but "
+            f"trainer.num_train_epochs = {epochs}: set an integer, or set trainer.max_steps"
+        )
+    return {
+        "total_epochs": int(epochs),
+        "save_freq": _save_every(recipe, batches, _SAVED_EVERY, None),
+    }
+
+
+def _save_every(recipe: Recipe, batches: Batches, usual: int, total: int | None) -> int:
+    """Return the number of generations between checkpoints, or -1 for no checkpoints."""
+    if recipe.trainer.get("save_strategy", "steps") == "no":
+        return -1
+    saved = recipe.trainer.get("save_steps")
+    if saved is None:
+        return usual
+    if saved >= 1:
+        return batches.generations(saved)
+    if total is None:
+        raise ConfigError(
+            f"{recipe.place('trainer', 'save_steps')}: trainer.save_steps = {saved} is a fraction "
+            "of the run, but the number of steps is not known if the run is limited by epochs: set "
+            "save_steps to a number of steps"
+        )
+    return max(1, math.ceil(saved * total))
+
+
+_SAVED_EVERY = 20
+"""Number of generations between checkpoints if neither `save_steps` nor `max_steps` is set."""

@@ -1,15 +1,47 @@
-"""Converts a recipe's batch sizes to verl's units.
+"""Converts a recipe's batch sizes to verl's units, with TRL's defaults for fields left out.
 
 TRL counts rollouts and optimizer steps. verl counts prompts and generations.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gdpo.errors import ConfigError
-from gdpo.lab.launch._trl_defaults import field
 from gdpo.lab.recipes.batches import split_batch
 from gdpo.lab.recipes.recipe import Recipe
+
+DEFAULTS: Mapping[str, Any] = {
+    "num_iterations": 1,
+    "max_completion_length": 512,
+    "max_steps": -1,
+    "num_train_epochs": 3.0,
+    "learning_rate": 1e-6,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 0,
+    "weight_decay": 0.0,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "max_grad_norm": 1.0,
+    "epsilon": 0.2,
+    "epsilon_high": None,
+    "delta": None,
+    "beta": 0.0,
+    "entropy_coef": 0.0,
+    "loss_type": "dapo",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "seed": 42,
+    "gradient_checkpointing": True,
+    "vllm_tensor_parallel_size": 1,
+}
+
+
+def field(recipe: Recipe, name: str) -> Any:
+    """Return a `trainer:` field of the recipe, or TRL's default if the recipe does not set it."""
+    return recipe.trainer.get(name, DEFAULTS[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +99,7 @@ class Batches:
 
 
 def plan(recipe: Recipe, machines: Machines) -> Batches:
-    """Return the batch sizes of a recipe. Only `micro_batch` depends on the number of machines.
-
-    Raises:
-        ConfigError: If the batch does not divide evenly over the machines' GPUs, or if an optimizer
-            step would use only part of a group.
-    """
+    """Return the batch sizes of a recipe. Only `micro_batch` depends on the number of machines."""
     batch = recipe.batch
     if batch.per_step % batch.samples:
         raise ConfigError(

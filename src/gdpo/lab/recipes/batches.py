@@ -131,12 +131,7 @@ class BatchPlan:
 def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
     """Compute the same batches as TRL's sampler and the training loop of `Trainer`.
 
-    Args:
-        config: Configuration that TRL has checked, so that a generation consists of whole groups.
-        rows: Number of rows in the training data.
-
-    Raises:
-        ConfigError: If the data has fewer rows than a generation needs.
+    TRL must have checked the configuration, so that a generation consists of whole groups.
     """
     accumulation, iterations = config.gradient_accumulation_steps, config.num_iterations
     rollouts, samples = config.generation_batch_size, config.num_generations

@@ -45,12 +45,7 @@ class Rows:
         return "; ".join([*parts, f"{len(self.problems):,} rows remain"]) if parts else None
 
     def no_longer_than(self, limit: int, lengths: Sequence[int]) -> "Rows":
-        """Return a copy without the rows whose prompt is too long.
-
-        Args:
-            limit: Maximum number of tokens in a prompt.
-            lengths: Number of tokens in the prompt of each problem.
-        """
+        """Return a copy without the rows whose prompt is too long."""
         kept = [i for i, length in enumerate(lengths) if length <= limit]
         return replace(
             self,
@@ -62,10 +57,6 @@ class Rows:
 
 def read_data(task: Task, data: DataConfig) -> Rows:
     """Read all sources with the task, and leave out near-duplicates according to `data`.
-
-    Args:
-        task: Task that converts a row to a problem.
-        data: The section `data:` of a recipe.
 
     Raises:
         DataError: If a source cannot be read. The message identifies the source.
@@ -98,10 +89,7 @@ def read_data(task: Task, data: DataConfig) -> Rows:
 def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:
     """Check the weights of every row, and return a sentence that counts them.
 
-    Args:
-        rows: The rows, read with `weights_column`.
-        column: Name of the column, `data.weights_column`.
-        names: Names of the recipe's rewards.
+    The rows must have been read with `weights_column`.
 
     Raises:
         DataError: If a cell is not a mapping from reward names to finite numbers (the message

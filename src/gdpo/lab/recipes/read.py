@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from gdpo._naming import did_you_mean, nearest
 from gdpo.errors import ConfigError
@@ -76,12 +75,9 @@ def read_recipe(
 ) -> Recipe:
     """Read a recipe, and look up its task and rewards only if an override needs them.
 
-    Args:
-        path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
-        overrides: Assignments `a.b=value`, as for `--set`. See `load_recipe`.
-        varied: More assignments, which messages call `--vary`.
-        resume: True if the recipe is read to resume a run. If `path` is a run directory, the
-            returned recipe then refers to that directory, even if it was renamed, moved or copied.
+    `path` and `overrides` are those of `load_recipe`. Messages call `varied` assignments `--vary`.
+    With `resume` and a run directory as the path, the recipe refers to that directory, even if it
+    was renamed, moved or copied.
 
     Raises:
         ConfigError: If the file is not valid YAML, or if a key or a type is wrong.
@@ -183,10 +179,7 @@ def _position(document: Document, name: str, place: str) -> tuple[Document, int]
 
 
 def _reward_names(document: Document, entries: Sequence[Any]) -> list[str]:
-    """Return the names in logs of the recipe's rewards, or of the task's rewards by default.
-
-    The rest of the recipe is not checked, because a later override may correct an error.
-    """
+    """Return the names in logs of the recipe's or task's rewards, without checking other keys."""
     naming = [
         {key: entry[key] for key in ("name", "options") if key in entry}
         if isinstance(entry, dict)
@@ -222,7 +215,12 @@ def _recipe_file(path: Path) -> Path:
             raise ConfigError(f"the folder {path} has no {RECIPE_FILE}. Pass a recipe file")
         return path / RECIPE_FILE
     if not path.exists():
-        beside = _recipes_in(path.parent)
+        inside = sorted(path.parent.iterdir()) if path.parent.is_dir() else ()
+        beside = {
+            _without_ending(p.name): p.name
+            for p in inside
+            if p.name.endswith(_YAML) or os.path.isfile(p / RECIPE_FILE)  # noqa: PTH113 (never raises)
+        }
         near = nearest(_without_ending(path.name), beside)
         meant = "" if near is None else f": did you mean {beside[near]!r}?"
         raise ConfigError(
@@ -232,16 +230,6 @@ def _recipe_file(path: Path) -> Path:
     return path
 
 
-def _recipes_in(folder: Path) -> dict[str, str]:
-    """Return a dict from name without extension to file name for the recipes in a folder."""
-    inside = sorted(folder.iterdir()) if folder.is_dir() else ()
-    return {
-        _without_ending(p.name): p.name
-        for p in inside
-        if p.name.endswith(_YAML) or os.path.isfile(p / RECIPE_FILE)  # noqa: PTH113 (never raises)
-    }
-
-
 def _without_ending(name: str) -> str:
     """Return a name without its file extension, so that only the names themselves are compared."""
     return name.removesuffix(".yaml").removesuffix(".yml")
@@ -249,29 +237,24 @@ def _without_ending(name: str) -> str:
 
 def _explain(error: ValidationError, document: Document) -> str:
     """Return one line per error, with the location, the problem and the allowed values."""
-    lines = [
-        _explain_one(details, document)
-        for details in error.errors()
-        if details["type"] != "default_factory_not_called"
-    ]
+    lines: list[str] = []
+    for details in error.errors():
+        path, kind = details["loc"], details["type"]
+        place, message = document.place(path), details["msg"].removeprefix("Value error, ")
+        expected = _EXPECTED.get(kind, message.removeprefix("Input should be "))
+        if kind == "model_type" and path:
+            keys = ", ".join(_keys_at(path))
+            expected = f"a {'name, or a ' * (path[0] == 'rewards')}mapping with the keys {keys}"
+        if kind == "extra_forbidden":
+            lines.append(f"{place}: unknown key {dotted(path)!r}: {_meant(path)}")
+        elif kind == "missing":
+            lines.append(f"{place}: {dotted(path)} is missing: {_description(path)}")
+        elif not path or kind == "value_error":
+            lines.append(f"{place}: {message}")
+        elif kind != "default_factory_not_called":
+            got = details["input"]
+            lines.append(f"{place}: {dotted(path)} should be {expected}, got {got!r}")
     return "\n".join(lines)
-
-
-def _explain_one(details: ErrorDetails, document: Document) -> str:
-    path = details["loc"]
-    place = document.place(path)
-    if details["type"] == "extra_forbidden":
-        return f"{place}: unknown key {dotted(path)!r}: {_meant(path)}"
-    if details["type"] == "missing":
-        return f"{place}: {dotted(path)} is missing: {_description(path)}"
-    message = details["msg"].removeprefix("Value error, ")
-    if not path or details["type"] == "value_error":
-        return f"{place}: {message}"
-    expected = _EXPECTED.get(details["type"], message.removeprefix("Input should be "))
-    if details["type"] == "model_type":
-        keys = ", ".join(_keys_at(path))
-        expected = f"a {'name, or a ' * (path[0] == 'rewards')}mapping with the keys {keys}"
-    return f"{place}: {dotted(path)} should be {expected}, got {details['input']!r}"
 
 
 def _meant(path: KeyPath) -> str:

@@ -53,11 +53,7 @@ class Resolved:
         return declared_ranges(self.rewards, self.gates)
 
     def under(self, recipe: Recipe) -> "Resolved":
-        """Return a copy with a different recipe that lists the same rewards.
-
-        Raises:
-            ConfigError: If an option of the recipe's estimator is invalid.
-        """
+        """Return a copy with a different recipe that lists the same rewards."""
         return replace(self, recipe=recipe, rule=_rule(recipe, self.rewards, self.gates))
 
     def described(self) -> dict[str, dict[str, Any]]:
@@ -70,9 +66,6 @@ class Resolved:
 
         Args:
             on_error: Value to use instead of the recipe's `on_error`. None: use the recipe's value.
-
-        Raises:
-            ConfigError: If an option of the scorer is invalid.
         """
         return _scorer(self.recipe, self.rewards, on_error)
 
@@ -129,7 +122,13 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     low, high = declared_ranges(rewards, gates)
     names = [reward.name for reward in rewards]
     weights: Any = [entry.factor for entry in recipe.rewards]
-    tried = _as_in_training(weights) if ":" in recipe.advantage else None
+    tried: Any = None
+    if ":" in recipe.advantage:  # the user's own estimator gets a tensor, as in training
+        tried = weights
+        with suppress(ImportError):
+            import torch
+
+            tried = torch.tensor(weights, dtype=torch.float64)
 
     def build(options: Mapping[str, Any]) -> AdvantageRule:
         rule = AdvantageRule(
@@ -159,24 +158,13 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     return rule
 
 
-def _as_in_training(weights: Sequence[float]) -> Any:
-    """Return the weights as a tensor, as in training, or unchanged if torch is not installed."""
-    try:
-        import torch
-    except ImportError:
-        return weights
-    return torch.tensor(weights, dtype=torch.float64)
-
-
 def _check_prompt_weights(recipe: Recipe, rule: AdvantageRule) -> None:
-    """Raise a ConfigError if the recipe has weights per prompt, which the rule does not take."""
-    if recipe.data.weights_column is None:
-        return
-    try:
-        rule.check_prompt_weights()
-    except ConfigError as error:
-        place = recipe.place("data", "weights_column")
-        raise ConfigError(f"{place}: data.weights_column: {error}") from error
+    if recipe.data.weights_column is not None:
+        try:
+            rule.check_prompt_weights()
+        except ConfigError as error:
+            place = recipe.place("data", "weights_column")
+            raise ConfigError(f"{place}: data.weights_column: {error}") from error
 
 
 def _options(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
@@ -196,7 +184,14 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
             _refuse_unlisted_gate(recipe, task, rewards, reward.name, entry.gate.on)
             gate = Gate(entry.gate.on, entry.gate.at_least, entry.gate.otherwise)
             check_gates(list(by_name), {reward.name: gate})
-            _refuse_constant_gate(gate, by_name[gate.on])
+            on = by_name[gate.on]
+            if not on.low < gate.at_least <= on.high:
+                state = "always open" if gate.at_least <= on.low else "never open"
+                raise ConfigError(
+                    f"the gate {gate.on} >= {gate.at_least:g} is {state}, because {gate.on} ranges "
+                    f"from {on.low:g} to {on.high:g}. Set at_least to a value above {on.low:g}, at "
+                    f"most {on.high:g}"
+                )
             gates[reward.name] = gate
         except ConfigError as error:
             place = recipe.place("rewards", i, "gate", "on")
@@ -225,16 +220,6 @@ def _refuse_unlisted_gate(
         )
 
 
-def _refuse_constant_gate(gate: Gate, on: Reward) -> None:
-    if not on.low < gate.at_least <= on.high:
-        state = "always open" if gate.at_least <= on.low else "never open"
-        raise ConfigError(
-            f"the gate {gate.on} >= {gate.at_least:g} is {state}, because {gate.on} ranges from "
-            f"{on.low:g} to {on.high:g}. Set at_least to a value above {on.low:g}, at most "
-            f"{on.high:g}"
-        )
-
-
 def find_task(recipe: Recipe) -> Task:
     """Return the recipe's task."""
     try:
@@ -244,12 +229,7 @@ def find_task(recipe: Recipe) -> Task:
 
 
 def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
-    """Return the recipe's rewards, in the order of the recipe.
-
-    Raises:
-        ConfigError: If a reward does not exist or is not a `Reward`, or if two rewards have the
-            same name.
-    """
+    """Return the recipe's rewards, in the order of the recipe."""
     of_task = {reward.name: reward for reward in task.rewards}
     found: list[Reward] = []
     for i, entry in enumerate(recipe.rewards):

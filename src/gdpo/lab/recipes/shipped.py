@@ -14,11 +14,7 @@ _FOLDERS = (_PACKAGE / "_recipes", _PACKAGE.parents[1] / "recipes")
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Return a dict from the name of each shipped recipe to its folder.
-
-    Raises:
-        ConfigError: If this installation has no recipes.
-    """
+    """Return a dict from the name of each shipped recipe to its folder."""
     for folder in _FOLDERS:
         found = {file.parent.name: file.parent for file in folder.glob(f"*/{RECIPE_FILE}")}
         if found:
@@ -27,11 +23,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def shipped_recipe(name: str) -> Path:
-    """Return the folder of a shipped recipe.
-
-    Raises:
-        ConfigError: If there is no recipe with this name.
-    """
+    """Return the folder of a shipped recipe."""
     known = shipped_recipes()
     if name not in known:
         raise ConfigError(f"there is no recipe {name!r}: {did_you_mean(name, known)}")
@@ -39,15 +31,7 @@ def shipped_recipe(name: str) -> Path:
 
 
 def copy_recipe(name: str, folder: Path) -> Path:
-    """Copy a shipped recipe, its README, and the folder `launch` with accelerate configurations.
-
-    Args:
-        name: Name of the recipe.
-        folder: Destination folder, which must not exist.
-
-    Raises:
-        ConfigError: If the recipe does not exist, or if the folder already exists.
-    """
+    """Copy a shipped recipe, its README, and the folder `launch` with accelerate configurations."""
     source = shipped_recipe(name)
     if folder.exists() or folder.is_symlink():
         raise ConfigError(

@@ -79,10 +79,6 @@ def check_fields(recipe: Recipe) -> None:
     """Check the names and types of the recipe's `trainer:` fields, one field at a time.
 
     This check imports TRL but loads no model.
-
-    Raises:
-        ConfigError: If a field does not exist, must be set elsewhere, or has a value of a wrong
-            type.
     """
     types = _field_types()
     known = set(types) - set(ELSEWHERE)
@@ -136,7 +132,23 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
     recipe = resolved.recipe
     check_fields(recipe)
     _refuse_contradictions(recipe)
-    owned = _owned(resolved)
+    split = split_batch(recipe, processes())
+    gates = {name: dataclasses.asdict(gate) for name, gate in resolved.gates.items()}
+    owned: dict[str, Any] = {
+        "advantage": recipe.advantage,
+        "advantage_options": resolved.options or None,
+        "gates": gates or None,
+        "scorer": recipe.scorer or None,
+        "num_generations": recipe.batch.samples,
+        "per_device_train_batch_size": split.micro_batch,
+        "gradient_accumulation_steps": split.per_step,
+        "steps_per_generation": split.per_generation,
+        "output_dir": str(recipe.run_dir / "checkpoints"),
+        "rollouts_dir": str(recipe.run_dir / "rollouts"),
+        "reward_weights": list(resolved.weights),
+        "weights_column": None if recipe.data.weights_column is None else WEIGHTS_COLUMN,
+        "run_name": recipe.name,
+    }
     try:
         config = _construct(recipe, recipe.trainer, owned)
     except _OF_TRL as error:
@@ -147,7 +159,10 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
     _refuse_this_machine(recipe, config)
     if config.use_vllm and config.vllm_max_model_length is None:
         # By default, vLLM reserves memory for a sequence of the full context length.
-        config.vllm_max_model_length = _longest_rollout(recipe, config.max_completion_length)
+        data = [each for each in (recipe.data, recipe.eval_data) if each is not None]
+        limits = [each.max_prompt_length for each in data if each.max_prompt_length is not None]
+        if config.max_completion_length is not None and len(limits) == len(data):
+            config.vllm_max_model_length = max(limits) + config.max_completion_length
     _refuse_scheduler(recipe, config)
     return config
 
@@ -171,15 +186,6 @@ def _refuse_contradictions(recipe: Recipe) -> None:
             "train on the CPU. If this machine has a GPU, install its driver and a build of torch "
             "for it",
         )
-
-
-def _longest_rollout(recipe: Recipe, completion: int | None) -> int | None:
-    """Return the maximum number of tokens in a prompt plus its completion. None: no limit."""
-    data = [each for each in (recipe.data, recipe.eval_data) if each is not None]
-    limits = [each.max_prompt_length for each in data if each.max_prompt_length is not None]
-    if completion is None or len(limits) < len(data):
-        return None
-    return max(limits) + completion
 
 
 def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
@@ -242,9 +248,26 @@ _OF_TRL = (ValueError, TypeError, NotImplementedError, ImportError)
 
 
 def _construct(recipe: Recipe, fields: Mapping[str, Any], owned: Mapping[str, Any]) -> "GDPOConfig":
+    import torch
+
     from gdpo.integrations.trl import GDPOConfig
 
-    return GDPOConfig(**{**_defaults(recipe, fields), **fields, **owned})
+    on_cpu = fields.get("use_cpu", not torch.accelerator.is_available())
+    has_bf16 = not on_cpu and (not torch.cuda.is_available() or torch.cuda.is_bf16_supported())
+    samples = fields.get("num_generations_eval") or recipe.batch.samples
+    least = samples // math.gcd(samples, processes())  # all processes together: whole groups
+    defaults: dict[str, Any] = {
+        "logging_steps": 1,
+        "report_to": "none",
+        "save_strategy": "steps",
+        "save_total_limit": 2,
+        "disable_tqdm": True,
+        "eval_strategy": "no" if recipe.eval_data is None else "steps",
+        "per_device_eval_batch_size": least * max(1, _EVALUATED // least),
+        **({"use_cpu": True} if on_cpu else {}),
+        **({} if has_bf16 else {"bf16": False}),
+    }
+    return GDPOConfig(**{**defaults, **fields, **owned})
 
 
 def _builds_without(recipe: Recipe, key: str, owned: Mapping[str, Any]) -> bool:
@@ -254,60 +277,6 @@ def _builds_without(recipe: Recipe, key: str, owned: Mapping[str, Any]) -> bool:
     except _OF_TRL:
         return False
     return True
-
-
-def _owned(resolved: Resolved) -> dict[str, Any]:
-    recipe = resolved.recipe
-    split = split_batch(recipe, processes())
-    gates = {name: dataclasses.asdict(gate) for name, gate in resolved.gates.items()}
-    return {
-        "advantage": recipe.advantage,
-        "advantage_options": resolved.options or None,
-        "gates": gates or None,
-        "scorer": recipe.scorer or None,
-        "num_generations": recipe.batch.samples,
-        "per_device_train_batch_size": split.micro_batch,
-        "gradient_accumulation_steps": split.per_step,
-        "steps_per_generation": split.per_generation,
-        "output_dir": str(recipe.run_dir / "checkpoints"),
-        "rollouts_dir": str(recipe.run_dir / "rollouts"),
-        "reward_weights": list(resolved.weights),
-        "weights_column": None if recipe.data.weights_column is None else WEIGHTS_COLUMN,
-        "run_name": recipe.name,
-    }
-
-
-def _defaults(recipe: Recipe, fields: Mapping[str, Any]) -> dict[str, Any]:
-    defaults: dict[str, Any] = {
-        "logging_steps": 1,
-        "report_to": "none",
-        "save_strategy": "steps",
-        "save_total_limit": 2,
-        "disable_tqdm": True,
-        "eval_strategy": "no" if recipe.eval_data is None else "steps",
-        "per_device_eval_batch_size": _evaluated_together(recipe, fields),
-    }
-    return defaults | _device_defaults(fields)
-
-
-def _evaluated_together(recipe: Recipe, fields: Mapping[str, Any]) -> int:
-    """Return the evaluation batch size per process.
-
-    The size is about 8 rollouts, chosen so that the processes together evaluate whole groups.
-    """
-    samples = fields.get("num_generations_eval") or recipe.batch.samples
-    least = samples // math.gcd(samples, processes())
-    return least * max(1, _EVALUATED // least)
-
-
-def _device_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `use_cpu` if no accelerator is available, and `bf16: False` if bfloat16 is not."""
-    import torch
-
-    on_cpu = fields.get("use_cpu", not torch.accelerator.is_available())
-    has_bf16 = not on_cpu and (not torch.cuda.is_available() or torch.cuda.is_bf16_supported())
-    defaults: dict[str, Any] = {"use_cpu": True} if on_cpu else {}
-    return defaults if has_bf16 else {**defaults, "bf16": False}
 
 
 def _field_types() -> dict[str, Any]:

@@ -7,6 +7,7 @@ A repeated key is an error.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -71,12 +72,6 @@ _QuotingDumper.add_representer(str, _represent_text)
 _TOO_DEEP = f"lists and mappings are nested more than {_DEPTH} deep. Use fewer levels"
 
 
-_TOO_MANY = (
-    f"the document has more than {_VALUES:,} values after its aliases (*name) are expanded. "
-    "Replace aliases with their values, and remove repetitions"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Document:
     """Stores the content of a file after overrides, and the location where each value was set."""
@@ -125,8 +120,7 @@ def read_yaml(path: Path) -> Document:
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(
             f"{path}:{node.start_mark.line + 1}: a recipe must be a mapping (lines of `key: "
-            "value`), "
-            f"not a {_kind_of(node)}"
+            f"value`), not a {'list' if isinstance(node, yaml.SequenceNode) else 'single value'}"
         )
     places: dict[KeyPath, str] = {}
     data = cast("dict[str, Any]", _Builder(str(path), places).build(node, ()))
@@ -143,12 +137,9 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
 def override(document: Document, assignment: str, place: str | None = None) -> Document:
     """Return the document with one value replaced or added.
 
-    Args:
-        document: The original document, which is not modified.
-        assignment: Text of the form `a.b=value`. The value is YAML, such as `1e-6`, `[1, 2]` or
-            `text`. An empty value means null. Refer to an entry of a list by its index, as in
-            `rewards.0.weight=2`.
-        place: What the user wrote, to show in messages. None: `--set` and the assignment.
+    An assignment has the form `a.b=value`. The value is YAML, such as `1e-6`, `[1, 2]` or `text`.
+    An empty value means null. Refer to an entry of a list by its index, as in `rewards.0.weight=2`.
+    Messages show `place`, by default `--set` and the assignment.
 
     Raises:
         ConfigError: If `=` is missing, if the value is not valid YAML, or if a container in the
@@ -160,12 +151,14 @@ def override(document: Document, assignment: str, place: str | None = None) -> D
         raise ConfigError(f"{place}: write it as key=value, as in trainer.learning_rate=1e-6")
     keys = target.strip().split(".")
     places = dict(document.places)
-    data = _copy(document.data)
+    data = deepcopy(document.data)
     container: Any = data
     path: KeyPath = ()
     for key in keys[:-1]:
-        step, container = _enter(container, key, path, place)
-        path = (*path, step)
+        step = _index(container, key, path, place)
+        if isinstance(container, dict) and cast("dict[Any, Any]", container).get(step) is None:
+            container[step] = {}
+        path, container = (*path, step), container[step]
     last = _index(container, keys[-1], path, place)
     path = (*path, last)
     for inner in [known for known in places if known[: len(path)] == path]:
@@ -180,13 +173,7 @@ def override(document: Document, assignment: str, place: str | None = None) -> D
 def split_values(text: str, source: str) -> list[str]:
     """Split a comma-separated list of YAML values into the text of each value.
 
-    Args:
-        text: YAML values, such as `1, 0.50, {a: b}`. Numbers of equal value are written in the same
-            way: both `0.5` and `0.50` become `0.5`.
-        source: Name of the text in messages.
-
-    Raises:
-        ConfigError: If the text is not valid YAML.
+    Numbers of equal value are written in the same way: both `0.5` and `0.50` become `0.5`.
 
     Examples:
         >>> split_values("1.0,0.50, {on: correctness, at_least: 1}", "--vary")
@@ -197,11 +184,12 @@ def split_values(text: str, source: str) -> list[str]:
     assert isinstance(node, yaml.SequenceNode), "brackets make a list"
     values = [_Builder(source, {}).build(item, ()) for item in node.value]
     texts = [bracketed[n.start_mark.index : n.end_mark.index].strip() for n in node.value]
-    return [spell_number(v) if _plain(v) else w for v, w in zip(values, texts, strict=True)]
-
-
-def _plain(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value)
+    return [
+        spell_number(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        else text
+        for value, text in zip(values, texts, strict=True)
+    ]
 
 
 def spell_number(value: float) -> str:
@@ -243,7 +231,11 @@ class _Builder:
         if path:
             self.places.setdefault(path, self.place(node))
         if len(self.places) > _VALUES:
-            raise ConfigError(f"{self.place(node)}: {_TOO_MANY}")
+            raise ConfigError(
+                f"{self.place(node)}: the document has more than {_VALUES:,} values after its "
+                "aliases (*name) are expanded. Replace aliases with their values, and remove "
+                "repetitions"
+            )
         if isinstance(node, yaml.MappingNode):
             return {
                 key: self.build(value, (*path, key), inside)
@@ -295,14 +287,6 @@ class _Builder:
         return f"{self.source}:{node.start_mark.line + 1}" if in_file else self.source
 
 
-def _enter(container: Any, key: str, path: KeyPath, place: str) -> tuple[str | int, Any]:
-    """Return the key and the container at this key. Create a mapping if there is none."""
-    step = _index(container, key, path, place)
-    if isinstance(container, dict) and cast("dict[Any, Any]", container).get(step) is None:
-        container[step] = {}
-    return step, container[step]
-
-
 def _index(container: Any, key: str, path: KeyPath, place: str) -> str | int:
     """Return the key for this container. For a list, the key is an index."""
     if isinstance(container, dict):
@@ -319,15 +303,3 @@ def _index(container: Any, key: str, path: KeyPath, place: str) -> str | int:
             f"{place}: {dotted(path)} is a list, and {key!r} is not a valid position. {allowed}"
         )
     return int(key)
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(inner) for key, inner in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_copy(inner) for inner in cast("list[Any]", value)]
-    return value
-
-
-def _kind_of(node: yaml.Node) -> str:
-    return "list" if isinstance(node, yaml.SequenceNode) else "single value"

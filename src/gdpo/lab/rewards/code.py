@@ -36,13 +36,16 @@ References:
 
 import ast
 import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from hashlib import blake2b
 from threading import Lock
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from gdpo.lab.rewards._code_tests import LONGEST, limits_from_reference, tests_from_reference
-from gdpo.lab.sandbox import Verdict
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError, DataError
+from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio, Tests, Verdict
 from gdpo.lab.sandbox.backends import find_backend
 from gdpo.lab.sandbox.plan import parse_program
 from gdpo.lab.sandbox.sandbox import default_sandbox
@@ -71,6 +74,133 @@ _NO_STATEMENT = " \t\r\f#)]}"
 
 _PYTHON = ("python", "python3", "py")
 _MARKS = ("```", "~~~")
+
+
+LONGEST = 60.0
+"""The largest `wall_seconds` that a reference may set, in seconds."""
+
+_SHOWN = 60
+"""Maximum number of characters of an invalid value that a message shows."""
+
+
+def tests_of(data: Any) -> Tests:
+    """Return the tests under `tests`, or raise a DataError that names the key."""
+    given = _object(data, "tests")
+    kind = given.pop("kind", None)
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise DataError(
+            f"reference 'tests.kind' must be one of {', '.join(_KINDS)}, got {_shown(kind)}"
+        )
+    read, required, optional = _KINDS[kind]
+    for name in sorted(required - given.keys()):
+        raise DataError(
+            f"reference 'tests' lacks the key {name!r}, which tests of this kind need. Add the key"
+        )
+    for name in given:
+        if name not in required | optional:
+            meant = did_you_mean(name, sorted(required | optional))
+            raise DataError(f"reference 'tests' has an unknown key {name!r}: {meant}")
+    return read(given)
+
+
+def limits_of(reference: Reference) -> Limits:
+    """Return the limits in a reference. Missing limits get the defaults from `Limits`."""
+    if reference.get("limits") is None:
+        return Limits()
+    given = _object(reference["limits"], "limits")
+    names = [field.name for field in fields(Limits)]
+    for name in given:
+        if name not in names:
+            raise DataError(
+                f"reference 'limits' has an unknown limit {name!r}: {did_you_mean(name, names)}"
+            )
+    try:
+        limits = Limits(**given)
+    except (ConfigError, TypeError) as error:
+        raise DataError(f"reference 'limits': {error}") from error
+    if limits.wall_seconds > LONGEST:
+        raise DataError(
+            f"reference 'limits.wall_seconds' must be at most {LONGEST:g} seconds, got "
+            f"{limits.wall_seconds:g}. Use a smaller limit"
+        )
+    return limits
+
+
+def _asserts(given: dict[str, Any]) -> Asserts:
+    statements = enumerate(_list(given["statements"], "statements"))
+    texts = tuple(_text(each, f"statements[{i}]") for i, each in statements)
+    return Asserts(texts, setup=_text(given.get("setup", ""), "setup"))
+
+
+def _check(given: dict[str, Any]) -> Check:
+    code, entry_point = (_text(given[name], name) for name in ("code", "entry_point"))
+    return Check(code, entry_point, setup=_text(given.get("setup", ""), "setup"))
+
+
+def _calls(given: dict[str, Any]) -> Calls:
+    cases = tuple(
+        (tuple(_list(arguments, f"cases[{i}][0]", least=0)), expected)
+        for i, (arguments, expected) in enumerate(_pairs(given["cases"]))
+    )
+    return Calls(_text(given["function"], "function"), cases)
+
+
+def _stdio(given: dict[str, Any]) -> Stdio:
+    cases = enumerate(_pairs(given["cases"]))
+    texts = [[_text(each, f"cases[{i}][{k}]") for k, each in enumerate(case)] for i, case in cases]
+    return Stdio(tuple((stdin, stdout) for stdin, stdout in texts))
+
+
+_KINDS: dict[str, tuple[Callable[[dict[str, Any]], Tests], set[str], set[str]]] = {
+    "asserts": (_asserts, {"statements"}, {"setup"}),
+    "check": (_check, {"code", "entry_point"}, {"setup"}),
+    "calls": (_calls, {"function", "cases"}, set()),
+    "stdio": (_stdio, {"cases"}, set()),
+}
+"""Maps each kind of tests to its parsing function, its required keys and its optional keys."""
+
+
+def _object(value: Any, place: str) -> dict[str, Any]:
+    """Return a copy without the keys whose value is None.
+
+    Arrow adds such keys, because it fills in every key that occurs in any row.
+    """
+    if not isinstance(value, Mapping):
+        raise DataError(f"reference {place!r} must be an object, got {_shown(value)}")
+    return {str(key): held for key, held in value.items() if held is not None}
+
+
+def _list(value: Any, place: str, *, least: int = 1) -> Sequence[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise DataError(f"reference 'tests.{place}' must be a list, got {_shown(value)}")
+    if len(value) < least:
+        raise DataError(f"reference 'tests.{place}' is empty. Add at least one test")
+    return value
+
+
+def _pairs(value: Any) -> list[Sequence[Any]]:
+    cases = _list(value, "cases")
+    pairs = [_list(pair, f"cases[{i}]", least=0) for i, pair in enumerate(cases)]
+    for i, pair in enumerate(pairs):
+        if len(pair) != 2:
+            raise DataError(
+                f"reference 'tests.cases[{i}]' must be a pair of input and expected output, got "
+                f"{len(pair)} items"
+            )
+    return pairs
+
+
+def _text(value: Any, place: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"reference 'tests.{place}' must be a string, got {_shown(value)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    shown = repr(value)
+    return f"{type(value).__name__} {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}"
 
 
 def extract_code(completion: str) -> str:
@@ -108,7 +238,12 @@ def extract_code(completion: str) -> str:
     blocks, truncated = _blocks(answer.split("\n"))
     held = [block for block in blocks if any(line.strip() for line in block[1])]
     if truncated and held and held[-1] is blocks[-1]:
-        held[-1:] = _repaired(*held[-1], alone=not any(name in _PYTHON for name, _ in held[:-1]))
+        language, lines = held.pop()
+        finished = _finished(lines) if language in (*_PYTHON, "") else None
+        if finished is not None:
+            held.append((language, finished))
+        elif not any(name in _PYTHON for name, _ in held):
+            held.append((language, lines))
     python = [lines for name, lines in held if name in _PYTHON]
     chosen = [*(lines for _, lines in held), *python][-1:]
     return "\n".join(chosen[0]) if chosen else answer
@@ -116,18 +251,6 @@ def extract_code(completion: str) -> str:
 
 _Block: TypeAlias = tuple[str, list[str]]
 """The language of a block, and its lines."""
-
-
-def _repaired(language: str, lines: list[str], *, alone: bool) -> list[_Block]:
-    """Return an unclosed block without its unfinished end.
-
-    The list is empty if nothing in the block is complete and an earlier Python block exists (not
-    `alone`).
-    """
-    finished = _finished(lines) if language in (*_PYTHON, "") else None
-    if finished is not None:
-        return [(language, finished)]
-    return [(language, lines)] if alone else []
 
 
 def _finished(lines: list[str]) -> list[str] | None:
@@ -141,19 +264,15 @@ def _finished(lines: list[str]) -> list[str] | None:
             tree = parse_program("\n".join(lines[:kept]))
         except SyntaxError as error:
             # No version that contains the line of the syntax error can be parsed.
-            kept = _statement_before(lines, min(error.lineno or kept, kept))
+            end = min(error.lineno or kept, kept)
+            starts = (i for i in range(end - 1, -1, -1) if lines[i][:1].strip(_NO_STATEMENT))
+            kept = next(starts, 0)
         except (ValueError, RecursionError, MemoryError):
             return None
         else:
             defines = any(isinstance(node, _DEFINITION) for node in tree.body)
             return lines[:kept] if defines or kept == len(lines) else None
     return None
-
-
-def _statement_before(lines: list[str], end: int) -> int:
-    """Return the index of the last unindented line among the first `end` lines."""
-    starts = (i for i in range(end - 1, -1, -1) if lines[i][:1].strip(_NO_STATEMENT))
-    return next(starts, 0)
 
 
 def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
@@ -166,7 +285,8 @@ def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
             fence = _opening(bare)
             indent = len(line) - len(line.lstrip())
             if fence:
-                blocks.append((_language(bare[len(fence) :]), []))
+                words = bare[len(fence) :].split(maxsplit=1) or [""]
+                blocks.append((words[0].strip("{}.").lower(), []))
         elif bare.startswith(fence) and not bare.strip(fence[0]):
             fence = ""
         else:
@@ -183,18 +303,11 @@ def _opening(bare: str) -> str:
     return "" if marks[0] == "`" and "`" in bare[len(marks) :] else marks
 
 
-def _language(info: str) -> str:
-    return (info.split(maxsplit=1) or [""])[0].strip("{}.").lower()
-
-
 def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Verdict | None:
     """Return the verdict on the program in a completion, or None if the reference has no tests.
 
-    Args:
-        completion: The model's text.
-        reference: The reference, with the tests and, optionally, the limits.
-        reader: Name of the reward that needs the verdict. A verdict caused by a wall-clock limit is
-            returned only once to each reader. After that, the program runs again.
+    A verdict caused by a wall-clock limit is returned only once to each `reader` (the name of a
+    reward). After that, the program runs again.
 
     Raises:
         DataError: If the tests or limits in the reference are invalid.
@@ -209,9 +322,7 @@ def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Ve
     key = blake2b(job, digest_size=16).digest()
     verdict = _recent.get(key, reader)
     if verdict is None:
-        converted = tests_from_reference(reference)
-        assert converted is not None, "there are tests"
-        verdict = default_sandbox().run(source, converted, limits_from_reference(reference))
+        verdict = default_sandbox().run(source, tests_of(tests), limits_of(reference))
         _recent.put(key, verdict, reader)
     return verdict
 

@@ -8,17 +8,93 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
-from gdpo.lab.sandbox._interpreter import base_interpreter, packages
+from gdpo.lab.sandbox._terms import SandboxError
+
+_ASK = """
+import importlib, json, os, sys, sysconfig
+dynload = next((p for p in sys.path if p.endswith("lib-dynload")), None)
+for file in sorted(os.listdir(dynload)) if dynload and os.path.isdir(dynload) else []:
+    name = file.split(".")[0]
+    if not name.startswith(("_test", "_ctypes_t", "_xx", "xx", "_tk", "_curses", "readline")):
+        try:
+            importlib.import_module(name)
+        except Exception:
+            pass
+with open("/proc/self/maps") as maps:
+    mapped = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+print(json.dumps({
+    "stdlib": sorted({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}),
+    "libraries": sorted(mapped),
+}))
+"""
+"""Script that loads every extension of the standard library and prints the loaded shared libraries.
+"""
+
+_OTHERS = ("site-packages", "dist-packages")
+"""Names of the folders that contain installed packages. These folders are hidden, because some
+packages contain answers to published tests."""
+
+PACKAGES = ("sortedcontainers",)
+"""Packages that programs may import if they are installed in this environment. All of them are pure
+Python, and rows in LeetCodeDataset import them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """Stores the path of an interpreter and the folders from which it reads."""
+
+    executable: str
+    folders: tuple[str, ...]
+    """Folders of the standard library and of shared libraries, without nested folders."""
+    hidden: tuple[str, ...]
+    """Subfolders of `folders` that programs must not see."""
+    libraries: tuple[str, ...]
+    """Folders in which the loader searches for shared libraries."""
+
+
+@cache
+def base_interpreter() -> Interpreter:
+    """Return the interpreter from which this virtual environment was created."""
+    executable = str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
+    command = [executable, "-I", "-S", "-B", "-c", _ASK]
+    try:
+        answer = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SandboxError(
+            f"the base interpreter {executable} does not start: {error}. The sandbox needs this "
+            f"interpreter to run programs. Repair this Python installation"
+        ) from error
+    found = json.loads(answer.stdout)
+    libraries = sorted({str(Path(file).parent) for file in found["libraries"]})
+    folders: list[str] = []
+    for folder in sorted({str(Path(f).resolve()) for f in (*found["stdlib"], *libraries)}):
+        if not any(Path(folder).is_relative_to(k) for k in folders):
+            folders.append(folder)
+    places = [p for folder in map(Path, folders) for p in (folder, *folder.glob("python3*"))]
+    hidden = [str(p / name) for p in places for name in _OTHERS if (p / name).is_dir()]
+    return Interpreter(executable, tuple(folders), tuple(hidden), tuple(libraries))
+
+
+def packages() -> dict[str, str]:
+    """Return the folder of each installed package that programs may import, by package name."""
+    specs = ((name, importlib.util.find_spec(name)) for name in PACKAGES)
+    return {
+        name: spec.submodule_search_locations[0]
+        for name, spec in specs
+        if spec and spec.submodule_search_locations
+    }
+
 
 _PARENTS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
 _ENTER = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
@@ -99,12 +175,18 @@ def bubblewrap(binary: str) -> Launch:
     Programs in the box see only Python's files, and no network or process outside the box.
     """
     python = base_interpreter()
+    loaders: list[str] = []  # the loader's folders, which are symbolic links on most machines
+    for place in map(Path, ("/lib", "/lib64", *_SYSTEM_LIBRARIES)):
+        if place.is_symlink():
+            loaders += ["--symlink", str(place.readlink()), str(place)]
+        elif place.is_dir():
+            loaders += ["--ro-bind", str(place), str(place)]
     options = [
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
         "--unshare-cgroup-try", "--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox",
         "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL",
         *_each("--setenv", *_environment().items()),
-        *_system_folders(),
+        *loaders,
         *_each("--ro-bind", *((folder, folder) for folder in python.folders)),
         *(option for h in python.hidden for option in ("--tmpfs", h, "--remount-ro", h)),
         # A read-only bind would disable the devices. The system call filter protects their modes.
@@ -128,17 +210,6 @@ def bubblewrap(binary: str) -> Launch:
 
 def _each(option: str, *pairs: tuple[str, str]) -> list[str]:
     return [word for pair in pairs for word in (option, *pair)]
-
-
-def _system_folders() -> list[str]:
-    """Return bwrap options for the loader's folders, which are symbolic links on most machines."""
-    options: list[str] = []
-    for place in map(Path, ("/lib", "/lib64", *_SYSTEM_LIBRARIES)):
-        if place.is_symlink():
-            options += ["--symlink", str(place.readlink()), str(place)]
-        elif place.is_dir():
-            options += ["--ro-bind", str(place), str(place)]
-    return options
 
 
 def plain() -> Launch:

@@ -36,12 +36,7 @@ class WorkerDied(Exception):
 
 
 class WorkerHung(Exception):
-    """Raised if a program kept its grader busy beyond all limits.
-
-    Args:
-        by_clock: True if the wall-clock limit was exceeded, False if the grader exceeded its
-            CPU-time limit.
-    """
+    """Raised if a program kept its grader busy beyond all limits, of wall-clock or CPU time."""
 
     def __init__(self, *, by_clock: bool) -> None:
         super().__init__("no verdict in time")
@@ -95,10 +90,16 @@ class Worker:
             WorkerHung: If the program kept its grader busy beyond all limits.
         """
         with self._in_use:
+            if not self._ready:
+                start = _until(time.monotonic() + _TO_START)
+                try:
+                    read_frame(self._stdout, _LONGEST_VERDICT, start)
+                except (Closed, TooLate, TooLong) as error:
+                    raise WorkerDied(self._last_words()) from error
+                self._ready = True
             return self._run(job)
 
     def _run(self, job: Job) -> tuple[dict[str, Any], bool]:
-        self._wait_until_ready()
         self.jobs += 1
         nonce = secrets.token_hex(16)
         left = _until(time.monotonic() + job.limits.longest_seconds + _GRACE)
@@ -118,15 +119,6 @@ class Worker:
         except (Closed, TooLong, ValueError) as error:
             raise WorkerDied(self._last_words()) from error
         return answer, over["clean"] and over["graded"]
-
-    def _wait_until_ready(self) -> None:
-        if self._ready:
-            return
-        try:
-            read_frame(self._stdout, _LONGEST_VERDICT, _until(time.monotonic() + _TO_START))
-        except (Closed, TooLate, TooLong) as error:
-            raise WorkerDied(self._last_words()) from error
-        self._ready = True
 
     def close(self) -> None:
         """Stop the worker and all processes that it started."""

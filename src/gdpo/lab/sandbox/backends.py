@@ -86,12 +86,7 @@ def describe_backends() -> dict[str, str]:
 
 
 def launcher(name: str) -> Callable[[], Launch]:
-    """Return the function that describes how a backend starts its workers.
-
-    Raises:
-        ConfigError: If the backend is unknown.
-        SandboxError: If the backend does not work on this machine.
-    """
+    """Return the function that describes how a backend starts its workers."""
     if name not in BACKENDS:
         raise ConfigError(
             f"backend must be 'auto' or one of {', '.join(map(repr, BACKENDS))}, got {name!r}"

@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.sandbox._box._judge import RECORD
+from gdpo.lab.sandbox._box._grader import RECORD
 from gdpo.lab.sandbox._terms import Asserts, Calls, Check, Limits, Stdio, Tests
 
 _KEPT = 4096
@@ -89,8 +89,7 @@ def parse_program(source: str) -> ast.Module:
         return ast.parse(source)
 
 
-def _parse_afresh() -> None:
-    """Replace the lock in a forked child, because a thread in the parent may have held the lock."""
+def _parse_afresh() -> None:  # a thread in the parent may have held the lock during the fork
     global _parsing
     _parsing = Lock()
 

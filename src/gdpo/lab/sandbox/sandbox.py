@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Self
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.sandbox._interpreter import PACKAGES
-from gdpo.lab.sandbox._launch import plain
+from gdpo.lab.sandbox._launch import PACKAGES, plain
 from gdpo.lab.sandbox._terms import Limits, Outcome, SandboxError, Stdio, Tests, Verdict
 from gdpo.lab.sandbox._workers import Job, Pool, WorkerDied, WorkerHung
 from gdpo.lab.sandbox.backends import find_backend, launcher
@@ -98,7 +97,10 @@ class Sandbox:
         job = Job(source, setup, planned, not isinstance(tests, Stdio), fits(tests, limits))
         words = ""
         for _ in range(_ATTEMPTS):
-            pool = self._pool_of_this_process()
+            with self._lock:  # after a fork, the child needs a pool of its own
+                if self._pool.pid != os.getpid() and self._finalizer.detach():
+                    self._start()
+                pool = self._pool
             try:
                 return self._verdict(pool, job, total)
             except WorkerDied as error:
@@ -140,33 +142,22 @@ class Sandbox:
             else:
                 pool.replace(worker)
         if "bad" in answer:
-            raise DataError(_invalid_tests(answer["bad"]))
+            remedy = "Correct the tests"
+            if "ModuleNotFoundError" in answer["bad"]:
+                remedy = (
+                    "Available in the sandbox: Python's standard library and, with the 'code' "
+                    f"extra, {', '.join(PACKAGES)}"
+                )
+            raise DataError(f"{answer['bad']}. No program can pass such tests. {remedy}")
         return _verdict(answer, total)
 
     def _start(self) -> None:
         self._pool = Pool(self._launch, self._workers)
         self._finalizer = weakref.finalize(self, self._pool.close)
 
-    def _pool_of_this_process(self) -> Pool:
-        with self._lock:
-            if self._pool.pid != os.getpid() and self._finalizer.detach():
-                self._start()
-            return self._pool
-
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._pool.forget()
-
-
-def _invalid_tests(fault: str) -> str:
-    words = f"{fault}. No program can pass such tests"
-    if "ModuleNotFoundError" not in fault:
-        return f"{words}. Correct the tests"
-    others = ", ".join(PACKAGES)
-    return (
-        f"{words}. Available in the sandbox: Python's standard library and, with the 'code' extra, "
-        f"{others}"
-    )
 
 
 def _verdict(answer: dict[str, Any], total: int) -> Verdict:
@@ -197,11 +188,7 @@ _alive: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
 
 def default_sandbox() -> Sandbox:
-    """Return this process's shared sandbox, which has one worker and starts on first use.
-
-    Raises:
-        SandboxError: If no backend works on this machine.
-    """
+    """Return this process's shared sandbox, which has one worker and starts on first use."""
     global _default
     with _default_lock:
         if _default is None or _default.closed:

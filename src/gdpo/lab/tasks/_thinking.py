@@ -21,9 +21,6 @@ def split_thinking(text: str) -> tuple[str | None, str]:
 
     The thinking ends at the first `</think>`. Any tag before `</think>` is part of the thinking.
 
-    Args:
-        text: A completion or a reference answer.
-
     Returns:
         The text between `<think>` and the first `</think>`, and the rest. The thinking is `None` if
         the text does not start with `<think>` (after whitespace) or has no `</think>`. If there is

@@ -51,14 +51,9 @@ def find_alike(
 ) -> list[int | None]:
     """Return, for each text, the index of the first earlier near-duplicate, or None.
 
-    The earlier text is never itself marked as a near-duplicate.
-
-    Args:
-        texts: The texts, in order.
-        kinds: One value per text. Texts with different values are never near-duplicates. Empty: all
-            texts have the same kind.
-        known: Compare texts only with the first `known` texts. The result for these first texts is
-            None. None: compare every text with all earlier texts that are not near-duplicates.
+    The earlier text is never itself marked as a near-duplicate. Texts of different `kinds` are
+    never near-duplicates. With `known`, texts are compared only with the first `known` texts, whose
+    own result is None.
     """
     grams, ends = _ordered_grams(map(words, texts))
     index = _Index(grams, ends, kinds or [None] * len(texts))
@@ -176,10 +171,6 @@ def overlaps(problems: Sequence[Problem], tests: Sequence[Problem]) -> list[int 
 
     A training problem overlaps a test problem if a single user turn, or the combined text of all
     user turns, is nearly the same in both (see `near_duplicates`). The answers are not compared.
-
-    Args:
-        problems: Problems to train on.
-        tests: Problems to test on.
     """
     known = [(text, i) for i, test in enumerate(tests) for text in _texts(test)]
     asked = [(text, i) for i, problem in enumerate(problems) for text in _texts(problem)]

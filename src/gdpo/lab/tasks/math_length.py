@@ -39,8 +39,6 @@ References:
     DeepSeek-R1, https://github.com/deepseek-ai/DeepSeek-R1#usage-recommendations.
 """
 
-from typing import Any
-
 from gdpo.errors import DataError
 from gdpo.lab.tasks.rows import describe, text_at, texts_in
 from gdpo.rewards import Reference
@@ -60,7 +58,9 @@ def _read_row(row: Row) -> Problem:
 
 def _answer(row: Row) -> str | None:
     if "answer" not in row and "final_answer" in row:
-        return _joined(row["final_answer"])
+        answers = row["final_answer"]  # of OlympiadBench: a list that usually has one item
+        texts = [] if answers is None else texts_in(answers, "final_answer")
+        return ", ".join(text.strip() for text in texts) or None
     answer = row.get("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         return str(answer)
@@ -76,12 +76,6 @@ def _answer(row: Row) -> str | None:
         return None
     text = text_at(row, "answer")
     return (text.rpartition("####")[2] if "####" in text else text).strip()
-
-
-def _joined(answers: Any) -> str | None:
-    """Join the answers in an OlympiadBench row, which are a list that usually has one item."""
-    texts = [] if answers is None else texts_in(answers, "final_answer")
-    return ", ".join(text.strip() for text in texts) or None
 
 
 def _gold_completion(reference: Reference) -> str | None:

@@ -4,7 +4,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
@@ -24,10 +24,6 @@ _SHOWN = 60
 
 def text_at(row: Mapping[str, Any], *path: str) -> str:
     """Return the text in a column, or at a key inside the column.
-
-    Args:
-        row: The row.
-        *path: The column, followed by the keys inside the column.
 
     Raises:
         DataError: If a key is missing, or the value is not text or is only whitespace.
@@ -111,10 +107,8 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
     """Return the error that prevents a connection to the Hub, or None if the Hub responds.
 
-    Args:
-        name: Name of a repository. If the name is not valid, the Hub is not contacted.
-        file: A file that the repository may contain.
-        kind: `model` or `dataset`.
+    If the name of the repository is not valid, the Hub is not contacted. `kind` is `model` or
+    `dataset`.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
@@ -212,18 +206,15 @@ def load_problems(
             problems.append(_problem(task, place, row, weights_column))
         except DataError as error:
             mistakes.append(error)
-    if mistakes:
-        raise _all_of(mistakes, source, len(rows)) from mistakes[0]
-    return problems
-
-
-def _all_of(mistakes: Sequence[DataError], source: str | Path, rows: int) -> DataError:
-    """Return one error that counts the unusable rows and lists the first few."""
     if len(mistakes) == 1:
-        return mistakes[0]
-    named = "".join(f"\n- {mistake}" for mistake in mistakes[:_NAMED])
-    more = f"\n- and {len(mistakes) - _NAMED:,} more" if len(mistakes) > _NAMED else ""
-    return DataError(f"{source}: {len(mistakes):,} of {rows:,} rows cannot be used:{named}{more}")
+        raise mistakes[0]
+    if mistakes:
+        named = "".join(f"\n- {mistake}" for mistake in mistakes[:_NAMED])
+        more = f"\n- and {len(mistakes) - _NAMED:,} more" if len(mistakes) > _NAMED else ""
+        raise DataError(
+            f"{source}: {len(mistakes):,} of {len(rows):,} rows cannot be used:{named}{more}"
+        ) from mistakes[0]
+    return problems
 
 
 def _problem(task: Task, place: str, row: dict[str, Any], weights_column: str | None) -> Problem:
@@ -231,36 +222,25 @@ def _problem(task: Task, place: str, row: dict[str, Any], weights_column: str | 
         raise DataError(f"{place}: {_lacking(task, row)}")
     try:
         problem = task.read_row(row)
-        _check_unicode(problem)
-        weights = None if weights_column is None else _weights_in(row, weights_column)
     except DataError as error:
         raise DataError(f"{place}: {error}") from error
-    return replace(problem, weights=weights)
-
-
-def _weights_in(row: Mapping[str, Any], column: str) -> Any:
-    if column not in row:
-        raise DataError(
-            f"weights_column is {column!r}, but the row has no such column: "
-            f"{did_you_mean(column, row)}. Correct the name, or add the column (null keeps the "
-            "configured weights)"
-        )
-    return row[column]
-
-
-def _check_unicode(problem: Problem) -> None:
-    """Raise a DataError if a text contains a lone surrogate.
-
-    JSON can contain half of a character, which can neither be tokenized nor written to a file.
-    """
-    try:
+    try:  # JSON can contain half of a character, which can be neither tokenized nor written
         json.dumps([problem.prompt, dict(problem.reference)], ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise DataError(
-            f"a text contains {half!r}, which is half a character (a lone surrogate). Write the "
-            "whole character in UTF-8, or remove it"
+            f"{place}: a text contains {half!r}, which is half a character (a lone surrogate). "
+            "Write the whole character in UTF-8, or remove it"
         ) from error
+    if weights_column is None:
+        return replace(problem, weights=None)
+    if weights_column not in row:
+        raise DataError(
+            f"{place}: weights_column is {weights_column!r}, but the row has no such column: "
+            f"{did_you_mean(weights_column, row)}. Correct the name, or add the column (null keeps "
+            "the configured weights)"
+        )
+    return replace(problem, weights=row[weights_column])
 
 
 def _lacking(task: Task, row: Mapping[str, Any]) -> str:
@@ -314,7 +294,14 @@ def _is_file(source: str | Path) -> bool:
 def _file_rows(path: Path) -> Iterator[_Placed]:
     read = next((r for ending, r in _READERS.items() if path.name.lower().endswith(ending)), None)
     if not path.exists():
-        raise DataError(f"file {path} does not exist; {_nearby(path)}")
+        if not path.parent.is_dir():
+            what = f"the folder {path.parent} does not exist either"
+        else:
+            names = sorted(p.name for p in path.parent.iterdir() if _ends_readably(p))
+            near = get_close_matches(path.name, names, n=_NAMED, cutoff=0.4) or names[:_NAMED]
+            shown = ", ".join(near) or "no data file"
+            what = f"the folder {path.parent.absolute()} contains {shown}"
+        raise DataError(f"file {path} does not exist; {what}")
     if path.is_dir():
         inside = sorted(p.name for p in path.iterdir() if _ends_readably(p))[:_NAMED]
         shown = ", ".join(inside) or f"it has no file that ends in {', '.join(_READERS)}"
@@ -334,15 +321,6 @@ def _file_rows(path: Path) -> Iterator[_Placed]:
 
 def _ends_readably(path: Path) -> bool:
     return path.name.lower().endswith(tuple(_READERS))
-
-
-def _nearby(path: Path) -> str:
-    """Describe what the folder of a missing file contains."""
-    if not path.parent.is_dir():
-        return f"the folder {path.parent} does not exist either"
-    names = sorted(p.name for p in path.parent.iterdir() if _ends_readably(p))
-    near = get_close_matches(path.name, names, n=_NAMED, cutoff=0.4) or names[:_NAMED]
-    return f"the folder {path.parent.absolute()} contains {', '.join(near) or 'no data file'}"
 
 
 def _open_text(path: Path) -> TextIO:

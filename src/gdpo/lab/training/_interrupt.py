@@ -40,7 +40,7 @@ class StopRequest:
     may_give_up: bool = True
     peers: Sequence[int] = field(default=())
     """Ids of the run's other processes on this machine, which receive SIGTERM."""
-    announce: Callable[[], None] = lambda: None
+    announce: Callable[[], object] = lambda: None
     """Function that shows the stop request without a lock, because a signal handler calls it."""
     since: float = 0.0
     """Monotonic time of the first signal, in seconds."""
@@ -62,10 +62,6 @@ class StopRequest:
 
     def receive(self, number: int, now: float) -> None:
         """Handle a signal.
-
-        Args:
-            number: SIGINT or SIGTERM.
-            now: Current monotonic time, in seconds.
 
         Raises:
             Stopped: If the work in progress may be dropped.
@@ -94,9 +90,6 @@ def stop_on_signal(request: StopRequest) -> Generator[None]:
     distributed run exits before the last step, SIGTERM is therefore ignored after the block, so
     that the main process can still report which step was saved. The launcher kills processes that
     do not exit.
-
-    Args:
-        request: The stop request that receives the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,22 +1,29 @@
-"""Handles every step of a training run: metrics, display, checkpoints and stop requests."""
+"""Handles every step of a training run: metrics, display, checkpoints, and how the run ends."""
 
 import copy
+import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
+from gdpo._files import is_full
+from gdpo.errors import DataError, GdpoError
 from gdpo.lab.recipes.recipe import LoraSettings
 from gdpo.lab.runs.checkpoints import (
     Checkpoint,
     best_checkpoint,
     complete,
+    has_no_room,
     is_complete,
     keep_newest,
+    megabytes,
 )
 from gdpo.lab.runs.directory import OTHERS, RunDirectory
+from gdpo.lab.runs.resume import resume_command
 from gdpo.lab.tasks import Problem
 from gdpo.lab.training._interrupt import StopRequest
 from gdpo.lab.training._progress import Display, RunView
@@ -27,6 +34,12 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
     from gdpo.integrations.trl.resumable import ResumableTrainer
+
+
+logger = logging.getLogger(__name__)
+
+_PEER_ERRORS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL")
+"""Texts in the errors that a process raises when another process of the run has exited."""
 
 
 @dataclass(slots=True)
@@ -68,10 +81,7 @@ class Loop:
     def due(self, now: float) -> tuple[bool, bool]:
         """Return whether all processes must stop now, and whether `save_minutes` have passed.
 
-        Every process must call this method. All processes get the same result.
-
-        Args:
-            now: Current monotonic time, in seconds.
+        Every process must call this method, and gets the same result.
         """
         late = now - self.saved_at >= 60 * self.job.recipe.save_minutes
         mine = (self.stop.requested, late)
@@ -104,12 +114,7 @@ class Loop:
 
 
 def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
-    """Return the trainer of a job, with its model loaded.
-
-    Args:
-        loop: The loop that handles every step.
-        start: The checkpoint to resume from. None: start at the first step.
-    """
+    """Return the trainer of a job, with its model loaded."""
     from transformers import PrinterCallback, ProgressCallback
 
     from gdpo.integrations.trl.resumable import Hooks, ResumableTrainer
@@ -139,9 +144,9 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
         processing_class=job.tokenizer,
         peft_config=peft_config(job.recipe.lora),
     )
-    together = trainer.saves_together
     trainer.hooks = Hooks(
-        may_give_up=_nothing if together else loop.stop.allow,
+        # Processes that save together must finish their step first.
+        may_give_up=(lambda: None) if trainer.saves_together else loop.stop.allow,
         must_finish=loop.stop.forbid,
         saved=loop.saved,
         others=loop.others,
@@ -153,10 +158,6 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     for shown_elsewhere in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(shown_elsewhere)
     return trainer
-
-
-def _nothing() -> None:
-    """Do nothing, because processes that save together must finish their step first."""
 
 
 def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
@@ -191,11 +192,8 @@ def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Data
 
     Arrow gives every row of a column the same keys, so a reference whose values are objects (for
     example the arguments of a tool call) would get the keys of all other rows. The dataset
-    therefore stores row numbers and looks up the problems.
-
-    Args:
-        problems: The problems, in order.
-        column: Name of the column with the weights of each problem. None: no such column.
+    therefore stores row numbers and looks up the problems. `column` names the column with the
+    weights of each problem.
     """
     from datasets import Dataset
 
@@ -224,3 +222,82 @@ def peft_config(lora: LoraSettings | None) -> Any:
         target_modules=modules if isinstance(modules, str) else list(modules),
         task_type="CAUSAL_LM",
     )
+
+
+def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
+    """Save the last finished step after a stop request."""
+    try:
+        loop.save_finished_step(trainer)
+    except KeyboardInterrupt as error:
+        raise stopped_again(loop, trainer) from error
+    except Exception as error:  # noqa: BLE001 (raised again with an explanation)
+        _raise_in_words(loop, trainer, start, error)
+
+
+def failed(
+    loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
+) -> None:
+    """Save the last finished step, and raise the error that stopped the training run."""
+    may_save = trainer.finished is not None
+    try:
+        loop.save_finished_step(trainer)
+    except Exception:  # report the error that ended the training instead
+        logger.warning("the last finished step could not be saved", exc_info=True)
+    if may_save and loop.stop.requested:  # these errors come from processes that end one by one
+        return
+    _raise_in_words(loop, trainer, start, error)
+
+
+def _raise_in_words(
+    loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
+) -> None:
+    run = loop.run
+    # torch and safetensors report a full disk in errors of other types.
+    no_room = has_no_room(run.path, loop.checkpoint_bytes)
+    no_room = _remove_half_written(loop, trainer) and no_room
+    if is_full(error) or no_room:
+        raise disk_full(run, loop.checkpoint_bytes) from error
+    if start is not None and isinstance(error, UnpicklingError):
+        raise DataError(
+            f"{start.path} cannot be loaded: a file in it contains objects that run code when they "
+            "are loaded, which gdpo never writes. No code was run, and nothing was trained. Move "
+            "this folder away; --resume then uses the previous checkpoint"
+        ) from error
+    if loop.job.batches.processes > 1 and any(sign in str(error) for sign in _PEER_ERRORS):
+        raise GdpoError(f"another process of this run has exited. {safe_step(run)}") from error
+    logger.error(
+        "the training run stopped with an error. Correct the cause first. %s", safe_step(run)
+    )
+    raise error
+
+
+def disk_full(run: RunDirectory, checkpoint: int = 0) -> GdpoError:
+    """Return the error for a full disk. The message states the last saved step."""
+    takes = f", and a checkpoint needs about {megabytes(checkpoint)}" if checkpoint else ""
+    return GdpoError(
+        f"the disk that contains {run.path} is full{takes}. Free some space. {safe_step(run)}"
+    )
+
+
+def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
+    """Remove incomplete checkpoints, and return whether any checkpoint was removed."""
+    if not trainer.args.should_save:
+        return False
+    begun = [f for f in loop.run.checkpoints.glob("checkpoint-*") if not is_complete(f)]
+    for folder in begun:
+        shutil.rmtree(folder, ignore_errors=True)
+    return bool(begun)
+
+
+def safe_step(run: RunDirectory) -> str:
+    """Return a text that states the last saved step and the command to resume."""
+    last = run.last_checkpoint()
+    nothing = "No step has been saved yet, so a resumed run starts at step 1"
+    what = f"Step {last.step:,} is saved" if last else nothing
+    return f"{what}. Resume with: {resume_command(run)}"
+
+
+def stopped_again(loop: Loop, trainer: "ResumableTrainer") -> KeyboardInterrupt:
+    """Remove incomplete checkpoints, and return the exception for a second Ctrl-C."""
+    _remove_half_written(loop, trainer)
+    return KeyboardInterrupt(f"stopped without saving. {safe_step(loop.run)}")

@@ -67,12 +67,8 @@ class Display:
 
     update: Callable[[], None]
     """Function that shows the step that was added to the view."""
-    stopping: Callable[[], None]
+    stopping: Callable[[], object]
     """Function that shows the stop request without a lock, because a signal handler calls it."""
-
-
-def _nothing() -> None:
-    """Do nothing, because there is no console."""
 
 
 @contextmanager
@@ -80,14 +76,10 @@ def show(view: RunView, console: Console | None) -> Generator[Display]:
     """Show a run inside the `with` block.
 
     A terminal shows a progress bar and a table that are updated in place. A log or a pipe receives
-    one line per step.
-
-    Args:
-        view: The state to show. The training loop adds rows to this state.
-        console: The console to print to. None: nothing is shown.
+    one line per step. Without a console, nothing is shown.
     """
     if console is None:
-        yield Display(_nothing, _nothing)
+        yield Display(lambda: None, lambda: None)
     elif console.is_terminal:
         with Live(
             console=console, get_renderable=lambda: Shown(dashboard(view)), refresh_per_second=2
@@ -96,13 +88,9 @@ def show(view: RunView, console: Console | None) -> Generator[Display]:
     else:
         yield Display(
             lambda: console.print(Text(one_line(view)), soft_wrap=True),
-            lambda: _write_to_stderr(STOPPING),
+            # Not Python's stream, which may be in use when the signal arrives.
+            lambda: os.write(2, f"\n{STOPPING}\n".encode()),
         )
-
-
-def _write_to_stderr(text: str) -> None:
-    """Write to file descriptor 2, because Python's stream may be in use when a signal arrives."""
-    os.write(2, f"\n{text}\n".encode())
 
 
 def dashboard(view: RunView) -> RenderableType:
@@ -171,19 +159,16 @@ def _reward_table(view: RunView) -> Table:
         table.add_column(heading, justify="right")
     for name, weight in view.rewards:
         means = [v for past in view.rows if (v := number(past, f"rewards/{name}/mean")) is not None]
+        logged = view.newest(f"rewards/{name}/weight")
         table.add_row(
             escape(name),
-            f"{_now(view.newest(f'rewards/{name}/weight'), weight):.3g}",
+            f"{weight if logged is None else logged:.3g}",
             _figure(view.newest(f"rewards/{name}/mean")),
             trend(means),
             _percent(view.newest(f"rewards/{name}/zero_variance_groups")),
             _percent(view.newest(f"rewards/{name}/influence_share")),
         )
     return table
-
-
-def _now(newest: float | None, given: float) -> float:
-    return given if newest is None else newest
 
 
 def _rest(view: RunView) -> str:

@@ -52,18 +52,14 @@ def _transformers_quiet() -> Generator[None]:
     level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
     hf.set_verbosity_error()
     hf.disable_progress_bar()
-    _show_downloads()
+    # Disabling transformers' bars also hides those of downloads.
+    if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
+        from huggingface_hub.utils import enable_progress_bars
+
+        enable_progress_bars()
     try:
         yield
     finally:
         hf.set_verbosity(level)
         if bars:
             hf.enable_progress_bar()
-
-
-def _show_downloads() -> None:
-    """Show download progress bars, which transformers hides along with its own."""
-    if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
-        from huggingface_hub.utils import enable_progress_bars
-
-        enable_progress_bars()

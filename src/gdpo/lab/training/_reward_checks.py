@@ -64,11 +64,7 @@ def check_rewards(
     if brevity is rewarded and the reference answer is long), but a reward that never reaches its
     maximum is reported. No reward may raise an error, return a value that is not a number in its
     range, exceed its deadline, or change its reference (not tried if the reward calls a service).
-
-    Args:
-        task: The task, which provides reference answers and a bad response.
-        scorer: The scorer of the recipe's rewards. Failures must be returned as missing values.
-        problems: The rows to score.
+    The scorer must return failures as missing values.
     """
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
@@ -77,7 +73,8 @@ def check_rewards(
         except GdpoError as error:
             missing |= {r.name for r in scorer.rewards if r.needs is need}
             yield RewardFinding(str(error), mistake=error)
-    with Scorer([_strict(reward) for reward in scorer.rewards], workers=1) as strict:
+    watching = [r if r.asks_elsewhere else unchanging(r) for r in scorer.rewards]
+    with Scorer(watching, workers=1) as strict:
         for reward, watched in zip(scorer.rewards, strict.rewards, strict=True):
             if reward.name not in missing:
                 try:
@@ -91,10 +88,6 @@ def check_rewards(
     own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
     if own:
         yield _check_bad_response(task, own, scorer, problems)
-
-
-def _strict(reward: Reward) -> Reward:
-    return reward if reward.asks_elsewhere else unchanging(reward)
 
 
 def _refuse_change(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> None:
@@ -201,19 +194,15 @@ def _summary(
     elif applies < rows:
         text += f" (it applies to {applies:,} of {rows:,} rows)"
     if not reached:
-        text += _never(tried)
+        gold, value = next((gold, value) for gold, value in tried if not isnan(value))
+        text += (
+            f". The first, {gold[:_SHOWN]!r}, scores {value:g}. Check that the reward looks for "
+            "the answer where the task writes it (see the reward's options, such as `extract`)"
+        )
     if short:
         named = ", ".join(map(str, short[:_NAMED])) + (", …" if len(short) > _NAMED else "")
         text += f"; not on row {named}. Remove rows that no response can solve"
     return RewardFinding(text, doubtful=reached == 0 or bool(short))
-
-
-def _never(tried: Sequence[tuple[str, float]]) -> str:
-    gold, value = next((gold, value) for gold, value in tried if not isnan(value))
-    return (
-        f". The first, {gold[:_SHOWN]!r}, scores {value:g}. Check that the reward looks for "
-        "the answer where the task writes it (see the reward's options, such as `extract`)"
-    )
 
 
 def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> RewardFinding:
@@ -285,11 +274,7 @@ def _texts(task: Task) -> tuple[str, ...]:
 
 
 def gold_of(task: Task, problem: Problem, number: int) -> str | None:
-    """Return the reference answer of a row as a completion, or None if the row has none.
-
-    Raises:
-        RewardError: If the task's function raises an error.
-    """
+    """Return the reference answer of a row as a completion, or None if the row has none."""
     try:
         return task.gold_completion(problem.reference)
     except Exception as error:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,8 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
             "not written"
         )
     changes, rows = changes_so_far(job, run), run.read_metrics()
-    if rows and not any(_has_signal(row) for row in rows):
+    constant = [number(row, "frac_reward_zero_std") for row in rows]
+    if rows and not any(share is not None and share < 1 for share in constant):
         notes.append(_NO_SIGNAL)
     diagnosis = _diagnose_the_end(job, run, last.step)
     if diagnosis is not None:
@@ -90,12 +91,6 @@ def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | Non
     )
 
 
-def _has_signal(row: Mapping[str, Any]) -> bool:
-    """Return whether any group of this step had samples with different rewards."""
-    constant = number(row, "frac_reward_zero_std")
-    return constant is not None and constant < 1
-
-
 def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
     """Return the start and end of each reward over the logged steps."""
     return reward_changes(run.read_metrics(), job.resolved.rewards, job.resolved.weights)
@@ -130,20 +125,16 @@ def model_being_made(run: RunDirectory, files: Iterable[Path]) -> Generator[Path
     partial = Path(tempfile.mkdtemp(prefix=".model.", dir=run.path))
     try:
         for file in files:
-            _link_or_copy(file, partial / file.name)
+            try:
+                os.link(file, partial / file.name)
+            except OSError:
+                shutil.copy2(file, partial / file.name)
         yield partial
         partial.chmod(0o755)
         shutil.rmtree(run.model, ignore_errors=True)
         partial.rename(run.model)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _link_or_copy(file: Path, place: Path) -> None:
-    try:
-        os.link(file, place)
-    except OSError:
-        shutil.copy2(file, place)
 
 
 def _best_or(last: Checkpoint, job: Job) -> Path:
@@ -164,14 +155,7 @@ _OF_TRAINING = ("device_map", "quantization_config")
 
 
 def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> None:
-    """Merge an adapter into its base model and save the result in the dtype used for training.
-
-    Args:
-        recipe: The recipe, which contains the options for loading the base model.
-        base: Name or folder of the base model, as for `from_pretrained`.
-        adapter: Folder of a checkpoint.
-        folder: Folder to save the model to.
-    """
+    """Merge an adapter into its base model and save the result in the dtype used for training."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

@@ -107,12 +107,7 @@ def check(
 def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
     """Run the same checks as `check`. Return the job, or raise the first error.
 
-    Args:
-        resolved: The recipe with its task, rewards, gates and estimator.
-        rows: Number of rows to score the rewards on. None: all rows.
-
-    Raises:
-        GdpoError: If a check fails.
+    `rows` limits the rows that rewards are scored on.
     """
     with quiet():
         job = _Inspection(resolved, rows, None, stop_at_first=True).run()
@@ -151,8 +146,8 @@ class _Inspection:
             if eval_data is None
             else self._attempt(lambda: self._load(task, eval_data, "eval_data", tokenizer).problems)
         )
-        if loaded is not None and self.also is not None:
-            self.findings += self._attempt(lambda: self._look(task, loaded)) or ()
+        if loaded is not None and (also := self.also) is not None:
+            self.findings += self._attempt(lambda: list(also(task, loaded))) or ()
         for some in (problems, eval_problems):
             if some is not None:
                 self._check_rewards(task, some)
@@ -269,10 +264,6 @@ class _Inspection:
             place = self.recipe.place("data", "weights_column")
             raise DataError(f"{place}: {error}") from error
 
-    def _look(self, task: Task, rows: Rows) -> list[Finding]:
-        assert self.also is not None, "there is no additional check"
-        return list(self.also(task, rows))
-
     def _check_rewards(self, task: Task, problems: Sequence[Problem]) -> None:
         with self.resolved.scorer(on_error="missing") as scorer:
             for finding in check_rewards(task, scorer, problems[: self.rows]):
@@ -303,10 +294,7 @@ class _Inspection:
                 "batches: a generation has a single group, so the batch normalization of GDPO has "
                 "nothing to compare it with. Raise batch.prompts",
             )
-        self._note_long_schedules(batches.total_steps)
-        return batches
-
-    def _note_long_schedules(self, steps: int) -> None:
+        steps = batches.total_steps
         schedules: dict[str, dict[str, Any]] = self.resolved.options.get("schedules", {})
         for name, schedule in schedules.items():
             if schedule.get("steps", 0) > steps:
@@ -316,6 +304,7 @@ class _Inspection:
                     f"has {steps}, so its weight does not reach {schedule['to']:g}. Shorten the "
                     "schedule, or train for more steps",
                 )
+        return batches
 
     def _locate(self) -> LocatedModel:
         model = locate_model(self.recipe)

@@ -37,14 +37,20 @@ from gdpo.lab.runs.resume import (
     resume_command,
 )
 from gdpo.lab.runs.summary import RewardChange, duration
-from gdpo.lab.training._endings import disk_full, failed, stopped, stopped_again
 from gdpo.lab.training._interrupt import (
     Stopped,
     StopRequest,
     ending_with_the_launcher,
     stop_on_signal,
 )
-from gdpo.lab.training._loop import Loop, make_trainer
+from gdpo.lab.training._loop import (
+    Loop,
+    disk_full,
+    failed,
+    make_trainer,
+    stopped,
+    stopped_again,
+)
 from gdpo.lab.training._progress import RunView, show
 from gdpo.lab.training._quiet import quiet
 from gdpo.lab.training.finish import changes_so_far, finish_run
@@ -306,10 +312,23 @@ def _built(
         _say(console, f"{run.path}: ", job.left_out)
     _say(console, f"{run.path}: ", f"loading {job.model.description}", job.batches.per_step)
     try:
-        loop = Loop(_with_model(job), run, _view(job, run), stop)
+        entries = zip(job.resolved.rewards, job.recipe.rewards, strict=True)
+        view = RunView(
+            name=job.recipe.name,
+            rewards=[(reward.name, entry.factor) for reward, entry in entries],
+            total_steps=job.batches.total_steps,
+            rows=run.read_steps(),
+        )
+        loop = Loop(_with_model(job), run, view, stop)
         with job.model.loading():
             trainer = _constructed(loop, opened.start)
-        _check_disk(loop, trainer, opened.start)
+        if not trainer.saves_together:  # otherwise each process has only a part of the weights
+            kept = size_of(opened.start.path) if opened.start else 0
+            loop.checkpoint_bytes = max(
+                estimate_checkpoint(trainer.model, trainer.args.optim), kept
+            )
+            remedy = "choose another folder: --set runs_dir=..."
+            _on_main_process(lambda: refuse_small_disk(run.path, loop.checkpoint_bytes, remedy))
     except BaseException:
         if opened.is_new and _processes().is_main_process:
             shutil.rmtree(run.path, ignore_errors=True)
@@ -317,20 +336,16 @@ def _built(
     return loop, trainer
 
 
-def _check_disk(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
-    if trainer.saves_together:  # each process has only a part of the weights
-        return
-    estimate = estimate_checkpoint(trainer.model, trainer.args.optim)
-    loop.checkpoint_bytes = max(estimate, size_of(start.path) if start else 0)
-    remedy = "choose another folder: --set runs_dir=..."
-    _on_main_process(lambda: refuse_small_disk(loop.run.path, loop.checkpoint_bytes, remedy))
-
-
 def _train(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, console: Console | None
 ) -> bool:
     """Train, and return whether all steps are done. An early stop saves the last finished step."""
-    loop.stop.peers = _peers()
+    if _processes().num_processes > 1:
+        from accelerate.utils import gather_object
+
+        me = (socket.gethostname(), os.getpid())
+        found = gather_object([me])
+        loop.stop.peers = [pid for host, pid in found if host == me[0] and pid != me[1]]
     with show(loop.view, console) as loop.display, trainer.scorer:
         loop.stop.announce = loop.display.stopping
         trainer.scorer.progress = loop.scored
@@ -351,26 +366,6 @@ def _until_it_fails(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint |
         trainer.train(resume_from_checkpoint=str(start.path) if start else None)
     except Exception as error:  # noqa: BLE001 (raised again after saving)
         failed(loop, trainer, start, error)
-
-
-def _peers() -> list[int]:
-    """Return the ids of the run's other processes on this machine."""
-    if _processes().num_processes == 1:
-        return []
-    from accelerate.utils import gather_object
-
-    me = (socket.gethostname(), os.getpid())
-    return [pid for host, pid in gather_object([me]) if host == me[0] and pid != me[1]]
-
-
-def _view(job: Job, run: RunDirectory) -> RunView:
-    entries = zip(job.resolved.rewards, job.recipe.rewards, strict=True)
-    return RunView(
-        name=job.recipe.name,
-        rewards=[(reward.name, entry.factor) for reward, entry in entries],
-        total_steps=job.batches.total_steps,
-        rows=run.read_steps(),
-    )
 
 
 def _with_model(job: Job) -> Job:

@@ -20,13 +20,10 @@ _MIB = 1 << 20
 def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> None:
     """Confine this process permanently.
 
-    Args:
-        limits: Mapping with `cpu` in seconds, `memory` and `file` in bytes, the maximum numbers
-            `files` and `threads`, and the working folder `scratch`. If `threads` is None, the
-            number of threads is limited only by memory.
-        fds: File descriptors of the pipes for requests and replies. For a whole program, these are
-            followed by the descriptors of its input and output.
-        seccomp: The filter to install.
+    `limits` has `cpu` in seconds, `memory` and `file` in bytes, the maximum numbers `files` and
+    `threads`, and the working folder `scratch`. If `threads` is None, only memory limits the number
+    of threads. `fds` are the pipes for requests and replies and, for a whole program, its input and
+    output.
     """
     os.setsid()
     die_with_parent()

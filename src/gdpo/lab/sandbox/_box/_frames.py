@@ -23,10 +23,7 @@ class TooLong(Exception):
 def read_frame(fd: int, limit: int, left: Left | None = None) -> bytes:
     """Return the next message.
 
-    Args:
-        fd: File descriptor of a pipe.
-        limit: Maximum length of a message, in bytes.
-        left: Function that returns the remaining seconds. None: wait forever.
+    Without `left`, wait forever.
 
     Raises:
         Closed: If the other end is closed.

@@ -34,13 +34,10 @@ def become_program(
 ) -> NoReturn:
     """Confine this new process, run the program in it, and answer the grader's requests.
 
-    Args:
-        job: The marshalled mapping `{"source": str, "setup": bytes | None}`. The setup is
-            marshalled code.
-        limits: See `confine`. In addition, `answer` is the maximum length of a reply, in bytes.
-        fds: See `confine`. With four descriptors, a whole program runs with its input and output.
-            With two descriptors, the grader calls functions of the program.
-        seccomp: The filter to install.
+    `job` is the marshalled mapping `{"source": str, "setup": bytes | None}`, whose setup is
+    marshalled code. See `confine` for the limits, to which `answer` adds the maximum length of a
+    reply in bytes. With four `fds`, a whole program runs with its input and output. With two, the
+    grader calls functions of the program.
     """
     content = marshal.loads(job)
     confine(limits, fds, seccomp)
@@ -126,7 +123,6 @@ class Program:
     """Answers requests for values and calls of a loaded program.
 
     Args:
-        namespace: The program's namespace.
         longest: Maximum length of a reply, in bytes.
     """
 

@@ -58,7 +58,10 @@ def serve() -> None:
     _warm_up()
     server = Server(jobs, verdicts)
     # Standard error stays open until now, so that errors during the start are reported.
-    _close_standard_streams()
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
     write_frame(verdicts, b'{"ready": true}')
     with suppress(Closed):
         while True:
@@ -173,13 +176,6 @@ def _is_empty(folder: str) -> bool:
         return next(Path(folder).iterdir(), None) is None
     except OSError:
         return False
-
-
-def _close_standard_streams() -> None:
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
 
 
 def _warm_up() -> None:

@@ -72,10 +72,8 @@ class Writer:
     def write(self, value: Any, known: Sequence[Any] = ()) -> list[Any]:
         """Return the message for a value, and store the objects in its heap in `objects`.
 
-        Args:
-            value: Any value.
-            known: Objects from an earlier message, which get the first indices in the heap. These
-                objects are written even if `value` does not refer to them.
+        Objects of an earlier message (`known`) get the first indices in the heap, and are written
+        even if the value does not refer to them.
 
         Raises:
             TooMuch: If an iterator yields too many items, or tuples are nested too deeply.
@@ -182,14 +180,11 @@ def _flat(pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
 
 
 def _attributes(x: Any) -> dict[str, Any]:
+    declared = [cls.__dict__.get("__slots__", ()) for cls in type(x).__mro__]
     slots = [
         name
-        for cls in type(x).__mro__
-        for name in _slot_names(cls.__dict__.get("__slots__", ()))
+        for names in declared
+        for name in ([names] if isinstance(names, str) else list(names))
         if name not in ("__dict__", "__weakref__") and hasattr(x, name)
     ]
     return {**{name: getattr(x, name) for name in slots}, **getattr(x, "__dict__", {})}
-
-
-def _slot_names(slots: str | Iterable[str]) -> list[str]:
-    return [slots] if isinstance(slots, str) else list(slots)

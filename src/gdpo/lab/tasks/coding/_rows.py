@@ -111,10 +111,7 @@ def input_output_tests(row: Row) -> TestsOfRow:
 
 
 def ground_truth_tests(row: Row) -> TestsOfRow:
-    """Return the tests in an Eurus-2-RL row.
-
-    `reward_model.ground_truth` has the format of `input_output` in APPS.
-    """
+    """Return the tests in an Eurus-2-RL row, which have the format of `input_output` in APPS."""
     place = "reward_model.ground_truth"
     return _inputs_outputs(_object_at(row, "reward_model", "ground_truth"), place)
 
@@ -301,11 +298,7 @@ COLUMNS = tuple(shape.columns for shape in _SHAPES)
 
 
 def read_row(row: Row) -> Problem:
-    """Return the prompt, the tests and, if the row has one, a solution.
-
-    Raises:
-        DataError: If a value is invalid. The message contains the column's name.
-    """
+    """Return the prompt, the tests and, if the row has one, a solution."""
     row = without_arrays(row)
     shape = next(s for s in _SHAPES if all(column in row for column in s.columns))
     solution = shape.solution(row)

@@ -6,8 +6,7 @@ from math import inf
 
 from gdpo.errors import DataError
 from gdpo.lab.tasks._thinking import holds_something
-from gdpo.lab.tasks.tool_calling.calls import Call, same_value
-from gdpo.lab.tasks.tool_calling.parsing import parse, parse_gold
+from gdpo.lab.tasks.tool_calling.calls import Call, parse, parse_gold, same_value
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.rewards.reward import binary
 
@@ -15,11 +14,7 @@ from gdpo.rewards.reward import binary
 def best_total(weights: Sequence[Sequence[float]]) -> float:
     """Return the largest sum of weights that uses every row and every column at most once.
 
-    The function uses the Hungarian algorithm with potentials and one augmenting path per row. The
-    running time is O(rows² x (rows + columns)).
-
-    Args:
-        weights: Weights `[row][column]`, all at least 0, with rows of equal length.
+    This is the Hungarian algorithm, in O(rows² x (rows + columns)). All weights are at least 0.
     """
     rows = len(weights)
     if not rows or not weights[0]:
@@ -79,11 +74,7 @@ lowest score. No task needs so many calls, and matching many calls is slow."""
 
 
 def gold_calls(output: str) -> tuple[Call, ...]:
-    """Return the calls in a reference answer. Empty if there is no `<tool_call>` field.
-
-    Raises:
-        DataError: If there is a `<tool_call>` field whose calls cannot be parsed.
-    """
+    """Return the calls in a reference answer. Empty if there is no `<tool_call>` field."""
     gold = parse_gold(output)
     if gold.calls is None or ("tool_call" in gold.fields and not gold.calls):
         raise DataError(
@@ -106,11 +97,7 @@ def _correctness(completion: str, reference: Reference) -> float | None:
 
 
 def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
-    """Return the points for the reference calls that were found.
-
-    All names combined give at most 1 point. Each call gives at most 1 point plus 1 point per
-    parameter.
-    """
+    """Return at most 1 point for all names, and 1 plus 1 per parameter for each call."""
     found = _overlap([call.name for call in gold], [call.name for call in written])
     for name in {call.name: None for call in gold}:  # not a set: the sum must not depend on hashes
         ours = [call for call in gold if call.name == name]

@@ -63,12 +63,7 @@ functions."""
 
 
 def read_row(row: Row) -> Problem:
-    """Return the prompt and reference answer of a row. The format is detected from the columns.
-
-    Raises:
-        DataError: If a value is not text, a message is malformed, or the calls in the reference
-            answer cannot be parsed.
-    """
+    """Return the prompt and reference answer of a row. The format is detected from the columns."""
     row = without_arrays(row)
     whole = (read for columns, read in _SHAPES.items() if all(c in row for c in columns))
     prompt, output, place = next(whole, _training)(row)
@@ -141,11 +136,7 @@ def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
 
 
 def _hammer_turns(instruction: str) -> list[tuple[str, str]]:
-    """Return the role and text of each turn.
-
-    Version 2.0 has a single user text. Version 2.1 has a system turn followed by turns in Qwen's
-    format.
-    """
+    """Return the role and text of each turn: one in version 2.0, in 2.1 several after a system."""
     if whole := _HAMMER_QUERY.search(instruction):
         return [("user", whole[1])] if whole[1].strip() else []
     return [(turn[1], turn[2]) for turn in _HAMMER_TURN.finditer(instruction)][1:]

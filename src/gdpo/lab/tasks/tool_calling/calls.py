@@ -1,4 +1,4 @@
-"""Reads tool calls in JSON, and compares JSON values.
+"""Splits a completion into thinking, tool calls and response, and compares JSON values.
 
 Functions that parse a model's text never raise an error because of that text.
 """
@@ -10,9 +10,11 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from gdpo.errors import DataError
+from gdpo.lab.tasks._thinking import holds_something, split_thinking
 
 DEEPEST = 100
 """Maximum nesting of brackets. This limit is far below Python's recursion limit, so that the result
@@ -92,12 +94,7 @@ def _key(node: ast.expr | None) -> str:
 
 
 def starts_calls(text: str, names: Sequence[str]) -> bool:
-    """Return whether a text starts like a list of calls: with a bracket, a name and a parenthesis.
-
-    Args:
-        text: An assistant turn.
-        names: Names of the available tools.
-    """
+    """Return whether a text starts like a list of calls: bracket, name, parenthesis."""
     if not text.startswith("["):
         return False
     rest = text[1:].lstrip()
@@ -109,11 +106,8 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
 
     Names may contain characters that Python does not allow, as in `Search (v2)(class="a")`. The
     longest matching tool name is used. If no tool name matches, the text before the parenthesis is
-    the name.
-
-    Args:
-        text: A list `[name(parameter=literal, ...), ...]`, optionally followed by other text.
-        names: Names of the available tools.
+    the name. The text is a list `[name(parameter=literal, ...), ...]`, optionally followed by other
+    text.
 
     Returns:
         `name` and `parameters` of each call, and the text after the list.
@@ -201,16 +195,16 @@ class Call:
     """Values in JSON types, keyed by parameter name."""
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not valid JSON")
-
-
 def _as_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object. Duplicate keys are an error, because they are ambiguous."""
     value = dict(members)
     if len(value) < len(members):
         raise ValueError("an object has a duplicate key")
     return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_as_object)
@@ -220,10 +214,6 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
     """Read all consecutive calls in `text`, starting at `start`.
 
     Calls are JSON objects, or lists of JSON objects, separated by any whitespace.
-
-    Args:
-        text: A completion.
-        start: Index at which the calls start.
 
     Returns:
         The calls, and the index after the last call. The calls are `None` if a value is not a valid
@@ -242,9 +232,12 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
             return None, place
         if deeper(value, DEEPEST):
             return None, place
-        found = _as_calls(value)
-        valid = valid and found is not None
-        calls.extend(found or ())
+        for item in value if isinstance(value, list) else [value]:
+            match item:
+                case {"name": str(name), "parameters": dict(parameters)}:
+                    calls.append(Call(name, parameters))
+                case _:
+                    valid = False
         place = _skip_space(text, place)
     return (tuple(calls) if valid else None), place
 
@@ -267,15 +260,77 @@ def _skip_space(text: str, place: int) -> int:
     return match.end() if match else place
 
 
-def _as_calls(value: Any) -> list[Call] | None:
+_OPENING = re.compile(r"<(tool_call|response)>")
+_ANY_TAG = re.compile(r"</?(?:think|tool_call|response)>")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Stores the parts of a parsed completion."""
+
+    thinking: str | None
+    """Text of the thinking. None: the completion does not start with a closed `<think>`."""
+    fields: tuple[str, ...]
+    """Tags of the closed fields after the thinking, in order."""
+    calls: tuple[Call, ...] | None
+    """The calls of all `<tool_call>` fields. None: a field cannot be parsed or is never closed."""
+    clean: bool
+    """True if every field has content, no field contains a tag outside JSON, and there is only
+    whitespace between the fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    calls: tuple[Call, ...] | None
+    """Calls in this field (empty if the field is a response). None: the calls cannot be parsed."""
+    end: int
+    """Index after the closing tag, or -1 if this tag is missing."""
+    clean: bool
+
+
+def parse(text: str) -> Parsed:
+    """Split any text into thinking, calls and response, in time linear in the text length."""
+    thinking, rest = split_thinking(text)
+    fields: list[str] = []
     calls: list[Call] = []
-    for item in value if isinstance(value, list) else [value]:
-        match item:
-            case {"name": str(name), "parameters": dict(parameters)}:
-                calls.append(Call(name, parameters))
-            case _:
-                return None
-    return calls
+    readable, clean, place = True, True, 0
+    while opening := _OPENING.search(rest, place):
+        clean = clean and not rest[place : opening.start()].strip()
+        tag = opening[1]
+        field = _read_field(rest, opening.end(), tag, may_hold_calls=readable)
+        readable = readable and field.calls is not None
+        calls.extend(field.calls or ())
+        if field.end < 0:
+            clean, place = False, len(rest)
+            break
+        clean = clean and field.clean
+        fields.append(tag)
+        place = field.end
+    clean = clean and not rest[place:].strip()
+    return Parsed(thinking, tuple(fields), tuple(calls) if readable else None, clean)
+
+
+@lru_cache(maxsize=4096)
+def parse_gold(text: str) -> Parsed:
+    """Parse a reference answer. The result is cached for the other completions in the group."""
+    return parse(text)
+
+
+def _read_field(text: str, start: int, tag: str, *, may_hold_calls: bool) -> _Field:
+    closing = f"</{tag}>"
+    # After an unreadable field, the calls are None anyway. Skipping later fields keeps time linear.
+    if tag == "tool_call" and may_hold_calls:
+        calls, end = scan_calls(text, start)
+        if text.startswith(closing, end):  # a closing tag inside a JSON string does not count
+            return _Field(calls, end + len(closing), clean=bool(text[start:end].strip()))
+    unreadable = None if tag == "tool_call" else ()
+    end = text.find(closing, start)
+    if end < 0:
+        return _Field(unreadable, -1, clean=False)
+    body = text[start:end]
+    return _Field(
+        unreadable, end + len(closing), clean=holds_something(body) and not _ANY_TAG.search(body)
+    )
 
 
 def same_value(a: Any, b: Any) -> bool:

@@ -116,10 +116,7 @@ def write_completion(
 ) -> str:
     """Return a turn in ToolRL's output format, like the reference answers in ToolRL's data.
 
-    Args:
-        thinking: The reasoning.
-        calls: Calls with `name` and `parameters`. Each call becomes one line of JSON.
-        response: Text for the user. None: no response field.
+    Each call, with `name` and `parameters`, becomes one line of JSON.
     """
     parts = [f"<think> {thinking} </think>"]
     if calls:
