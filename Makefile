@@ -18,15 +18,19 @@ demo: $(VENV)/.installed  ## Compare GRPO with GDPO on the project of `gdpo init
 	@mkdir -p runs && folder=$$(mktemp -d runs/demo.XXXXXX) && $(BIN)/gdpo init $$folder && \
 	cd $$folder && "$(CURDIR)/$(BIN)/gdpo" compare recipe.yaml && echo "all files: $$folder"
 
+# Checks the shapes that the formulas declare, at every call: tests of other rooms would take twice as long.
+SHAPES := --jaxtyping-packages=gdpo.advantages,gdpo.diagnostics,beartype.beartype
+FORMULAS := tests/advantages tests/diagnostics tests/testing src
 test: export HYPOTHESIS_PROFILE ?= fast
 test: $(VENV)/.installed  ## Run the fast tests, of every room (5 to 6 minutes)
-	$(BIN)/pytest -q -n 2 -m "not slow"
+	$(BIN)/pytest -q -n 2 -m "not slow" $(SHAPES) $(FORMULAS)
+	$(BIN)/pytest -q -n 2 -m "not slow" $(FORMULAS:%=--ignore=%)
 
 test-slow: $(VENV)/.installed  ## Run the tests that `make test` leaves out: long ones, trainings
 	$(BIN)/pytest -q -n 2 -m slow
 
 test-all: $(VENV)/.installed  ## Run all tests, with more examples of each property (16 minutes)
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 2 $(SHAPES)
 
 FRAMEWORKS ?=
 TESTS ?=
