@@ -32,7 +32,6 @@ class Harmless:
         return self.attempt(function, *args, **kwargs) if self.on else None
 
     def attempt(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result | None:
-        """Call the function even if all are switched off."""
         try:
             return function(*args, **kwargs)
         except DataError as error:

@@ -58,7 +58,6 @@ def messages_of(
 
 
 def named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
-    """Return rewards by name for the record, with None in place of NaN."""
     return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
 
 
@@ -68,7 +67,6 @@ def recorded_turns(
     advantages: Sequence[float],
     num_tokens: Sequence[int],
 ) -> tuple[Turn, ...]:
-    """Return the turns of a rollout for the record, as many as the shortest sequence has."""
     turns = zip(rewards, advantages, num_tokens, strict=False)
     return tuple(Turn(named(names, row), advantage, count) for row, advantage, count in turns)
 
@@ -95,7 +93,6 @@ def tokens_of_turns(mask: Int[np.ndarray, "row token"]) -> Int[np.ndarray, "row 
 
 
 def is_per_turn(value: Any) -> bool:
-    """Return whether a reward has one number for each turn instead of one number."""
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
 
 
@@ -123,15 +120,11 @@ def _total(values: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number, or None."""
     return value is None or isinstance(value, int | float | np.number | np.bool_)
 
 
 def check_count(name: str, value: Any, count: int, *, rollout: str) -> None:
-    """Raise a DataError if a reward with one number for each turn has more or fewer than there are.
-
-    `rollout` is the name of the rollout in the message.
-    """
+    """Raise a DataError if there is not one number per turn. `rollout` names the rollout in it."""
     if is_per_turn(value) and len(value) != count:
         raise DataError(
             f"reward {name!r} has {len(value)} numbers for {rollout}, which has {count} turns. A "
@@ -155,7 +148,6 @@ class Turns:
 
     @property
     def counts(self) -> Int[np.ndarray, "prompt sample"]:
-        """Return the number of turns of each rollout."""
         return np.count_nonzero(self.num_tokens, axis=-1)
 
     def means(
@@ -178,7 +170,6 @@ class TurnPlaces:
 
     @property
     def counts(self) -> Int[np.ndarray, " row"]:
-        """Return the number of turns of the rollout that each row represents, 0 for others."""
         of_rows = np.count_nonzero(self.lengths, axis=1)
         found = np.zeros(len(self.lengths), dtype=np.int64)
         np.add.at(found, np.asarray(self.outputs, dtype=np.int64), of_rows)

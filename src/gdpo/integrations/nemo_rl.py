@@ -46,11 +46,7 @@ class AdvantageEstimator:
 
     NeMo-RL masks truncated rollouts (`overlong_filtering`), rollouts whose log-probabilities differ
     between generation and training, rollouts that an environment flags, and rollouts of prompts
-    that are too long, of which it keeps only four tokens. Unlike NeMo-RL's own estimators, this one
-    leaves masked rollouts out of every statistic and gives them an advantage of 0.
-
-    Args:
-        config: The `grpo.adv_estimator` section of NeMo-RL's configuration.
+    that are too long, of which it keeps only four tokens.
     """
 
     def __init__(self, config: Any) -> None:
@@ -101,8 +97,6 @@ class AdvantageEstimator:
 
 
 class _Trainer:
-    """Replaces the functions with which NeMo-RL's trainers create an estimator, and log."""
-
     def __init__(self, grpo: Any) -> None:
         self.theirs = grpo._create_advantage_estimator
         self.their_log = grpo._log_mixed_rewards_and_advantages_information
@@ -138,7 +132,6 @@ def install() -> None:
 
 
 def _check_when_read(kind: Any, check: Callable[[Any], None]) -> None:
-    """Let a class of NeMo-RL's configuration check each of its objects."""
     init = kind.__init__
 
     @functools.wraps(init)

@@ -1,7 +1,4 @@
-"""Reads `.pt` files with torch, the rollout files of slime and miles, for `gdpo.rollouts`.
-
-`gdpo.rollouts` itself never imports torch.
-"""
+"""Reads `.pt` files with torch, which `gdpo.rollouts` never imports."""
 
 from pathlib import Path
 from typing import Any

@@ -57,7 +57,6 @@ class RoomyLayer(DynamicLayer):
         *args: Any,  # noqa: ARG002  signature of transformers' caches
         **kwargs: Any,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append positions, and return the keys and values of all positions."""
         start, self._length = self._length, self._length + key_states.shape[-2]
         if self._length > self._all_keys.shape[-2]:
             self._all_keys = self._with_room(self._all_keys)
@@ -67,7 +66,6 @@ class RoomyLayer(DynamicLayer):
         return self._show()
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only the rows with these indices, in this order."""
         self._all_keys = self._all_keys[indices]
         self._all_values = self._all_values[indices]
         self._show()
@@ -119,7 +117,6 @@ class ContinuedLayer(DynamicLayer):
         *args: Any,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and values of the prompts, followed by these."""
         assert self.keys is not None, "the prompts were not read"
         assert self.values is not None
         keys = torch.cat([self.keys[self._rows], key_states], dim=-2)
@@ -127,7 +124,6 @@ class ContinuedLayer(DynamicLayer):
 
 
 def cache_of_prompts() -> Cache:
-    """Return an empty cache that keeps the graph of the prompts."""
     return Cache(layer_class_to_replicate=PromptLayer)
 
 
@@ -148,13 +144,11 @@ _KEEPS_CACHE = "_can_checkpoint_with_cache"
 
 
 def can_be_checkpointed(model: Any) -> bool:
-    """Return whether gradient checkpointing can use the caches of this module."""
     return any(hasattr(layer, _KEEPS_CACHE) for layer in model.modules())
 
 
 @contextmanager
 def caches_in_checkpoints(model: Any) -> Generator[None]:
-    """Let layers with gradient checkpointing use the caches of this module."""
     layers = [layer for layer in model.modules() if hasattr(layer, _KEEPS_CACHE)]
     for layer in layers:
         setattr(layer, _KEEPS_CACHE, True)

@@ -7,14 +7,14 @@ varies if its values at a turn vary while its total is constant.
 
 TRL generates and scores the additional groups in at most `max_filter_rounds` rounds. Groups that
 still have no signal after the last round stay in the batch. The additional prompts are drawn at
-random from the training data. The random seed combines the run's seed and progress, so that a
+random from the training data, with a seed that combines the run's seed and progress, so that a
 resumed run draws the same prompts. Each rank replaces its own groups. All ranks generate as many
 groups as the rank with the most groups to replace. Surplus groups are not trained on.
 
 TRL's reward and completion metrics describe the first generation, that is, the policy on the
 unfiltered prompts. `GDPOTrainer`'s group, advantage and diagnosis metrics describe the groups that
 are trained on. The rollout record contains all rollouts; rollouts that are not trained on have the
-advantage 0. The trainer logs these additional metrics:
+advantage 0. Additional metrics:
 
 - `filter/rounds`: number of additional generation rounds.
 - `filter/replaced`: share of the batch's groups that were replaced.
@@ -53,7 +53,6 @@ class GroupFilter:
             raise ConfigError(f"filter_groups={self._wanted!r} is not supported: {reason}")
 
     def generated(self, inputs: Any) -> list[Groups]:
-        """Return the groups of these rows, followed by the groups of every additional round."""
         trainer = self._trainer
         first = trainer._generate_groups(inputs)
         if self._wanted == "off" or not (trainer.model and trainer.model.training):
@@ -72,7 +71,6 @@ class GroupFilter:
         return generated
 
     def trained(self, generated: list[Groups]) -> Groups:
-        """Return the groups to train on. Every process must call this method."""
         if len(generated) == 1:
             return generated[0]
         groups = assemble(generated, self._ranks, self._trainer._tokenizer.pad_token_id)
@@ -88,7 +86,7 @@ class GroupFilter:
         return (trainer._advantages_of(groups) != 0).flatten(1).any(1).tolist()
 
     def _generate_more(self, count: int) -> Groups:
-        """Generate groups of new prompts on every rank, without changing TRL's metrics."""
+        """Generate groups on every rank without changing TRL's metrics."""
         trainer, state = self._trainer, self._trainer.state
         # The number of input tokens differs between the generations of a step, and is the same in
         # a resumed run.

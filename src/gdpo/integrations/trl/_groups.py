@@ -1,5 +1,3 @@
-"""Stores groups that were generated together, and selects the groups to train on."""
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +16,6 @@ class Groups:
 
     Args:
         rewards: Gated rewards `[prompt, sample, reward]`. The totals, if there are turns.
-        token_counts: Number of tokens `[prompt, sample]`. None: the estimator does not use token
-            counts.
         closed_gates: Maps the name of each gated reward to the share of rollouts with a closed
             gate.
         rollouts: This process's data for the rollout record, as arguments of `RolloutLog.collect`.
@@ -45,7 +41,6 @@ class Groups:
         self.places = list(range(len(self.rewards)))
 
     def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the advantages of these groups. Groups that are not trained on get 0."""
         shape = self.rewards.shape[:2]
         if advantages.ndim == 3 and self.turns is not None:
             shape = self.turns.taken.shape
@@ -60,22 +55,16 @@ class Groups:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Stores the number of processes and the index of the current process."""
-
     count: int
     this: int
 
     def own(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Return this process's part of a sequence that is ordered by rank."""
         size = len(items) // self.count
         return items[self.this * size : (self.this + 1) * size]
 
 
 def which_vary(groups: Groups, weights: Sequence[float], *, of_turns: bool = False) -> list[bool]:
-    """Return, for each group, whether any reward with a nonzero weight varies beyond rounding.
-
-    With `of_turns`, a reward also varies if only its values at a turn vary, not its total.
-    """
+    """Return, for each group, whether any reward with a nonzero weight varies beyond rounding."""
     own, turns = groups.weights, groups.turns
     rewards = turns.rewards if of_turns and turns is not None else groups.rewards[:, :, None]
     vary: list[bool] = []
@@ -96,17 +85,10 @@ def replace_without_signal(
 ) -> list[Groups]:
     """Generate groups until every group without signal is replaced, or no rounds are left.
 
-    New groups replace groups of the same rank.
-
-    Args:
-        first: The groups of the first generation.
-        more: Function that generates the given number of groups on every rank.
-        have_signal: Function that returns whether each group has signal, the same on every rank.
-        ranks: The processes. Every process has the same number of groups.
-        rounds: Maximum number of additional rounds.
-
-    Returns:
-        `first`, followed by the groups of each additional round.
+    New groups replace groups of the same rank. `more` generates the given number of groups on every
+    rank. `have_signal` returns whether each group has signal, the same on every rank. Every process
+    has the same number of groups. The result is `first`, followed by the groups of each additional
+    round.
     """
     generated = [first]
     size = len(first.places) // ranks.count
@@ -131,8 +113,8 @@ def replace_without_signal(
 def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
     """Return the training batch, with every group at its position.
 
-    Exactly one of the generated groups is assigned to each position. `num_items_in_batch` is copied
-    from the first generation. The caller must recompute this number on all ranks.
+    `num_items_in_batch` is copied from the first generation: the caller must recompute it on all
+    ranks.
     """
     placed = [
         (place, i, group)

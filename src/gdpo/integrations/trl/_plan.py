@@ -33,8 +33,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """Says how the rows of a micro-batch are computed."""
-
     shared: bool
     """Whether each prompt is computed once."""
     chunks: tuple[tuple[int, ...], ...]
@@ -51,9 +49,7 @@ def planned(rows: Sequence[Row], call: int | None) -> Plan:
     prompts costs $G (P - 1)$, and each chunk of $m$ completions $m (1 + \max_i C_i)$: the last
     token of the prompt is computed again, with each completion.
 
-    Args:
-        rows: The rows of the micro-batch.
-        call: What a call of the model costs besides its tokens. None: prompts cannot be shared.
+    `call` is what a call of the model costs besides its tokens. None: prompts cannot be shared.
     """
     prompt = max(row.prompt for row in rows)
     together = len(rows) * (prompt + max(row.completion for row in rows))
@@ -109,5 +105,5 @@ def split(rows: Sequence[Row], count: int, parts: int, call: int | None) -> list
 
 
 def chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield the items in lists of this size. The last list may be shorter."""
+    """Yield the items in lists of this size."""
     return (list(items[i : i + size]) for i in range(0, len(items), size))

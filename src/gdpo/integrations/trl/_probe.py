@@ -70,8 +70,7 @@ def rule_of(trainer: Any) -> str | None:
 def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None:
     """Check that the advantages of GDPO, which `score` puts into TRL's batch, come out of it.
 
-    Raises:
-        ConfigError: If they do not. If the check itself fails, the reason is only logged.
+    If they do not, it raises a ConfigError. If the check itself fails, the reason is only logged.
     """
     try:
         found = advantages_of(trainer, score)
@@ -93,7 +92,6 @@ def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None
 
 
 def advantages_of(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> Any:
-    """Return the advantages `[rollout]` in this process's part of the made-up batch, or none."""
     with lent(trainer):
         vars(trainer).update(_stubs(trainer))
         rows = [{"prompt": str(i)} for i in range(GROUPS) for _ in range(SAMPLES)]
@@ -119,7 +117,6 @@ def lent(trainer: Any) -> Generator[None]:
 
 
 def _stubs(trainer: Any) -> dict[str, Any]:
-    """Return the attributes with which a trainer makes the batch."""
     own = vars(trainer)
     silent = copy.copy(trainer.args)
     silent.report_to = []
@@ -164,7 +161,6 @@ def _stubs(trainer: Any) -> dict[str, Any]:
 
 
 def _made_up(trainer: Any) -> Any:
-    """Return the rewards `[prompt, sample, reward]` of all processes, the same in each."""
     groups = GROUPS * trainer.accelerator.num_processes
     values = np.random.default_rng(0).integers(0, 9, (groups, SAMPLES, len(NAMES)))
     return values * np.array(_SCALES)

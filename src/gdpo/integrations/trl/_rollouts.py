@@ -43,7 +43,6 @@ class RolloutLog(TrainerCallback):
         return {mode: StepWriter(each, declared=self._declared) for mode, each in folders.items()}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Move files of an earlier run to a subfolder. Files of the current run stay in place."""
         if self._begun:
             self._writers = self._new_writers()
         if state.is_world_process_zero and state.global_step == 0:
@@ -97,14 +96,10 @@ class RolloutLog(TrainerCallback):
     ) -> None:
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
-        Args:
-            facts: The result of `gathered`. `turns` holds `Turn` objects, if turns are recorded.
-            mode: `train` or `eval`.
-            step: The optimizer step that the rollouts belong to.
-            rewards: Rewards `[prompt, sample, reward]` of all processes.
-            advantages: Advantages `[prompt, sample]` of all processes.
-            weights: For each prompt, the weights by name, in the order of the reward axis.
-            trained: For each prompt, whether its rollouts are in the training batch.
+        `facts` is the result of `gathered`, with `Turn` objects in `turns` if turns are recorded.
+        `mode` is `train` or `eval`. Rewards `[prompt, sample, reward]` and advantages `[prompt,
+        sample]` are those of all processes. Each prompt has its weights by name, in the order of
+        the reward axis, and `trained` tells whether its rollouts are in the training batch.
         """
         samples = rewards.shape[1]
         scored = zip(
@@ -128,7 +123,6 @@ class RolloutLog(TrainerCallback):
 
 
 def _without_images(text: Any) -> Any:
-    """Return plain text or messages, with `{"type": "image"}` in place of each image."""
     if isinstance(text, str):
         return text
     messages: list[Mapping[str, Any]] = []

@@ -71,7 +71,6 @@ class _Batch:
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def open_rows(self, prompt_of_row: torch.Tensor, processors: Any, *, longest: int) -> None:
-        """Repeat each prompt for each of its rows."""
         cache = self._cache()
         for i, layer in enumerate(cache.layers):
             if type(layer) is DynamicLayer and layer.is_initialized:
@@ -86,18 +85,15 @@ class _Batch:
         return next(value for value in self._model_kwargs.values() if isinstance(value, Cache))
 
     def append(self, tokens: torch.Tensor, pad: torch.Tensor) -> None:
-        """Append one token to each row, or padding if the row has finished."""
         self.ids = torch.cat([self.ids, tokens.where(self.is_open, pad)[:, None]], dim=-1)
 
     def leave(self, processors: Any) -> None:
-        """Remove the finished rows."""
         self._left.append((self._place[~self.is_open], self.ids[~self.is_open]))
         rows = self.is_open.nonzero().squeeze(1)
         self._cache().batch_select_indices(rows)
         self._select(rows, processors)
 
     def next_logits(self, model: Any) -> torch.Tensor:
-        """Return the float32 logits `[row, token]` of the next position."""
         inputs = model.prepare_inputs_for_generation(
             self.ids, next_sequence_length=1, **self._model_kwargs
         )
@@ -106,7 +102,6 @@ class _Batch:
         return outputs.logits[:, -1].float()
 
     def sequences(self, pad: torch.Tensor) -> torch.Tensor:
-        """Return every row, in the original order, padded on the right."""
         left = [*self._left, (self._place, self.ids)]
         rows = sum(len(ids) for _, ids in left)
         result = self.ids.new_full((rows, self.ids.shape[1]), int(pad))

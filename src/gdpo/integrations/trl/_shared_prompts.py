@@ -32,7 +32,6 @@ Score = Callable[..., Any]
 
 
 def last_places(mask: torch.Tensor) -> torch.Tensor:
-    """Return, for each row, the number of tokens up to the last token in the mask."""
     places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     return ((mask != 0) * places).amax(1)
 
@@ -59,7 +58,6 @@ class SharedPrompts:
         logits_to_keep: int,
         **options: Any,
     ) -> Any:
-        """Return what `score` returns for these arguments, which are TRL's."""
         start = input_ids.shape[1] - logits_to_keep
         prompts, group_of_row = distinct(input_ids[:, :start], attention_mask[:, :start])
         facts = torch.stack([group_of_row, last_places(attention_mask[:, start:])], 1).tolist()
@@ -89,7 +87,6 @@ class SharedPrompts:
         return logps, entropies, None
 
     def _read(self, unwrapped: Any, prompts: torch.Tensor) -> Any:
-        """Return the cache of prompts, in which padding is -1."""
         from gdpo.integrations.trl._caches import cache_argument, cache_of_prompts
 
         decoder, cache = decoder_of(unwrapped), cache_of_prompts()
@@ -100,7 +97,6 @@ class SharedPrompts:
 
 
 def decoder_of(unwrapped: Any) -> Any:
-    """Return the decoder of a language model, without its head."""
     base = unwrapped.get_base_model() if is_peft_model(unwrapped) else unwrapped
     return base.get_decoder()
 
@@ -138,11 +134,8 @@ def _continuing(
 def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
     """Return what shares the prompts of a trainer, or None if it is not possible or not wanted.
 
-    If it is not possible, the main process logs the reason.
-
-    Args:
-        trainer: A trainer that has loaded its model.
-        trls: TRL's method `_get_per_token_logps_and_entropies`.
+    If it is not possible, the main process logs the reason. `trls` is TRL's method
+    `_get_per_token_logps_and_entropies`.
     """
     if not trainer.args.share_prompts:
         return None
@@ -156,7 +149,6 @@ def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
 
 
 def not_shared_because(trainer: Any) -> str | None:
-    """Return why the rollouts of a trainer cannot share a prompt, or None if they can."""
     if reason := lacks("share_prompts", trainer):
         return reason
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:

@@ -1,8 +1,4 @@
-"""Watches TRL's own trainers: metrics, findings and the rollout record.
-
-Two methods of the trainer are wrapped. The wrappers only read what TRL computed, so the training
-does not change.
-"""
+"""Watches TRL's own trainers, without a change to the training: two wrapped methods only read."""
 
 import functools
 import logging
@@ -118,8 +114,6 @@ def _not_watched_because(trainer: Any) -> str | None:
 
 
 class _Other:
-    """Compares the advantages of training with those of another estimator."""
-
     def __init__(self, rule: AdvantageRule) -> None:
         self.name = rule.name
         self.watch = Watch()
@@ -128,7 +122,6 @@ class _Other:
     def metrics(
         self, rewards: torch.Tensor, advantages: torch.Tensor, weights: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return the sign flips in a batch, and the influence shares over the last groups."""
         with kept_random_states():  # of an estimator that draws random numbers
             theirs = self._rule(rewards, torch.tensor(list(weights.values())).to(rewards))
         self._rule.update(rewards, list(weights.values()))
@@ -166,18 +159,14 @@ class _Watched(TrainerCallback):
         )
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Restore the state of the watch from the checkpoint, and prepare the rollout record."""
         self._harmless(self._kept.on_train_begin, *args, **kwargs)
         if self._log is not None:
             self._harmless(self._log.on_train_begin, *args, **kwargs)
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Copy the state of the watch into the trainer's state."""
         self._harmless(self._kept.on_step_end, *args, **kwargs)
 
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """Wrap TRL's method to store its result and, for the record, its arguments."""
-
         @functools.wraps(calculate)
         def calculated(*args: Any, **kwargs: Any) -> torch.Tensor:
             rewards = calculate(*args, **kwargs)
@@ -201,7 +190,6 @@ class _Watched(TrainerCallback):
         return generated
 
     def _gathered(self, output: Any) -> tuple[torch.Tensor, Sequence[Mapping[str, Any]]]:
-        """Return the advantages of all processes, and the rollouts for the record."""
         advantages = self._trainer.accelerator.gather(output["advantages"].detach()).cpu()
         return advantages, self._log.gathered() if self._log is not None else []
 

@@ -103,11 +103,7 @@ def model_not_covered(model: Any) -> str | None:
 
 
 def of_rows(prompt_of_row: torch.Tensor) -> dict[str, Any]:
-    """Return the arguments that let `generate` sample several rows of a prompt.
-
-    Args:
-        prompt_of_row: Prompt index of each row, `[row]`.
-    """
+    """Return `generate`'s arguments for several rows of a prompt, given the prompt of each row."""
     from gdpo.integrations.trl._sampling import sample_rows
 
     return {"custom_generate": sample_rows, "prompt_of_row": prompt_of_row}
@@ -131,7 +127,6 @@ def kind_not_covered(model: Any) -> str | None:
 
 
 def _dropout_not_covered(model: Any) -> str | None:
-    """Return which dropout is active, or None."""
     # Some models read the configuration.
     keys = ("dropout", "attention_dropout", "hidden_dropout")
     found = [(f"config.{key}", model.config.to_dict().get(key)) for key in keys]
@@ -204,15 +199,10 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
 
 
 def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-    """Generate a completion for each prompt of a generation batch.
+    """Generate a completion for each prompt of a generation batch: one entry per completion.
 
-    Args:
-        prompts: Texts or conversations, with one entry per completion.
-        trainer: A trainer that `fast_rollouts` supports.
-
-    Returns:
-        A dict with `prompt_ids` and `completion_ids`, each with one list of token ids per prompt.
-        The entry `logprobs` is None, so the trainer computes the log-probabilities.
+    The result has lists of token ids in `prompt_ids` and `completion_ids`. Its `logprobs` is None,
+    so the trainer computes the log-probabilities.
     """
     prompt_ids, _, _ = trainer._tokenize_prompts(prompts)
     return {
@@ -223,12 +213,10 @@ def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
 
 
 def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int]]:
-    """Return the token ids of each prompt's completion, including the end token.
+    """Return the token ids of each completion, with the end token.
 
-    Args:
-        prompt_ids: Token ids of this process's prompts. Identical prompts are encoded once.
-        trainer: The trainer, whose model, generation configuration and padding are used. As in
-            TRL's own generation, the model is unwrapped and gradient checkpointing is off.
+    Identical prompts are encoded once. As in TRL's own generation, the model is unwrapped and
+    gradient checkpointing is off.
     """
     places = {ids: i for i, ids in enumerate(dict.fromkeys(map(tuple, prompt_ids)))}
     device = trainer.accelerator.device

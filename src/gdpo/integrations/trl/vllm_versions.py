@@ -57,7 +57,6 @@ def check_vllm(*, same_process: bool = True) -> None:
 
 
 def _contradiction(name: str) -> str | None:
-    """Return which requirement of a distribution a shared package violates, or None."""
     for needed in _requirements(name):
         installed = _installed(needed.name) if needed.name in _SHARED else None
         if installed and not needed.specifier.contains(installed, prereleases=True):
@@ -68,7 +67,6 @@ def _contradiction(name: str) -> str | None:
 
 
 def _requirements(name: str) -> list[Requirement]:
-    """Return a distribution's requirements on this platform, including its `vllm` extra."""
     found = [Requirement(line) for line in requires(name) or ()]
     return [
         each

@@ -104,7 +104,6 @@ def install() -> None:
 
 
 def changes(run: Run) -> dict[str, Change]:
-    """Return the change to each module of verl."""
     through_queue = partial(_carry_through_queue, run)
     return {
         "verl.trainer.ppo.core_algos": partial(_register_all, run),

@@ -1,7 +1,6 @@
 """Wraps verl's functions so that the estimator receives each reward separately.
 
 If an estimator of verl computes the advantages, the wrappers leave it and its result unchanged.
-`run` is the `Run` of the process.
 """
 
 import functools
