@@ -5,7 +5,7 @@ $\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up 
 where $M = \mathrm{mean}(z z^\top)$ over the rollouts. Requested shares $b$ are then a linear
 system, $M w \propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the
 standard deviation of the batch is largest in the batches in which a rare reward varies, which would
-take influence from this reward. The status compares the request with the influence in past batches.
+take influence from this reward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,8 +89,6 @@ _LEAST_IN_STATE: dict[str, float] = {
 
 
 class SetPoint(NamedTuple):
-    """Describes the state of one reward with a requested share."""
-
     name: str
     requested: float
     """The requested influence share, from 0 to 1."""
@@ -103,13 +101,10 @@ class SetPoint(NamedTuple):
 
     @property
     def code(self) -> int:
-        """Return the number of the status in metrics."""
         return STATUSES.index(self.status)
 
 
 class _Batch(NamedTuple):
-    """Stores what a batch adds to the averages."""
-
     z: Float[np.ndarray, "rollout reward"]
     """Standardized rewards, 0 where a reward is missing or does not vary."""
     groups: int
@@ -151,16 +146,14 @@ class SetPoints:
 
     @property
     def changing(self) -> list[bool]:
-        """Return, for each reward, whether it has a requested share."""
         return self._named.tolist()
 
     @property
     def factors(self) -> list[float]:
-        """Return the current weight of each reward, or 1 for a reward without a requested share."""
+        """Return the weight of each reward, or 1 for a reward without a requested share."""
         return self._weights.tolist()
 
     def check(self, weights: Any) -> None:
-        """Refuse weights that contradict the request, and weights per prompt."""
         given = [float(w) for w in weights] if np.ndim(weights) == 1 else []
         if len(given) != len(self._names):
             raise ConfigError(
@@ -181,7 +174,6 @@ class SetPoints:
 
     @property
     def set_points(self) -> list[SetPoint]:
-        """Return the request, the weight and the status of each reward with a requested share."""
         solved = self._solve()
         return [self._point(int(k), solved) for k in np.flatnonzero(self._named)]
 
@@ -196,7 +188,6 @@ class SetPoints:
         return sqrt(max(square, least) / rollouts)
 
     def update(self, rewards: Rewards, advantages: Any) -> None:
-        """Include a batch and its advantages, and change the weights by one step."""
         batch, values = self._batch(rewards), as_numpy(rewards)
         self._realize(batch, as_numpy(advantages).reshape(-1))
         self._products, self._rollouts = self._averaged(batch)
@@ -212,7 +203,6 @@ class SetPoints:
         self._weights = _toward(self._weights, target)
 
     def state(self) -> dict[str, Any]:
-        """Return the weights and the averages in JSON types, for `restore`."""
         return {
             "set_points": {
                 "names": [n for n, named in zip(self._names, self._named, strict=True) if named],
@@ -222,7 +212,6 @@ class SetPoints:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`."""
         mine = self.state()["set_points"]
         try:
             saved = state["set_points"]
@@ -249,7 +238,6 @@ class SetPoints:
         return _Batch(z.reshape(-1, z.shape[-1]), len(z), live, rollouts)
 
     def _averaged(self, batch: _Batch) -> tuple[Square, float]:
-        r"""Return the sum of $z z^\top$ and the number of rollouts. Older batches count less."""
         kept, _, _ = self._aged(batch, _AVERAGES, self._live, self._steps)
         products = kept * self._products + batch.z.T @ batch.z
         return products, kept * self._rollouts + batch.rollouts
@@ -270,7 +258,6 @@ class SetPoints:
         return kept, kept * live + new, kept * steps + 1
 
     def _realize(self, batch: _Batch, advantages: Float[np.ndarray, " rollout"]) -> None:
-        """Include the influence that the rewards had in a batch, the sum of A z."""
         influence = np.where(self._named, advantages @ batch.z, 0.0)
         kept, self._seen, self._seen_steps = self._aged(
             batch, _SHARES, self._seen, self._seen_steps
@@ -325,7 +312,6 @@ class SetPoints:
         return bool(abs(share - self._request[k]) <= _TOLERANCE + errors * error)
 
     def _nearest(self, k: int, active: Mask) -> tuple[str, float]:
-        """Return the active reward with the largest correlation with a reward, and this."""
         scale = np.sqrt(np.diag(self._products))
         with np.errstate(all="ignore"):
             correlations = self._products[k] / scale / scale[k]
@@ -338,7 +324,7 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
     r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
 
     A weight outside its bounds is held at the bound, the smallest first, and the system is solved
-    again for the others. The result is the weights, which of them are held at a bound or miss their
+    again for the others. The result also tells which weights are held at a bound or miss their
     share, and which would not be positive without bounds or miss their share.
     """
     exact, m = m, m + _RIDGE * np.diag(np.diag(m))
@@ -361,7 +347,6 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
 
 
 def _missed(influence: Vector, request: Vector, free: Mask) -> Mask:
-    """Return which free rewards miss their share of the influence of the free rewards."""
     if np.sum(free) < 2:
         return np.zeros_like(free)
     with np.errstate(all="ignore"):
@@ -418,7 +403,6 @@ def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
 def _ranges(
     low: Sequence[Number] | None, high: Sequence[Number] | None, count: int
 ) -> tuple[Vector, Vector]:
-    """Return the lowest values and the widths of the ranges. NaN: the range is not declared."""
     least, most = (
         np.full(count, np.nan) if values is None else np.array(values, dtype=np.float64)
         for values in (low, high)

@@ -14,16 +14,12 @@ from gdpo.errors import ConfigError
 
 
 def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
-    """Return the estimator with this name.
+    """Return the estimator with this name: a key in `ESTIMATORS`, or `module:attribute`.
 
-    Args:
-        name: A key in `ESTIMATORS`, or `module:attribute` for an estimator of your own.
-        turns: Whether the caller has rewards for each turn. Then the name may also be a key in
-            `TURN_ESTIMATORS`, or refer to an estimator with the keyword `turns`.
-
-    Raises:
-        ConfigError: If the name is unknown, refers to something that cannot be called with rewards
-            and weights, or refers to an estimator for turns although the caller has none.
+    If the caller has rewards for each turn (`turns`), the name may also be a key in
+    `TURN_ESTIMATORS`, or refer to an estimator with the keyword `turns`. A name that is unknown,
+    that needs turns although the caller has none, or whose object cannot be called with rewards and
+    weights raises a ConfigError.
     """
     known = {**ESTIMATORS, **TURN_ESTIMATORS} if turns or name in TURN_ESTIMATORS else ESTIMATORS
     estimator = find(name, known, "estimator")
@@ -43,7 +39,6 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
 
 
 def _refuse_signature(name: str, estimator: Callable[..., Any]) -> None:
-    """Raise a ConfigError if an object cannot be called with (rewards, weights)."""
     keywords = keyword_parameters(estimator)
     try:
         signature(estimator).bind(None, None, **dict.fromkeys(keywords))

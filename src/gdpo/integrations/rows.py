@@ -89,7 +89,7 @@ class Groups:
         return replace(self, rewards=rewards, weights=np.nan_to_num(weights), turns=turns)
 
     def with_turns(self, located: TurnPlaces, columns: Sequence[Sequence[Any]]) -> "Groups":
-        """Return the groups with rewards of each turn, given a number or one per turn for each row."""
+        """Return the groups with rewards of each turn. Columns hold one number, or one per turn."""
         places = self.prompts, self.samples
         return replace(self, turns=located.turns(self.rewards, columns, places))
 

@@ -151,7 +151,7 @@ def check_keys(reward: Any, keys: Sequence[str]) -> None:
 
 
 def declared_by(reward: Any) -> dict[str, dict[str, Any]]:
-    """Return the ranges and gates in verl's `reward` section, or an empty dict for other functions."""
+    """Return the ranges and gates in verl's `reward` section. Empty: the function is not gdpo's."""
     scores = _our_scores(reward)
     return {} if scores is None else scores.declared
 
