@@ -143,7 +143,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
 def read_declared(schema: Any) -> object:
     """Return the declarations in the schema of a record, or None if there are none to read.
 
-    The returned value is not validated. Use `described_ranges` to validate the value.
+    The value is not validated: use `described_ranges`.
     """
     try:
         return json.loads((schema.metadata or {})[_DECLARED])
@@ -195,7 +195,6 @@ def _fields_of(scored: Rollout | Turn) -> dict[str, Any]:
 
 
 def _messages(text: Text) -> list[dict[str, str | None]]:
-    """Return chat messages unchanged, and plain text as one message without a role."""
     if isinstance(text, str):
         return [{"role": None, "content": _storable(text)}]
     roles = [message.get("role") for message in text]
@@ -238,7 +237,6 @@ def opened(messages: Sequence[Mapping[str, Any]]) -> Text:
 
 
 def _fields(content: Any) -> dict[str, Any] | None:
-    """Return the fields of a message in the JSON that `_content` writes, or None."""
     if not isinstance(content, str) or not content.startswith("{"):
         return None
     try:

@@ -18,9 +18,8 @@ _PROBE = b"\0" * 4096  # an empty file can be created even on a full disk
 def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
     """Move the record of an earlier run to the subfolder `earlier-1`, or to the next free number.
 
-    The record of the earlier run is kept, and the records of two runs are not mixed. Evaluation
-    files in the subfolder `eval` are moved too. Readers do not treat `earlier-…` as part of the
-    run.
+    Evaluation files in the subfolder `eval` are moved too. Readers do not treat `earlier-…` as part
+    of the run.
 
     Args:
         folder: Folder in which a new run will be recorded.
@@ -51,8 +50,7 @@ class StepWriter:
     """Writes the rollouts of each step to one file. A step may have several batches.
 
     If a step cannot be written, for example because the disk is full, a warning is logged and the
-    run continues. When a later step is written, the number of lost steps is logged. Files that were
-    written earlier stay complete.
+    run continues. When a later step is written, the number of lost steps is logged.
 
     Args:
         folder: Folder for the files (see `rollout_file`).
@@ -70,7 +68,7 @@ class StepWriter:
         self._lost: set[int] = set()
 
     def check_folder(self) -> None:
-        """Create the folder and check that it is writable. Call this method before a run begins.
+        """Create the folder and check that it is writable.
 
         Raises:
             ConfigError: If the folder cannot be created or written to.

@@ -66,7 +66,6 @@ def grouping(
 
 
 def _mostly_shared(keys: Key) -> bool:
-    """Return whether most rows share their key with another row."""
     _, place, alike = np.unique(keys, return_inverse=True, return_counts=True)
     return 2 * int(np.sum(alike[place] > 1)) > len(keys)
 
@@ -76,8 +75,8 @@ def restarted(
 ) -> tuple[Grouping, tuple[Key, Key]]:
     """Return the groups of rows whose ids may have occurred in earlier rows with other prompts.
 
-    Such an id has restarted, as in a file without steps, and forms a group with its prompt. `seen`
-    are the ids of earlier rows, sorted, and their first prompts, which are returned for later rows.
+    `seen` are the ids of earlier rows, sorted, and their first prompts, which are returned for
+    later rows.
     """
     rows = np.flatnonzero((ids != NO_KEY) & (prompts != NO_KEY))
     given, first, group = np.unique(ids[rows], return_index=True, return_inverse=True)
@@ -101,7 +100,6 @@ def restarted(
 
 
 def _of_first_turns(prompts: Key, keys: Key, rollouts: Key, turns: Key) -> Key:
-    """Return the prompt of the first turn of each rollout, for each of its rows."""
     order = np.lexsort((turns, keys))
     starts = np.append(True, np.diff(keys[order]) != 0)
     first = np.empty(len(keys), np.int64)
@@ -165,7 +163,7 @@ def keys_of(column: Any) -> Keys:
 
 
 def _of_dictionary(column: Any) -> Keys:
-    """Return one key per row. Only the texts that the rows use are hashed."""
+    """Return one key per row."""
     size = len(column.dictionary)
     codes = pc.fill_null(column.indices, size).to_numpy(zero_copy_only=False)
     used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])

@@ -96,10 +96,8 @@ class RecordRewards:
     """Determines the rewards of a file of records: the requested or all numeric components.
 
     Args:
-        asked: Options that the caller passed.
-        file: Report on the file, which receives notices.
         known: Meanings of the fields, if the rewards are inferred. None: the format defines them.
-        more: Function that returns the rows of the later files of the run, if they are needed.
+        more: Function that returns the rows of the later files of the run.
     """
 
     def __init__(
@@ -169,7 +167,6 @@ class RecordRewards:
             row.rewards = {name: value for name, value in named if name is not None}
 
     def _learn(self, rows: Sequence[Row], known: Layout) -> Inferred:
-        """Return the rewards of the run, inferred from its first rollouts."""
         if self._asked.rewards is None and (found := self._file.known_rewards()) is not None:
             return found
         looked = [*rows, *self._more(LOOKED_AT - len(rows))]
@@ -208,7 +205,6 @@ class RecordRewards:
         return Rewards({name: name for name in names}, how, self._inferred, scalar)
 
     def _names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[Sequence[str], str, bool]:
-        """Return the names, how they were determined, and whether there is only a scalar."""
         inferred = self._inferred
         if self._asked.rewards is not None:
             return self._asked.rewards, "as given", False
@@ -272,10 +268,6 @@ class TableRewards:
     """Determines the rewards of a table. All rows have the same reward columns.
 
     Args:
-        asked: Options that the caller passed.
-        file: Report on the file, which receives notices.
-        known: Meanings of the columns.
-        schema: Arrow schema of the table.
         first: Function that yields the first rows of the table, and of the later files of the run,
             each with the columns of some paths.
     """
@@ -373,7 +365,6 @@ class TableRewards:
         return sample
 
     def _infer(self) -> Rewards:
-        """Infer the rewards from names and values."""
         file, own = self._file, self._numeric
         numeric, texts = self._named_texts()
         found = file.known_rewards()
@@ -403,7 +394,6 @@ class TableRewards:
         return Rewards(dict(islice(named.items(), MOST)), found.how, found)
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
-        """Return text columns whose names suggest rewards: those with numbers, and others."""
         paths = self._texts[:_MOST_LOOKED_AT]
         rows = next(iter(self._first(paths)), None) if paths else None
         numeric, texts = list[str](), list[str]()
@@ -450,7 +440,6 @@ def _sample(
     numbers: Mapping[str, Values],
     groups: tuple[Key, ...],
 ) -> Sample:
-    """Return the numbers of the first rollouts of a run, and record what contradicts their ids."""
     steps, ids, prompts = groups
     none = np.full(len(ids), NO_KEY)
     found = grouping(steps, ids, prompts, none, none)
@@ -497,7 +486,6 @@ def _settled(
 
 
 def _many(which: str) -> str:
-    """Return the notice for a file with too many numeric fields that may be rewards."""
     return (
         f"more than {MOST} {which} contain numbers and may be rewards; the first {MOST} are read: "
         "name the rewards (--rewards)"
@@ -539,7 +527,6 @@ def is_text_of_number(value: Any) -> bool:
 
 
 def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout) -> list[str]:
-    """Return fields whose names suggest rewards, but whose texts are not numbers."""
     shorts: dict[str, bool] = {}
     for row in rows:
         total = {known.total: row.total} if known.total is not None else {}
@@ -561,8 +548,7 @@ def logged_rewards(file: Path) -> tuple[str, ...]:
     """Return the reward names in the newest log of the run that wrote a completions file.
 
     TRL logs `rewards/<name>/mean` for each reward, and nothing for other columns, in the
-    `trainer_state.json` of every checkpoint. The result is empty if there is no log, or if the log
-    cannot be read.
+    `trainer_state.json` of every checkpoint.
     """
     run = file.parent.parent if file.parent.name == "completions" else file.parent
     logs = [run / _TRL_LOG, *run.glob(f"checkpoint-*/{_TRL_LOG}")]
