@@ -2,8 +2,8 @@
 
 The process reads calls from a socket and writes results to the same socket, so a reward's printed
 output is never mistaken for a result. The command `python -m gdpo.rewards._worker_process <socket>`
-starts the process. The user's script is therefore not executed again, even without an `if __name__
-== "__main__"` guard.
+starts the process, so the user's script is not executed again, even without an `if __name__ ==
+"__main__"` guard.
 """
 
 import gc

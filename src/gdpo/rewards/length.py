@@ -1,8 +1,8 @@
 r"""Defines rewards for the length of a completion in tokens.
 
 These rewards use the trainer's token count, including the end-of-sequence token if the model wrote
-one. Words and characters are never counted. Three rewards are available: a hard limit, a limit with
-a linear ramp (DAPO), and a target range.
+one. Three rewards are available: a hard limit, a limit with a linear ramp (DAPO), and a target
+range.
 
 A short completion is easier to generate than a correct completion. To give the length reward only
 for correct answers (the paper's Eq. 8), add a gate in the recipe:

@@ -27,10 +27,10 @@ Differences from math-verify:
   other does not name, but not both: 5 cm equals 5 and "5 cm a day", but not 5 m. Units are not
   converted. A single letter is a unit only after digits, in `\text{...}` or after a space, and only
   if it is one of m, g, s, h, l, L, N, J, W and V. A unit must not contain a word that changes the
-  value. Number words are evaluated: hundred, thousand, million, billion, trillion and dozen
-  (3 \text{ million} equals 3000000), percent, and, after digits, squared, cubed and factorial.
-  Other words (mod, or, half, pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. math-verify
-  treats the t in 2t and the c in a + b + c as units, so for math-verify 2 equals 2t.
+  value. Number words are evaluated: hundred, thousand, million, billion, trillion and dozen (3
+  \text{ million} equals 3000000), percent, and, after digits, squared, cubed and factorial. Other
+  words (mod, or, half, pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. math-verify
+  treats the t in 2t as a unit, so for math-verify 2 equals 2t.
 - Markdown marks (`**73**`, backticks) and a lead such as "The answer is" are dropped.
 - I, E, i and e are names directly before an equals sign, so I = (0, 2) and E = 3 are read as
   (0, 2) and 3.

@@ -125,11 +125,6 @@ class Reward:
 class DeclaredRange:
     """Stores the declared range of a reward that is not a `Reward` object.
 
-    Args:
-        name: Name of the reward.
-        low: Lowest value of the reward.
-        high: Highest value of the reward.
-
     Raises:
         ConfigError: If the range is empty, not finite, or does not consist of numbers.
     """

@@ -103,7 +103,6 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
 
 
 def _decoded(text: str) -> Any:
-    """Return the messages in a JSON text, or None if it is not JSON of messages with roles."""
     if not text.lstrip().startswith(("[", "{")):
         return None
     try:
@@ -116,7 +115,7 @@ def _decoded(text: str) -> Any:
 
 
 def _messages(value: Any) -> Messages | None:
-    """Return the messages in a value that is not a text. A text in a list is a message."""
+    """Return the messages in a value that is not a text."""
     if isinstance(value, Mapping) and "content" in value:
         return [cast("Mapping[str, Any]", value)]
     if not isinstance(value, list | tuple):
