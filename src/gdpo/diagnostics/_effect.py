@@ -117,7 +117,6 @@ def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
 
 
 def _constant_in_most(influence: Influence, thresholds: Thresholds) -> Bools:
-    """Return which trained rewards are constant in most groups that they apply to."""
     sums = influence.sums
     varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
     return (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
@@ -214,7 +213,7 @@ def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
 def learned_rewards(
     influence: Influence, ranges: Ranges, thresholds: Thresholds
 ) -> tuple[str, ...]:
-    """Return the rewards at the good end of their range. They need no influence any more."""
+    """Return the rewards at the good end of their range."""
     rewards = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
     return tuple(reward.name for reward in rewards if _learned(reward, ranges, thresholds))
 
@@ -302,7 +301,6 @@ def described(
 
 
 def _what(kind: Kind, reward: _Reward, groups: int, start: str) -> str:
-    """Return the first sentence of a finding about an influence share."""
     share = f"{interval(reward.share, reward.margin)} of the influence"
     over = f"over {groups:,} groups{start} it has"
     if kind is Kind.REVERSED:
@@ -328,7 +326,6 @@ _CAUSE = 0.75
 
 
 def _factors(influence: Influence, name: str) -> dict[Cause, float]:
-    """Return the factors whose product is the influence share over the weight share."""
     sums, k = influence.sums, influence.names.index(name)
     weights = np.abs(sums.weight)
     rungs = {
@@ -348,7 +345,6 @@ def _factors(influence: Influence, name: str) -> dict[Cause, float]:
 
 
 def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
-    """Return a clause with the numbers behind a cause."""
     if cause is Cause.MISSING:
         return f"it is missing from {percent(1 - reward.present)} of the rollouts"
     if cause is Cause.SPARSE:

@@ -42,7 +42,6 @@ class Look:
 
     @staticmethod
     def at(m: int, i: int) -> "Look":
-        """Return the test of the i-th block (from 1) of the m-th size (from 0) of a running run."""
         return Look(ERROR * 6 / (pi * (m + 1)) ** 2 / (i * (i + 1)), one_of_many=True)
 
     @property

@@ -70,7 +70,6 @@ class Course:
         self._size = 1
 
     def add(self, step: Influence, number: int) -> None:
-        """Add the next step, with its number."""
         if not self.blocks and np.all(step.sums.weight != 0):
             return
         squares = step.sums.mean**2 / np.maximum(step.sums.applies, 1)
@@ -129,14 +128,11 @@ class Course:
         return finding, sum(block.steps for block in self.blocks[split[1] :])
 
     def restore(self, blocks: Sequence[Block]) -> None:
-        """Load the blocks of another course."""
         self.blocks = list(blocks)
         self._size = max((block.steps for block in blocks), default=1)
 
 
 class _Change(NamedTuple):
-    """Stores the change of a mean from one window to the next."""
-
     size: Any
     error: Any
 
@@ -179,7 +175,6 @@ class _Windows:
         return _Windows(up_to.swapaxes(0, 1), squares, steps)
 
     def change(self, reward: int) -> _Change:
-        """Return the change of a reward's mean between the windows of each pair."""
         sums = Sums(*self.up_to[:, :, reward])
         rows = (sums.applies, sums.mean, sums.mean_square, self.squares[:, reward], self.steps)
         all_of = np.stack(rows)
@@ -188,14 +183,12 @@ class _Windows:
         return _change(before, np.broadcast_to(after[:, None], before.shape))
 
     def lowered(self, reward: int) -> Bool[np.ndarray, " end"]:
-        """Return for which windows "after" the update lowers a reward."""
         sums = Sums(*(self.up_to[:, -1:, reward] - self.up_to[:, :-1, reward]))
         with np.errstate(all="ignore"):
             rho = sums.influence / np.sqrt(sums.squares * sums.z_squares)
             return rho * np.sqrt(sums.degrees) <= -AGAINST
 
     def falls(self, reward: int) -> Bool[np.ndarray, "start end"]:
-        """Return in which pairs a reward falls, and the update lowers it."""
         lowered = self.lowered(reward)
         if not np.any(lowered):
             return np.zeros((len(lowered), len(lowered)), np.bool_)

@@ -162,8 +162,7 @@ class Window:
     """Keeps the most recent steps that contain a given number of groups, and sums them.
 
     Args:
-        groups: Minimum number of groups in the window, once this many groups have been added. The
-            window contains only whole steps.
+        groups: Minimum number of groups in the window, which contains only whole steps.
     """
 
     def __init__(self, groups: int) -> None:
@@ -172,11 +171,9 @@ class Window:
         self._groups = 0
 
     def __len__(self) -> int:
-        """Return the number of steps in the window."""
         return len(self._steps)
 
     def __iter__(self) -> Iterator[Influence]:
-        """Iterate over the steps in the window."""
         return iter(self._steps)
 
     def add(self, step: Influence) -> Influence:
@@ -217,7 +214,6 @@ def group_sums(
     least_one = np.maximum(count, 1)
 
     def centred(each: Float[np.ndarray, "prompt sample 1"]) -> Values:
-        """Return values minus their mean over the samples with each reward, and 0 elsewhere."""
         return (each - np.sum(each * applies, axis=1, keepdims=True) / least_one[:, None]) * applies
 
     with np.errstate(all="ignore"):
@@ -292,7 +288,6 @@ def with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
 
 
 def _unit(weights: PromptWeights) -> PromptWeights:
-    """Return w / Σ|w|, or 0 if all weights are 0, computed without overflow."""
     largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
     scaled = weights / np.where(largest > 0, largest, 1.0)
     total = np.sum(np.abs(scaled), axis=-1, keepdims=True)

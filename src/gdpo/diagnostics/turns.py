@@ -194,7 +194,6 @@ def _diagnose_turn(
     advantages: ByTurn,
     described: tuple[Any, Sequence[str], str | None],
 ) -> TurnDiagnosis:
-    """Return the diagnosis of a turn, given weights, names and the name of the estimator."""
     weights, names, estimator = described
     alive = float(np.sum(taken[:, :, turn]) / np.sum(taken[:, :, 0]))
     groups = np.sum(taken[:, :, turn], axis=1) >= _LEAST
@@ -218,7 +217,6 @@ def _advantages(
     counts: Int[np.ndarray, "prompt sample"],
     given: tuple[str | None, Any],
 ) -> Float[np.ndarray, "prompt sample turn"]:
-    """Return the given or computed advantages, with 0 where a turn was not taken."""
     estimator, advantages = given
     if advantages is None:
         if estimator is None:
@@ -253,7 +251,6 @@ def _check_shape(rewards: Any) -> None:
 
 
 def _counts(turns: TurnCounts, rewards: Any) -> Int[np.ndarray, "prompt sample"]:
-    """Return the number of turns of each rollout as whole numbers."""
     counts = np.asarray(turns if isinstance(turns, Sequence) else as_numpy(turns), np.float64)
     longest = rewards.shape[2]
     whole = np.isfinite(counts) & (counts >= 0) & (counts <= longest) & (counts % 1 == 0)
@@ -269,12 +266,7 @@ def _counts(turns: TurnCounts, rewards: Any) -> Int[np.ndarray, "prompt sample"]
 
 
 class TurnWindow:
-    """Keeps the sums of the most recent steps that contain a given number of groups.
-
-    Args:
-        thresholds: Thresholds of the findings, with the number of groups as `window`. Default:
-            `Thresholds()`.
-    """
+    """Keeps the sums of the most recent steps that contain a given number of groups."""
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self._thresholds = thresholds or Thresholds()
