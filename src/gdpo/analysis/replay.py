@@ -1,7 +1,4 @@
-"""Recomputes the advantages of recorded rollouts with different estimators.
-
-The steps are processed one at a time, and only sums are kept in memory.
-"""
+"""Recomputes the advantages of recorded rollouts with different estimators."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,8 +115,6 @@ class TrainedWith:
 
 @dataclass(slots=True)
 class _Compared:
-    """Accumulates the comparison of an estimator with the baseline, step by step."""
-
     tally: Tally = field(default_factory=Tally)
     steps: int = 0
     changed: int = 0
@@ -285,7 +280,6 @@ class Replay:
 
 
 def _token_counts(batch: Batch) -> Float[np.ndarray, "prompt sample"] | None:
-    """Return the token counts, or None if some counts are unknown."""
     tokens = batch.num_tokens
     known = not np.any(np.isnan(tokens[batch.there]))
     return np.where(batch.there, tokens, 0.0) if known else None

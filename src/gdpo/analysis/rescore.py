@@ -60,12 +60,12 @@ class Rescorer:
 
     @property
     def low(self) -> dict[str, float]:
-        """Lowest possible value of each reward, keyed by name. A total over turns has none."""
+        """Lowest possible value of each reward by name. A total over turns has none."""
         return {reward.name: float(reward.low) for reward in self.rewards if reward.of != "turn"}
 
     @property
     def high(self) -> dict[str, float]:
-        """Highest possible value of each reward, keyed by name. A total over turns has none."""
+        """Highest possible value of each reward by name. A total over turns has none."""
         return {reward.name: float(reward.high) for reward in self.rewards if reward.of != "turn"}
 
     def close(self) -> None:
@@ -128,7 +128,6 @@ class Rescorer:
         return found or {}
 
     def _read_row(self, written: RolloutText, prompt: Text | None) -> Reference | None:
-        """Return the task's reference for a record, or None if the task cannot read the record."""
         if self.task is None or _as_object(written.extras.get("reference")) is not None:
             return None
         extras = {name: value for name, value in written.extras.items() if value is not None}
@@ -161,7 +160,6 @@ def _is_restored(written: Sequence[RolloutText]) -> bool:
 
 
 def _count(tokens: Any) -> int | None:
-    """Return a token count, or None if the value is not a finite number."""
     try:
         return None if tokens is None else int(float(tokens))
     except (TypeError, ValueError, OverflowError):

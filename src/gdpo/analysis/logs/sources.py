@@ -135,7 +135,6 @@ def _readers(
 
 
 def _has_rows(file: Path) -> bool:
-    """Return whether a file in a folder is of a kind that may have rows."""
     in_json = file.name.lower().removesuffix(".gz").endswith(".json")
     return kind_of(file) in _ROWS and (not in_json or begins_with_rows(file))
 
@@ -173,7 +172,6 @@ def _events(path: Path, files: Sequence[Path]) -> Log:
 
 
 def _keep(log: Log, calls: Iterable[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
-    """Make the calls, and note the error of a file that is broken after its first row."""
     try:
         for function, arguments in calls:
             function(*arguments)
@@ -204,7 +202,6 @@ def _wandb_summary(path: Path) -> list[Log]:
 
 
 def _database(path: Path) -> list[Log]:
-    """Read the runs of a project from trackio's database."""
     with path.open("rb") as file:
         if file.read(len(_SQLITE)) != _SQLITE:
             raise DataError("not a SQLite database")

@@ -148,14 +148,12 @@ def trend(values: Series) -> tuple[float, float]:
 
 
 def _around_line(values: Series) -> Series:
-    """Return the residuals around the straight line with the least squares."""
     place = np.arange(len(values)) - (len(values) - 1) / 2
     centered = values - np.mean(values)
     return centered - place * (place @ centered) / (place @ place)
 
 
 def _ends(values: Series) -> tuple[Series, Series]:
-    """Return the first and the last tenth of the known values, each of at least one value."""
     known = values[~np.isnan(values)]
     count = max(1, len(known) // _TENTH)
     return known[:count], known[-count:]
