@@ -441,7 +441,6 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
-    """Convert a mapping keyed by reward name to a list in reward order."""
     if isinstance(value, list):
         return [nan if item is None else item for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):

@@ -272,7 +272,6 @@ class SetPoints:
         self._released[k] = reached > (_RETAKE if self._released[k] else _RELEASE)
 
     def _solve(self) -> tuple[Mask, Vector, Mask, Mask]:
-        """Return which rewards are active (vary and are not released), and `solve` for these."""
         varies = (self._live > 0) & (self._quiet < _QUIET_GROUPS)
         active = self._named & varies & ~self._released
         weights, held, negative = self._weights.copy(), np.zeros_like(active), np.zeros_like(active)
@@ -303,7 +302,6 @@ class SetPoints:
         return SETTLING if counted < 1 else MISSED
 
     def _met(self, k: int, errors: int) -> bool:
-        """Return whether the realized share of a reward is its request, within its interval."""
         total = np.sum(np.abs(self._influence))
         share = self._influence[k] / total
         apart = -share * np.sign(self._influence)

@@ -186,7 +186,6 @@ def _check_name(place: str, name: Any, names: Sequence[str]) -> None:
 
 
 def _refuse_constant(place: str, schedule: After, low: Number, high: Number) -> None:
-    """Refuse a condition that is always or never met."""
     if schedule.at_least <= low or schedule.at_least > high:
         when = "always" if schedule.at_least <= low else "never"
         raise ConfigError(

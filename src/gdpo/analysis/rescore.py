@@ -140,7 +140,6 @@ class Rescorer:
 
 
 def _lost(values: Sequence[Any], why: Sequence[str]) -> Problems:
-    """Return the positions of the missing values, by the reason why each is missing."""
     lost: Problems = {}
     for i, (value, reason) in enumerate(zip(values, why, strict=True)):
         if value is None:

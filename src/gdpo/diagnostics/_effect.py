@@ -67,8 +67,6 @@ Replay: TypeAlias = Callable[[str, float], tuple[Remedy, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Reward:
-    """Stores the sums of one reward. Shares are multiplied by the sign of the weight."""
-
     name: str
     weight: float
     """Signed share of the weight."""
@@ -98,7 +96,6 @@ class _Reward:
 
 
 def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
-    """Return the sums of one reward, with the margin of its share if it is needed."""
     sums = influence.sums
     applies, live = float(sums.applies[k]), float(sums.live[k])
     return _Reward(
@@ -387,7 +384,6 @@ def _advice(
     limit: float,
     known: Range,
 ) -> str:
-    """Return what to do: the replayed settings that help, and what a replay cannot show."""
     if not found:
         return _UNREPLAYED[causes[0]]
     same = found[0].groups == reward.all_groups

@@ -42,8 +42,6 @@ steps, for each pair of windows."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Stores the sums over some consecutive steps."""
-
     first: int
     steps: int
     sums: Influence
@@ -51,7 +49,6 @@ class Block:
     """Sum over the steps of (sum of the group means)² / groups, by reward."""
 
     def then(self, later: "Block") -> "Block":
-        """Return this block and the next one as one block."""
         squares = {
             name: self.squares.get(name, 0.0) + later.squares.get(name, 0.0)
             for name in {**self.squares, **later.squares}
@@ -195,7 +192,6 @@ class _Windows:
         return (self.change(reward).errors <= -FALL) & lowered
 
     def clearest(self, reward: int, among: Bool[np.ndarray, "start end"]) -> tuple[int, int]:
-        """Return the pair in which a reward falls by the most standard errors."""
         errors = np.where(among, self.change(reward).errors, np.inf)
         start, end = np.unravel_index(np.argmin(errors), errors.shape)
         return int(start), int(end)

@@ -75,8 +75,6 @@ class Pairs(NamedTuple):
 
 
 class Payments(NamedTuple):
-    """Stores when a reward times its weight is paid, over the rollouts that have the reward."""
-
     rollouts: float
     turns: float
     paid: float
@@ -93,8 +91,6 @@ class Payments(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnSums:
-    """Stores the sums behind the findings about turns, for one step or several pooled steps."""
-
     groups: int
     alive: Int[np.ndarray, " turn"]
     """Number of rollouts that took each turn that was diagnosed."""
@@ -181,7 +177,6 @@ def _with_turns(values: Float[np.ndarray, "prompt sample value"], counts: Counts
 
 
 def pooled_turns(steps: Sequence[TurnSums]) -> TurnSums:
-    """Return the sums over several steps. A step may lack a reward."""
     by_name: dict[str, list[Payments]] = {}
     for step in steps:
         for name, payments in step.rewards.items():
@@ -306,7 +301,6 @@ def _paid_per_turn(
 
 
 def _end(each: Payments, thresholds: Thresholds) -> float:
-    """Return the range of the total of a reward that is paid at the end only, or 0."""
     before = each.turns - each.rollouts
     at_the_end = before > 0 and each.earlier <= (1 - thresholds.paid_turns) * before
     return each.highest - each.lowest if at_the_end and each.highest > each.lowest else 0.0

@@ -255,7 +255,6 @@ def replayed_influence(
 
 
 def _of_step(names: tuple[str, ...], sums: Sums, by_group: PerGroup) -> Influence:
-    """Return the sums of a step with their covariance, from the influence of each group."""
     prompts = len(by_group)
     with np.errstate(all="ignore"):
         apart = by_group - np.mean(by_group, axis=0)

@@ -321,7 +321,6 @@ class FindingHistory:
         return [last.add(step) for step in self._window][-1], len(last)
 
     def _learned_late(self) -> Iterator[HeldFinding]:
-        """Yield a note for each reward that is constant at its good end in the last groups."""
         last, steps = self._recent()
         for name in self._learned(last):
             of = Noticed(Kind.CONSTANT, name)
@@ -387,7 +386,6 @@ class FindingHistory:
             self._hold_instead(found, reward, measuring.first)
 
     def _hold_instead(self, found: Finding, reward: str | None, first: int) -> None:
-        """Hold a finding about sums instead of the lesser ones about the same reward."""
         for each in self._of(reward):
             lesser = self._held[_key(each)]
             if _is_apart(lesser, found, self.steps - 1):
@@ -554,7 +552,6 @@ def _finding(plain: Mapping[str, Any]) -> Finding:
 
 
 def _over(rewards: tuple[RewardDiagnosis, ...], window: Influence) -> tuple[RewardDiagnosis, ...]:
-    """Return the rewards of a step, with shares over the window of the last groups."""
     found: list[RewardDiagnosis] = []
     columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
     by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))

@@ -136,8 +136,6 @@ def check_count(name: str, value: Any, count: int, *, rollout: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Stores the rewards of each turn of a batch, and which turns each row contains."""
-
     rewards: Float[np.ndarray, "prompt sample turn reward"]
     """Rewards, with 0 beyond the last turn. A reward of the whole rollout is at the last turn.
     NaN at every turn: the reward does not apply to the rollout."""

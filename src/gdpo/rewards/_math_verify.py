@@ -78,7 +78,6 @@ def _read_gold(gold: str) -> Any:
 
 
 def _equal(answer: str, gold: str) -> bool:
-    """Return whether a model's answer equals a reference answer that can be parsed."""
     if len(answer) > _LONGEST or _depth(answer) > _DEEPEST:
         return False
     answer = plain(answer)

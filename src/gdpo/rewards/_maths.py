@@ -44,7 +44,6 @@ class Either(sp.Tuple):
 
 
 def same(gold: Any, answer: Any) -> bool:
-    """Return whether an answer equals the reference answer."""
     ours, theirs = members(gold), members(answer)
     if ours and theirs:
         return _same_equation(gold, answer, ours, theirs)
@@ -109,7 +108,6 @@ def _is_taken(part: Any) -> bool:
 
 
 def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -> bool:
-    """Return whether two equations are the same. A chain equates its first and last sides."""
     if len(ours) == len(theirs) and all(map(same, ours, theirs)):
         return True
     left, right = _closed(gold, ours), _closed(answer, theirs)

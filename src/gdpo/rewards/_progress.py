@@ -43,7 +43,6 @@ class Counter:
             self.on_progress(self.done, self.total)
 
     def finish(self) -> None:
-        """Remove the display. Call this method when the batch is finished or abandoned."""
         if self._showing:
             self.on_progress(self.total, self.total)
         self._showing = False

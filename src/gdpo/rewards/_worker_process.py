@@ -22,7 +22,6 @@ killed by then."""
 
 
 def main() -> None:
-    """Serve calls until the connection is closed."""
     connection = Connection(int(sys.argv[1]))
     # A child process or program that a reward starts must not use this connection.
     os.register_at_fork(after_in_child=connection.close)
@@ -47,7 +46,6 @@ def _load(connection: Connection) -> list[Any]:
 
 
 def answer(connection: Connection, rewards: list[Any]) -> None:
-    """Read one call, run its reward, and send back the call's number and the result."""
     from gdpo.rewards.scores import Failure, score_one
 
     number, k, completion, reference, deadline = pickle.loads(connection.recv_bytes())

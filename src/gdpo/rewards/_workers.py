@@ -91,7 +91,6 @@ class Worker:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process immediately."""
         process, connection = self._process, self._connection
         self._process = self._connection = None
         if process is not None:

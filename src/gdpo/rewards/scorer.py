@@ -307,7 +307,6 @@ def _by_rollout(
 def _calls(
     rewards: Mapping[int, Reward], judged: Mapping[_Kind, _Judged]
 ) -> tuple[list[Call], list[list[Call]], list[Call]]:
-    """Return the calls to run: rewards without a deadline, with a deadline, and coroutines."""
     quick: list[Call] = []
     slow: dict[tuple[_Kind, int], list[Call]] = {}
     waiting: list[Call] = []

@@ -115,7 +115,6 @@ def _decoded(text: str) -> Any:
 
 
 def _messages(value: Any) -> Messages | None:
-    """Return the messages in a value that is not a text."""
     if isinstance(value, Mapping) and "content" in value:
         return [cast("Mapping[str, Any]", value)]
     if not isinstance(value, list | tuple):

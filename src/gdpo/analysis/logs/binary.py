@@ -105,7 +105,6 @@ def _parts_joined(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the type and content of each part of a message: checksum, size, type, content."""
     if not file.read(_HEADER).startswith(b":W&B"):
         raise DataError("not a .wandb file of W&B")
     while True:

@@ -84,7 +84,6 @@ def _found(
 
 
 def _may_be_rollouts(source: Path) -> bool:
-    """Return whether a file without metrics may be something else, by its name."""
     named = source.name in (STATE, SUMMARY) or source.suffix in (".wandb", ".db")
     return not (named or ".tfevents." in source.name or source.is_dir())
 
@@ -140,7 +139,6 @@ def _has_rows(file: Path) -> bool:
 
 
 def _newest_states(logs: Sequence[Log]) -> list[Log]:
-    """Return the logs, with only the longest of the states of each training."""
     longest: dict[Path, Log] = {}
     for log in logs:
         if log.path.name == STATE:

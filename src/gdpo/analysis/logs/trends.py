@@ -171,7 +171,6 @@ def _ratio(part: float, whole: float) -> float:
 def _constant(
     reward: RewardTrend, std: Series | None, ranges: Mapping[str, Range]
 ) -> Iterator[Finding]:
-    """Yield a finding if the reward is constant at the end of the run."""
     known = np.zeros(0) if std is None else std[~np.isnan(std)]
     count = max(_LASTING, len(known) // _TENTH)
     if reward.weight == 0 or len(known) < _LASTING:

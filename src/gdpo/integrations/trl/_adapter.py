@@ -203,7 +203,6 @@ def _has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
 
 
 def end_token_ids(trainer: Any) -> list[int]:
-    """Return the ids of the tokens that end a completion."""
     return getattr(trainer, "eos_token_ids", None) or [tokenizer_of(trainer).eos_token_id]
 
 
@@ -218,7 +217,6 @@ def is_async_callable(function: Any) -> bool:
 
 
 def timed(trainer: Any) -> Any:
-    """Return the context in which TRL measures how long the model generates."""
     from trl.extras.profiling import profiling_context
 
     return profiling_context(trainer, "transformers.generate")

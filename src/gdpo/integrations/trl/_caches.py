@@ -128,7 +128,6 @@ def cache_of_prompts() -> Cache:
 
 
 def continued(prompts: Cache, rows: torch.Tensor) -> Cache:
-    """Return the cache of rows that continue prompts. `rows` holds the prompt of each row."""
     layers: Any = prompts.layers
     return Cache(layers=[ContinuedLayer(layer, rows) for layer in layers])
 

@@ -112,7 +112,6 @@ class _Hidden:
         return self if instance is None else functools.partial(self._turns, instance)
 
     def called(self, environment: Any, messages: Any) -> tuple[Any, Any]:
-        """Return what `get_turn_rewards` and `get_reward` return. Both may have to be awaited."""
         given = [messages] if self.takes_messages else []
         total = None if self._total is None else self._total(environment)
         return self._turns(environment, *given), total

@@ -10,8 +10,6 @@ logger = logging.getLogger(__name__)
 
 
 class Observer:
-    """Diagnoses the batches of a trainer, and tracks the findings over its steps."""
-
     def __init__(
         self,
         trainer: Any,

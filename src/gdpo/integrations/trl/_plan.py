@@ -18,8 +18,6 @@ GPUs, which could compute about as many tokens while they wait for Python.
 
 @dataclass(frozen=True)
 class Row:
-    """Stores the lengths of a rollout, and whether the rollout contributes to the loss."""
-
     prompt: int
     """Number of prompt tokens."""
     completion: int
@@ -105,5 +103,4 @@ def split(rows: Sequence[Row], count: int, parts: int, call: int | None) -> list
 
 
 def chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield the items in lists of this size."""
     return (list(items[i : i + size]) for i in range(0, len(items), size))

@@ -167,7 +167,6 @@ def _made_up(trainer: Any) -> Any:
 
 
 def _difference(found: Any, estimator: str, trainer: Any) -> float:
-    """Return the largest difference from an estimator, as a share of its largest advantage."""
     with lent(trainer):  # type checks draw random numbers in tests
         flat = ESTIMATORS[estimator](_made_up(trainer), np.array(WEIGHTS)).reshape(-1)
     start = trainer.accelerator.process_index * GROUPS * SAMPLES

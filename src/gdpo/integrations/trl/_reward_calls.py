@@ -22,7 +22,6 @@ def check_parameters(name: str, function: Any, columns: Sequence[str]) -> None:
 
 
 def raised(name: str, function: Any, error: Exception, passed: Mapping[str, Any]) -> RewardError:
-    """Return the error for an exception of a reward function, which got these arguments."""
     columns = [
         key
         for key, value in passed.items()

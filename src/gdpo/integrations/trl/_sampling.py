@@ -61,8 +61,6 @@ def _choose(scores: torch.Tensor, *, sample: bool) -> torch.Tensor:
 
 
 class _Batch:
-    """Stores the rows of a forward pass with their state, and the rows that were removed."""
-
     def __init__(self, ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
         self.ids = ids
         self.is_open = torch.ones(len(ids), dtype=torch.bool, device=ids.device)

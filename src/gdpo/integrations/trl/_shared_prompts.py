@@ -42,8 +42,6 @@ def distinct(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 class SharedPrompts:
-    """Scores the rows of a micro-batch, and computes each of its prompts once where that pays."""
-
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self.call = CALL.get(trainer.accelerator.device.type, CALL_ELSEWHERE)

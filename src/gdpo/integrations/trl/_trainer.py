@@ -417,7 +417,6 @@ class GDPOTrainer(GRPOTrainer):
                 check_batch(self, self._made_up_batch)
 
     def _made_up_batch(self, inputs: Any) -> Any:
-        """Return TRL's batch of made-up rows. The caller restores the attributes afterwards."""
         rule = AdvantageRule("gdpo", self.reward_func_names)
         self._objective = replace(
             self._objective, names=self.reward_func_names, rule=rule, gates={}

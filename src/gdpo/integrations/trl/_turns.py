@@ -36,7 +36,6 @@ class Located:
     def update(
         self, masks: Sequence[Sequence[int]] | None, completion_ids: Sequence[Sequence[int]]
     ) -> None:
-        """Find the turns of new completions. No masks: the model generated all their tokens."""
         if masks is None:
             self.spans = [[range(len(ids))] for ids in completion_ids]
         else:

@@ -176,8 +176,6 @@ class _Watched(TrainerCallback):
         return calculated
 
     def advantages(self, generate: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap TRL's method to observe each batch after its advantages have been computed."""
-
         @functools.wraps(generate)
         def generated(*args: Any, **kwargs: Any) -> Any:
             self._scored.clear()

@@ -65,7 +65,6 @@ class Carried:
         return None if self.keys is None else last_outputs(self.keys)
 
     def groups(self, settings: Settings, prompt_ids: Any, response_mask: Any) -> Groups:
-        """Return the rewards in groups."""
         names, column, located = settings.names, settings.weights_column, None
         columns = self.columns
         if settings.rule.wants_turns or has_turns(columns, names):

@@ -80,7 +80,6 @@ class _Silenced(logging.StreamHandler[Any]):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether this handler writes the record."""
         return not any(record.levelno >= handler.level for handler in logging.root.handlers)
 
 

@@ -48,7 +48,6 @@ class Run:
         self._writers: WeakKeyDictionary[Any, StepWriter] = WeakKeyDictionary()  # by trainer
 
     def settings(self, algorithm: Any) -> Settings:
-        """Return a configuration's settings, as `read_settings` does."""
         return read_settings(algorithm, self._settings)
 
     def warn_once(self, message: str) -> None:

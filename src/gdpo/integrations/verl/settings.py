@@ -201,7 +201,6 @@ def _is_legacy(config: Any) -> bool:
 
 
 def _has_own_program(config: Any) -> bool:
-    """Return whether this is the one-step-off or the fully asynchronous trainer."""
     return config.get("rollout") is not None  # a section that only these two programs have
 
 

@@ -205,7 +205,6 @@ def _of_parquet(
 
 
 def _column_of(path: str, schema: Any) -> str:
-    """Return the column or the field of a struct to read for a path, or ""."""
     above = path.partition(".")[0]
     if path in schema.names or above not in schema.names:
         return path if path in schema.names else ""
@@ -287,7 +286,6 @@ def _of_records(
 
 
 def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int) -> list[Row]:
-    """Return up to this number of rows from the later files of the run, without their texts."""
     found = list[Row]()
     for other in file.siblings:
         if len(found) >= rows or other.kind not in ("jsonl", "parquet"):
@@ -360,7 +358,6 @@ def _rows_of(
 def _understood(
     rows: Callable[[Record], Iterator[Row]], form: str, record: Record
 ) -> tuple[list[Row], str]:
-    """Return the rollouts of a record, or the reason why the record does not match its format."""
     try:
         return list(rows(record)), ""
     except DataError as error:

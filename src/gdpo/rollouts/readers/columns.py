@@ -289,7 +289,6 @@ class Batch:
         }
 
     def _steps(self) -> Key:
-        """Return the steps, or the step of the file where there are none."""
         given, of_file = self.meant("step"), np.full(len(self), self.step or 0)
         if given is None:
             return of_file
@@ -307,7 +306,6 @@ class Batch:
         return _whole_steps(np.where(of_booleans, nan, steps))
 
     def _groups(self, steps: Key) -> dict[str, Key]:
-        """Return the groups and the turns, and report ids that the prompts contradict."""
         file, of_rows = self.file, self.table is None
         if of_rows:
             ids, prompts = keys(self.meant("group")), keys(self.meant("prompt"))

@@ -332,8 +332,6 @@ def _order(path: str, *, totalled: bool) -> tuple[int, bool, bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Stores the fields that may be rewards or their total."""
-
     kind: Where
     prefix: str
     parts: list[str]
@@ -378,7 +376,6 @@ class _Candidates:
 
 
 def _settled(found: _Candidates) -> Inferred:
-    """Return the rewards, given the candidates, or the readings between which nothing decides."""
     if not found.totals:
         return _without_total(found)
     if not _varies(found.numbers[found.totals[0]]):
@@ -584,7 +581,6 @@ def _besides(
 
 
 def _rounding(values: Values) -> float:
-    """Return how far a number may be from its value before it was written."""
     known = values[np.isfinite(values)]
     largest = float(np.abs(known).max(initial=0.0))
     exact = 2e-6 * largest + 1e-12

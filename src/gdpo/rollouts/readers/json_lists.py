@@ -31,8 +31,6 @@ _PART = 2**20
 
 
 class _Text:
-    """Parses the JSON values of a stream one after the other."""
-
     def __init__(self, stream: Stream, longest: int) -> None:
         self._stream, self._longest = stream, longest
         self._decoder = codecs.getincrementaldecoder("utf-8")()

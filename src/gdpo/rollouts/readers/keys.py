@@ -163,7 +163,6 @@ def keys_of(column: Any) -> Keys:
 
 
 def _of_dictionary(column: Any) -> Keys:
-    """Return one key per row."""
     size = len(column.dictionary)
     codes = pc.fill_null(column.indices, size).to_numpy(zero_copy_only=False)
     used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])
@@ -199,7 +198,6 @@ def _text_of(value: Any) -> str:
 
 
 def _flat(value: Any) -> Iterator[str]:
-    """Yield the parts of a nested value, with the length of each list and object before it."""
     left = [value]
     while left:
         item = left.pop()

@@ -413,7 +413,6 @@ def container_of(paths: Sequence[str]) -> str:
 
 
 def _prefix(path: str) -> str | None:
-    """Return the prefix of the object in a path that most likely contains rewards, or None."""
     ends = [place for place, letter in enumerate(path) if letter in "./"]
     sure = [(_certainty(leaf_of(path[:end])), path[: end + 1]) for end in ends]
     found = [(each, prefix) for each, prefix in sure if each is not None]

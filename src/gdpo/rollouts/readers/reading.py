@@ -99,7 +99,6 @@ class RolloutReading(Iterator[RolloutTable]):
         return whole
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
-        """Group by the file's group ids, else into blocks of `group_size` rows, else by prompt."""
         groups, size, report, how = table.groups, self._group_size, self.report, table.grouped_by
         if how in (BY_IDS, BY_BOTH):
             report.size_unused += len(groups) if size is not None else 0

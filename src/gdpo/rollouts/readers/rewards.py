@@ -244,7 +244,6 @@ class RecordRewards:
                 self._texts[name] = first, before + len(texts[name])
 
     def _take(self, name: str) -> None:
-        """Add a field to the rewards, and report texts in the field before its first number."""
         if name in self._found:
             return
         if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
@@ -341,7 +340,6 @@ class TableRewards:
         return self._infer()
 
     def _sample(self, texts: Sequence[str] = ()) -> Sample:
-        """Return the numbers of the first rows, by path, and the keys of their groups."""
         some = list(self._numeric)
         if self._asked.rewards is not None:
             some = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
@@ -457,7 +455,6 @@ def _settled(
     known: Layout,
     every: Where,
 ) -> tuple[Inferred, Layout]:
-    """Return the rewards that the user named or the numbers show, and the other meanings."""
     if asked.rewards is not None:
         found = named_by_user(sample, known, asked.rewards)
     else:
@@ -493,7 +490,6 @@ def _many(which: str) -> str:
 
 
 def _weights_beside(row: Row, found: Inferred) -> dict[str, float] | None:
-    """Return the weights in an object `weights`, or next to each value, or None."""
     weights: dict[str, float] = {}
     for name, path in found.names.items():
         places = (*(f"{each}.{name}" for each in WEIGHTS), f"{path.rpartition('.')[0]}.weight")
