@@ -83,9 +83,9 @@ class AdvantageRule:
             and `mo_grpo` take `influence`, a mapping from reward name to the influence share that
             the reward should have. The rule then computes the weights, and for `gdpo` without
             `scale_half_life` also the scale that replaces batch normalization.
-        low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
-            this value. NaN: not declared.
-        high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
+        low: Declared lowest value of each reward, in its unit, for estimators that use it. NaN: not
+            declared.
+        high: Declared highest value of each reward, like `low`.
         weights: Weights that the rule will be called with. An estimator of your own is called with
             these weights on small made-up batches. If they are an array, the batches are arrays of
             the same library. None: equal weights.

@@ -20,9 +20,9 @@ class RunningScale:
     from the groups so far. The group that is being trained on is included, and a group counts half
     as much after `half_life` further groups.
 
-    Zero-advantage groups do not count: in such a group, $s$ is 0 for every sample. Batch
-    normalization counts these groups. If a share $p$ of a batch's groups varies, its advantages are
-    $1/\sqrt p$ times as large as with the running scale.
+    Zero-advantage groups do not count, other than in batch normalization: in such a group, $s$ is 0
+    for every sample. If a share $p$ of a batch's groups varies, its advantages are $1/\sqrt p$
+    times as large as with the running scale.
 
     Each rollout counts once. The running scale cannot replace a normalization that weights rollouts
     by tokens, because the weighted mean of a group is not 0. `state` and `restore` save and load

@@ -110,8 +110,9 @@ def turn_gdpo(
 
     where $T_j$ is the number of turns of rollout $j$. The baseline is the mean return-to-go of the
     rollouts that took the turn, with the rollout's own replaced by its previous baseline minus its
-    previous reward. If only one rollout takes a turn, its previous advantage stays. Then, over the
-    batch,
+    previous reward. Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and
+    $a_{i,t} = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, its previous
+    advantage stays. Then, over the batch,
 
     $$ A = \mathrm{scale} \Bigl(\sum_k w_k \frac{a_k}{\sigma_k}\Bigr), \qquad
        \sigma_k = \sqrt{\sum a_k^2 / (N - 1)}, $$
@@ -131,6 +132,8 @@ def turn_gdpo(
 
     We know of no paper that describes this estimator. TRL's GRPO and RLOO trainers have one
     advantage per rollout, and no estimator of verl 0.9.1 reads the turn rewards that verl collects.
+    PipelineRL and Atropos center the rewards of each turn index, which is biased if the number of
+    turns depends on the policy.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
@@ -190,9 +193,9 @@ def turn_broadcast(
 
     $$ a_{i,t} = R_i - \mathrm{mean}_{j \ne i} R_j, \qquad R_i = \sum_t r_{i,t}, $$
 
-    scaled as in `turn_gdpo`. The gradient is unbiased, but contains the noise of rewards that were
-    earned before the turn. GRPO in TRL and verl broadcasts one advantage per rollout too, but the
-    rollout is in its own mean.
+    scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward. The gradient is
+    unbiased, but contains the noise of rewards that were earned before the turn. GRPO in TRL and
+    verl broadcasts one advantage per rollout too, but the rollout is in its own mean.
 
     Args:
         rewards: As in `turn_gdpo`.

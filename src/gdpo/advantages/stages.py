@@ -2,10 +2,8 @@
 
 A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
 A value within this bound is set to exactly 0, so a group without signal gives exactly 0 instead of
-amplified noise. NaN marks a missing value. Stages exclude missing values from every statistic and
-return them as NaN.
-
-The `arrays` module converts between a caller's array and `Rounded`.
+amplified noise. Stages exclude missing values, which are NaN, from every statistic and return them
+as NaN.
 """
 
 from collections.abc import Callable

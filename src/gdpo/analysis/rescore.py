@@ -37,8 +37,6 @@ Text: TypeAlias = str | Messages
 class Rescorer:
     """Recomputes rewards from the texts of rollouts.
 
-    Use a `Rescorer` in a `with` statement, or call `close` after use.
-
     The reference for a completion is the first of the following that exists:
 
     1. the reference that the task reads from the record, if the record has all required columns;

@@ -1,7 +1,7 @@
 r"""Defines the findings that rest on sums over groups: the effect of a reward, and its variance.
 
-With the influence share $s_k$ and the weight share $v_k$ of a reward, a batch, a finished run or a
-block of a running one shows that the reward
+A batch, a finished run or a block of a running one shows that a reward with the influence share
+$s_k$ and the weight share $v_k$
 
 - is reversed, if $s_k < -0.05$,
 - is ignored, if $s_k < v_k / 4$,
@@ -10,9 +10,8 @@ block of a running one shows that the reward
 
 where the interval of the share must lie below the limit. The interval is that of the `Look`.
 
-The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative. Each
-is the ratio of two shares that differ in one respect only. A cause is named if its factor is below
-0.75, and the one with the smallest factor is named in any case:
+The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative: the
+ratios of neighbouring shares in this table (docs/reference/diagnostics.md):
 
 | share | what each reward counts |
 |---|---|

@@ -1,9 +1,9 @@
 r"""Finds where a trained reward rises while a watch-only reward (weight 0) falls.
 
-The course of a run is kept as blocks of steps. All pairs of neighbouring windows "before" and
-"after" are compared, where "after" ends with the current step. With the mean $\bar m$ of the
-group means over the $n$ groups of each window, and the variance $s^2$ of the group means over
-both windows together, a reward changes by
+All pairs of neighbouring windows "before" and "after" are compared (docs/reference/diagnostics.md),
+where "after" ends with the current step. With the mean $\bar m$ of the group means over the $n$
+groups of each window, and the variance $s^2$ of the group means over both windows together, a
+reward changes by
 
 $$ t = \frac{\bar m_{after} - \bar m_{before}}{s \sqrt{1 / n_{before} + 1 / n_{after}}} $$
 

@@ -112,8 +112,8 @@ class Influence:
         D$.
 
         Args:
-            at: Share of each reward to use for $s_k$, signed by its weight, such as the limit that
-                a test compares the share with. Default: the share itself.
+            at: Share of each reward to use for $s_k$, signed by its weight. Default: the share
+                itself.
             own: Factor of the variance that each reward's own $U_k$ adds to that of its share.
         """
         if not self.sampled:

@@ -1,7 +1,6 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
-Trainers, `gdpo analyze` and reports use the same rule, which may be read at every step. What sums
-over groups show is noticed in blocks of 64, 128, 256, ... groups, each of which is tested once (see
+What sums over groups show is noticed in blocks of groups, each of which is tested once (see
 `_looks`). It is then measured on the next 64 groups, and reported with these numbers, because the
 numbers of the block in which it was noticed are a selection. `parted` is computed over the course
 of the run. All other findings are computed from a single batch: they can be due to chance in one

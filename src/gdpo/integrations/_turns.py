@@ -181,10 +181,9 @@ class TurnPlaces:
     ) -> Turns:
         """Return the rewards of each turn.
 
-        Args:
-            totals: Total of each reward. NaN: the reward does not apply.
-            columns: For each reward, a number or one number for each turn, for each row.
-            places: Prompt and sample of each row; -1 if the row is left out.
+        `totals` has NaN where a reward does not apply. Each of the `columns` has a number or one
+        number for each turn, for each row. `places` are the prompt and sample of each row; -1 if
+        the row is left out.
         """
         prompts, samples = places
         num_tokens = self._num_tokens(totals.shape[:2], places)

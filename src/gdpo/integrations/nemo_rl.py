@@ -65,13 +65,10 @@ class AdvantageEstimator:
     ) -> Any:
         """Return the advantage of each row, repeated for all of its tokens.
 
-        Args:
-            prompt_ids: Prompt tokens `[row, token]`. Rows with identical tokens form a group.
-            rewards: Only the dtype and device are used.
-            mask: Array `[row, token]` with 1 for trained tokens.
-            repeated_batch: NeMo-RL's batch, with an array `[row]` under `reward/<name>` for each
-                reward. NaN means that the reward does not apply.
-            **_others: Arguments that only NeMo-RL's own estimators use.
+        The arguments are NeMo-RL's. Rows with identical prompt tokens form a group. `mask` is 1 for
+        trained tokens, and `repeated_batch` has an array `[row]` under `reward/<name>` for each
+        reward, with NaN where the reward does not apply. Of `rewards`, only the dtype and device
+        are used.
         """
         columns = {
             key.removeprefix("reward/"): repeated_batch[key].double().cpu().numpy()

@@ -27,7 +27,6 @@ class Gate:
         on: Name of the reward that opens the gate, usually the harder of the two rewards.
         at_least: Lowest value of the reward `on` at which the gate is open, in the unit of that
             reward.
-        otherwise: Value of the gated reward if the gate is closed: `zero` or `missing`.
 
     Raises:
         ConfigError: If `at_least` is not finite, or `otherwise` is another word.
@@ -60,11 +59,10 @@ def apply_gates(
 
     $$ \tilde r_k = \begin{cases} r_k & r_l \ge t \\ 0 \text{ or NaN} & \text{else} \end{cases} $$
 
-    *A closed gate gives 0* (`otherwise="zero"`, as in the paper). This 0 enters the mean and the
-    standard deviation of the group like any other value. A rollout with an open gate is compared
-    with rollouts whose gate is closed, so the gated reward also rewards meeting the condition. If
-    the lowest value of a reward is not 0, a closed gate does not give the lowest value. Shift the
-    range of such a reward first.
+    This 0 enters the mean and the standard deviation of the group like any other value. A rollout
+    with an open gate is compared with rollouts whose gate is closed, so the gated reward also
+    rewards meeting the condition. If the lowest value of a reward is not 0, a closed gate does not
+    give the lowest value. Shift the range of such a reward first.
 
     *A closed gate gives a missing reward* (`otherwise="missing"`, conditional normalization). The
     reward is normalized among the rollouts with an open gate, and adds nothing to the others. It
@@ -75,8 +73,7 @@ def apply_gates(
     stays missing.
 
     Args:
-        rewards: Raw rewards. The last axis is the reward axis. NaN means that the reward does not
-            apply.
+        rewards: Raw rewards, with the reward axis last. NaN: the reward does not apply.
         names: Names of the rewards.
         gates: Gates, keyed by the name of the gated reward.
         conditions: Rewards that are compared with the thresholds, in a shape that broadcasts

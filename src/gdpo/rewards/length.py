@@ -77,7 +77,7 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
     The values are the same as in TRL's `get_soft_overlong_punishment`.
 
     Do not gate this reward. The best value is 0, and a closed gate also gives 0, so a wrong
-    completion would get the best value. Gate `token_limit` or `token_range` instead.
+    completion would get the best value: gate `token_limit` or `token_range` instead.
 
     Args:
         maximum: $L$, in tokens. Must be at least 1. If $L$ equals the trainer's

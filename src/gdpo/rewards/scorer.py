@@ -119,9 +119,9 @@ class Scorer:
         """Score every completion with every reward.
 
         Args:
-            completions: The completion of each rollout: the model's text, or the messages after
-                the prompt. A reward of the text gets the model's messages that its `scope` selects
-                (`gdpo.rewards.text`). Each message of the model is a turn; a text is one turn.
+            completions: The completion of each rollout: the model's text, or the messages after the
+                prompt (`gdpo.rewards.text`). Each message of the model is a turn; a text is one
+                turn.
             references: The reference of each completion, in the same order.
             num_tokens: Number of tokens in each completion, including the end-of-sequence token.
                 Required by rewards that score the number of tokens.

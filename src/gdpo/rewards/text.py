@@ -1,15 +1,15 @@
 """Defines the model's text in a completion, which is the only text that rewards score.
 
-A completion is a text, or chat messages. A text is the model's text unchanged, even if it looks
-like messages. In messages, only the contents of the model's own messages count:
+A completion is a text, which is the model's text unchanged, or chat messages, in which only the
+contents of the model's own messages count:
 
-- The model's messages have the role `assistant`, or no role, because a completion is written by
-  the model. A message of any other role (`tool`, `user`, `system`, ...) never counts.
+- The model's messages have the role `assistant`, or no role. A message of any other role never
+  counts.
 - A content is a text, or a list of parts (`{"type": "text", "text": ...}`), whose texts are
   joined. Images, reasoning parts and tool calls are not content.
 
 A reward gets the last message that has visible content, or all of these messages, joined by
-newlines (`scope="all"`). `from_file` decodes prompts and completions that a file contains.
+newlines (`scope="all"`).
 """
 
 import json

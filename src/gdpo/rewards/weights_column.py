@@ -1,9 +1,8 @@
 """Reads a dataset column with weights per prompt.
 
 A cell is a mapping from reward name to a number, which multiplies the configured weight. A reward
-that is not in the mapping, or whose number is null, does not apply to the prompt. (Arrow stores a
-missing key as null, so both mean the same.) If the whole cell is null, the configured weights
-apply.
+that is not in the mapping, or whose number is null, does not apply to the prompt (Arrow stores a
+missing key as null). If the whole cell is null, the configured weights apply.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

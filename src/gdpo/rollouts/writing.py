@@ -53,7 +53,6 @@ class StepWriter:
     run continues. When a later step is written, the number of lost steps is logged.
 
     Args:
-        folder: Folder for the files (see `rollout_file`).
         declared: Ranges and gates of the rewards (see `write_rollouts`). Default: no ranges or
             gates.
     """

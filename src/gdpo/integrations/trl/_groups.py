@@ -16,14 +16,9 @@ class Groups:
 
     Args:
         rewards: Gated rewards `[prompt, sample, reward]`. The totals, if there are turns.
-        closed_gates: Maps the name of each gated reward to the share of rollouts with a closed
-            gate.
         rollouts: This process's data for the rollout record, as arguments of `RolloutLog.collect`.
             None: the batch was assembled from several generations, which are recorded separately.
         weights: Weights `[prompt, reward]`. None: the configured weights, for every prompt.
-        turns: Gated rewards of each turn. None: no reward was given for each turn, and the
-            estimator does not need them.
-        output: This process's rows, in the format of TRL's loss.
         places: Position of each group in the training batch. None: the group is not trained on.
             Default: the groups form the training batch, in this order.
     """

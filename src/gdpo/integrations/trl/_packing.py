@@ -18,17 +18,16 @@ For these loss types, scaling an advantage by a positive factor scales the loss 
 the same factor. Clipping compares probability ratios, and everything else depends only on the sign
 of the advantage.
 
-With a KL term (`beta`), every rollout contributes, so no rollout is left out. Prompts are trimmed
-only if positions are relative (rotary): absolute positions would shift, and so would the virtual
-tokens of prompt tuning, which come before the padding.
+With a KL term (`beta`), no rollout is left out. Prompts are trimmed only if positions are relative
+(rotary): absolute positions would shift, and so would the virtual tokens of prompt tuning, which
+come before the padding.
 
 With dropout, the gradient is the same only in distribution, because the dropout masks depend on the
 shape of the micro-batch.
 
-The loss metrics `kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio` and `vespo/phi_seq_mean`
-are means over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/low_min` and
-`high_max` are extremes within a micro-batch, averaged over micro-batches. With packing, a
-micro-batch contains rollouts of similar length, or of few prompts.
+The logged means (`kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio`, `vespo/phi_seq_mean`)
+are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/low_min` and
+`high_max` are extremes within a micro-batch, averaged over micro-batches.
 """
 
 import copy

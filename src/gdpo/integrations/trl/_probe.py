@@ -1,8 +1,8 @@
 """Sends one made-up batch through TRL's own code, to see which advantages come out of it.
 
-TRL generates, scores and gathers as usual, but the completions have one token, the rewards are
-made up, and no log-probability is computed. Metrics, logs, token counts and random states stay as
-they were. In a run with several processes, every process must take part.
+TRL generates, scores and gathers as usual, but the completions have one token, the rewards are made
+up, and no log-probability is computed. Metrics, logs, token counts and random states stay as they
+were. Every process must take part.
 """
 
 import copy

@@ -19,11 +19,9 @@ class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them to one file.
 
     Evaluations are written to the subfolder `eval`. When training begins, files of an earlier run
-    in the folder are moved to a subfolder. A resumed run continues to write to the same folder. The
-    name of the run is `run_name`, or the folder name of `output_dir`.
-
-    Raises:
-        ConfigError: If the folder is not writable. Write failures during the run are only logged.
+    are moved to a subfolder, and a resumed run goes on in the folder. The name of the run is
+    `run_name`, or the folder name of `output_dir`. A folder that is not writable raises a
+    ConfigError; later write failures are only logged.
     """
 
     def __init__(

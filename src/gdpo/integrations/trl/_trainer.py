@@ -98,29 +98,27 @@ class GDPOTrainer(GRPOTrainer):
     addition to `reward_funcs` or instead of them, and declare the range in the class attribute
     `reward_range`, as `(low, high)`. In addition to TRL's metrics, the trainer logs:
 
-    - `rewards/<name>/zero_variance_groups`: share of groups in which all samples have the same
-      value of this reward, so that the reward has no effect in these groups.
+    - `rewards/<name>/zero_variance_groups`: share of groups in which this reward does not vary.
     - `rewards/<name>/influence_share`: influence share over the last 256 groups.
-    - `diagnostics/warnings`: number of warnings in force. Each of them is logged once as text, with
-      a remedy.
+      `diagnostics/warnings`: number of warnings in force, each of which is logged once as text,
+      with a remedy. `filter/...`: see `filter_groups`.
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
     - `rewards/<name>/gate_closed`: share of rollouts with a closed gate, where the reward is 0 or
       missing. (All other metrics of this reward are computed from the gated values.)
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
-    - `filter/rounds`, `filter/replaced`, `filter/generated`: logged if `filter_groups` is set.
     - `turns/mean`, `turns/max`: mean and largest number of turns of a rollout. Logged if the
       estimator computes one advantage per turn, or a reward was given for each turn.
     - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: logged if
-      `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, for example the standard
-      deviation within a group, and the conflict between rewards.
+      `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, such as the conflict between
+      rewards.
 
     A reward function or an environment may return one number for each turn of a completion instead
     of one number, and a `gdpo.Reward` may score turns (`of="turn"`). Environments may define
-    `get_turn_rewards`. A turn is a message of the model. With an estimator for turns, such as
-    `turn_gdpo`, each turn gets its own advantage, and a single number is at the last turn. With
-    any other estimator, and in all metrics of rewards, the numbers are added up. A gate tests the
-    total, and closes all turns of the gated reward.
+    `get_turn_rewards`. A turn is a message of the model (docs/how-to/turn_rewards.md). With an
+    estimator for turns, such as `turn_gdpo`, each turn gets its own advantage, and a single number
+    is at the last turn. With any other estimator, and in all metrics of rewards, the numbers are
+    added up. A gate tests the total, and closes all turns of the gated reward.
 
     `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0
     under the estimator.

@@ -53,11 +53,10 @@ def watch(
     (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
     is ignored, is logged once with its step and a remedy: after 128 groups at the earliest if it
     rests on sums over groups, otherwise after five steps in a row. A batch with an infinite reward
-    is left out of these metrics. Any other error switches the watch off. If the trainer cannot be
-    watched, is watched already, or is a `GDPOTrainer`, which logs all of this itself, the call
-    changes nothing. Each of these is logged, and the training goes on. If rewards share a name,
-    later ones are numbered (`tags`, `tags_2`). In a run with several processes, every process must
-    call this function.
+    is left out of these metrics. Any other error switches the watch off, and the training goes on.
+    If the trainer cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all of
+    this itself, the call only logs that. If rewards share a name, later ones are numbered (`tags`,
+    `tags_2`). In a run with several processes, every process must call this function.
 
     Args:
         trainer: TRL's `GRPOTrainer` or `RLOOTrainer`, or a subclass, which may compute its own

@@ -81,12 +81,9 @@ class Run:
         """Compute the advantage of every trained token with the configured estimator.
 
         The arguments are verl's. Of `token_level_rewards`, only the dtype and device are used: the
-        separate rewards come from `carrying` or `non_tensor_batch`. `response_mask` is 1 for
-        trained tokens, `config` is the `algorithm` section, and `index` holds the prompt id of each
-        row.
-
-        The advantages and the returns are two identical arrays `[row, token]`, with 0 for tokens
-        that are not trained.
+        separate rewards come from `carrying` or `non_tensor_batch`. `index` holds the prompt id of
+        each row. The advantages and the returns are two identical arrays `[row, token]`, with 0 for
+        tokens that are not trained.
         """
         settings, carried, like = self.settings(config), self.carried, token_level_rewards
         if carried is None and non_tensor_batch is not None:

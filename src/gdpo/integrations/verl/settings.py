@@ -59,20 +59,11 @@ def watches(algorithm: Any) -> bool:
 
 
 def read_settings(algorithm: Any, known: dict[str, Settings] | None = None) -> Settings:
-    """Return a configuration's settings.
+    """Return the settings in the `algorithm` section of verl's configuration.
 
-    If gdpo only watches, the settings contain names and weights of the rewards.
-
-    Args:
-        algorithm: The `algorithm` section of verl's configuration, as an OmegaConf node or verl's
-            dataclass.
-        known: The settings that were read before, to which new settings are added. Identical
-            configurations share one object and its state. None: a new object, with the initial
-            state.
-
-    Raises:
-        ConfigError: If the estimator or an option is unknown, if the weights do not match the keys,
-            or if a field that has no effect with this estimator is set.
+    If gdpo only watches, the settings contain names and weights of the rewards. New settings are
+    added to `known`, so that identical configurations share one object and its state. A ConfigError
+    tells what is unknown, does not match, or has no effect with this estimator.
     """
     for message in _unknown(algorithm):
         raise ConfigError(message)
