@@ -236,6 +236,7 @@ class SetPoints:
         return _Batch(z.reshape(-1, z.shape[-1]), len(z), live, rollouts)
 
     def _averaged(self, batch: _Batch) -> tuple[Square, float]:
+        r"""Return the sum of $z z^\top$ and the number of rollouts. Older batches count less."""
         kept, _, _ = self._aged(batch, _AVERAGES, self._live, self._steps)
         products = kept * self._products + batch.z.T @ batch.z
         return products, kept * self._rollouts + batch.rollouts
@@ -399,6 +400,7 @@ def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
 def _ranges(
     low: Sequence[Number] | None, high: Sequence[Number] | None, count: int
 ) -> tuple[Vector, Vector]:
+    """Return the lowest values and the widths of the ranges. NaN: the range is not declared."""
     least, most = (
         np.full(count, np.nan) if values is None else np.array(values, dtype=np.float64)
         for values in (low, high)

@@ -63,6 +63,8 @@ _TURNS = 0
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
+    """Stores checked rewards in the dtype of the statistics, `[turn, sample, reward, prompt]`."""
+
     earned: Any
     """The rewards, 0 where they do not count."""
     counts: Any
@@ -260,6 +262,7 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
 
 
 def _flat(values: Any) -> Any:
+    """Return `[prompt, turn and sample, reward]` for `[turn, sample, reward, prompt]`."""
     xp, (longest, samples, count, prompts) = namespace(values), values.shape
     return xp.permute_dims(xp.reshape(values, (longest * samples, count, prompts)), (2, 0, 1))
 

@@ -211,6 +211,7 @@ def known_mean(values: Float[np.ndarray, " value"]) -> float:
 
 
 def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
+    r"""Return $\sum a b / \sqrt{\sum a^2 \sum b^2}$ for rewards and tokens, centered per group."""
     tokens = batch.num_tokens[..., None]
     known = ~np.isnan(batch.rewards) & ~np.isnan(tokens)
     a, b = (_centred(np.where(known, values, nan)) for values in (batch.rewards, tokens))

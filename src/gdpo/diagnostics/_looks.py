@@ -46,6 +46,7 @@ class Look:
 
     @property
     def errors(self) -> float:
+        """Return the number of standard errors by which a share must be below its limit."""
         error = self.error * OF_SHARES if self.one_of_many else self.error
         return NormalDist().inv_cdf(1 - error)
 

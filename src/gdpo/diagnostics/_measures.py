@@ -139,6 +139,7 @@ def zero_advantage_groups(advantages: Advantages) -> float:
 
 
 def group_spread(x: Rounded) -> Float[Any, "prompt reward"]:
+    """Return the standard deviation of each reward in each group, NaN where it does not apply."""
     std, applies = raw_spread(x, over=SAMPLES)[:, 0, :], ~x.xp.isnan(x.values)
     return x.xp.where(x.xp.any(applies, axis=SAMPLES), std, x.xp.nan)
 

@@ -301,6 +301,7 @@ def _paid_per_turn(
 
 
 def _end(each: Payments, thresholds: Thresholds) -> float:
+    """Return the range of the total of a reward that is paid at the end only, or 0."""
     before = each.turns - each.rollouts
     at_the_end = before > 0 and each.earlier <= (1 - thresholds.paid_turns) * before
     return each.highest - each.lowest if at_the_end and each.highest > each.lowest else 0.0

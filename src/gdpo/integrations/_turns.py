@@ -58,6 +58,7 @@ def messages_of(
 
 
 def named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
+    """Return rewards by name for the record, with None in place of NaN."""
     return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
 
 
@@ -120,6 +121,7 @@ def _total(values: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
+    """Return whether a value is a number, or None."""
     return value is None or isinstance(value, int | float | np.number | np.bool_)
 
 

@@ -150,6 +150,7 @@ def _as_set(expression: Any) -> Any:
 
 
 def _same_parts(gold: Any, answer: Any) -> bool | None:
+    """Return whether two lists are equal element by element, or None if one is not a list."""
     if isinstance(gold, sp.MatrixBase) and isinstance(answer, sp.MatrixBase):
         return gold.shape == answer.shape and all(map(same, gold.flat(), answer.flat()))
     if isinstance(gold, sp.Interval) and isinstance(answer, sp.Interval):

@@ -66,6 +66,7 @@ class GroupFilter:
         return generated
 
     def trained(self, generated: list[Groups]) -> Groups:
+        """Return the groups to train on. Every process must call this method."""
         if len(generated) == 1:
             return generated[0]
         groups = assemble(generated, self._ranks, self._trainer._tokenizer.pad_token_id)

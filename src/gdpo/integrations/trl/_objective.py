@@ -52,6 +52,7 @@ class Objective:
     def weights_of_prompts(
         self, inputs: Sequence[Mapping[str, Any]], weights: Sequence[float], samples: int
     ) -> torch.Tensor | None:
+        """Return the weights `[prompt, reward]` of all processes' prompts. NaN: does not apply."""
         column = self.weights_column
         if column is None:
             return None

@@ -83,6 +83,7 @@ def join(batches: Sequence[MicroBatch]) -> MicroBatch:
 
 
 def loss_mask(batch: MicroBatch) -> torch.Tensor:
+    """Return a mask `[row, token]` with 1 for completion tokens that the model generated."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 

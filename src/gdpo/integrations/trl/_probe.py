@@ -92,6 +92,7 @@ def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None
 
 
 def advantages_of(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> Any:
+    """Return the advantages `[rollout]` in this process's part of the made-up batch, or none."""
     with lent(trainer):
         vars(trainer).update(_stubs(trainer))
         rows = [{"prompt": str(i)} for i in range(GROUPS) for _ in range(SAMPLES)]
@@ -161,6 +162,7 @@ def _stubs(trainer: Any) -> dict[str, Any]:
 
 
 def _made_up(trainer: Any) -> Any:
+    """Return the rewards `[prompt, sample, reward]` of all processes, the same in each."""
     groups = GROUPS * trainer.accelerator.num_processes
     values = np.random.default_rng(0).integers(0, 9, (groups, SAMPLES, len(NAMES)))
     return values * np.array(_SCALES)

@@ -85,6 +85,7 @@ class SharedPrompts:
         return logps, entropies, None
 
     def _read(self, unwrapped: Any, prompts: torch.Tensor) -> Any:
+        """Return the cache of prompts, in which padding is -1."""
         from gdpo.integrations.trl._caches import cache_argument, cache_of_prompts
 
         decoder, cache = decoder_of(unwrapped), cache_of_prompts()

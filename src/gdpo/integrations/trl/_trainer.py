@@ -499,6 +499,7 @@ _CALCULATE_REWARDS = GDPOTrainer._calculate_rewards  # pyright: ignore[reportPri
 
 
 def _of_rollouts(advantages: torch.Tensor, groups: Groups) -> torch.Tensor:
+    """Return advantages `[prompt, sample]`: the mean over the turns, if each turn has its own."""
     if advantages.ndim == 2:
         return advantages
     assert groups.turns is not None, "advantages of turns without turns"

@@ -114,9 +114,11 @@ class TurnRewards:
 
     @property
     def taken(self) -> torch.Tensor:
+        """Return a mask `[prompt, sample, turn]` of the turns that were taken."""
         return torch.arange(self.rewards.shape[2]) < self.counts[..., None]
 
     def mean_advantages(self, advantages: torch.Tensor) -> torch.Tensor:
+        """Return the mean advantage of each rollout's turns, `[prompt, sample]`."""
         return advantages.sum(-1) / self.counts.clamp(min=1).to(advantages)
 
 

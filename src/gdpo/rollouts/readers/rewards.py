@@ -205,6 +205,7 @@ class RecordRewards:
         return Rewards({name: name for name in names}, how, self._inferred, scalar)
 
     def _names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[Sequence[str], str, bool]:
+        """Return the names, how they were determined, and whether there is only a scalar."""
         inferred = self._inferred
         if self._asked.rewards is not None:
             return self._asked.rewards, "as given", False
@@ -490,6 +491,7 @@ def _many(which: str) -> str:
 
 
 def _weights_beside(row: Row, found: Inferred) -> dict[str, float] | None:
+    """Return the weights in an object `weights`, or next to each value, or None."""
     weights: dict[str, float] = {}
     for name, path in found.names.items():
         places = (*(f"{each}.{name}" for each in WEIGHTS), f"{path.rpartition('.')[0]}.weight")
