@@ -66,9 +66,8 @@ def prepare(
 def broadcast_weights(rewards: Rewards, weights: Weights) -> tuple[Rewards, Any]:
     """Return weights that broadcast with `[prompt, sample, reward]`, and rewards to match.
 
-    An estimator that computes `rewards * weights` then works with both kinds of weights. Weights
-    `[prompt, reward]` become `[prompt, 1, reward]` without NaN, and the rewards are NaN where a
-    weight was NaN.
+    Weights `[prompt, reward]` become `[prompt, 1, reward]` without NaN, and the rewards are NaN
+    where a weight was NaN.
     """
     axes = getattr(weights, "ndim", None)
     if axes is None:
@@ -86,9 +85,8 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
     """Return the rewards in the dtype of the statistics, with their rounding error.
 
     Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
-    rewards, but at least float32 (not every device supports float64). Integers become the library's
-    default dtype. A small torch tensor in CPU memory is converted to a NumPy array, because torch's
-    overhead would exceed the time of the computation itself.
+    rewards, but at least float32 (not every device supports float64). A small torch tensor in CPU
+    memory is converted to a NumPy array, because of torch's overhead.
     """
     xp = namespace(rewards)
     if rewards.ndim != 3:
@@ -304,8 +302,8 @@ def precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     """Return the dtype to compute in, and the relative `rounding` error of the input.
 
     For a float32 array, the rounding error of float32 is returned even if the statistics use
-    float64. Half precision is treated as float32, because rewards are rarely computed in half
-    precision. The bound for bfloat16 would be too coarse to distinguish 0.9 from 1.0.
+    float64. Half precision is treated as float32, because its bound would be too coarse to
+    distinguish 0.9 from 1.0.
     """
     if not xp.isdtype(dtype, "real floating"):
         dtype = xp.asarray(0.0).dtype  # the library's own choice: JAX may have no float64

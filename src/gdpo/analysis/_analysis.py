@@ -95,7 +95,7 @@ def analyze(
     sampled: bool = False,
     progress: Callable[[RolloutTable], None] | None = None,
 ) -> Analysis:
-    """Return the analysis of all steps. Each step is diagnosed as soon as it is read.
+    """Return the analysis of all steps.
 
     If a step cannot be analyzed, the reason is added to `problems`, and the next step is analyzed.
 

@@ -150,7 +150,7 @@ class Replay:
     The first estimator is the baseline, and `recorded` stands for the advantages in the files.
     Without `estimators`, all of `among` are used, and the baseline is the recorded advantages if
     the first step has them, or else GRPO. `trained` maps names to the estimators of gdpo runs; all
-    others have their default options. `low` and `high` default to the declared ranges.
+    others have their default options.
     """
 
     def __init__(

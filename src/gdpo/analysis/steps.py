@@ -146,7 +146,7 @@ def analyze_step(
 ) -> StepAnalysis:
     """Return the diagnosis of one step.
 
-    `recorded_by` is the estimator that computed the recorded advantages. None: unknown. The other
+    `recorded_by` is the estimator that computed the recorded advantages, or None. The other
     arguments are those of `analyze_steps`.
     """
     used, recorded = batch.table, batch.advantages is not None

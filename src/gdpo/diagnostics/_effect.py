@@ -261,7 +261,7 @@ def described(
     """Return the finding, with the numbers of these sums, whether it was noticed in them or before.
 
     `start` follows the number of groups, to name them: " from step 40". Without `replay`, no
-    remedies are printed. Some findings are notes, whatever the severity.
+    remedies are printed.
     """
     if of.reward is None:
         return _no_signal(influence, severity, start)

@@ -209,9 +209,9 @@ def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
     The sums are over the groups in which both rewards vary, and the correlation is NaN without any.
-    `stages.correlation` sums over the whole batch instead, so a group in which one of the two is
-    constant counts as uncorrelated. The batch-wide sum is right for influence, but it hides the
-    relation between the two rewards. The degrees of freedom are the square root in the denominator.
+    `stages.correlation` sums over the whole batch instead, which is right for influence, but hides
+    the relation between the two rewards. The degrees of freedom are the square root in the
+    denominator.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])

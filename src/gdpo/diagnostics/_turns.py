@@ -133,10 +133,7 @@ def turn_sums(
     names: Sequence[str],
     influences: Sequence[Influence | None],
 ) -> TurnSums:
-    """Return the sums of one step, given the result of `to_go` and the influence at each turn.
-
-    `counts` is the number of turns of each rollout. The weights are without NaN.
-    """
+    """Return the sums of one step, given the result of `to_go` and the influence at each turn."""
     taken, known = np.arange(earned.shape[_TURNS]) < counts[..., None], ~np.isnan(earned)
     further = np.concatenate([known[:, :, 1:], np.zeros_like(known[:, :, :1])], axis=_TURNS)
     paid = np.where(known, rewards, 0.0) * weights[:, None, None, :]

@@ -196,7 +196,7 @@ def influence_of(
     """Return the influence sums of one step.
 
     The standardized rewards `z` are NaN where a reward does not apply. `std` is their standard
-    deviation in each group, 0 or NaN where a reward does not vary. `values` are the raw rewards.
+    deviation in each group, 0 or NaN where a reward does not vary.
     """
     by_group = group_sums(advantages, z, std, weights, values)
     with np.errstate(all="ignore"):

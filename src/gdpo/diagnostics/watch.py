@@ -200,8 +200,7 @@ class FindingHistory:
 
         If all groups show something about a reward, it replaces what a part of the run showed, and
         its numbers are those of the whole run. What a part showed stays if it is of another sort
-        and has ended: a reward that was out of reach at first and is ignored has both findings. A
-        reward that is learned at the end had little effect because it was learned.
+        and has ended: a reward that was out of reach at first and is ignored has both findings.
         """
         if self._all is None:
             return []
@@ -353,7 +352,7 @@ class FindingHistory:
     def _measure(self, step: Influence, scored: Scored | None, number: int | None) -> None:
         """Measure what was noticed on this step too, and hold the findings with enough groups.
 
-        Groups in which something was noticed are a selection: their share is too small. The groups
+        Groups in which something was noticed are a selection, with too small a share; the groups
         that follow are not.
         """
         for reward, measuring in list(self._measuring.items()):

@@ -43,9 +43,8 @@ class Computed:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
 
         The result contains `Diagnosis.metrics()` with the detail of the settings, the mean of each
-        reward, which the frameworks do not log, and the metrics of the estimator's state. Influence
-        shares are computed over the most recent groups. The method also logs each warning that
-        `watch` reports.
+        reward, which the frameworks do not log, and the metrics of the estimator's state. The
+        method also logs each warning that `watch` reports.
         """
         found = diagnose(
             self.groups.rewards,
@@ -89,8 +88,7 @@ class Judge:
     Frameworks call `score` from many threads. A scorer handles only one call at a time, so the
     threads share a pool of scorers.
 
-    The options are those of verl's `compute_score` without `weights`. `place` is the name of their
-    section, for error messages. A ConfigError tells that a name or an option is unknown or invalid.
+    The options are those of verl's `compute_score` without `weights`.
     """
 
     def __init__(self, options: Mapping[str, Any], *, place: str) -> None:

@@ -46,7 +46,8 @@ class AdvantageEstimator:
 
     NeMo-RL masks truncated rollouts (`overlong_filtering`), rollouts whose log-probabilities differ
     between generation and training, rollouts that an environment flags, and rollouts of prompts
-    that are too long, of which it keeps only four tokens.
+    that are too long. Unlike NeMo-RL's own estimators, this one leaves masked rollouts out of every
+    statistic and gives them an advantage of 0.
     """
 
     def __init__(self, config: Any) -> None:

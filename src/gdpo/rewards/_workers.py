@@ -149,7 +149,6 @@ class Workers:
 
     Args:
         rewards: Rewards that the workers can run. A call refers to its reward by position.
-        memory: As in `Worker`, and so is `recycle_after`.
 
     Raises:
         ConfigError: If a reward cannot be sent to another process.
@@ -178,7 +177,7 @@ class Workers:
         """Return the results of each group of calls, in order.
 
         The calls of a group run in the same process, one after another. `done` runs after each
-        group, never in two threads at once. A worker that does not start raises a RewardError.
+        group, never in two threads at once.
         """
         counting = threading.Lock()
 

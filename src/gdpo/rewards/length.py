@@ -42,10 +42,7 @@ def token_limit(limit: int, *, name: str = "length") -> Reward:
 
     Args:
         limit: $l$, in tokens. Must be at least 1.
-        name: Name of the reward in logs, recipes and files.
-
-    Returns:
-        A reward in {0, 1}.
+        name: Name of the reward.
 
     Raises:
         ConfigError: If the limit is not a positive integer.
@@ -83,10 +80,7 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
         maximum: $L$, in tokens. Must be at least 1. If $L$ equals the trainer's
             `max_completion_length`, the last branch is never reached.
         buffer: $c$, the length of the ramp below the maximum, in tokens. 0 means no ramp.
-        name: Name of the reward in logs, recipes and files.
-
-    Returns:
-        A reward in [-1, 0].
+        name: Name of the reward.
 
     Raises:
         ConfigError: If a length is not an integer, or the buffer is longer than the maximum.
@@ -135,10 +129,7 @@ def token_range(low: int, high: int, *, width: int, name: str = "length") -> Rew
         high: $b$, the longest length that gets 1, in tokens.
         width: $w$, the distance from the range at which the reward reaches 0, in tokens. 1 means no
             ramp.
-        name: Name of the reward in logs, recipes and files.
-
-    Returns:
-        A reward in [0, 1].
+        name: Name of the reward.
 
     Raises:
         ConfigError: If a length is not an integer, the range is empty, or the width is below 1.

@@ -109,20 +109,15 @@ def maths_answer(
     In both cases, only the last 100,000 characters are searched. A completion without an
     answer gets 0.
 
-    Most comparisons take milliseconds, but a model can write an answer whose comparison never
-    finishes, such as $(x+1)^{9999}$ if the reference answer is a polynomial. A `Scorer` therefore
-    runs comparisons in a separate process, which is killed after the deadline. A killed comparison
-    counts as a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe,
-    `scorer: {on_error: worst}`). Use `worst`. For the model, a missing score is better than the
-    score of a wrong answer, so the model could learn to cause such failures.
+    A model can write an answer whose comparison never finishes, such as $(x+1)^{9999}$, so a
+    `Scorer` runs comparisons in a separate process, which is killed after the deadline. A killed
+    comparison counts as a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe,
+    `scorer: {on_error: worst}`). Use `worst`, because a model could learn to cause missing scores.
 
     Args:
         extract: `boxed`, `answer_tag` or `last_number`.
-        name: Name of the reward in logs, recipes and files.
+        name: Name of the reward.
         deadline: Maximum time to score one completion, in seconds.
-
-    Returns:
-        A reward in {0, 1} that scores the text of a completion.
 
     Raises:
         ConfigError: If `extract` is unknown, or the deadline is not above 0.

@@ -31,8 +31,7 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
     """Return the reward with this name. If the name refers to a factory, call it with the options.
 
     The name is that of a reward of the task, which takes precedence, or in `BUILT_IN`, or
-    `module:attribute`. A ConfigError tells that the name is unknown or refers to no reward, or that
-    the reward does not accept the options.
+    `module:attribute`.
     """
     place = name if name in of_task else BUILT_IN.get(name, name)
     found = find(place, dict.fromkeys(BUILT_IN) | dict(of_task), "reward")
@@ -63,8 +62,7 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
 def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """Call a user's function with these options, and return the result.
 
-    `what` describes the function in error messages. A ConfigError tells that the function does not
-    accept the options, or raises an exception.
+    `what` describes the function in error messages.
     """
     try:
         signature(function).bind(**options)

@@ -110,7 +110,6 @@ def score_one(
 ) -> Result:
     """Return the reward's value, `None` if the reward does not apply, or the failure.
 
-    The reward runs in this process and thread without a time limit, which only a `Scorer` enforces.
     If the reward forks, the child process exits when the reward returns in the child. `completion`
     is the text, the number of tokens, or the messages, as `reward.of` says, and `index` that of the
     rollout in its batch.

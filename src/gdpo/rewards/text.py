@@ -82,10 +82,9 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
     A file may contain messages as JSON text. Such texts are decoded only if more than half of the
     texts in the column contain messages with roles, because a single text may be a response that
     looks like messages. In such a column, other JSON, such as `[]` or a truncated list, is no text.
-    One message without a list around it is a list of one message.
 
     Args:
-        column: The values of one column in the file.
+        column: The values of one column.
         decode: Whether texts may contain messages. False: the file distinguishes both.
     """
     texts = {text for text in column if isinstance(text, str) and text.strip()} if decode else ()

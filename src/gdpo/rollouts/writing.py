@@ -18,15 +18,9 @@ _PROBE = b"\0" * 4096  # an empty file can be created even on a full disk
 def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
     """Move the record of an earlier run to the subfolder `earlier-1`, or to the next free number.
 
-    Evaluation files in the subfolder `eval` are moved too. Readers do not treat `earlier-…` as part
-    of the run.
-
-    Args:
-        folder: Folder in which a new run will be recorded.
-        keep: Files of the new run, which are not moved.
-
-    Raises:
-        ConfigError: If a file cannot be moved.
+    Evaluation files in the subfolder `eval` are moved too, but not the files `keep` of the new run.
+    Readers do not treat `earlier-…` as part of the run. A file that cannot be moved raises a
+    ConfigError.
     """
     found = (*folder.glob("step_*.parquet"), *folder.glob("eval/step_*.parquet"))
     files = sorted(file for file in found if file not in keep)

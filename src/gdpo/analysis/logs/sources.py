@@ -43,10 +43,6 @@ def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
     Of the `trainer_state.json` files of one training, only the one with the most steps is returned,
     because it contains the others. With `forced`, files that may be metrics or rollouts are read as
     metrics.
-
-    Raises:
-        DataError: If there is no log, and a file that should contain one is broken, or may contain
-            rollouts.
     """
     found, problems = _found(paths, [], forced=forced)
     if not found and not problems:

@@ -121,8 +121,8 @@ def lacks(capability: str, trainer: Any) -> str | None:
 def tried(check: Callable[[], str | None]) -> str | None:
     """Return why a speed-up does not apply. If the check itself fails, its error is the reason.
 
-    A speed-up may use private parts of transformers or torch, which a new release can change. Each
-    check therefore compares the speed-up with the code that it replaces, on made-up data.
+    It is compared with the code that it replaces, because it may use private parts of transformers
+    or torch.
     """
     try:
         return check()

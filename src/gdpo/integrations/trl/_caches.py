@@ -32,9 +32,8 @@ ROOM = 32
 class RoomyLayer(DynamicLayer):
     """A `DynamicLayer` that stores keys and values in preallocated tensors.
 
-    It copies rows of the layer that contains the prompts, which is emptied to free its memory. A
-    row may be copied several times. Positions can be appended and rows selected. The layer cannot
-    be cropped or reset.
+    It copies rows of the layer that contains the prompts, which is emptied to free its memory. The
+    layer cannot be cropped or reset.
     """
 
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor, *, longest: int) -> None:

@@ -46,8 +46,8 @@ def exact_where_kept(
 class ExactRewards:
     """Stores the return values of reward functions while TRL scores a batch.
 
-    The rewards of a reward model stay as TRL computes them. With `wants_turns`, the rewards of each
-    turn are needed even if every reward is one number per rollout.
+    With `wants_turns`, the rewards of each turn are needed even if every reward is one number per
+    rollout.
     """
 
     def __init__(self, located: Located, *, wants_turns: bool) -> None:

@@ -34,12 +34,7 @@ from gdpo.integrations.trl._packing import loss_mask
 
 
 class GroupFilter:
-    """Replaces groups without signal in the generation batches of a `GDPOTrainer`.
-
-    Raises:
-        ConfigError: If `filter_groups` is set for a streamed dataset, a multimodal model, or groups
-            that are split over two processes.
-    """
+    """Replaces groups without signal in the generation batches of a `GDPOTrainer`."""
 
     def __init__(self, trainer: Any, ranks: Ranks) -> None:
         self._trainer, self._ranks = trainer, ranks

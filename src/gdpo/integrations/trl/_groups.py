@@ -82,8 +82,7 @@ def replace_without_signal(
 
     New groups replace groups of the same rank. `more` generates the given number of groups on every
     rank. `have_signal` returns whether each group has signal, the same on every rank. Every process
-    has the same number of groups. The result is `first`, followed by the groups of each additional
-    round.
+    has the same number of groups.
     """
     generated = [first]
     size = len(first.places) // ranks.count

@@ -33,8 +33,8 @@ class KeptState(TrainerCallback):
 class CountedBatches:
     """Counts a generation batch once, also if TRL generates it again after a resumption.
 
-    A checkpoint of TRL does not contain the rollouts. If it was saved before all of them were used,
-    the resumed run generates others in their place.
+    A checkpoint of TRL does not contain the rollouts, so a resumed run generates others in place of
+    the unused ones.
     """
 
     def __init__(self) -> None:

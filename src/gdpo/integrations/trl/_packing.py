@@ -253,7 +253,7 @@ class Packer:
     ) -> Any:
         """Score a micro-batch, or a whole generation batch in parts of at most `batch_size` rows.
 
-        `score` is TRL's method, or one with its arguments, which are the other arguments.
+        `score` is TRL's method, or one with its arguments.
         """
         keep, packing = logits_to_keep, self.packing
         more = {key for key, value in options.items() if value is not None and value is not False}
@@ -318,8 +318,7 @@ def _training(trainer: Any) -> bool:
 def packer_of(trainer: Any, trls: Score) -> Packer | None:
     """Return what packs a trainer's micro-batches, or None if no change is allowed or wanted.
 
-    If a change is not allowed, the function logs the reason. `trls` is TRL's method
-    `_get_per_token_logps_and_entropies`.
+    If a change is not allowed, the function logs the reason.
     """
     if not trainer.args.pack_micro_batches:
         return None

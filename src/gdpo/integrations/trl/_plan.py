@@ -78,9 +78,8 @@ def planned(rows: Sequence[Row], call: int | None) -> Plan:
 def split(rows: Sequence[Row], count: int, parts: int, call: int | None) -> list[list[int]]:
     """Choose `count` rows, and return the places of the rows of each micro-batch.
 
-    Rows that contribute are taken first, then the shortest of the others. The rows are sorted by
-    length, longest first. Rows with the same prompt stay together where that costs fewer tokens.
-    The sizes of the micro-batches differ by at most 1.
+    Rows that contribute are taken first, then the shortest of the others. Rows with the same prompt
+    stay together where that costs fewer tokens.
     """
     by_use = sorted(range(len(rows)), key=lambda i: (not rows[i].contributes, rows[i].completion))
     wanted = sorted(by_use[:count], key=lambda i: rows[i].completion, reverse=True)

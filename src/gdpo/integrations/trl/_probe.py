@@ -68,9 +68,9 @@ def rule_of(trainer: Any) -> str | None:
 
 
 def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None:
-    """Check that the advantages of GDPO, which `score` puts into TRL's batch, come out of it.
+    """Raise a ConfigError unless the advantages that `score` puts into TRL's batch come out of it.
 
-    If they do not, it raises a ConfigError. If the check itself fails, the reason is only logged.
+    If the check itself fails, the reason is only logged.
     """
     try:
         found = advantages_of(trainer, score)

@@ -64,8 +64,7 @@ def as_reward_functions(
 ) -> tuple[list[Any], Scorer]:
     """Return the reward functions for TRL, and the scorer that runs the `Reward` objects.
 
-    Functions with TRL's signature may be sync or async. Reward models and their names are passed
-    through unchanged.
+    Reward models and their names are passed through unchanged.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     shared = _SharedScores(Scorer.from_options(rewards, scorer or {}), located)
@@ -285,10 +284,7 @@ def _checked(function: RewardFunction) -> RewardFunction:
 
 
 def _check_values(name: str, values: Any, count: int) -> list[Any]:
-    """Return a function's values as numbers, None, or one number or None for each turn.
-
-    `ExactRewards` checks the numbers for each turn, and adds them up.
-    """
+    """Return a function's values as numbers, None, or one number or None for each turn."""
     try:
         checked = [
             value if value is None or is_per_turn(value) else float(value) for value in values

@@ -95,9 +95,8 @@ class RolloutLog(TrainerCallback):
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
         `facts` is the result of `gathered`, with `Turn` objects in `turns` if turns are recorded.
-        `mode` is `train` or `eval`. Rewards `[prompt, sample, reward]` and advantages `[prompt,
-        sample]` are those of all processes. Each prompt has its weights by name, in the order of
-        the reward axis, and `trained` tells whether its rollouts are in the training batch.
+        Each prompt has its weights by name, in the order of the reward axis. `trained` tells
+        whether its rollouts are in the training batch.
         """
         samples = rewards.shape[1]
         scored = zip(

@@ -32,8 +32,8 @@ def sample_rows(
     """Generate rows by sampling or by greedy decoding. Several rows may share a prompt.
 
     Pass this function as `custom_generate` to `model.generate`, together with the prompt index of
-    each row. `generate` passes the other arguments. Prompts are padded on the left. The result,
-    `[row, position]`, is padded on the right as in `generate`.
+    each row. Prompts are padded on the left. The result, `[row, position]`, is padded on the right
+    as in `generate`.
     """
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
     batch = _Batch(input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs))
@@ -139,7 +139,7 @@ def difference_from_generate(model: Any, generation_config: Any) -> str | None:
     """Return how the scores of `sample_rows` differ from those of `generate`, or None.
 
     Both read two made-up prompts, of which each has two rows, and are made to choose the same
-    tokens. The first row ends before the others.
+    tokens.
     """
     ends = generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]

@@ -133,8 +133,7 @@ def _continuing(
 def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
     """Return what shares the prompts of a trainer, or None if it is not possible or not wanted.
 
-    If it is not possible, the main process logs the reason. `trls` is TRL's method
-    `_get_per_token_logps_and_entropies`.
+    If it is not possible, the main process logs the reason.
     """
     if not trainer.args.share_prompts:
         return None

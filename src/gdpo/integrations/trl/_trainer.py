@@ -100,13 +100,13 @@ class GDPOTrainer(GRPOTrainer):
 
     - `rewards/<name>/zero_variance_groups`: share of groups in which this reward does not vary.
     - `rewards/<name>/influence_share`: influence share over the last 256 groups.
-      `diagnostics/warnings`: number of warnings in force, each of which is logged once as text,
-      with a remedy. `filter/...`: see `filter_groups`.
+    - `diagnostics/warnings`: number of warnings in force, each of which is logged once as text.
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
     - `rewards/<name>/gate_closed`: share of rollouts with a closed gate, where the reward is 0 or
       missing. (All other metrics of this reward are computed from the gated values.)
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
+    - `filter/...`: logged if `filter_groups` is set.
     - `turns/mean`, `turns/max`: mean and largest number of turns of a rollout. Logged if the
       estimator computes one advantage per turn, or a reward was given for each turn.
     - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: logged if

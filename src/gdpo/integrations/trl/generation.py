@@ -165,22 +165,13 @@ RolloutFunction: TypeAlias = Callable[[list[Any], Any], dict[str, Any]]
 def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunction | None:
     """Return the `rollout_func` for this trainer, or None if TRL must generate.
 
-    Set the attribute after TRL has created the trainer:
-    `trainer.rollout_func = fast_rollouts(trainer)`.
+    Set it after TRL has created the trainer: `trainer.rollout_func = fast_rollouts(trainer)`.
+    `wanted` says where to use it. None: only on the CPU, where it is faster. True: on every device.
+    False: never. If it should be used but does not support the trainer, the main process logs the
+    reason.
 
-    Completions have the same distribution as TRL's, because transformers processes and samples the
-    same logits with TRL's generation configuration. Greedy completions have the same tokens. For
-    the same seed, sampled completions differ from TRL's, because no random numbers are drawn for
-    finished rows.
-
-    Args:
-        trainer: A `GRPOTrainer` or a subclass.
-        wanted: Where to use the function. None: only on the CPU, where it is faster. True: on every
-            device. False: never.
-
-    Returns:
-        The function, or None. If the function should be used but does not support the trainer, the
-        main process logs the reason as a warning.
+    Completions have the same distribution as TRL's, and greedy completions the same tokens. For the
+    same seed, sampled completions differ, because no random numbers are drawn for finished rows.
     """
     on_cpu = trainer.accelerator.device.type == "cpu"
     if wanted is False or (wanted is None and not on_cpu):

@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 class Run:
     """Stores what gdpo keeps of a training between the calls of verl's functions.
 
-    `install` creates one for each process, and hands it to the wrappers of verl's functions. verl
-    passes one number per token to an estimator, with the rewards already summed. `carrying` makes
-    the separate rewards available to the estimator while verl computes advantages.
+    `install` creates one for each process. verl passes one number per token to an estimator, with
+    the rewards already summed. `carrying` makes the separate rewards available to the estimator
+    while verl computes advantages.
     """
 
     def __init__(self) -> None:

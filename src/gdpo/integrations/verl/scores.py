@@ -103,7 +103,7 @@ def with_messages(compute_score: Any) -> Any:
     """Wrap verl's `AgentLoopWorker._compute_score` to pass the messages of a rollout.
 
     verl's reward managers decode all tokens, also those of tools. Only the agent loop knows which
-    tokens the model generated. The last output is scored, as in verl.
+    tokens the model generated.
     """
 
     @functools.wraps(compute_score)

@@ -94,9 +94,8 @@ def open_file(
 ) -> OpenFile | None:
     """Open a file, detect its format and record it in the report.
 
-    Return None if no row in the file can be read. With `texts`, read texts instead of rewards. A
-    DataError tells that the format is unknown, or the file is broken. A broken file can also raise
-    the other errors in `UNREADABLE`, here or while the batches are read.
+    Return None if no row in the file can be read. A broken file can also raise the other errors in
+    `UNREADABLE`, here or while the batches are read.
     """
     if found.kind in ("jsonl", "pt"):
         source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)

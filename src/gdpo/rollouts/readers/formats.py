@@ -183,9 +183,7 @@ def format_of(
     """Return the format of a file, and a phrase that describes how the format was determined.
 
     `kind` is that of the file, such as `parquet` or `jsonl`, `numbers` the paths of the numeric
-    fields, and `record` the first record, if any. An unknown format, or rescoring of a format
-    without texts, raises a DataError. A ConfigError tells that `asked` requests a format that does
-    not exist.
+    fields, and `record` the first record, if any.
     """
     if asked.format is not None:
         form, how = named(asked.format, kind, fields), "as given"

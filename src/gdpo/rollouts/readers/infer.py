@@ -174,10 +174,10 @@ def infer(
     of metrics, and the other numbers whose names fit a reward. A number named as a total is their
     total only if they explain it.
 
-    `known` are the meanings of the other fields, and `texts` the fields whose names suggest
-    rewards, but whose values are no numbers. With `kind` `every` or `function`, all numbers are
-    rewards unless their names or values say otherwise, because the format stores the rewards there.
-    `described`: the user has named the columns that are not rewards.
+    `texts` are the fields whose names suggest rewards, but whose values are no numbers. With `kind`
+    `every` or `function`, all numbers are rewards unless their names or values say otherwise,
+    because the format stores the rewards there. `described`: the user has named the columns that
+    are not rewards.
     """
     numbers = sample.numbers
     taken = known.taken() - {known.total}

@@ -41,8 +41,7 @@ def grouping(
 
     If most ids have several prompts, as when ids restart in every batch, id and prompt together
     form a group. If most prompts are then alone, the prompts contain text of a single rollout, such
-    as a path, and the ids are used. Ids, prompts, and rollouts (of rows that are turns) are keys,
-    or `NO_KEY`. `split`: earlier rows of the run had ids with several prompts.
+    as a path, and the ids are used. `split`: earlier rows of the run had ids with several prompts.
     """
     if np.any(rollouts != NO_KEY):
         prompts = _of_first_turns(prompts, pair(pair(steps, ids), rollouts), rollouts, turns)

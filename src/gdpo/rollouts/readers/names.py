@@ -311,8 +311,7 @@ def is_like_rollouts(fields: Collection[str]) -> bool:
 def likely(paths: Sequence[str]) -> list[str]:
     """Return the numeric fields to propose as rewards if no rewards can be inferred.
 
-    Unlikely fields are proposed only if all fields are unlikely. Totals are proposed only if there
-    are no other likely fields.
+    Unlikely fields are proposed only if all fields are unlikely.
     """
     found = [path for path in paths if not is_never(path)]
     return [path for path in found if not is_total(path)] or found or list(paths)

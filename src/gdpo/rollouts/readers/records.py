@@ -582,9 +582,9 @@ def at(record: Any, path: str | None) -> Any:
 def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterator[tuple[int, Row]]:
     """Yield the last output of each rollout, with its line, and report other outputs as skipped.
 
-    As verl's GRPO, it compares only the last outputs. verl writes the outputs of a rollout one
-    after another; of outputs that are not consecutive, only the first sequence is used. Each row
-    without an output number counts as one rollout.
+    Like verl's GRPO, it uses only the last outputs. verl writes the outputs of a rollout one after
+    another; of outputs that are not consecutive, only the first sequence is used. Each row without
+    an output number counts as one rollout.
     """
     step: Any = None
     of_step = set[str]()

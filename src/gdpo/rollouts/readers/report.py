@@ -382,10 +382,9 @@ def without_rewards(report: ReadReport) -> str:
 
 
 def groups_of_one(report: ReadReport, form: str | None) -> str:
-    """Return an error message if every group has one rollout, so that nothing can be compared.
+    """Return an error message if every group has one rollout, or "".
 
-    Return an empty message if a group has several rollouts. `form` is the format that the user
-    named.
+    Rollouts then cannot be compared. `form` is the format that the user named.
     """
     if not report.alone or not any(file.rewards for file in report.files):
         return ""
