@@ -3,7 +3,9 @@ r"""Computes the weights that give each reward a requested influence share.
 The advantages are $A = \sum_k w_k z_k / \sigma$, where $z$ is 0 in zero-variance groups. If
 $\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up to a common factor,
 where $M = \mathrm{mean}(z z^\top)$ over the rollouts. Requested shares $b$ are then a linear
-system, $M w \propto b$. For `mo_grpo`, $\sigma$ is 1.
+system, $M w \propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the
+standard deviation of the batch is largest in the batches in which a rare reward varies, which would
+take influence from this reward.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,8 @@ size (from 0) may err with
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
-and these add up to $\alpha$ over all blocks of an endless run. Short blocks find a large fault
-soon, long blocks find a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
+and these add up to $\alpha$ over all blocks of an endless run. A test of a share spends a tenth of
+its error (`OF_SHARES`).
 """
 
 from collections.abc import Iterator

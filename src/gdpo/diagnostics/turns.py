@@ -122,11 +122,10 @@ def diagnose_turns(
     out. Only the first 100 turns are diagnosed.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, turn, reward]`, as an array from any array library.
-            Values beyond a rollout's last turn are ignored. If a reward is NaN at a turn that was
-            taken, it is left out for the whole rollout.
-        weights: One weight per reward, a dict from reward name to weight, or weights `[prompt,
-            reward]`, where NaN means that the reward does not apply. None: all weights are 1.
+        rewards: Raw rewards, `[prompt, sample, turn, reward]`, as in `diagnose`. Values beyond a
+            rollout's last turn are ignored. If a reward is NaN at a turn that was taken, it is left
+            out for the whole rollout.
+        weights: As in `diagnose`.
         names: One name per reward.
         turns: Number of turns that each rollout took, `[prompt, sample]`. 0: padding, no rollout.
         estimator: Estimator that computes the advantages: a key in `TURN_ESTIMATORS`, or an
@@ -135,7 +134,7 @@ def diagnose_turns(
             that the estimator is unknown.
         advantages: Advantages that were used in training, `[prompt, sample, turn]`, or `[prompt,
             sample]` if all turns of a rollout have the same. None: the estimator computes them.
-        thresholds: Thresholds of the findings. Default: `Thresholds()`.
+        thresholds: As in `diagnose`.
 
     Returns:
         A frozen `TurnsDiagnosis`, which can be printed.

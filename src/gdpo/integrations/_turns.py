@@ -1,7 +1,7 @@
 """Finds the turns of rollouts in masks of tokens, and maps values of turns to rows and tokens.
 
-A turn is a run of tokens that the model generated: a run of ones in the mask. Between two turns,
-the mask is 0 for the tokens of a tool or a user.
+A turn is a run of tokens that the model generated: a run of ones in the mask, which is 0 for the
+tokens of a tool or a user.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""Runs slow rewards in processes that can be killed. `_worker_process` is their main module.
+"""Runs slow rewards in processes that can be killed.
 
-The standard library's process pools are not suitable. These pools either run the user's script
-again in each process or fork a process that has threads and uses an accelerator. They also cannot
-kill a single call.
+`_worker_process` is their main module. The standard library's process pools cannot kill a single
+call, and either run the user's script again in each process or fork a process that has threads and
+uses an accelerator.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Defines gates: a gated reward counts only if another reward reaches a threshold.
 
-A closed gate makes the reward 0 or missing. See `apply_gates` for the difference.
+A closed gate makes the reward 0 or missing (see `apply_gates`).
 """
 
 from collections.abc import Container, Mapping, Sequence

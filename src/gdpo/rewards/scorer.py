@@ -1,7 +1,4 @@
-"""Computes the reward array for a batch of rollouts.
-
-By default, if a reward fails on a rollout, only the entry for that reward and rollout is missing.
-"""
+"""Computes the reward array for a batch of rollouts."""
 
 import logging
 import pickle

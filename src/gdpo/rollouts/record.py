@@ -1,8 +1,7 @@
 """Reads and writes the rollout record, which is one parquet file per step.
 
-A file contains completions with their rewards and advantages, and is written atomically. The
-metadata of the file contains the declared ranges and gates of the rewards. The rollouts may come
-from any framework.
+A file contains completions from any framework with their rewards and advantages. Its metadata
+contains the declared ranges and gates of the rewards.
 """
 
 import json

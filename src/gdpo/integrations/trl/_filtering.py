@@ -8,7 +8,7 @@ TRL generates and scores the additional groups in at most `max_filter_rounds` ro
 (docs/how-to/faster_training.md). The additional prompts are drawn at random from the training data,
 with a seed that combines the run's seed and progress, so that a resumed run draws the same prompts.
 Each rank replaces its own groups. All ranks generate as many groups as the rank with the most
-groups to replace. Surplus groups are not trained on.
+groups to replace, and do not train on the surplus.
 
 TRL's reward and completion metrics describe the first generation, that is, the policy on the
 unfiltered prompts. `GDPOTrainer`'s group, advantage and diagnosis metrics describe the groups that

@@ -1,7 +1,7 @@
 """Decides which rollouts are computed together, and whether their prompts are computed once.
 
-The decisions count tokens, padding included. What a call of the model costs besides its tokens is
-counted in tokens, too.
+The decisions count tokens, padding included. What a call costs besides its tokens is counted in
+tokens, too.
 """
 
 import itertools

@@ -1,13 +1,9 @@
 """Computes the prompt of a group once, in place of once for each of its rollouts.
 
-TRL passes each rollout as its prompt followed by its completion. `SharedPrompts` lets the decoder
-read all but the last token of each distinct prompt into a cache. The model then continues it with
-the last prompt token and the completion of each row, in calls of completions with similar lengths.
-Autograd adds the gradients of a prompt's rows. Neither the model nor the head is changed: both see
-rows whose prompts have one token.
-
-`planned` decides for each micro-batch whether this costs fewer tokens. `not_shared_because` says
-where prompts cannot be shared, also if a trial on made-up rows differs from TRL's.
+`SharedPrompts` lets the decoder read all but the last token of each distinct prompt into a cache.
+The model then continues it with the last prompt token and the completion of each row, in calls of
+completions with similar lengths. Autograd adds the gradients of a prompt's rows. Neither the model
+nor the head is changed: both see rows whose prompts have one token.
 """
 
 import itertools

@@ -1,8 +1,7 @@
 """Provides a `rollout_func` for TRL that generates with transformers and skips padding.
 
-A generation batch contains each prompt several times, and its rows end at different lengths. This
-module encodes each prompt once, and removes rows from the batch when they have finished.
-Transformers processes and samples the logits, and TRL tokenizes the prompts.
+It encodes each prompt once, and removes rows from the batch when they have finished. Transformers
+processes and samples the logits, and TRL tokenizes the prompts.
 """
 
 import logging

@@ -5,8 +5,7 @@ backward pass, and multiplies in float32 regardless of the model's dtype. `Compl
 computes only the logits of completion tokens and keeps them until the backward pass, which
 overwrites them with their gradient.
 
-On other devices, TRL's own head is used. `not_here_because` says where it is also used on a CPU,
-with a warning in the log.
+On other devices, and where `not_here_because` says so, TRL's own head is used.
 """
 
 import ctypes

@@ -1,8 +1,4 @@
-"""Determines which fields of a file are rewards: requested, known from the format, or inferred.
-
-Among the fields of a format of records, those that contain numbers are rewards. In other files, the
-rewards are inferred from the first rollouts (see `infer`).
-"""
+"""Determines which fields of a file are rewards: requested, known from the format, or inferred."""
 
 import json
 import re
