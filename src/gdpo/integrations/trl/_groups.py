@@ -59,7 +59,10 @@ class Ranks:
 
 
 def which_vary(groups: Groups, weights: Sequence[float], *, of_turns: bool = False) -> list[bool]:
-    """Return, for each group, whether any reward with a nonzero weight varies beyond rounding."""
+    """Return, for each group, whether any reward with a nonzero weight varies beyond rounding.
+
+    With `of_turns`, a reward also varies if only its values at a turn vary, not its total.
+    """
     own, turns = groups.weights, groups.turns
     rewards = turns.rewards if of_turns and turns is not None else groups.rewards[:, :, None]
     vary: list[bool] = []

@@ -1,4 +1,7 @@
-"""Watches TRL's own trainers, without a change to the training: two wrapped methods only read."""
+"""Watches TRL's own trainers: metrics, findings and the rollout record.
+
+The two wrapped methods only read what TRL computed, so the training does not change.
+"""
 
 import functools
 import logging

@@ -532,7 +532,7 @@ def rows_by(known: Layout) -> Callable[[Record], Iterator[Row]]:
 def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
     """Return the numbers in a record and in its nested objects, by path.
 
-    Texts at the top level and in objects of rewards are included, which may be numbers.
+    Texts at the top level and in objects of rewards are included, because a text may be a number.
     """
     found = numbers_in(record, but=but)
 

@@ -92,8 +92,8 @@ def fits(rollouts: int, turns: int, rewards: int) -> bool:
 def without_single(table: RolloutTable) -> RolloutTable:
     """Return a table without its turns if they repeat what the rollouts contain.
 
-    This is so if no rollout has more than one turn. Only gdpo's own files have turns only if
-    rewards were given for each turn, and keep them.
+    This is the case if no rollout has more than one turn, unless the file is gdpo's own, which has
+    turns only if the rewards were given for each turn.
     """
     if table.turns is None or table.format == "gdpo" or table.turns.counts.max() > 1:
         return table
