@@ -14,12 +14,16 @@ from gdpo.errors import ConfigError
 
 
 def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
-    """Return the estimator with this name: a key in `ESTIMATORS`, or `module:attribute`.
+    """Return the estimator with this name.
 
-    If the caller has rewards for each turn (`turns`), the name may also be a key in
-    `TURN_ESTIMATORS`, or refer to an estimator with the keyword `turns`. A name that is unknown,
-    that needs turns although the caller has none, or whose object cannot be called with rewards and
-    weights raises a ConfigError.
+    Args:
+        name: A key in `ESTIMATORS`, or `module:attribute` for an estimator of your own.
+        turns: Whether the caller has rewards for each turn. Then the name may also be a key in
+            `TURN_ESTIMATORS`, or refer to an estimator with the keyword `turns`.
+
+    Raises:
+        ConfigError: If the name is unknown, refers to something that cannot be called with rewards
+            and weights, or refers to an estimator for turns although the caller has none.
     """
     known = {**ESTIMATORS, **TURN_ESTIMATORS} if turns or name in TURN_ESTIMATORS else ESTIMATORS
     estimator = find(name, known, "estimator")
