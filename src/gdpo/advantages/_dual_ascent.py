@@ -63,11 +63,7 @@ class DualAscent:
         self.multipliers = self.multipliers or [t if isnan(t) else self.start for t in self.targets]
 
     def update(self, rewards: Rewards) -> None:
-        """Update the multipliers with one batch of rewards, `[prompt, sample, reward]`.
-
-        Raises:
-            DataError: If the number of rewards differs from the number of targets.
-        """
+        """Update the multipliers with one batch of rewards, `[prompt, sample, reward]`."""
         if rewards.shape[-1] != len(self.targets):
             raise DataError(
                 f"the batch has {rewards.shape[-1]} rewards, but there are {len(self.targets)} "

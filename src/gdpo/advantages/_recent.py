@@ -1,5 +1,3 @@
-"""Computes the mean of a reward over the most recent groups."""
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -22,13 +20,12 @@ class RecentMean:
 
     @property
     def value(self) -> float | None:
-        """Return the mean over the batches. None: they have fewer than `LEAST_GROUPS` groups."""
+        """Return the mean, or None if the batches have fewer than `LEAST_GROUPS` groups."""
         if sum(groups for groups, _, _ in self._batches) < LEAST_GROUPS:
             return None
         return sum(total for _, _, total in self._batches) / sum(n for _, n, _ in self._batches)
 
     def add(self, values: Float[np.ndarray, "prompt sample"]) -> None:
-        """Add the next batch. NaN means that the reward does not apply."""
         there = ~np.isnan(values)
         groups = int(np.sum(np.any(there, axis=1)))
         if not groups:
@@ -38,23 +35,19 @@ class RecentMean:
             self._batches.popleft()
 
     def state(self) -> list[list[float | int]]:
-        """Return the batches in JSON types, for `restore`."""
         return [list(batch) for batch in self._batches]
 
     def restore(self, state: Sequence[Sequence[float | int]]) -> None:
-        """Load batches that were returned by `state`."""
         self._batches = deque((int(g), int(n), float(total)) for g, n, total in state)
 
 
 def as_numpy(values: Any) -> Float[np.ndarray, "..."]:
-    """Return numbers of any array library as a NumPy array in float64."""
     if is_torch_array(values):
         values = values.detach().double().cpu().numpy()
     return np.asarray(values, dtype=np.float64)
 
 
 def wrong_state(kind: str, error: Exception) -> ConfigError:
-    """Return the error for a saved state that does not fit."""
     return ConfigError(
         f"the saved state does not fit the {kind} of this run ({type(error).__name__}: {error}): "
         "resume with the rewards and the options of the run"

@@ -5,7 +5,7 @@ $\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up 
 where $M = \mathrm{mean}(z z^\top)$ over the rollouts. Requested shares $b$ are then a linear
 system, $M w \propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the
 standard deviation of the batch is largest in the batches in which a rare reward varies, which would
-take influence from this reward. The status compares the request with the influence in past batches.
+take influence from this reward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,8 +89,6 @@ _LEAST_IN_STATE: dict[str, float] = {
 
 
 class SetPoint(NamedTuple):
-    """Describes the state of one reward with a requested share."""
-
     name: str
     requested: float
     """The requested influence share, from 0 to 1."""
@@ -103,13 +101,10 @@ class SetPoint(NamedTuple):
 
     @property
     def code(self) -> int:
-        """Return the number of the status in metrics."""
         return STATUSES.index(self.status)
 
 
 class _Batch(NamedTuple):
-    """Stores what a batch adds to the averages."""
-
     z: Float[np.ndarray, "rollout reward"]
     """Standardized rewards, 0 where a reward is missing or does not vary."""
     groups: int
@@ -151,16 +146,14 @@ class SetPoints:
 
     @property
     def changing(self) -> list[bool]:
-        """Return, for each reward, whether it has a requested share."""
         return self._named.tolist()
 
     @property
     def factors(self) -> list[float]:
-        """Return the current weight of each reward, or 1 for a reward without a requested share."""
+        """Return the weight of each reward, or 1 for a reward without a requested share."""
         return self._weights.tolist()
 
     def check(self, weights: Any) -> None:
-        """Refuse weights that contradict the request, and weights per prompt."""
         given = [float(w) for w in weights] if np.ndim(weights) == 1 else []
         if len(given) != len(self._names):
             raise ConfigError(
@@ -181,7 +174,6 @@ class SetPoints:
 
     @property
     def set_points(self) -> list[SetPoint]:
-        """Return the request, the weight and the status of each reward with a requested share."""
         solved = self._solve()
         return [self._point(int(k), solved) for k in np.flatnonzero(self._named)]
 
@@ -196,7 +188,6 @@ class SetPoints:
         return sqrt(max(square, least) / rollouts)
 
     def update(self, rewards: Rewards, advantages: Any) -> None:
-        """Include a batch and its advantages, and change the weights by one step."""
         batch, values = self._batch(rewards), as_numpy(rewards)
         self._realize(batch, as_numpy(advantages).reshape(-1))
         self._products, self._rollouts = self._averaged(batch)
@@ -212,7 +203,6 @@ class SetPoints:
         self._weights = _toward(self._weights, target)
 
     def state(self) -> dict[str, Any]:
-        """Return the weights and the averages in JSON types, for `restore`."""
         return {
             "set_points": {
                 "names": [n for n, named in zip(self._names, self._named, strict=True) if named],
@@ -222,7 +212,6 @@ class SetPoints:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`."""
         mine = self.state()["set_points"]
         try:
             saved = state["set_points"]
@@ -270,7 +259,6 @@ class SetPoints:
         return kept, kept * live + new, kept * steps + 1
 
     def _realize(self, batch: _Batch, advantages: Float[np.ndarray, " rollout"]) -> None:
-        """Include the influence that the rewards had in a batch, the sum of A z."""
         influence = np.where(self._named, advantages @ batch.z, 0.0)
         kept, self._seen, self._seen_steps = self._aged(
             batch, _SHARES, self._seen, self._seen_steps
@@ -285,7 +273,6 @@ class SetPoints:
         self._released[k] = reached > (_RETAKE if self._released[k] else _RELEASE)
 
     def _solve(self) -> tuple[Mask, Vector, Mask, Mask]:
-        """Return which rewards are active (vary and are not released), and `solve` for these."""
         varies = (self._live > 0) & (self._quiet < _QUIET_GROUPS)
         active = self._named & varies & ~self._released
         weights, held, negative = self._weights.copy(), np.zeros_like(active), np.zeros_like(active)
@@ -316,7 +303,6 @@ class SetPoints:
         return SETTLING if counted < 1 else MISSED
 
     def _met(self, k: int, errors: int) -> bool:
-        """Return whether the realized share of a reward is its request, within its interval."""
         total = np.sum(np.abs(self._influence))
         share = self._influence[k] / total
         apart = -share * np.sign(self._influence)
@@ -325,7 +311,6 @@ class SetPoints:
         return bool(abs(share - self._request[k]) <= _TOLERANCE + errors * error)
 
     def _nearest(self, k: int, active: Mask) -> tuple[str, float]:
-        """Return the active reward with the largest correlation with a reward, and this."""
         scale = np.sqrt(np.diag(self._products))
         with np.errstate(all="ignore"):
             correlations = self._products[k] / scale / scale[k]
@@ -338,7 +323,7 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
     r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
 
     A weight outside its bounds is held at the bound, the smallest first, and the system is solved
-    again for the others. The result is the weights, which of them are held at a bound or miss their
+    again for the others. The result also tells which weights are held at a bound or miss their
     share, and which would not be positive without bounds or miss their share.
     """
     exact, m = m, m + _RIDGE * np.diag(np.diag(m))
@@ -361,7 +346,6 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
 
 
 def _missed(influence: Vector, request: Vector, free: Mask) -> Mask:
-    """Return which free rewards miss their share of the influence of the free rewards."""
     if np.sum(free) < 2:
         return np.zeros_like(free)
     with np.errstate(all="ignore"):

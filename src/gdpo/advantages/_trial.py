@@ -39,8 +39,6 @@ ToArray = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class MadeUp:
-    """Stores a made-up batch: what an estimator gets, and the array library."""
-
     rewards: Any
     weights: Any
     token_counts: Any
@@ -52,8 +50,7 @@ def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeU
     """Return the array library of the first made-up batch for which an estimator works.
 
     An estimator may be written for one array library, for rewards of 0 and 1, for a number of
-    samples, or for weights that sum to 1. It is therefore refused only if every batch fails. One
-    that changes its arguments is refused at once.
+    samples, or for weights that sum to 1. It is therefore refused only if every batch fails.
     """
     problem: ConfigError | None = None
     keys = ("rewards", "weights", "token_counts", "turns")
@@ -77,7 +74,6 @@ def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeU
 
 @contextmanager
 def _kept_random_states() -> Generator[None]:
-    """Restore the random states that an estimator may use, so that a training stays the same."""
     numbers, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 (the user's)
     torch = sys.modules.get("torch")
     tensors = None if torch is None else torch.random.get_rng_state()
@@ -128,7 +124,6 @@ def made_up_batches(
 
 
 def _ranges(low: Sequence[Number], high: Sequence[Number]) -> tuple[Any, Any]:
-    """Return the ranges, with a width of 1 where a bound is not declared."""
     lowest, highest = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
     missing = np.where(np.isnan(highest), 0.0, highest - 1.0)
     lowest = np.where(np.isnan(lowest), missing, lowest)
@@ -136,7 +131,6 @@ def _ranges(low: Sequence[Number], high: Sequence[Number]) -> tuple[Any, Any]:
 
 
 def _libraries(weights: Any) -> list[ToArray]:
-    """Return the library of the weights if they are an array, otherwise all loaded libraries."""
     if is_array_api_obj(weights):
         return [array_namespace(weights).asarray]
     loaded: list[Any] = [sys.modules.get(name) for name in _LIBRARIES]

@@ -43,7 +43,6 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
 
 
 def _refuse_signature(name: str, estimator: Callable[..., Any]) -> None:
-    """Raise a ConfigError if an object cannot be called with (rewards, weights)."""
     keywords = keyword_parameters(estimator)
     try:
         signature(estimator).bind(None, None, **dict.fromkeys(keywords))

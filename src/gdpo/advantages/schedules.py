@@ -51,10 +51,10 @@ class After:
 class Schedules:
     """Stores the schedules of a run and computes the factor of each reward's weight.
 
-    A step is one batch given to `update`. The first batch is trained with the first factor. A
-    condition uses the mean of the reward over the most recent batches that together contain 64
-    groups with this reward. With fewer groups, it is not met. Once met, it stays met. A condition
-    that is always or never met within the declared range is refused.
+    A step is one batch given to `update`. A condition uses the mean of the reward over the most
+    recent batches that together contain 64 groups with this reward. With fewer groups, it is not
+    met; once met, it stays met. A condition that is always or never met within the declared range
+    is refused.
     """
 
     def __init__(
@@ -186,7 +186,6 @@ def _check_name(place: str, name: Any, names: Sequence[str]) -> None:
 
 
 def _refuse_constant(place: str, schedule: After, low: Number, high: Number) -> None:
-    """Refuse a condition that is always or never met. A range of NaN refuses nothing."""
     if schedule.at_least <= low or schedule.at_least > high:
         when = "always" if schedule.at_least <= low else "never"
         raise ConfigError(

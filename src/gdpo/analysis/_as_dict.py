@@ -1,5 +1,3 @@
-"""Converts an analysis to dicts, lists, numbers and strings, for JSON."""
-
 from dataclasses import asdict
 from typing import Any
 

@@ -37,8 +37,6 @@ Text: TypeAlias = str | Messages
 class Rescorer:
     """Recomputes rewards from the texts of rollouts.
 
-    Use a `Rescorer` in a `with` statement, or call `close` after use.
-
     The reference for a completion is the first of the following that exists:
 
     1. the reference that the task reads from the record, if the record has all required columns;
@@ -60,12 +58,12 @@ class Rescorer:
 
     @property
     def low(self) -> dict[str, float]:
-        """Lowest possible value of each reward, keyed by name. A total over turns has none."""
+        """Lowest possible value of each reward by name. A total over turns has none."""
         return {reward.name: float(reward.low) for reward in self.rewards if reward.of != "turn"}
 
     @property
     def high(self) -> dict[str, float]:
-        """Highest possible value of each reward, keyed by name. A total over turns has none."""
+        """Highest possible value of each reward by name. A total over turns has none."""
         return {reward.name: float(reward.high) for reward in self.rewards if reward.of != "turn"}
 
     def close(self) -> None:
@@ -128,7 +126,6 @@ class Rescorer:
         return found or {}
 
     def _read_row(self, written: RolloutText, prompt: Text | None) -> Reference | None:
-        """Return the task's reference for a record, or None if the task cannot read the record."""
         if self.task is None or _as_object(written.extras.get("reference")) is not None:
             return None
         extras = {name: value for name, value in written.extras.items() if value is not None}
@@ -141,7 +138,6 @@ class Rescorer:
 
 
 def _lost(values: Sequence[Any], why: Sequence[str]) -> Problems:
-    """Return the positions of the missing values, by the reason why each is missing."""
     lost: Problems = {}
     for i, (value, reason) in enumerate(zip(values, why, strict=True)):
         if value is None:
@@ -161,7 +157,6 @@ def _is_restored(written: Sequence[RolloutText]) -> bool:
 
 
 def _count(tokens: Any) -> int | None:
-    """Return a token count, or None if the value is not a finite number."""
     try:
         return None if tokens is None else int(float(tokens))
     except (TypeError, ValueError, OverflowError):

@@ -57,8 +57,6 @@ class RewardOverall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """Stores the values of one step."""
-
     number: int
     rewards: Mapping[str, Float[np.ndarray, " number"]]
     """Values of `OVER_TIME` and `with_length`, keyed by reward."""
@@ -184,8 +182,8 @@ class RunAnalysis:
     def correlation(self, a: str, b: str) -> float:
         """Return the correlation of the z-scores of two rewards, in groups in which both vary.
 
-        The correlation is averaged over the steps, weighted by degrees of freedom. NaN if there is
-        no group in which both vary.
+        It is averaged over the steps, weighted by degrees of freedom: NaN if there is no such
+        group.
         """
         total = degrees = 0.0
         for names, (sums, counts) in self._pairs.items():
@@ -239,7 +237,6 @@ class RunAnalysis:
         return self._found
 
     def _follow(self) -> None:
-        """Add all steps since the previous call to the history of findings."""
         for step in self._steps[self._history.steps :]:
             of_turns = () if step.turns is None else self._turn_window.add(step.turns)
             whole = replace(
@@ -292,7 +289,6 @@ class RunAnalysis:
 
 
 def _of_window(window: Influence, what: str) -> dict[str, float]:
-    """Return one of the values in `OVER_WINDOW`, keyed by reward."""
     values = {
         "weight_share": window.weight_shares,
         "influence_share": window.shares,
@@ -302,7 +298,7 @@ def _of_window(window: Influence, what: str) -> dict[str, float]:
 
 
 def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:
-    """Return the analysis of each run, in order of appearance. Only numbers are kept in memory."""
+    """Return the analysis of each run, in order of appearance."""
     runs: dict[str, RunAnalysis] = {}
     for step in steps:
         runs.setdefault(step.run, RunAnalysis(step.run)).add(step)
@@ -373,5 +369,4 @@ class LengthBins:
 
 
 def _halved(values: Float[np.ndarray, " bin"]) -> Float[np.ndarray, " bin"]:
-    """Return the bins merged in pairs, followed by empty bins."""
     return np.concatenate([values.reshape(-1, 2).sum(axis=1), np.zeros(_BINS // 2)])

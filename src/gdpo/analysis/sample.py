@@ -1,8 +1,7 @@
 """Samples groups to display while a run is being read. Only numbers are kept in memory.
 
-From each step, the sample takes an arbitrary group, the group on which the estimators disagree
-most, and more groups if requested. In long runs, only every second step is used, or every fourth
-step, and so on.
+From each step, or every second, fourth, ... step of a long run, it takes an arbitrary group, the
+group on which the estimators disagree most, and more groups if requested.
 """
 
 from collections.abc import Mapping

@@ -74,11 +74,7 @@ class Batch:
 
 
 def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
-    """Return the arrays of one step, or None if it has no rewards or no trained rollouts.
-
-    Raises:
-        DataError: If group sizes differ so much that the arrays would be mostly padding.
-    """
+    """Return the arrays of one step, or None if it has no rewards or no trained rollouts."""
     trained = np.flatnonzero(table.trained)
     if not table.names or not len(trained):
         return None
@@ -122,12 +118,10 @@ def analyze_steps(
 
     Args:
         tables: One table per step, from `read_rollout_files`.
-        weights: Weights, keyed by reward name. Default: the recorded weights, or 1 if there are
-            none.
+        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
         estimator: Estimator for steps without recorded advantages. Default: grpo.
-        low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
-        high: Highest possible value of each reward, keyed by name. Default: as declared in the
-            files.
+        low: Lowest possible value of each reward by name. Default: as declared in the files.
+        high: Highest possible value, as `low`.
 
     Raises:
         ConfigError: If a weight refers to an unknown reward, or the estimator is unknown.
@@ -152,7 +146,7 @@ def analyze_step(
 ) -> StepAnalysis:
     """Return the diagnosis of one step.
 
-    `recorded_by` is the estimator that computed the recorded advantages. None: unknown. The other
+    `recorded_by` is the estimator that computed the recorded advantages, or None. The other
     arguments are those of `analyze_steps`.
     """
     used, recorded = batch.table, batch.advantages is not None
@@ -206,7 +200,6 @@ def check_weights(
 
 
 def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:
-    """Return the given bounds of a step's rewards, or else the declared bounds."""
     bounds = {name: declared[end] for name, declared in table.ranges.items()} | dict(given or {})
     return {name: bound for name, bound in bounds.items() if name in table.names}
 
@@ -230,7 +223,6 @@ def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
 def _centred(
     values: Float[np.ndarray, "prompt sample reward"],
 ) -> Float[np.ndarray, "prompt sample reward"]:
-    """Return the values minus the mean of their group, and 0 for missing values."""
     centred = values - mean(values, over=SAMPLES)
     largest = np.max(np.abs(values), axis=BATCH, initial=0.0, where=~np.isnan(values))
     # In a constant group, the remainder is rounding error and must not count as correlation.

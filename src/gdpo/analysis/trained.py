@@ -63,12 +63,8 @@ def analyze_trained(
 ) -> TrainedAnalysis:
     """Diagnose the recorded steps of runs, and compare the estimators of all runs on these steps.
 
-    The recorded weights are used. If a run has more than 200 steps, only 200 steps are analyzed,
-    evenly spaced from the first step to the last. The first estimator is the baseline. `problems`
-    maps the names of estimators to the reasons why they cannot be called.
-
-    Raises:
-        DataError: If a file is not a rollout record.
+    If a run has more than 200 steps, only 200 steps are analyzed, evenly spaced from the first step
+    to the last. `problems` maps the names of estimators to the reasons why they cannot be called.
     """
     replay = Replay(tuple(estimators), low=low, high=high, trained=estimators)
     replay.problems |= problems or {}
@@ -100,7 +96,6 @@ def analyze_trained(
 
 
 def _refuse_unread(reading: RolloutReading) -> None:
-    """Raise a DataError if a file or a row could not be read."""
     lost = dict(reading.report.left_out)
     lost |= {notice.file: notice.what for notice in reading.report.notices.values() if notice.rows}
     for file, why in lost.items():

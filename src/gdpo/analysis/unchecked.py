@@ -90,7 +90,6 @@ def at_unknown_place(finding: Finding) -> bool:
 
 
 def _logging_steps(run: RunAnalysis, report: ReadReport) -> str:
-    """Return what to set in TRL, if it recorded only every N-th step."""
     gaps = [later - step for step, later in pairwise(run.steps)]
     if "trl" not in report.formats or not gaps or min(gaps) == 1:
         return ""

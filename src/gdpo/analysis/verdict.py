@@ -197,7 +197,6 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict | None:
 
 
 def _about(finding: Finding, base: Verdict) -> Verdict:
-    """Return the verdict for the worst warning."""
     found = finding.evidence
     verdict = replace(base, action=Action.CHANGE, kind=finding.kind, rewards=finding.rewards)
     if finding.kind not in _BELOW:
@@ -219,7 +218,6 @@ def _about(finding: Finding, base: Verdict) -> Verdict:
 
 
 def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[str]:
-    """Return the rewards that may have less than half of their weight share."""
     half = Thresholds().under_weighted
     return [
         reward.name

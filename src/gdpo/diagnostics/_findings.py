@@ -39,7 +39,6 @@ def findings_of(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, 
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings in order, worst first."""
     return tuple(sorted(findings, key=attrgetter("rank")))
 
 

@@ -34,8 +34,6 @@ Rounding errors in float32 are of this size."""
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Stores the arrays of a batch from which its numbers are computed."""
-
     values: Values
     weights: PreparedWeights
     prompt_weights: PromptWeights
@@ -62,8 +60,6 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Stores the rewards and the weights of one step."""
-
     names: tuple[str, ...]
     rewards: Any
     """`[prompt, sample, reward]`."""
@@ -86,7 +82,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
     Groups that a reward does not apply to are excluded from its average.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
 
     Returns:
         One value per reward, in the unit of the reward. NaN if the reward never applies.
@@ -103,11 +99,11 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the share of groups in which each reward does not vary.
 
-    Only groups that the reward applies to are counted. A zero-variance group gives no signal for
-    the reward, because all samples have the same value.
+    A zero-variance group gives no signal for the reward. Only groups that the reward applies to are
+    counted.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
 
     Returns:
         One share from 0 to 1 per reward. NaN if the reward never applies.
@@ -149,7 +145,6 @@ def group_spread(x: Rounded) -> Float[Any, "prompt reward"]:
 
 
 def over_groups(values: Any, std: Float[Any, "prompt reward"]) -> Float[Any, " reward"]:
-    """Return the mean of a value of each group over the groups that a reward applies to."""
     xp = array_namespace(std)
     return mean(xp.where(xp.isnan(std), std, xp.astype(values, std.dtype)), over=0)[0, :]
 
@@ -214,11 +209,9 @@ def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
     The sums are over the groups in which both rewards vary, and the correlation is NaN without any.
-    `stages.correlation` sums over the whole batch instead, so a group in which one of the two is
-    constant counts as uncorrelated. The batch-wide sum is right for influence, but it hides the
-    relation between the two rewards. The degrees of freedom are the square root in the denominator:
-    z has variance 1 in each group, so the squares of a group sum to the number of samples minus
-    one.
+    `stages.correlation` sums over the whole batch instead, which is right for influence, but hides
+    the relation between the two rewards. The degrees of freedom are the square root in the
+    denominator.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])

@@ -1,8 +1,7 @@
 r"""Computes sums about turns, which can be added over steps, and turns them into findings.
 
 $G_{i,t}$ is what rollout $i$ earns of a reward from turn $t$ on, and $R_i = G_{i,1}$ its total.
-Groups in which fewer than two rollouts took a turn say nothing about the turn: nothing can be
-compared in them.
+Groups in which fewer than two rollouts took a turn say nothing about the turn.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +67,6 @@ class Pairs(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """Return the half-width of the 95 % interval of the correlation."""
         return NORMAL_95 * self.error
 
     def stands_out(self, errors: float) -> bool:
@@ -77,8 +75,6 @@ class Pairs(NamedTuple):
 
 
 class Payments(NamedTuple):
-    """Stores when a reward times its weight is paid, over the rollouts that have the reward."""
-
     rollouts: float
     turns: float
     paid: float
@@ -95,8 +91,6 @@ class Payments(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnSums:
-    """Stores the sums behind the findings about turns, for one step or several pooled steps."""
-
     groups: int
     alive: Int[np.ndarray, " turn"]
     """Number of rollouts that took each turn that was diagnosed."""
@@ -108,7 +102,6 @@ class TurnSums:
 
     @property
     def rollouts(self) -> int:
-        """Number of rollouts that took at least one turn."""
         return int(self.alive[0])
 
 
@@ -140,10 +133,7 @@ def turn_sums(
     names: Sequence[str],
     influences: Sequence[Influence | None],
 ) -> TurnSums:
-    """Return the sums of one step, given the result of `to_go` and the influence at each turn.
-
-    `counts` is the number of turns of each rollout. The weights are without NaN.
-    """
+    """Return the sums of one step, given the result of `to_go` and the influence at each turn."""
     taken, known = np.arange(earned.shape[_TURNS]) < counts[..., None], ~np.isnan(earned)
     further = np.concatenate([known[:, :, 1:], np.zeros_like(known[:, :, :1])], axis=_TURNS)
     paid = np.where(known, rewards, 0.0) * weights[:, None, None, :]
@@ -172,7 +162,6 @@ def turn_sums(
 
 
 def _with_turns(values: Float[np.ndarray, "prompt sample value"], counts: Counts) -> list[Pairs]:
-    """Return the relation of each value with the number of turns."""
     lengths = np.where(np.isnan(values), nan, counts[..., None].astype(np.float64))
     z, y = (
         np.nan_to_num(standardize(rounded(each), over=SAMPLES).values) for each in (values, lengths)
@@ -185,7 +174,6 @@ def _with_turns(values: Float[np.ndarray, "prompt sample value"], counts: Counts
 
 
 def pooled_turns(steps: Sequence[TurnSums]) -> TurnSums:
-    """Return the sums over several steps. A step may lack a reward."""
     by_name: dict[str, list[Payments]] = {}
     for step in steps:
         for name, payments in step.rewards.items():
@@ -221,7 +209,6 @@ def _payments_of(steps: Sequence[Payments]) -> Payments:
 
 
 def turn_findings(sums: TurnSums, thresholds: Thresholds) -> tuple[Finding, ...]:
-    """Return the findings about turns, worst first."""
     found = list(_standing_out(sums, thresholds))
     paid = list(_paid_per_turn(sums, thresholds, found))
     named = {name for finding in paid for name in finding.rewards}
@@ -230,7 +217,6 @@ def turn_findings(sums: TurnSums, thresholds: Thresholds) -> tuple[Finding, ...]
 
 
 def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding if no reward varies from some turn on, but some did before."""
     turns = range(len(sums.alive))
     first = next((turn for turn in turns if _constant_from(sums, turn, thresholds)), 0)
     if first == 0:
@@ -251,7 +237,6 @@ def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]
 
 
 def _groups(sums: TurnSums, turn: int) -> int:
-    """Return the number of groups in which at least two rollouts took the turn."""
     influence = sums.influences[turn]
     return 0 if influence is None else influence.groups
 
@@ -320,7 +305,6 @@ def _end(each: Payments, thresholds: Thresholds) -> float:
 
 
 def _turn_count(sums: TurnSums, name: str, sign: int) -> Finding:
-    """Return the finding for a reward that makes more or fewer turns better."""
     pairs, which = sums.rewards[name].with_turns, "more" if sign > 0 else "fewer"
     remedy = (
         f"give `{name}` once, at the last turn, or subtract a cost for each turn"
@@ -365,7 +349,6 @@ def _standing_out(sums: TurnSums, thresholds: Thresholds) -> Iterator[tuple[str,
 
 
 def _signed(pairs: Pairs) -> str:
-    """Return a correlation with the half-width of its 95 % interval."""
     return f"{pairs.correlation:.2f} ± {pairs.margin:.2f}".replace("-", "−")
 
 

@@ -366,8 +366,8 @@ class Diagnosis:
     def summary(self) -> str:
         """Return text for a terminal: a table of rewards, two lines about the batch, and findings.
 
-        The findings are sorted, worst first. The first two findings are always shown. Findings that
-        do not fit into about 20 lines are only counted.
+        The findings are sorted, worst first. Those that do not fit into about 20 lines are only
+        counted, but the first two are always shown.
         """
         headings = ("reward", "weight", "mean", "std", "zero-variance", "weight share")
         head = [

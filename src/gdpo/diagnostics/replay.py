@@ -45,9 +45,8 @@ class ScoredSteps:
 def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy, ...]:
     """Return the influence share that a reward has on these steps with other settings.
 
-    Larger weights are tried until the share is `wanted`. In a step without the reward, the other
-    rewards have their influence. The settings are sorted by share, and those that do not give a
-    larger share than the estimator of the steps are included too.
+    Larger weights are tried until the share is `wanted`. The settings are sorted by share, and
+    those that do not give a larger share than the estimator of the steps are included too.
     """
     if not any(name in step.names for step in steps):
         return ()

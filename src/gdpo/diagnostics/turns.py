@@ -122,11 +122,10 @@ def diagnose_turns(
     out. Only the first 100 turns are diagnosed.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, turn, reward]`, as an array from any array library.
-            Values beyond a rollout's last turn are ignored. If a reward is NaN at a turn that was
-            taken, it is left out for the whole rollout.
-        weights: One weight per reward, a dict from reward name to weight, or weights `[prompt,
-            reward]`, where NaN means that the reward does not apply. None: all weights are 1.
+        rewards: Raw rewards, `[prompt, sample, turn, reward]`, as in `diagnose`. Values beyond a
+            rollout's last turn are ignored. If a reward is NaN at a turn that was taken, it is left
+            out for the whole rollout.
+        weights: As in `diagnose`.
         names: One name per reward.
         turns: Number of turns that each rollout took, `[prompt, sample]`. 0: padding, no rollout.
         estimator: Estimator that computes the advantages: a key in `TURN_ESTIMATORS`, or an
@@ -135,7 +134,7 @@ def diagnose_turns(
             that the estimator is unknown.
         advantages: Advantages that were used in training, `[prompt, sample, turn]`, or `[prompt,
             sample]` if all turns of a rollout have the same. None: the estimator computes them.
-        thresholds: Thresholds of the findings. Default: `Thresholds()`.
+        thresholds: As in `diagnose`.
 
     Returns:
         A frozen `TurnsDiagnosis`, which can be printed.
@@ -194,7 +193,6 @@ def _diagnose_turn(
     advantages: ByTurn,
     described: tuple[Any, Sequence[str], str | None],
 ) -> TurnDiagnosis:
-    """Return the diagnosis of a turn, given weights, names and the name of the estimator."""
     weights, names, estimator = described
     alive = float(np.sum(taken[:, :, turn]) / np.sum(taken[:, :, 0]))
     groups = np.sum(taken[:, :, turn], axis=1) >= _LEAST
@@ -218,7 +216,6 @@ def _advantages(
     counts: Int[np.ndarray, "prompt sample"],
     given: tuple[str | None, Any],
 ) -> Float[np.ndarray, "prompt sample turn"]:
-    """Return the given or computed advantages, with 0 where a turn was not taken."""
     estimator, advantages = given
     if advantages is None:
         if estimator is None:
@@ -253,7 +250,6 @@ def _check_shape(rewards: Any) -> None:
 
 
 def _counts(turns: TurnCounts, rewards: Any) -> Int[np.ndarray, "prompt sample"]:
-    """Return the number of turns of each rollout as whole numbers."""
     counts = np.asarray(turns if isinstance(turns, Sequence) else as_numpy(turns), np.float64)
     longest = rewards.shape[2]
     whole = np.isfinite(counts) & (counts >= 0) & (counts <= longest) & (counts % 1 == 0)
@@ -269,12 +265,7 @@ def _counts(turns: TurnCounts, rewards: Any) -> Int[np.ndarray, "prompt sample"]
 
 
 class TurnWindow:
-    """Keeps the sums of the most recent steps that contain a given number of groups.
-
-    Args:
-        thresholds: Thresholds of the findings, with the number of groups as `window`. Default:
-            `Thresholds()`.
-    """
+    """Keeps the sums of the most recent steps that contain a given number of groups."""
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self._thresholds = thresholds or Thresholds()

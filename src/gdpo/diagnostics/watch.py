@@ -1,7 +1,6 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
-Trainers, `gdpo analyze` and reports use the same rule, which may be read at every step. What sums
-over groups show is noticed in blocks of 64, 128, 256, ... groups, each of which is tested once (see
+What sums over groups show is noticed in blocks of groups, each of which is tested once (see
 `_looks`). It is then measured on the next 64 groups, and reported with these numbers, because the
 numbers of the block in which it was noticed are a selection. `parted` is computed over the course
 of the run. All other findings are computed from a single batch: they can be due to chance in one
@@ -135,8 +134,6 @@ class _Held:
 
 @dataclass(slots=True)
 class _Measuring:
-    """Stores what was noticed about a run, until it is measured on the groups that follow."""
-
     noticed: Noticed
     first: int
     """First step of the block in which it was noticed."""
@@ -146,18 +143,13 @@ class _Measuring:
     scored: list[Scored] = field(default_factory=list[Scored])
 
     def add(self, step: Influence, scored: Scored | None) -> bool:
-        """Add the next step, and return whether there are enough groups."""
         self.influence = step if self.influence is None else pooled([self.influence, step])
         self.scored += [] if scored is None else [scored]
         return self.influence.groups >= LEAST_GROUPS
 
 
 class FindingHistory:
-    """Records in which steps of a run each finding occurred.
-
-    Args:
-        thresholds: Thresholds of the findings. Default: `Thresholds()`.
-    """
+    """Records in which steps of a run each finding occurred."""
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.steps = 0
@@ -208,8 +200,7 @@ class FindingHistory:
 
         If all groups show something about a reward, it replaces what a part of the run showed, and
         its numbers are those of the whole run. What a part showed stays if it is of another sort
-        and has ended: a reward that was out of reach at first and is ignored has both findings. A
-        reward that is learned at the end had little effect because it was learned.
+        and has ended: a reward that was out of reach at first and is ignored has both findings.
         """
         if self._all is None:
             return []
@@ -245,7 +236,7 @@ class FindingHistory:
         return tuple(dict.fromkeys(found))
 
     def state(self) -> dict[str, Any]:
-        """Return the state as dicts, lists, numbers and strings, to be saved in a checkpoint."""
+        """Return the state in JSON types, to be saved in a checkpoint."""
         return {
             "steps": self.steps,
             "window": [_plain(step) for step in self._window],
@@ -324,12 +315,10 @@ class FindingHistory:
         return learned_rewards(influence, self._ranges, self._thresholds)
 
     def _recent(self) -> tuple[Influence, int]:
-        """Return the sums over the last steps that contain 64 groups, and their number."""
         last = Window(LEAST_GROUPS)
         return [last.add(step) for step in self._window][-1], len(last)
 
     def _learned_late(self) -> Iterator[HeldFinding]:
-        """Yield a note for each reward that is constant at its good end in the last groups."""
         last, steps = self._recent()
         for name in self._learned(last):
             of = Noticed(Kind.CONSTANT, name)
@@ -338,7 +327,6 @@ class FindingHistory:
                 yield HeldFinding(found, ((self.steps - steps + 1, self.steps),), self.steps)
 
     def _widen(self, step: Step) -> None:
-        """Take over the declared ranges, and widen the observed ones."""
         for name, (low, high) in step.observed.items():
             before = self._ranges.get(name, Range(declared=False))
             if not before.declared:
@@ -364,7 +352,7 @@ class FindingHistory:
     def _measure(self, step: Influence, scored: Scored | None, number: int | None) -> None:
         """Measure what was noticed on this step too, and hold the findings with enough groups.
 
-        Groups in which something was noticed are a selection: their share is too small. The groups
+        Groups in which something was noticed are a selection, with too small a share; the groups
         that follow are not.
         """
         for reward, measuring in list(self._measuring.items()):
@@ -396,7 +384,6 @@ class FindingHistory:
             self._hold_instead(found, reward, measuring.first)
 
     def _hold_instead(self, found: Finding, reward: str | None, first: int) -> None:
-        """Hold a finding about sums instead of the lesser ones about the same reward."""
         for each in self._of(reward):
             lesser = self._held[_key(each)]
             if _is_apart(lesser, found, self.steps - 1):
@@ -407,7 +394,6 @@ class FindingHistory:
         self._hold(found, first)
 
     def _in_force(self, window: Influence) -> Iterator[Finding]:
-        """Yield the findings about sums that the last groups do not contradict."""
         learned = self._learned(self._recent()[0])
         for held in self._held.values():
             finding = held.finding
@@ -418,7 +404,6 @@ class FindingHistory:
                 yield finding
 
     def _of(self, reward: str | None) -> list[Finding]:
-        """Return the findings about sums that are held for a reward, or for the whole batch."""
         rewards = () if reward is None else (reward,)
         keys = [key for key in self._held if key[0] in OF_SUMS and key[1] == rewards]
         return [self._held[key].finding for key in keys]
@@ -436,9 +421,6 @@ class Watch:
 
     What the sums over groups show, such as an ignored reward, is due 64 groups after it was
     noticed. Any other warning is due after it has occurred in five consecutive steps.
-
-    Args:
-        thresholds: Thresholds of the findings. Default: `Thresholds()`.
 
     Examples:
         >>> import numpy as np
@@ -459,7 +441,7 @@ class Watch:
         self._reported: set[Key] = set()
 
     def state(self) -> dict[str, Any]:
-        """Return the state as dicts, lists, numbers and strings, to be saved in a checkpoint."""
+        """Return the state in JSON types, to be saved in a checkpoint."""
         reported = [[kind.value, list(rewards)] for kind, rewards in sorted(self._reported)]
         return {"history": self._history.state(), "reported": reported}
 
@@ -488,7 +470,6 @@ class Watch:
         return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=kept)
 
     def _is_reported(self, key: Key) -> bool:
-        """Return whether the warning, or one that says nearly the same, was reported."""
         kind, rewards = key
         lesser = (Kind.UNDER_WEIGHTED, rewards) in self._reported and kind is Kind.IGNORED
         return key in self._reported or lesser
@@ -502,13 +483,11 @@ def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
 
 
 def _order(held: HeldFinding) -> tuple[int, int, int]:
-    """Return a sort key: severity, then number of steps, then kind."""
     severity, kind = held.finding.rank
     return severity, -held.steps, kind
 
 
 def _key(finding: Finding) -> Key:
-    """Return the key that identifies a finding across steps."""
     return finding.kind, finding.rewards
 
 
@@ -571,7 +550,6 @@ def _finding(plain: Mapping[str, Any]) -> Finding:
 
 
 def _over(rewards: tuple[RewardDiagnosis, ...], window: Influence) -> tuple[RewardDiagnosis, ...]:
-    """Return the rewards of a step, with shares over the window of the last groups."""
     found: list[RewardDiagnosis] = []
     columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
     by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))

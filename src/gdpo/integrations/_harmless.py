@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 class Harmless:
     """Calls functions and catches their exceptions.
 
-    A `DataError` comes from the data of one batch, for example an infinite reward. That batch is
-    left out, and the first such error is logged. Any other exception switches all functions off.
+    A `DataError` comes from the data of one batch, which is left out, and the first such error is
+    logged. Any other exception switches all functions off.
 
     Args:
         consequence: What the training goes on without, for the warning.
@@ -32,7 +32,6 @@ class Harmless:
         return self.attempt(function, *args, **kwargs) if self.on else None
 
     def attempt(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result | None:
-        """Call the function even if all are switched off."""
         try:
             return function(*args, **kwargs)
         except DataError as error:

@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Stores a batch with its advantages."""
-
     settings: Settings
     groups: Groups
     advantages: Float[np.ndarray, "prompt sample"]
@@ -45,9 +43,8 @@ class Computed:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
 
         The result contains `Diagnosis.metrics()` with the detail of the settings, the mean of each
-        reward, which the frameworks do not log, and, if the estimator has a state, metrics of the
-        state. Influence shares are computed over the most recent groups. The method also logs each
-        warning that `watch` reports.
+        reward, which the frameworks do not log, and the metrics of the estimator's state. The
+        method also logs each warning that `watch` reports.
         """
         found = diagnose(
             self.groups.rewards,
@@ -91,8 +88,7 @@ class Judge:
     Frameworks call `score` from many threads. A scorer handles only one call at a time, so the
     threads share a pool of scorers.
 
-    The options are those of verl's `compute_score` without `weights`. `place` is the name of their
-    section, for error messages. A ConfigError tells that a name or an option is unknown or invalid.
+    The options are those of verl's `compute_score` without `weights`.
     """
 
     def __init__(self, options: Mapping[str, Any], *, place: str) -> None:
@@ -119,8 +115,8 @@ class Judge:
     ) -> Float[np.ndarray, "rollout reward"]:
         """Return the gated rewards of each completion. NaN: a reward does not apply or failed.
 
-        `num_tokens` holds the number of tokens of each completion. It is required if a reward
-        depends on the length.
+        `num_tokens` holds the number of tokens of each completion; a reward that depends on the
+        length requires it.
         """
         scorer = self._scorers.get()
         try:
@@ -133,8 +129,7 @@ class Judge:
 def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str, Any]:
     """Convert a ground truth from a framework's data file to the reference that rewards read.
 
-    `place` is the name of the field in the file. A ground truth that is neither a dict nor a JSON
-    object as text raises a DataError.
+    A ground truth that is neither a dict nor a JSON object as text raises a DataError.
     """
     given = ground_truth
     if isinstance(given, str):

@@ -42,14 +42,14 @@ def make_settings(
     """Check the values of a user's configuration and return them as `Settings`.
 
     Args:
-        estimator: The estimator's key in `ESTIMATORS`, or `module:attribute`.
+        estimator: Key in `ESTIMATORS`, or `module:attribute`.
         keys: Names of the rewards.
         weights: One weight per reward, in the order of `keys`, or a mapping from reward name to
             weight. None: all 1.
         options: The estimator's options, as a mapping from name to value. None: no options.
         place: Prefix of `reward_keys`, `reward_weights` and `options` in the configuration, used in
             error messages.
-        detail: Metrics of the diagnosis that are logged: `brief` or `full`. None: `brief`.
+        detail: Detail of the logged metrics: `brief` or `full`. None: `brief`.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
             allowed.
 

@@ -1,7 +1,7 @@
 """Finds the turns of rollouts in masks of tokens, and maps values of turns to rows and tokens.
 
-A turn is a run of tokens that the model generated: a run of ones in the mask. Between two turns,
-the mask is 0 for the tokens of a tool or a user.
+A turn is a run of tokens that the model generated: a run of ones in the mask, which is 0 for the
+tokens of a tool or a user.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +68,6 @@ def recorded_turns(
     advantages: Sequence[float],
     num_tokens: Sequence[int],
 ) -> tuple[Turn, ...]:
-    """Return the turns of a rollout for the record, as many as the shortest sequence has."""
     turns = zip(rewards, advantages, num_tokens, strict=False)
     return tuple(Turn(named(names, row), advantage, count) for row, advantage, count in turns)
 
@@ -95,7 +94,6 @@ def tokens_of_turns(mask: Int[np.ndarray, "row token"]) -> Int[np.ndarray, "row 
 
 
 def is_per_turn(value: Any) -> bool:
-    """Return whether a reward has one number for each turn instead of one number."""
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
 
 
@@ -128,10 +126,7 @@ def is_number(value: Any) -> bool:
 
 
 def check_count(name: str, value: Any, count: int, *, rollout: str) -> None:
-    """Raise a DataError if a reward with one number for each turn has more or fewer than there are.
-
-    `rollout` is the name of the rollout in the message.
-    """
+    """Raise a DataError if there is not one number per turn. `rollout` names the rollout in it."""
     if is_per_turn(value) and len(value) != count:
         raise DataError(
             f"reward {name!r} has {len(value)} numbers for {rollout}, which has {count} turns. A "
@@ -143,8 +138,6 @@ def check_count(name: str, value: Any, count: int, *, rollout: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Stores the rewards of each turn of a batch, and which turns each row contains."""
-
     rewards: Float[np.ndarray, "prompt sample turn reward"]
     """Rewards, with 0 beyond the last turn. A reward of the whole rollout is at the last turn.
     NaN at every turn: the reward does not apply to the rollout."""
@@ -155,7 +148,6 @@ class Turns:
 
     @property
     def counts(self) -> Int[np.ndarray, "prompt sample"]:
-        """Return the number of turns of each rollout."""
         return np.count_nonzero(self.num_tokens, axis=-1)
 
     def means(
@@ -178,7 +170,6 @@ class TurnPlaces:
 
     @property
     def counts(self) -> Int[np.ndarray, " row"]:
-        """Return the number of turns of the rollout that each row represents, 0 for others."""
         of_rows = np.count_nonzero(self.lengths, axis=1)
         found = np.zeros(len(self.lengths), dtype=np.int64)
         np.add.at(found, np.asarray(self.outputs, dtype=np.int64), of_rows)
@@ -192,10 +183,9 @@ class TurnPlaces:
     ) -> Turns:
         """Return the rewards of each turn.
 
-        Args:
-            totals: Total of each reward. NaN: the reward does not apply.
-            columns: For each reward, a number or one number for each turn, for each row.
-            places: Prompt and sample of each row; -1 if the row is left out.
+        `totals` has NaN where a reward does not apply. Each of the `columns` has a number or one
+        number for each turn, for each row. `places` are the prompt and sample of each row; -1 if
+        the row is left out.
         """
         prompts, samples = places
         num_tokens = self._num_tokens(totals.shape[:2], places)

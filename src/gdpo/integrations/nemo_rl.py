@@ -46,11 +46,8 @@ class AdvantageEstimator:
 
     NeMo-RL masks truncated rollouts (`overlong_filtering`), rollouts whose log-probabilities differ
     between generation and training, rollouts that an environment flags, and rollouts of prompts
-    that are too long, of which it keeps only four tokens. Unlike NeMo-RL's own estimators, this one
-    leaves masked rollouts out of every statistic and gives them an advantage of 0.
-
-    Args:
-        config: The `grpo.adv_estimator` section of NeMo-RL's configuration.
+    that are too long. Unlike NeMo-RL's own estimators, this one leaves masked rollouts out of every
+    statistic and gives them an advantage of 0.
     """
 
     def __init__(self, config: Any) -> None:
@@ -69,13 +66,10 @@ class AdvantageEstimator:
     ) -> Any:
         """Return the advantage of each row, repeated for all of its tokens.
 
-        Args:
-            prompt_ids: Prompt tokens `[row, token]`. Rows with identical tokens form a group.
-            rewards: Only the dtype and device are used.
-            mask: Array `[row, token]` with 1 for trained tokens.
-            repeated_batch: NeMo-RL's batch, with an array `[row]` under `reward/<name>` for each
-                reward. NaN means that the reward does not apply.
-            **_others: Arguments that only NeMo-RL's own estimators use.
+        The arguments are NeMo-RL's. Rows with identical prompt tokens form a group. `mask` is 1 for
+        trained tokens, and `repeated_batch` has an array `[row]` under `reward/<name>` for each
+        reward, with NaN where the reward does not apply. Of `rewards`, only the dtype and device
+        are used.
         """
         columns = {
             key.removeprefix("reward/"): repeated_batch[key].double().cpu().numpy()
@@ -101,8 +95,6 @@ class AdvantageEstimator:
 
 
 class _Trainer:
-    """Replaces the functions with which NeMo-RL's trainers create an estimator, and log."""
-
     def __init__(self, grpo: Any) -> None:
         self.theirs = grpo._create_advantage_estimator
         self.their_log = grpo._log_mixed_rewards_and_advantages_information
@@ -138,7 +130,6 @@ def install() -> None:
 
 
 def _check_when_read(kind: Any, check: Callable[[Any], None]) -> None:
-    """Let a class of NeMo-RL's configuration check each of its objects."""
     init = kind.__init__
 
     @functools.wraps(init)

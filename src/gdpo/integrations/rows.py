@@ -39,22 +39,16 @@ PREFIX = "gdpo/"
 
 
 def is_ours(estimator: Any) -> bool:
-    """Return whether a name refers to a gdpo estimator, where gdpo replaces the framework's GDPO.
-
-    Args:
-        estimator: The name, as text or as a member of an enum.
-    """
+    """Return whether a name refers to gdpo, where it replaces a framework's GDPO."""
     name = as_text(estimator)
     return name == NAME or name.startswith(PREFIX)
 
 
 def without_prefix(estimator: Any) -> str:
-    """Return the name without the prefix, as a key of `ESTIMATORS` or `module:attribute`."""
     return as_text(estimator).removeprefix(PREFIX)
 
 
 def as_text(estimator: Any) -> str:
-    """Return an estimator's name as text, even if the framework passes an enum member."""
     return str(getattr(estimator, "value", estimator))
 
 
@@ -80,11 +74,9 @@ class Groups:
     """Rewards of each turn, whose totals are `rewards`. None: the rollouts have no turns."""
 
     def with_weights(self, rows: Float[np.ndarray, "row reward"]) -> "Groups":
-        """Return the groups with weights of each prompt.
+        """Return the groups with weights of each prompt, given the weights of each row.
 
-        Args:
-            rows: Weights of each row. NaN means that the reward does not apply; its rewards become
-                NaN and its weight 0.
+        NaN means that the reward does not apply; its rewards become NaN and its weight 0.
         """
         weights = np.zeros((len(self.rewards), self.rewards.shape[-1]))
         real = self.prompts >= 0
@@ -97,24 +89,14 @@ class Groups:
         return replace(self, rewards=rewards, weights=np.nan_to_num(weights), turns=turns)
 
     def with_turns(self, located: TurnPlaces, columns: Sequence[Sequence[Any]]) -> "Groups":
-        """Return the groups with rewards of each turn.
-
-        Args:
-            located: The turns of each row.
-            columns: For each reward, a number or one number for each turn, for each row.
-        """
+        """Return the groups with rewards of each turn. Columns hold one number, or one per turn."""
         places = self.prompts, self.samples
         return replace(self, turns=located.turns(self.rewards, columns, places))
 
     def per_rollout(
         self, values: Float[np.ndarray, " row"], outputs: Sequence[int] | None
     ) -> Float[np.ndarray, "prompt sample"]:
-        """Return the value of each rollout: that of the row which represents it. Others get 0.
-
-        Args:
-            values: A value of each row.
-            outputs: As in `as_groups`.
-        """
+        """Return the value of each rollout: that of the row which represents it. Others get 0."""
         rows = np.arange(len(values))
         counted = (rows == (rows if outputs is None else np.asarray(outputs))) & (self.prompts >= 0)
         grid = np.zeros(self.token_counts.shape)
@@ -140,7 +122,7 @@ class Groups:
 
 
 def by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Convert rows to columns. A column contains None where a row has no value."""
+    """Convert rows to columns, with None where a row has no value."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -276,7 +258,6 @@ def advantages_of(
 def _places(
     prompt_ids: Sequence[Any], counted: Bool[np.ndarray, " row"]
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return the prompt and sample index of each row (-1 if left out), and the array's shape."""
     prompts, samples = np.full(len(counted), -1), np.full(len(counted), -1)
     order: dict[Any, int] = {}
     sizes: list[int] = []

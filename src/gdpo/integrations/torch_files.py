@@ -1,7 +1,4 @@
-"""Reads `.pt` files with torch, the rollout files of slime and miles, for `gdpo.rollouts`.
-
-`gdpo.rollouts` itself never imports torch.
-"""
+"""Reads `.pt` files with torch, which `gdpo.rollouts` never imports."""
 
 from pathlib import Path
 from typing import Any
@@ -14,15 +11,10 @@ _UNPACKED = 2**27
 
 
 def load_dump(path: Path) -> Any:
-    """Return the contents of a `.pt` file. Only tensors, numbers and text are unpickled.
-
-    Args:
-        path: A file written by `--save-debug-rollout-data`.
+    """Return the contents of a `.pt` file that `--save-debug-rollout-data` wrote.
 
     Raises:
-        MissingExtraError: If torch is not installed.
-        DataError: If the file contains anything except tensors, numbers and text, or if it is
-            compressed and is very large when decompressed.
+        DataError: If the file contains anything except tensors, numbers and text, or is compressed.
     """
     _refuse_packed(path)
     try:

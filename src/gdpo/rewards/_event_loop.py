@@ -1,8 +1,7 @@
 """Runs every coroutine reward in this process in one event loop.
 
-The loop is shared and runs in its own thread. If a reward keeps a client open (httpx, aiohttp), the
-client is bound to the loop in which it was first used. Closing that loop would break the client's
-connections.
+If a reward keeps a client open (httpx, aiohttp), the client is bound to the loop in which it was
+first used. Closing that loop would break the client's connections.
 """
 
 import asyncio
@@ -21,8 +20,6 @@ _ANSWERS_S = 1.0
 
 
 class _Shared:
-    """Creates the event loop on first use, and keeps it open."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -39,7 +36,6 @@ class _Shared:
             return self._loop
 
     def is_here(self) -> bool:
-        """Return whether the current thread is the loop's thread."""
         return threading.current_thread() is self._thread
 
     def forget(self) -> None:
@@ -75,11 +71,8 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the event loop of this process, and return its result.
 
-    This function can be called from any thread except the loop's own.
-
-    Raises:
-        RewardError: If a coroutine that runs in that loop calls this function. Such a call would
-            never return.
+    It can be called from any thread except the loop's own: a coroutine that runs in that loop gets
+    a RewardError, because the call would never return.
     """
     if _shared.is_here():
         coroutine.close()

@@ -26,8 +26,6 @@ class Judges:
     """Runs coroutine functions with limits on concurrency, time and retries.
 
     Args:
-        concurrency: Maximum number of calls in flight at the same time.
-        retries: Maximum number of retries after an exception or a timeout.
         pause: Number of seconds to wait before the first retry. The wait doubles with each retry.
     """
 
@@ -35,12 +33,7 @@ class Judges:
         self._concurrency, self._retries, self._pause = concurrency, retries, pause
 
     def score(self, calls: Sequence[Call], *, done: Callable[[], None]) -> list[Result]:
-        """Return the result of each call, in order.
-
-        Args:
-            calls: The calls to make.
-            done: Callback that runs after each call.
-        """
+        """Return the result of each call, in order. `done` runs after each call."""
         return wait_for(self._all(calls, done))
 
     async def _all(self, calls: Sequence[Call], done: Callable[[], None]) -> list[Result]:

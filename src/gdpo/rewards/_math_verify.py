@@ -1,4 +1,4 @@
-r"""Compares an extracted answer with the reference answer. Both are parsed by math-verify.
+r"""Compares an extracted answer with the reference answer.
 
 This module requires the `math` extra. Importing sympy takes about a second. The reward's function
 is defined here so that a worker process finishes this import before its first deadline starts.
@@ -72,14 +72,12 @@ def correctness(
 
 @lru_cache(maxsize=1024)
 def _read_gold(gold: str) -> Any:
-    """Return a reference answer as an expression, or None if it cannot be parsed or compared."""
     letter, rest = without_label(gold)
     read = _read(rest if letter and rest else gold)
     return None if read is None or not same(read, read) else read
 
 
 def _equal(answer: str, gold: str) -> bool:
-    """Return whether a model's answer equals a reference answer that can be parsed."""
     if len(answer) > _LONGEST or _depth(answer) > _DEEPEST:
         return False
     answer = plain(answer)
@@ -125,7 +123,6 @@ def _read(answer: str) -> Any:
 
 
 def _read_clean(text: str) -> Any:
-    """Return the text as one expression, or None if it cannot be parsed as one."""
     parts = _OR.split(text)
     if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
         read = [_parse(part) for part in parts]

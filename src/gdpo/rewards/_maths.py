@@ -1,9 +1,9 @@
 r"""Checks whether two expressions are equivalent answers.
 
-This module compares numbers (`_same_number`), percentages, the value that an equation states
-(`_stated`), and lists, points, intervals and matrices element by element. `math_verify.verify`
-compares everything else. Without this module, math-verify would compare numbers of any size to 6
-decimal places, and would use the right side of any equation.
+Numbers (`_same_number`), percentages, the value that an equation states (`_stated`), and the
+elements of lists, points, intervals and matrices are compared here, and everything else by
+`math_verify.verify`. math-verify alone would compare numbers of any size to 6 decimal places, and
+use the right side of any equation.
 """
 
 import logging
@@ -44,7 +44,6 @@ class Either(sp.Tuple):
 
 
 def same(gold: Any, answer: Any) -> bool:
-    """Return whether an answer equals the reference answer."""
     ours, theirs = members(gold), members(answer)
     if ours and theirs:
         return _same_equation(gold, answer, ours, theirs)
@@ -109,7 +108,6 @@ def _is_taken(part: Any) -> bool:
 
 
 def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -> bool:
-    """Return whether two equations are the same. A chain equates its first and last sides."""
     if len(ours) == len(theirs) and all(map(same, ours, theirs)):
         return True
     left, right = _closed(gold, ours), _closed(answer, theirs)
@@ -188,7 +186,6 @@ def _same_in_any_order(ours: Iterable[Any], theirs: list[Any]) -> bool:
 
 
 def _same_value(gold: Any, answer: Any) -> bool:
-    """Return whether two expressions are equal. Either may be a percentage."""
     ours, gold_percent = _without_percent(gold)
     theirs, percent = _without_percent(answer)
     if gold_percent and not percent:
@@ -250,7 +247,6 @@ def _is_root_of_factors(part: Any) -> bool:
 
 
 def _split(part: Any) -> Any:
-    """Return a root or a logarithm as the product or sum of those of its factors."""
     product = part.args[0].func(*part.args[0].args)
     factors = [x.as_base_exp() for x in sp.Mul.make_args(product)]
     if any(base.is_negative or not power.is_Integer for base, power in factors):
@@ -278,7 +274,6 @@ def _names(expression: Any) -> set[str]:
 
 
 def _renamed(expression: Any, names: dict[Any, Any]) -> Any:
-    """Return an expression with its symbols replaced, or unchanged if sympy cannot replace them."""
     names = {old: new for old, new in names.items() if old != new}
     try:
         return expression.xreplace(names) if names else expression
@@ -287,7 +282,6 @@ def _renamed(expression: Any, names: dict[Any, Any]) -> Any:
 
 
 def _value(expression: Any) -> Any:
-    """Evaluate an expression to a finite number, or return None if that is not possible."""
     if not isinstance(expression, sp.Expr) or expression.free_symbols:
         return None
     if isinstance(expression, sp.Rational):

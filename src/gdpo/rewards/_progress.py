@@ -27,7 +27,6 @@ class Counter:
     """Counts finished scores, and reports progress if the batch takes long.
 
     Args:
-        total: Number of scores to compute.
         on_progress: Callback for each update.
     """
 
@@ -38,14 +37,12 @@ class Counter:
     _showing: bool = False
 
     def advance(self) -> None:
-        """Count one more finished score."""
         self.done += 1
         if self.done < self.total and (now := time.monotonic()) > self._next:
             self._showing, self._next = True, now + _SHOW_EVERY_S
             self.on_progress(self.done, self.total)
 
     def finish(self) -> None:
-        """Remove the display. Call this method when the batch is finished or abandoned."""
         if self._showing:
             self.on_progress(self.total, self.total)
         self._showing = False
@@ -59,7 +56,6 @@ class Bar:
         self._last = -_LOG_EVERY_S
 
     def __call__(self, done: int, total: int) -> None:
-        """Update the bar, and remove it once everything is done."""
         from rich.console import Console
 
         console = Console(stderr=True)

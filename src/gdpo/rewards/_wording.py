@@ -326,7 +326,6 @@ def _is_bare(words: list[str], text: str, number: str, *, spaced: bool) -> bool:
 
 
 def _is_unit(words: list[str], number: str, tail: str) -> bool:
-    """Return whether the words after a number are a unit."""
     if words[:1] == ["base"]:
         return len(words) == 2
     if re.search(r"\\circ\s*\}?$", number) and words in (["c"], ["f"], ["k"]):

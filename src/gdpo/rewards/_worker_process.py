@@ -2,8 +2,8 @@
 
 The process reads calls from a socket and writes results to the same socket, so a reward's printed
 output is never mistaken for a result. The command `python -m gdpo.rewards._worker_process <socket>`
-starts the process. The user's script is therefore not executed again, even without an `if __name__
-== "__main__"` guard.
+starts the process, so the user's script is not executed again, even without an `if __name__ ==
+"__main__"` guard.
 """
 
 import gc
@@ -22,7 +22,6 @@ killed by then."""
 
 
 def main() -> None:
-    """Serve calls until the connection is closed."""
     connection = Connection(int(sys.argv[1]))
     # A child process or program that a reward starts must not use this connection.
     os.register_at_fork(after_in_child=connection.close)
@@ -47,7 +46,6 @@ def _load(connection: Connection) -> list[Any]:
 
 
 def answer(connection: Connection, rewards: list[Any]) -> None:
-    """Read one call, run its reward, and send back the call's number and the result."""
     from gdpo.rewards.scores import Failure, score_one
 
     number, k, completion, reference, deadline = pickle.loads(connection.recv_bytes())

@@ -1,8 +1,8 @@
-"""Runs slow rewards in processes that can be killed. `_worker_process` is their main module.
+"""Runs slow rewards in processes that can be killed.
 
-The standard library's process pools are not suitable. These pools either run the user's script
-again in each process or fork a process that has threads and uses an accelerator. They also cannot
-kill a single call.
+`_worker_process` is their main module. The standard library's process pools cannot kill a single
+call, and either run the user's script again in each process or fork a process that has threads and
+uses an accelerator.
 """
 
 import json
@@ -47,7 +47,6 @@ class Worker:
     """Runs calls in one process. The next call after a kill starts a new process.
 
     Args:
-        rewards: The pickled rewards.
         memory: Maximum data memory of the process, in GiB. None: no limit.
         recycle_after: Number of calls after which the process is replaced, because libraries leak
             memory.
@@ -63,7 +62,6 @@ class Worker:
         self._connection: Connection | None = None
 
     def run(self, call: Call) -> Result:
-        """Return the reward's value, or the failure: an exception, a timeout or a dead process."""
         name, deadline = call.reward.name, call.reward.deadline
         assert deadline is not None, "only rewards with a deadline run in a worker"
         connection = self._connection or self._start()
@@ -93,7 +91,6 @@ class Worker:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process immediately. The next call starts a new process."""
         process, connection = self._process, self._connection
         self._process = self._connection = None
         if process is not None:
@@ -152,9 +149,6 @@ class Workers:
 
     Args:
         rewards: Rewards that the workers can run. A call refers to its reward by position.
-        count: Number of processes.
-        memory: Maximum data memory of each process, in GiB. None: no limit.
-        recycle_after: Number of calls after which a process is replaced.
 
     Raises:
         ConfigError: If a reward cannot be sent to another process.
@@ -182,13 +176,8 @@ class Workers:
     ) -> list[list[Result]]:
         """Return the results of each group of calls, in order.
 
-        Args:
-            groups: Groups of calls. The calls of a group run in the same process, one after
-                another.
-            done: Callback that runs after each group, never in two threads at once.
-
-        Raises:
-            RewardError: If a worker does not start.
+        The calls of a group run in the same process, one after another. `done` runs after each
+        group, never in two threads at once.
         """
         counting = threading.Lock()
 

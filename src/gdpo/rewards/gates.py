@@ -1,6 +1,6 @@
 """Defines gates: a gated reward counts only if another reward reaches a threshold.
 
-A closed gate makes the reward 0 or missing. See `apply_gates` for the difference.
+A closed gate makes the reward 0 or missing (see `apply_gates`).
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -27,7 +27,6 @@ class Gate:
         on: Name of the reward that opens the gate, usually the harder of the two rewards.
         at_least: Lowest value of the reward `on` at which the gate is open, in the unit of that
             reward.
-        otherwise: Value of the gated reward if the gate is closed: `zero` or `missing`.
 
     Raises:
         ConfigError: If `at_least` is not finite, or `otherwise` is another word.
@@ -60,13 +59,10 @@ def apply_gates(
 
     $$ \tilde r_k = \begin{cases} r_k & r_l \ge t \\ 0 \text{ or NaN} & \text{else} \end{cases} $$
 
-    For example, a short response earns the length reward only if the response is correct.
-
-    *A closed gate gives 0* (`otherwise="zero"`, as in the paper). This 0 enters the mean and the
-    standard deviation of the group like any other value. A rollout with an open gate is compared
-    with rollouts whose gate is closed, so the gated reward also rewards meeting the condition. If
-    the lowest value of a reward is not 0, a closed gate does not give the lowest value. Shift the
-    range of such a reward first.
+    This 0 enters the mean and the standard deviation of the group like any other value. A rollout
+    with an open gate is compared with rollouts whose gate is closed, so the gated reward also
+    rewards meeting the condition. If the lowest value of a reward is not 0, a closed gate does not
+    give the lowest value. Shift the range of such a reward first.
 
     *A closed gate gives a missing reward* (`otherwise="missing"`, conditional normalization). The
     reward is normalized among the rollouts with an open gate, and adds nothing to the others. It
@@ -77,9 +73,8 @@ def apply_gates(
     stays missing.
 
     Args:
-        rewards: Raw rewards. The last axis is the reward axis. NaN means that the reward does not
-            apply.
-        names: Names of the rewards, in the order of the last axis.
+        rewards: Raw rewards, with the reward axis last. NaN: the reward does not apply.
+        names: Names of the rewards.
         gates: Gates, keyed by the name of the gated reward.
         conditions: Rewards that are compared with the thresholds, in a shape that broadcasts
             against `rewards`. For rewards of each turn, pass the totals: a gate closes all turns.
@@ -120,12 +115,8 @@ def closed_gates(
 ) -> dict[str, float]:
     """Return the share of rollouts with a closed gate, keyed by the name of the gated reward.
 
-    Rollouts for which the tested reward is missing (NaN) are not counted.
-
-    Args:
-        rewards: Raw rewards, before `apply_gates`.
-        names: Names of the rewards.
-        gates: Gates, keyed by the name of the gated reward.
+    The arguments are those of `apply_gates`, with the raw rewards. Rollouts for which the tested
+    reward is missing (NaN) are not counted.
     """
     xp = array_namespace(rewards)
     shares: dict[str, float] = {}
@@ -156,10 +147,8 @@ def declared_ranges(
 ) -> tuple[list[float], list[float]]:
     """Return the lowest and the highest values of the rewards. NaN: no range is declared.
 
-    Args:
-        rewards: `Reward` and `DeclaredRange` objects. Anything else declares no range.
-        gates: Gates, keyed by the name of the gated reward. The range of a reward whose closed gate
-            gives 0 includes 0.
+    Only `Reward` and `DeclaredRange` objects declare a range. The range of a reward whose closed
+    gate gives 0 includes 0.
     """
     gated = [name for name, gate in (gates or {}).items() if gate.otherwise == "zero"]
     ranges = [_range(reward, gated) for reward in rewards]
@@ -186,11 +175,8 @@ def describe_rewards(
 ) -> dict[str, dict[str, Any]]:
     """Return the declared range and gate of each reward in JSON types, in the order of `names`.
 
-    Args:
-        names: Names of the rewards.
-        low: Lowest value of each reward. NaN: the reward declares no range.
-        high: Highest value of each reward.
-        gates: Gates, keyed by the name of the gated reward.
+    NaN as lowest and highest value: the reward declares no range. `gates` are keyed by the name of
+    the gated reward.
     """
     described: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, bottom, top in zip(names, low, high, strict=True):
@@ -207,8 +193,7 @@ def describe_rewards(
 def described_ranges(described: object) -> dict[str, Range | None]:
     """Return the range of each reward from the output of `describe_rewards`.
 
-    None: the reward has no range. The input comes from a file, so an invalid range is returned as
-    None instead of raising an error.
+    The input comes from a file, so an invalid range, like none, is returned as None.
     """
     if not isinstance(described, Mapping):
         return {}

@@ -1,8 +1,8 @@
 r"""Defines rewards for the length of a completion in tokens.
 
 These rewards use the trainer's token count, including the end-of-sequence token if the model wrote
-one. Words and characters are never counted. Three rewards are available: a hard limit, a limit with
-a linear ramp (DAPO), and a target range.
+one. Three rewards are available: a hard limit, a limit with a linear ramp (DAPO), and a target
+range.
 
 A short completion is easier to generate than a correct completion. To give the length reward only
 for correct answers (the paper's Eq. 8), add a gate in the recipe:
@@ -42,10 +42,7 @@ def token_limit(limit: int, *, name: str = "length") -> Reward:
 
     Args:
         limit: $l$, in tokens. Must be at least 1.
-        name: Name of the reward in logs, recipes and files.
-
-    Returns:
-        A reward in {0, 1}.
+        name: Name of the reward.
 
     Raises:
         ConfigError: If the limit is not a positive integer.
@@ -77,16 +74,13 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
     The values are the same as in TRL's `get_soft_overlong_punishment`.
 
     Do not gate this reward. The best value is 0, and a closed gate also gives 0, so a wrong
-    completion would get the best value. Gate `token_limit` or `token_range` instead.
+    completion would get the best value: gate `token_limit` or `token_range` instead.
 
     Args:
         maximum: $L$, in tokens. Must be at least 1. If $L$ equals the trainer's
             `max_completion_length`, the last branch is never reached.
         buffer: $c$, the length of the ramp below the maximum, in tokens. 0 means no ramp.
-        name: Name of the reward in logs, recipes and files.
-
-    Returns:
-        A reward in [-1, 0].
+        name: Name of the reward.
 
     Raises:
         ConfigError: If a length is not an integer, or the buffer is longer than the maximum.
@@ -135,10 +129,7 @@ def token_range(low: int, high: int, *, width: int, name: str = "length") -> Rew
         high: $b$, the longest length that gets 1, in tokens.
         width: $w$, the distance from the range at which the reward reaches 0, in tokens. 1 means no
             ramp.
-        name: Name of the reward in logs, recipes and files.
-
-    Returns:
-        A reward in [0, 1].
+        name: Name of the reward.
 
     Raises:
         ConfigError: If a length is not an integer, the range is empty, or the width is below 1.

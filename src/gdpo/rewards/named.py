@@ -30,15 +30,8 @@ _PLAIN = (
 def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Reward]) -> Reward:
     """Return the reward with this name. If the name refers to a factory, call it with the options.
 
-    Args:
-        name: Name of a reward in the task or in `BUILT_IN`, or `module:attribute`.
-        options: Keyword arguments for the factory.
-        of_task: The task's rewards, keyed by name. These rewards take precedence over built-in
-            rewards.
-
-    Raises:
-        ConfigError: If the name is unknown or does not refer to a reward, or the reward does not
-            accept the options.
+    The name is that of a reward of the task, which takes precedence, or in `BUILT_IN`, or
+    `module:attribute`.
     """
     place = name if name in of_task else BUILT_IN.get(name, name)
     found = find(place, dict.fromkeys(BUILT_IN) | dict(of_task), "reward")
@@ -69,13 +62,7 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
 def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """Call a user's function with these options, and return the result.
 
-    Args:
-        what: Description of the function for error messages.
-        function: The user's function.
-        options: Keyword arguments for the function.
-
-    Raises:
-        ConfigError: If the function does not accept the options, or raises an exception.
+    `what` describes the function in error messages.
     """
     try:
         signature(function).bind(**options)
@@ -98,11 +85,7 @@ def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) ->
 
 
 def read_gates(gates: Any) -> dict[str, Gate]:
-    """Return the gates in a configuration that maps reward names to the fields of `Gate`.
-
-    Raises:
-        ConfigError: If the configuration has a different form, or a key of a gate is unknown.
-    """
+    """Return the gates in a configuration that maps reward names to the fields of `Gate`."""
     allowed = [field.name for field in dataclass_fields(Gate)]
     for name, fields in gates.items() if isinstance(gates, Mapping) else ():
         for key in fields if isinstance(fields, Mapping) else ():
@@ -120,7 +103,6 @@ def read_gates(gates: Any) -> dict[str, Gate]:
 
 
 def _scores(function: Callable[..., Any]) -> bool:
-    """Guess from the argument names whether a function scores completions itself."""
     try:
         arguments = signature(function).parameters
     except (TypeError, ValueError):  # some functions written in C have no signature

@@ -71,8 +71,7 @@ class Reward:
             a `GdpoError` that says how to fix the problem. None: the reward has no requirements.
         scope: The model's messages that `function` gets as one text, if a completion consists of
             several messages: "last" for the last one with visible content, or "all" for all of
-            them, joined by newlines. Results of tools and messages of a user never count
-            (`gdpo.rewards.text`). Only "last" is allowed if `of` is not "text".
+            them, joined by newlines. Only "last" is allowed if `of` is not "text".
 
     Raises:
         ConfigError: If a field has the wrong type, the name cannot be used in a metric name, the
@@ -124,11 +123,6 @@ class Reward:
 @dataclass(frozen=True, slots=True)
 class DeclaredRange:
     """Stores the declared range of a reward that is not a `Reward` object.
-
-    Args:
-        name: Name of the reward.
-        low: Lowest value of the reward.
-        high: Highest value of the reward.
 
     Raises:
         ConfigError: If the range is empty, not finite, or does not consist of numbers.

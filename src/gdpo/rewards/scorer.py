@@ -1,7 +1,4 @@
-"""Computes the reward array for a batch of rollouts.
-
-By default, if a reward fails on a rollout, only the entry for that reward and rollout is missing.
-"""
+"""Computes the reward array for a batch of rollouts."""
 
 import logging
 import pickle
@@ -101,11 +98,7 @@ class Scorer:
         *,
         progress: OnScored | None = None,
     ) -> "Scorer":
-        """Return a scorer with the options in a mapping, as in recipes and trainer arguments.
-
-        Raises:
-            ConfigError: If an option is unknown or has an invalid value.
-        """
+        """Return a scorer with the options in a mapping, as in recipes and trainer arguments."""
         allowed = set(signature(cls).parameters) - {"rewards", "progress"}
         for name in options:
             if name not in allowed:
@@ -123,9 +116,9 @@ class Scorer:
         """Score every completion with every reward.
 
         Args:
-            completions: The completion of each rollout: the model's text, or the messages after
-                the prompt. A reward of the text gets the model's messages that its `scope` selects
-                (`gdpo.rewards.text`). Each message of the model is a turn; a text is one turn.
+            completions: The completion of each rollout: the model's text, or the messages after the
+                prompt (`gdpo.rewards.text`). Each message of the model is a turn; a text is one
+                turn.
             references: The reference of each completion, in the same order.
             num_tokens: Number of tokens in each completion, including the end-of-sequence token.
                 Required by rewards that score the number of tokens.
@@ -166,7 +159,6 @@ class Scorer:
         place: tuple[int, int | None],
         failures: list[Failure],
     ) -> float:
-        """Return a result as a number. Add a failure to the failures."""
         if not isinstance(result, Failure):
             return np.nan if result is None else result
         # The error is dropped, because its traceback would keep the reward's local objects alive.
@@ -190,7 +182,6 @@ class Scorer:
     def _results(
         self, quick: list[Call], slow: list[list[Call]], waiting: list[Call]
     ) -> dict[tuple[int, int], Result]:
-        """Return results keyed by reward and rollout. Identical rollouts appear once."""
         counter = Counter(len(quick) + len(slow) + len(waiting), self.progress)
         results: dict[tuple[int, int], Result] = {}
         try:
@@ -232,8 +223,6 @@ _Kind: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """Stores what rewards of one kind receive: texts, numbers of tokens, or messages."""
-
     items: Sequence[Any]
     places: Sequence[tuple[int, int | None]]
     """Index of the rollout of each item, and of the turn if the items are turns."""
@@ -253,7 +242,6 @@ def _judged(
     references: Sequence[Reference],
     num_tokens: Sequence[int] | None,
 ) -> dict[_Kind, _Judged]:
-    """Return what the rewards of each kind receive."""
     for what, given in (("references", references), ("num_tokens", num_tokens)):
         if given is not None and len(given) != len(completions):
             raise ConfigError(
@@ -287,7 +275,6 @@ def _texts(completions: Sequence[str | Messages], scope: Scope) -> list[str]:
 
 
 def _turns_of(completions: Sequence[str | Messages], keys: Sequence[bytes]) -> _Judged:
-    """Return the messages up to each message of the model."""
     items: list[Messages] = []
     places: list[tuple[int, int | None]] = []
     for i, messages in enumerate(map(as_messages, completions)):
@@ -301,7 +288,6 @@ def _turns_of(completions: Sequence[str | Messages], keys: Sequence[bytes]) -> _
 
 
 def _first_places(keys: Iterable[Any]) -> list[int]:
-    """Return the index of the first identical key of each key."""
     seen: dict[Any, int] = {}
     return [seen.setdefault(key, i) for i, key in enumerate(keys)]
 
@@ -318,7 +304,6 @@ def _by_rollout(
 def _calls(
     rewards: Mapping[int, Reward], judged: Mapping[_Kind, _Judged]
 ) -> tuple[list[Call], list[list[Call]], list[Call]]:
-    """Return the calls to run: rewards without a deadline, with a deadline, and coroutines."""
     quick: list[Call] = []
     slow: dict[tuple[_Kind, int], list[Call]] = {}
     waiting: list[Call] = []
@@ -343,12 +328,8 @@ def score(
 ) -> Scores:
     """Score one batch with a temporary `Scorer`.
 
-    To score many batches, create one `Scorer`, which reuses its worker processes.
-
-    Raises:
-        ConfigError: If two rewards share a name, the sequences differ in length, or a reward needs
-            `num_tokens` but the argument is missing.
-        RewardError: If a reward fails and `on_error` is `raise`.
+    To score many batches, create one `Scorer`, which reuses its worker processes. The errors are
+    those of `Scorer` and its `score`.
     """
     with Scorer(rewards, on_error=on_error) as scorer:
         return scorer.score(completions, references, num_tokens=num_tokens)
@@ -394,7 +375,6 @@ def _check_arguments(
 
 
 def _key(value: Any, index: int, what: str) -> bytes:
-    """Return a key that is identical for identical references, or for identical messages."""
     try:
         return pickle.dumps(value)
     except Exception as error:
@@ -431,10 +411,8 @@ def _log_first_of_each_kind(
 
 
 def _start(completion: str | Messages) -> str:
-    """Return the beginning of the model's text, for messages."""
     return completion_text(completion, "all")[:SHOWN]
 
 
 def _place(failure: Failure) -> str:
-    """Return the index of a failure's rollout and turn, for messages."""
     return f"{failure.index}" if failure.turn is None else f"{failure.index}, turn {failure.turn}"

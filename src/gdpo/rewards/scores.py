@@ -99,9 +99,7 @@ class Call:
     def timed_out(self, seconds: float, why: str = "") -> Failure:
         """Return the failure of a call that took longer than `seconds`.
 
-        Args:
-            seconds: The limit that was exceeded.
-            why: End of the message, including its leading space or comma.
+        `why` is the end of the message, with its leading space or comma.
         """
         message = f"took more than {seconds:g} s{why}"
         return Failure(self.reward.name, self.index, "timed out", message)
@@ -112,14 +110,9 @@ def score_one(
 ) -> Result:
     """Return the reward's value, `None` if the reward does not apply, or the failure.
 
-    The reward runs in this process and thread without a time limit. Deadlines are enforced by a
-    `Scorer`. If the reward forks, the child process exits when the reward returns in the child.
-
-    Args:
-        reward: The reward to run.
-        completion: The text, the number of tokens, or the messages, as `reward.of` says.
-        reference: The reference for the completion.
-        index: Index of the rollout in its batch, to be stored in a failure.
+    If the reward forks, the child process exits when the reward returns in the child. `completion`
+    is the text, the number of tokens, or the messages, as `reward.of` says, and `index` that of the
+    rollout in its batch.
     """
     process = os.getpid()
     try:
@@ -174,7 +167,6 @@ _OURS = str(Path(__file__).parent) + "/"
 
 
 def _place(error: BaseException) -> str:
-    """Return the last traceback location in the reward's own code, or otherwise in a library."""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     own = [place for place in places if not place[0].startswith((*_LIBRARIES, _OURS, "<frozen"))]
     for file, line in (own or places)[-1:]:

@@ -69,11 +69,7 @@ class Task:
 
 
 def without_arrays(value: Any) -> Any:
-    """Return a row or a value in JSON types, with arrays (as in data frames) converted to lists.
-
-    Raises:
-        DataError: If the value is nested too deeply.
-    """
+    """Return a row or a value in JSON types, with arrays (as in data frames) converted to lists."""
     try:
         return _without_arrays(value)
     except RecursionError as error:
@@ -121,14 +117,10 @@ TASKS: Mapping[str, Task] = _Tasks()
 
 
 def resolve_task(name: str) -> Task:
-    """Return the task with this name.
+    """Return the task with this name: a key in `TASKS`, or `module:attribute` for your own task.
 
-    Args:
-        name: A key in `TASKS`, or `module:attribute` for your own task.
-
-    Raises:
-        ConfigError: If the name is unknown, or does not refer to a `Task`.
-        MissingExtraError: If the task needs a package that is not installed.
+    A name that is unknown or refers to no `Task` raises a ConfigError, and a task whose package is
+    not installed a MissingExtraError.
     """
     task = find(name, TASKS, "task")
     if not isinstance(task, Task):

@@ -1,15 +1,15 @@
 """Defines the model's text in a completion, which is the only text that rewards score.
 
-A completion is a text, or chat messages. A text is the model's text unchanged, even if it looks
-like messages. In messages, only the contents of the model's own messages count:
+A completion is a text, which is the model's text unchanged, or chat messages, in which only the
+contents of the model's own messages count:
 
-- The model's messages have the role `assistant`, or no role, because a completion is written by
-  the model. A message of any other role (`tool`, `user`, `system`, ...) never counts.
+- The model's messages have the role `assistant`, or no role. A message of any other role never
+  counts.
 - A content is a text, or a list of parts (`{"type": "text", "text": ...}`), whose texts are
   joined. Images, reasoning parts and tool calls are not content.
 
 A reward gets the last message that has visible content, or all of these messages, joined by
-newlines (`scope="all"`). `from_file` decodes prompts and completions that a file contains.
+newlines (`scope="all"`).
 """
 
 import json
@@ -82,10 +82,9 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
     A file may contain messages as JSON text. Such texts are decoded only if more than half of the
     texts in the column contain messages with roles, because a single text may be a response that
     looks like messages. In such a column, other JSON, such as `[]` or a truncated list, is no text.
-    One message without a list around it is a list of one message.
 
     Args:
-        column: The values of one column in the file.
+        column: The values of one column.
         decode: Whether texts may contain messages. False: the file distinguishes both.
     """
     texts = {text for text in column if isinstance(text, str) and text.strip()} if decode else ()
@@ -103,7 +102,6 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
 
 
 def _decoded(text: str) -> Any:
-    """Return the messages in a JSON text, or None if it is not JSON of messages with roles."""
     if not text.lstrip().startswith(("[", "{")):
         return None
     try:
@@ -116,7 +114,6 @@ def _decoded(text: str) -> Any:
 
 
 def _messages(value: Any) -> Messages | None:
-    """Return the messages in a value that is not a text. A text in a list is a message."""
     if isinstance(value, Mapping) and "content" in value:
         return [cast("Mapping[str, Any]", value)]
     if not isinstance(value, list | tuple):

@@ -13,11 +13,7 @@ from gdpo.rewards.scores import Scores
 
 
 def unchanging(reward: Reward) -> Reward:
-    """Return a reward that fails where the reward changes its reference.
-
-    Args:
-        reward: A reward whose function is not a coroutine function.
-    """
+    """Return a reward that fails where the reward changes its reference."""
     return replace(reward, function=_Unchanging(reward.function))
 
 

@@ -1,9 +1,8 @@
 """Reads a dataset column with weights per prompt.
 
 A cell is a mapping from reward name to a number, which multiplies the configured weight. A reward
-that is not in the mapping, or whose number is null, does not apply to the prompt. (Arrow stores a
-missing key as null, so both mean the same.) If the whole cell is null, the configured weights
-apply.
+that is not in the mapping, or whose number is null, does not apply to the prompt (Arrow stores a
+missing key as null). If the whole cell is null, the configured weights apply.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,18 +31,11 @@ def weights_of_cells(
     column: str,
     places: Sequence[str] | None = None,
 ) -> Float[np.ndarray, "row reward"]:
-    """Return the weights of rows. NaN means that the reward does not apply to the row.
+    """Return the weights `[row, reward]` of cells; NaN where the reward does not apply to the row.
 
-    Args:
-        cells: The column's value in each row.
-        names: Names of the rewards.
-        weights: The configured weights, in the order of `names`.
-        column: Name of the column for the error message.
-        places: Location of each row for the error message. None: the number of the row, from 0.
-
-    Raises:
-        DataError: If a cell is not a mapping from reward names to finite numbers. The message
-            contains the row.
+    `weights` are the configured ones, in the order of `names`. `column` and `places` (default: the
+    numbers of the rows, from 0) name the place in the DataError for a cell that is not a mapping
+    from reward names to finite numbers.
     """
     rows = [
         weights
@@ -65,7 +57,6 @@ def applies(cell: Mapping[str, Any] | None, name: str) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    """Return whether a value is a number that a float can store."""
     if isinstance(value, np.integer | np.floating):
         value = value.item()  # in half precision, infinity does not exceed the largest float
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,8 +1,7 @@
 """Reads and writes the rollout record, which is one parquet file per step.
 
-A file contains completions with their rewards and advantages, and is written atomically. The
-metadata of the file contains the declared ranges and gates of the rewards. The rollouts may come
-from any framework.
+A file contains completions from any framework with their rewards and advantages. Its metadata
+contains the declared ranges and gates of the rewards.
 """
 
 import json
@@ -143,7 +142,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
 def read_declared(schema: Any) -> object:
     """Return the declarations in the schema of a record, or None if there are none to read.
 
-    The returned value is not validated. Use `described_ranges` to validate the value.
+    The value is not validated: use `described_ranges`.
     """
     try:
         return json.loads((schema.metadata or {})[_DECLARED])
@@ -195,7 +194,6 @@ def _fields_of(scored: Rollout | Turn) -> dict[str, Any]:
 
 
 def _messages(text: Text) -> list[dict[str, str | None]]:
-    """Return chat messages unchanged, and plain text as one message without a role."""
     if isinstance(text, str):
         return [{"role": None, "content": _storable(text)}]
     roles = [message.get("role") for message in text]
@@ -238,7 +236,6 @@ def opened(messages: Sequence[Mapping[str, Any]]) -> Text:
 
 
 def _fields(content: Any) -> dict[str, Any] | None:
-    """Return the fields of a message in the JSON that `_content` writes, or None."""
     if not isinstance(content, str) or not content.startswith("{"):
         return None
     try:

@@ -18,16 +18,9 @@ _PROBE = b"\0" * 4096  # an empty file can be created even on a full disk
 def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
     """Move the record of an earlier run to the subfolder `earlier-1`, or to the next free number.
 
-    The record of the earlier run is kept, and the records of two runs are not mixed. Evaluation
-    files in the subfolder `eval` are moved too. Readers do not treat `earlier-…` as part of the
-    run.
-
-    Args:
-        folder: Folder in which a new run will be recorded.
-        keep: Files of the new run, which are not moved.
-
-    Raises:
-        ConfigError: If a file cannot be moved.
+    Evaluation files in the subfolder `eval` are moved too, but not the files `keep` of the new run.
+    Readers do not treat `earlier-…` as part of the run. A file that cannot be moved raises a
+    ConfigError.
     """
     found = (*folder.glob("step_*.parquet"), *folder.glob("eval/step_*.parquet"))
     files = sorted(file for file in found if file not in keep)
@@ -51,11 +44,9 @@ class StepWriter:
     """Writes the rollouts of each step to one file. A step may have several batches.
 
     If a step cannot be written, for example because the disk is full, a warning is logged and the
-    run continues. When a later step is written, the number of lost steps is logged. Files that were
-    written earlier stay complete.
+    run continues. When a later step is written, the number of lost steps is logged.
 
     Args:
-        folder: Folder for the files (see `rollout_file`).
         declared: Ranges and gates of the rewards (see `write_rollouts`). Default: no ranges or
             gates.
     """
@@ -70,7 +61,7 @@ class StepWriter:
         self._lost: set[int] = set()
 
     def check_folder(self) -> None:
-        """Create the folder and check that it is writable. Call this method before a run begins.
+        """Create the folder and check that it is writable.
 
         Raises:
             ConfigError: If the folder cannot be created or written to.

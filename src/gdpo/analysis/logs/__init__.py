@@ -1,6 +1,6 @@
 """Analyzes the metrics that a training logged, for runs without rollouts.
 
-Metrics are means and standard deviations of whole batches. They show which reward changes, whose
-standard deviation is large, and which reward is constant. They do not show influence shares or
-conflicts, unless gdpo logged these numbers during the training.
+Means and standard deviations of batches show which reward changes, whose standard deviation is
+large, and which reward is constant. They do not show influence shares or conflicts, unless gdpo
+logged these numbers.
 """

@@ -1,7 +1,7 @@
 """Reads TensorBoard's event files and W&B's `.wandb` files without their libraries.
 
 Both hold protobuf messages, of which two or three fields are needed. Nothing in the files is
-executed. Checksums are not tested: a damaged length ends the file.
+executed, and checksums are not tested: a damaged length ends the file.
 """
 
 import json
@@ -44,7 +44,7 @@ def event_rows(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
 def wandb_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the values of each call of `wandb.log`, with `_step`, in a `.wandb` file.
 
-    A file whose end is missing is read as far as possible, because its run may still be writing.
+    A file whose end is missing is read as `event_rows` does.
     """
     with path.open("rb") as file:
         for message in _parts_joined(file):
@@ -80,7 +80,6 @@ def _items(history: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _framed(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the messages of a TFRecord file: length, checksum, message, checksum."""
     while len(head := file.read(12)) == 12:
         (size,) = struct.unpack("<Q", head[:8])
         if size > _LARGEST:
@@ -94,7 +93,6 @@ def _framed(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _parts_joined(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the messages of a `.wandb` file, which are split at the borders of blocks."""
     joined = bytearray()
     for kind, part in _parts(file):
         if kind in (_WHOLE, _FIRST):
@@ -107,7 +105,6 @@ def _parts_joined(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the type and content of each part of a message: checksum, size, type, content."""
     if not file.read(_HEADER).startswith(b":W&B"):
         raise DataError("not a .wandb file of W&B")
     while True:
@@ -124,7 +121,6 @@ def _parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and the value of each field of a protobuf message."""
     place = 0
     while place < len(message):
         key, place = _varint(message, place)
@@ -146,7 +142,6 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """Return an integer of variable length, and the place behind it."""
     value = shift = 0
     while place < len(message) and shift < _BITS:
         byte = message[place]

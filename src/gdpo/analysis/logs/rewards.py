@@ -75,7 +75,6 @@ def _run(log: Log) -> LoggedRun:
 
 
 def _without_other_steps(run: LoggedRun) -> LoggedRun:
-    """Leave out the steps in which no reward was logged, such as evaluations."""
     logged = [values for of in run.rewards.values() for values in of.values()]
     kept = ~np.all(np.isnan(logged), axis=0) if logged else np.ones(len(run.steps), bool)
     rewards = {n: {f: v[kept] for f, v in of.items()} for n, of in run.rewards.items()}
@@ -84,12 +83,10 @@ def _without_other_steps(run: LoggedRun) -> LoggedRun:
 
 
 def _number(value: float) -> float:
-    """Return a finite number, or NaN for an infinite one."""
     return float(value) if abs(value) < 1e300 else nan
 
 
 def _is_copy(run: LoggedRun, longer: LoggedRun) -> bool:
-    """Return whether another run logged the same numbers in all steps of this run."""
     if not set(run.rewards) <= set(longer.rewards) or not np.isin(run.steps, longer.steps).all():
         return False
     places = np.searchsorted(longer.steps, run.steps)

@@ -128,8 +128,6 @@ def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
 
 
 class _Logs:
-    """Collects the rows of a file into a log for each run."""
-
     def __init__(self, path: Path, kind: str) -> None:
         self.problem = ""
         self._path, self._kind = path, kind
@@ -139,7 +137,6 @@ class _Logs:
         self._evidence = evidence({})
 
     def add(self, row: Row) -> bool:
-        """Add a row, and return whether further rows can matter."""
         row = flattened(row)
         self._count += 1
         if self._count <= _LOOKED_AT:
@@ -193,7 +190,6 @@ class _Logs:
         return {"jsonl": "JSON", "csv": "CSV", "parquet": "parquet"}.get(self._kind, CONSOLE)
 
     def found(self, *, forced: bool) -> list[Log] | Doubtful:
-        """Return the logs, or none if the rows are rollouts."""
         if not self._evidence.metrics:
             return []
         logs = list(self._logs.values())

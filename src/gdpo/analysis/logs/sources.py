@@ -43,10 +43,6 @@ def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
     Of the `trainer_state.json` files of one training, only the one with the most steps is returned,
     because it contains the others. With `forced`, files that may be metrics or rollouts are read as
     metrics.
-
-    Raises:
-        DataError: If there is no log, and a file that should contain one is broken, or may contain
-            rollouts.
     """
     found, problems = _found(paths, [], forced=forced)
     if not found and not problems:
@@ -84,7 +80,6 @@ def _found(
 
 
 def _may_be_rollouts(source: Path) -> bool:
-    """Return whether a file without metrics may be something else, by its name."""
     named = source.name in (STATE, SUMMARY) or source.suffix in (".wandb", ".db")
     return not (named or ".tfevents." in source.name or source.is_dir())
 
@@ -135,13 +130,11 @@ def _readers(
 
 
 def _has_rows(file: Path) -> bool:
-    """Return whether a file in a folder is of a kind that may have rows."""
     in_json = file.name.lower().removesuffix(".gz").endswith(".json")
     return kind_of(file) in _ROWS and (not in_json or begins_with_rows(file))
 
 
 def _newest_states(logs: Sequence[Log]) -> list[Log]:
-    """Return the logs, with only the longest of the states of each training."""
     longest: dict[Path, Log] = {}
     for log in logs:
         if log.path.name == STATE:
@@ -173,7 +166,6 @@ def _events(path: Path, files: Sequence[Path]) -> Log:
 
 
 def _keep(log: Log, calls: Iterable[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
-    """Make the calls, and note the error of a file that is broken after its first row."""
     try:
         for function, arguments in calls:
             function(*arguments)
@@ -204,7 +196,6 @@ def _wandb_summary(path: Path) -> list[Log]:
 
 
 def _database(path: Path) -> list[Log]:
-    """Read the runs of a project from trackio's database."""
     with path.open("rb") as file:
         if file.read(len(_SQLITE)) != _SQLITE:
             raise DataError("not a SQLite database")

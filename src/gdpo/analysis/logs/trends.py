@@ -148,14 +148,12 @@ def trend(values: Series) -> tuple[float, float]:
 
 
 def _around_line(values: Series) -> Series:
-    """Return the residuals around the straight line with the least squares."""
     place = np.arange(len(values)) - (len(values) - 1) / 2
     centered = values - np.mean(values)
     return centered - place * (place @ centered) / (place @ place)
 
 
 def _ends(values: Series) -> tuple[Series, Series]:
-    """Return the first and the last tenth of the known values, each of at least one value."""
     known = values[~np.isnan(values)]
     count = max(1, len(known) // _TENTH)
     return known[:count], known[-count:]
@@ -173,7 +171,6 @@ def _ratio(part: float, whole: float) -> float:
 def _constant(
     reward: RewardTrend, std: Series | None, ranges: Mapping[str, Range]
 ) -> Iterator[Finding]:
-    """Yield a finding if the reward is constant at the end of the run."""
     known = np.zeros(0) if std is None else std[~np.isnan(std)]
     count = max(_LASTING, len(known) // _TENTH)
     if reward.weight == 0 or len(known) < _LASTING:

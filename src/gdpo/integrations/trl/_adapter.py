@@ -84,11 +84,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 
 def check_trainer() -> None:
-    """Check that TRL's trainer has the methods that `GDPOTrainer` wraps.
-
-    Raises:
-        ConfigError: If a method is missing or has other parameters. The message names it.
-    """
+    """Check that TRL's trainer has the methods that `GDPOTrainer` wraps."""
     if missing := _missing_callables("trainer"):
         raise ConfigError(
             f"GDPOTrainer needs {missing[0]}, which TRL {version('trl')} does not have. Install a "
@@ -97,11 +93,7 @@ def check_trainer() -> None:
 
 
 def check_turns(estimator: str, args: Any) -> None:
-    """Check that TRL says which tokens the model generated, and takes one advantage per token.
-
-    Raises:
-        ConfigError: If it does not.
-    """
+    """Check that TRL says which tokens the model generated, and takes one advantage per token."""
     if args.use_liger_kernel and getattr(GRPOTrainer, "compute_liger_loss", None):
         raise ConfigError(
             f"use_liger_kernel=True does not fit advantage={estimator!r}: the loss of the Liger "
@@ -129,8 +121,8 @@ def lacks(capability: str, trainer: Any) -> str | None:
 def tried(check: Callable[[], str | None]) -> str | None:
     """Return why a speed-up does not apply. If the check itself fails, its error is the reason.
 
-    A speed-up may use private parts of transformers or torch, which a new release can change. Each
-    check therefore compares the speed-up with the code that it replaces, on made-up data.
+    It is compared with the code that it replaces, because it may use private parts of transformers
+    or torch.
     """
     try:
         return check()
@@ -153,7 +145,6 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def kept_random_states() -> Any:
-    """Return a context that restores torch's random states of all devices at its end."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     return torch.random.fork_rng(devices)
 
@@ -212,24 +203,20 @@ def _has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
 
 
 def end_token_ids(trainer: Any) -> list[int]:
-    """Return the ids of the tokens that end a completion. Older trainers know only one."""
     return getattr(trainer, "eos_token_ids", None) or [tokenizer_of(trainer).eos_token_id]
 
 
 def tokenizer_of(trainer: Any) -> Any:
-    """Return the tokenizer of a trainer, whose processor may also process images."""
     return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
 def is_async_callable(function: Any) -> bool:
-    """Return whether a function, a partial or a callable object returns a coroutine."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
 
 
 def timed(trainer: Any) -> Any:
-    """Return the context in which TRL measures how long the model generates."""
     from trl.extras.profiling import profiling_context
 
     return profiling_context(trainer, "transformers.generate")

@@ -32,9 +32,8 @@ ROOM = 32
 class RoomyLayer(DynamicLayer):
     """A `DynamicLayer` that stores keys and values in preallocated tensors.
 
-    It copies rows of the layer that contains the prompts, which is emptied to free its memory. A
-    row may be copied several times. Positions can be appended and rows selected. The layer cannot
-    be cropped or reset.
+    It copies rows of the layer that contains the prompts, which is emptied to free its memory. The
+    layer cannot be cropped or reset.
     """
 
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor, *, longest: int) -> None:
@@ -57,7 +56,6 @@ class RoomyLayer(DynamicLayer):
         *args: Any,  # noqa: ARG002  signature of transformers' caches
         **kwargs: Any,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append positions, and return the keys and values of all positions."""
         start, self._length = self._length, self._length + key_states.shape[-2]
         if self._length > self._all_keys.shape[-2]:
             self._all_keys = self._with_room(self._all_keys)
@@ -67,7 +65,6 @@ class RoomyLayer(DynamicLayer):
         return self._show()
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only the rows with these indices, in this order."""
         self._all_keys = self._all_keys[indices]
         self._all_values = self._all_values[indices]
         self._show()
@@ -119,7 +116,6 @@ class ContinuedLayer(DynamicLayer):
         *args: Any,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and values of the prompts, followed by these."""
         assert self.keys is not None, "the prompts were not read"
         assert self.values is not None
         keys = torch.cat([self.keys[self._rows], key_states], dim=-2)
@@ -127,12 +123,10 @@ class ContinuedLayer(DynamicLayer):
 
 
 def cache_of_prompts() -> Cache:
-    """Return an empty cache that keeps the graph of the prompts."""
     return Cache(layer_class_to_replicate=PromptLayer)
 
 
 def continued(prompts: Cache, rows: torch.Tensor) -> Cache:
-    """Return the cache of rows that continue prompts. `rows` holds the prompt of each row."""
     layers: Any = prompts.layers
     return Cache(layers=[ContinuedLayer(layer, rows) for layer in layers])
 
@@ -148,13 +142,11 @@ _KEEPS_CACHE = "_can_checkpoint_with_cache"
 
 
 def can_be_checkpointed(model: Any) -> bool:
-    """Return whether gradient checkpointing can use the caches of this module."""
     return any(hasattr(layer, _KEEPS_CACHE) for layer in model.modules())
 
 
 @contextmanager
 def caches_in_checkpoints(model: Any) -> Generator[None]:
-    """Let layers with gradient checkpointing use the caches of this module."""
     layers = [layer for layer in model.modules() if hasattr(layer, _KEEPS_CACHE)]
     for layer in layers:
         setattr(layer, _KEEPS_CACHE, True)

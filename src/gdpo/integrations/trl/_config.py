@@ -31,8 +31,8 @@ class GDPOConfig(GRPOConfig):
     dict from reward name to weight, with every reward, in addition to TRL's list in the order of
     the reward functions. Rewards of environments come last and may be left out of a list.
 
-    TRL's `multi_objective_aggregation` and `scale_rewards` would have no effect, because
-    `advantage` selects the estimator. Setting either field raises a ConfigError.
+    A ConfigError refuses TRL's `multi_objective_aggregation` and `scale_rewards`, because
+    `advantage` selects the estimator.
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [

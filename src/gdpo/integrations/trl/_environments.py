@@ -24,10 +24,10 @@ def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[type]
     """Return the environment classes that define a reward, and the factory to pass to TRL.
 
     As in TRL, the reward of a class has the name of the class, the classes are in TRL's order, and
-    the seed is set before a factory is called. If a factory is a class, the class is inspected
-    without being called. Any other factory is called once, and TRL receives the result as its first
-    environment, so the total number of calls is unchanged. A class that defines `get_turn_rewards`
-    is replaced by a subclass in which TRL sees a reward and no tool of that name.
+    the seed is set before a factory is called. A class that defines `get_turn_rewards` is replaced
+    by a subclass in which TRL sees a reward and no tool of that name. A factory that is no class is
+    called once, and TRL receives the result as its first environment, so the total number of calls
+    is unchanged.
     """
     if environment_factory is None:
         return [], None
@@ -45,11 +45,7 @@ def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[type]
 def environment_range(environment: type) -> DeclaredRange | None:
     """Return the range that an environment class declares for its reward, or None.
 
-    The class declares the range in the attribute `reward_range`, as `(low, high)`. If the class
-    defines `get_turn_rewards`, this is the range of the total.
-
-    Raises:
-        ConfigError: If `reward_range` is not a pair of finite numbers with low < high.
+    The class declares the range in the attribute `reward_range`, as `(low, high)`.
     """
     name, declared = environment.__name__, getattr(environment, "reward_range", None)
     if declared is None:
@@ -64,7 +60,6 @@ def environment_range(environment: type) -> DeclaredRange | None:
 
 
 def turn_reward(environment: type, located: Located) -> Callable[..., Any] | None:
-    """Return the reward function of a class that defines `get_turn_rewards`, or None."""
     hidden = vars(environment).get(_TURN_REWARDS)
     if not isinstance(hidden, _Hidden):
         return None
@@ -117,7 +112,6 @@ class _Hidden:
         return self if instance is None else functools.partial(self._turns, instance)
 
     def called(self, environment: Any, messages: Any) -> tuple[Any, Any]:
-        """Return what `get_turn_rewards` and `get_reward` return. Both may have to be awaited."""
         given = [messages] if self.takes_messages else []
         total = None if self._total is None else self._total(environment)
         return self._turns(environment, *given), total
@@ -146,7 +140,6 @@ def _equal(added: Any, total: Any) -> bool:
 
 
 def _for_trl(environment: type) -> type:
-    """Return the class, or a subclass that has `get_reward` and hides `get_turn_rewards`."""
     if not inspect.isfunction(getattr(environment, _TURN_REWARDS, None)):
         return environment
     hidden = _Hidden(environment)

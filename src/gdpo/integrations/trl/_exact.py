@@ -21,8 +21,6 @@ from gdpo.integrations.trl._turns import Located, spread, total_of
 
 @dataclass(frozen=True)
 class Returned:
-    """Stores what the reward functions returned for a batch, on all ranks, on the CPU."""
-
     rewards: torch.Tensor
     """Rewards `[rollout, reward]`. The total, if a reward was given for each turn."""
     turns: torch.Tensor | None = None
@@ -48,8 +46,8 @@ def exact_where_kept(
 class ExactRewards:
     """Stores the return values of reward functions while TRL scores a batch.
 
-    The rewards of a reward model stay as TRL computes them. With `wants_turns`, the rewards of each
-    turn are needed even if every reward is one number per rollout.
+    With `wants_turns`, the rewards of each turn are needed even if every reward is one number per
+    rollout.
     """
 
     def __init__(self, located: Located, *, wants_turns: bool) -> None:
@@ -58,7 +56,6 @@ class ExactRewards:
         self._totals: dict[int, list[Any]] = {}
 
     def watched(self, functions: Sequence[Any], names: Sequence[str]) -> list[Any]:
-        """Return the reward functions, wrapped so that every call stores its return values."""
         pairs = zip(functions, names, strict=True)
         return [self._watched(column, *pair) for column, pair in enumerate(pairs)]
 
@@ -109,7 +106,6 @@ class ExactRewards:
         return now
 
     def _kept(self, column: int, values: Any, name: str) -> list[Any]:
-        """Store what a function returned. Return what TRL gets: one value per completion."""
         returned, counts = list(values), self._located.counts
         if len(returned) != len(counts):
             return returned  # TRL raises an error

@@ -1,24 +1,19 @@
 """Implements dynamic sampling, which replaces groups without signal with groups of new prompts.
 
 With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies within the
-group. The weighted sum is not used for this test, because rewards can vary while their sum is
-constant, and GDPO normalizes each reward before summing. With an estimator for turns, a reward also
-varies if its values at a turn vary while its total is constant.
+group: the weighted sum can be constant although rewards vary. With an estimator for turns, a reward
+also varies if its values at a turn vary while its total is constant.
 
-TRL generates and scores the additional groups in at most `max_filter_rounds` rounds. Groups that
-still have no signal after the last round stay in the batch. The additional prompts are drawn at
-random from the training data. The random seed combines the run's seed and progress, so that a
-resumed run draws the same prompts. Each rank replaces its own groups. All ranks generate as many
-groups as the rank with the most groups to replace. Surplus groups are not trained on.
+TRL generates and scores the additional groups in at most `max_filter_rounds` rounds
+(docs/how-to/faster_training.md). The additional prompts are drawn at random from the training data,
+with a seed that combines the run's seed and progress, so that a resumed run draws the same prompts.
+Each rank replaces its own groups. All ranks generate as many groups as the rank with the most
+groups to replace, and do not train on the surplus.
 
 TRL's reward and completion metrics describe the first generation, that is, the policy on the
 unfiltered prompts. `GDPOTrainer`'s group, advantage and diagnosis metrics describe the groups that
-are trained on. The rollout record contains all rollouts; rollouts that are not trained on have the
-advantage 0. The trainer logs these additional metrics:
-
-- `filter/rounds`: number of additional generation rounds.
-- `filter/replaced`: share of the batch's groups that were replaced.
-- `filter/generated`: groups generated per group trained on.
+are trained on. The rollout record contains all rollouts, with the advantage 0 for those that are
+not trained on.
 """
 
 import copy
@@ -39,12 +34,7 @@ from gdpo.integrations.trl._packing import loss_mask
 
 
 class GroupFilter:
-    """Replaces groups without signal in the generation batches of a `GDPOTrainer`.
-
-    Raises:
-        ConfigError: If `filter_groups` is set for a streamed dataset, a multimodal model, or groups
-            that are split over two processes.
-    """
+    """Replaces groups without signal in the generation batches of a `GDPOTrainer`."""
 
     def __init__(self, trainer: Any, ranks: Ranks) -> None:
         self._trainer, self._ranks = trainer, ranks
@@ -53,7 +43,6 @@ class GroupFilter:
             raise ConfigError(f"filter_groups={self._wanted!r} is not supported: {reason}")
 
     def generated(self, inputs: Any) -> list[Groups]:
-        """Return the groups of these rows, followed by the groups of every additional round."""
         trainer = self._trainer
         first = trainer._generate_groups(inputs)
         if self._wanted == "off" or not (trainer.model and trainer.model.training):
@@ -88,7 +77,7 @@ class GroupFilter:
         return (trainer._advantages_of(groups) != 0).flatten(1).any(1).tolist()
 
     def _generate_more(self, count: int) -> Groups:
-        """Generate groups of new prompts on every rank, without changing TRL's metrics."""
+        """Generate groups on every rank without changing TRL's metrics."""
         trainer, state = self._trainer, self._trainer.state
         # The number of input tokens differs between the generations of a step, and is the same in
         # a resumed run.

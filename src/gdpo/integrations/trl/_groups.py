@@ -1,5 +1,3 @@
-"""Stores groups that were generated together, and selects the groups to train on."""
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,16 +16,9 @@ class Groups:
 
     Args:
         rewards: Gated rewards `[prompt, sample, reward]`. The totals, if there are turns.
-        token_counts: Number of tokens `[prompt, sample]`. None: the estimator does not use token
-            counts.
-        closed_gates: Maps the name of each gated reward to the share of rollouts with a closed
-            gate.
         rollouts: This process's data for the rollout record, as arguments of `RolloutLog.collect`.
             None: the batch was assembled from several generations, which are recorded separately.
         weights: Weights `[prompt, reward]`. None: the configured weights, for every prompt.
-        turns: Gated rewards of each turn. None: no reward was given for each turn, and the
-            estimator does not need them.
-        output: This process's rows, in the format of TRL's loss.
         places: Position of each group in the training batch. None: the group is not trained on.
             Default: the groups form the training batch, in this order.
     """
@@ -45,7 +36,6 @@ class Groups:
         self.places = list(range(len(self.rewards)))
 
     def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the advantages of these groups. Groups that are not trained on get 0."""
         shape = self.rewards.shape[:2]
         if advantages.ndim == 3 and self.turns is not None:
             shape = self.turns.taken.shape
@@ -60,13 +50,10 @@ class Groups:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Stores the number of processes and the index of the current process."""
-
     count: int
     this: int
 
     def own(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Return this process's part of a sequence that is ordered by rank."""
         size = len(items) // self.count
         return items[self.this * size : (self.this + 1) * size]
 
@@ -96,17 +83,9 @@ def replace_without_signal(
 ) -> list[Groups]:
     """Generate groups until every group without signal is replaced, or no rounds are left.
 
-    New groups replace groups of the same rank.
-
-    Args:
-        first: The groups of the first generation.
-        more: Function that generates the given number of groups on every rank.
-        have_signal: Function that returns whether each group has signal, the same on every rank.
-        ranks: The processes. Every process has the same number of groups.
-        rounds: Maximum number of additional rounds.
-
-    Returns:
-        `first`, followed by the groups of each additional round.
+    New groups replace groups of the same rank. `more` generates the given number of groups on every
+    rank. `have_signal` returns whether each group has signal, the same on every rank. Every process
+    has the same number of groups.
     """
     generated = [first]
     size = len(first.places) // ranks.count
@@ -131,8 +110,8 @@ def replace_without_signal(
 def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
     """Return the training batch, with every group at its position.
 
-    Exactly one of the generated groups is assigned to each position. `num_items_in_batch` is copied
-    from the first generation. The caller must recompute this number on all ranks.
+    `num_items_in_batch` is copied from the first generation: the caller must recompute it on all
+    ranks.
     """
     placed = [
         (place, i, group)

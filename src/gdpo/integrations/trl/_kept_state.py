@@ -1,5 +1,3 @@
-"""Saves gdpo's state in TRL's checkpoints, and counts batches that TRL generates again once."""
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -16,20 +14,17 @@ class Stateful(Protocol):
 class KeptState(TrainerCallback):
     """Saves the states of objects (estimator, watch) in every checkpoint, and restores them.
 
-    Each state is saved under its name in the checkpoint's `trainer_state.json`, alongside the
-    states of callbacks.
+    Each state is in the checkpoint's `trainer_state.json` under its name.
     """
 
     def __init__(self, subjects: Mapping[str, Stateful]) -> None:
         self.subjects = dict(subjects)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Restore the states from the checkpoint that training resumes from, if any."""
         for key, subject in self.subjects.items():
             subject.restore(state.stateful_callbacks.get(key, {}))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Copy the states into the trainer's state, which is saved with the next checkpoint."""
         for key, subject in self.subjects.items():
             if now := subject.state():
                 state.stateful_callbacks[key] = now
@@ -38,8 +33,8 @@ class KeptState(TrainerCallback):
 class CountedBatches:
     """Counts a generation batch once, also if TRL generates it again after a resumption.
 
-    A checkpoint of TRL does not contain the rollouts. If it was saved before all of them were used,
-    the resumed run generates others in their place.
+    A checkpoint of TRL does not contain the rollouts, so a resumed run generates others in place of
+    the unused ones.
     """
 
     def __init__(self) -> None:
@@ -56,9 +51,7 @@ class CountedBatches:
         return True
 
     def state(self) -> Mapping[str, Any]:
-        """Return the step at which the last batch is used up."""
         return {"used_up": self._used_up}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. An empty state means that no batch has been generated yet."""
         self._used_up = int(state.get("used_up", 0))

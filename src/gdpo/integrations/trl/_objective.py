@@ -1,5 +1,3 @@
-"""Defines `Objective`, which says how the rewards of a trainer become advantages."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +18,6 @@ from gdpo.rollouts.record import Declared
 
 @dataclass(frozen=True)
 class Objective:
-    """Stores the estimator, the gates and the ranges of the rewards of a trainer."""
-
     names: Sequence[str]
     rule: AdvantageRule
     gates: Mapping[str, Gate]

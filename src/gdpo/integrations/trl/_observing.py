@@ -1,5 +1,3 @@
-"""Diagnoses the batches of a trainer, and logs the warnings that become due."""
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +10,6 @@ logger = logging.getLogger(__name__)
 
 
 class Observer:
-    """Diagnoses the batches of a trainer, and tracks the findings over its steps."""
-
     def __init__(
         self,
         trainer: Any,
@@ -34,7 +30,6 @@ class Observer:
         names: Sequence[str],
         advantages: torch.Tensor,
     ) -> Diagnosis:
-        """Return the diagnosis of a batch, in training with the influence over the last groups."""
         found = diagnose(
             rewards,
             weights,
@@ -54,7 +49,6 @@ class Observer:
         return found
 
     def metrics(self, diagnosis: Diagnosis) -> dict[str, float]:
-        """Return the metrics that TRL does not log under names of its own."""
         by_trl = {f"diagnostics/{reward.name}/mean" for reward in diagnosis.rewards}
         by_trl.add("diagnostics/zero_advantage_groups")  # TRL: frac_reward_zero_std
         metrics = diagnosis.metrics(detail=self._detail)

@@ -1,11 +1,10 @@
 """Packs micro-batches to avoid computation that does not contribute to TRL's gradient.
 
 TRL pads every rollout to the longest prompt and the longest completion of the generation batch, and
-also trains on rollouts whose advantage is exactly 0. A `Packer` takes the micro-batches of one
-optimizer step, leaves out rollouts that cannot contribute, and trims the padding of each new
-micro-batch. The rest is sorted by length. Rollouts with the same prompt stay together if that costs
-fewer tokens, because `SharedPrompts` computes the prompt once. No rollout is moved to another
-optimizer step.
+also trains on rollouts whose advantage is exactly 0. A `Packer` leaves out rollouts that cannot
+contribute, sorts the rest by length, and trims the padding of each new micro-batch. Rollouts with
+the same prompt stay together if that costs fewer tokens, because `SharedPrompts` computes the
+prompt once. No rollout is moved to another optimizer step.
 
 Each loss type keeps the normalizer of the full batch:
 
@@ -15,23 +14,20 @@ Each loss type keeps the normalizer of the full batch:
 | grpo, sapo, dr_grpo, luspo | rows of TRL's micro-batch | scale advantages by new / old rows |
 | bnpo | tokens of TRL's micro-batch | scale advantages by new / old tokens |
 
-For all of these loss types, scaling an advantage by a positive factor scales the loss of the
-rollout by the same factor. Clipping compares probability ratios, and everything else depends only
-on the sign of the advantage.
+For these loss types, scaling an advantage by a positive factor scales the loss of the rollout by
+the same factor. Clipping compares probability ratios, and everything else depends only on the sign
+of the advantage.
 
-With a KL term (`beta`), every rollout contributes, so no rollout is left out. Prompts are trimmed
-only if positions are relative (rotary): absolute positions would shift, and so would the virtual
-tokens of prompt tuning, which come before the padding. `_only_trimmed_because` and
-`_untouched_because` say where less is done, also if packing changes TRL's loss of a made-up batch.
+With a KL term (`beta`), no rollout is left out. Prompts are trimmed only if positions are relative
+(rotary): absolute positions would shift, and so would the virtual tokens of prompt tuning, which
+come before the padding.
 
 With dropout, the gradient is the same only in distribution, because the dropout masks depend on the
 shape of the micro-batch.
 
-The loss metrics `kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio` and `vespo/phi_seq_mean`
-are means over the tokens (or rollouts) that are trained on. Rollouts that are left out do not
-count. As in TRL, `clip_ratio/low_min` and `high_max` are extremes within a micro-batch, averaged
-over micro-batches. With packing, a micro-batch contains rollouts of similar length, or of few
-prompts.
+The logged means (`kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio`, `vespo/phi_seq_mean`)
+are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/low_min` and
+`high_max` are extremes within a micro-batch, averaged over micro-batches.
 """
 
 import copy
@@ -79,7 +75,6 @@ _FILLED_WITH = {"tool_mask": 1, "importance_sampling_ratio": 1}
 
 
 def join(batches: Sequence[MicroBatch]) -> MicroBatch:
-    """Join micro-batches that were split from the same generation batch."""
     return {
         key: value if key in _OF_THE_BATCH else torch.cat([batch[key] for batch in batches])
         for key, value in batches[0].items()
@@ -130,7 +125,6 @@ def take(
 
 
 def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
-    """Pad batches, as TRL does, to the longest prompt and the longest completion of all."""
     filled = {**_FILLED_WITH, "prompt_ids": padding, "completion_ids": padding}
     widths = {
         key: max(batch[key].shape[1] for batch in batches)
@@ -185,11 +179,9 @@ class Packing:
     """Sequences are padded to a multiple of this number."""
 
     def width(self, lengths: Iterable[int], padded: int) -> int:
-        """Return the number of tokens to keep if the sequences have these lengths."""
         return min(padded, -(-max(1, *lengths) // self.multiple) * self.multiple)
 
     def prompt_width(self, lengths: Iterable[int], padded: int) -> int:
-        """Return the number of tokens to keep if the prompts have these lengths."""
         return self.width(lengths, padded) if self.trims_prompts else padded
 
 
@@ -207,11 +199,9 @@ class Packer:
         self._packed: list[MicroBatch] = []
 
     def begin(self, micro_batches: int) -> None:
-        """Forget the last optimizer step. The next one has this number of micro-batches."""
         self._left_of_window, self._packed = micro_batches, []
 
     def packed(self, inputs: MicroBatch) -> MicroBatch:
-        """Return the next packed micro-batch, in place of TRL's."""
         if self.packing is None or not _training(self._trainer):
             return inputs
         if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
@@ -229,7 +219,6 @@ class Packer:
         return self._packed.pop(0)
 
     def pack(self, window: Sequence[MicroBatch], packing: Packing) -> list[MicroBatch]:
-        """Pack the micro-batches of an optimizer step."""
         batch = join(window)
         groups = self._groups(batch["prompt_ids"], batch["prompt_mask"])
         rows = rows_of(batch, groups, zero_contributes=packing.zero_contributes)
@@ -264,7 +253,7 @@ class Packer:
     ) -> Any:
         """Score a micro-batch, or a whole generation batch in parts of at most `batch_size` rows.
 
-        `score` is TRL's method, or one with its arguments, which are the other arguments.
+        `score` is TRL's method, or one with its arguments.
         """
         keep, packing = logits_to_keep, self.packing
         more = {key for key, value in options.items() if value is not None and value is not False}
@@ -291,7 +280,6 @@ class Packer:
         return logps, None, None
 
     def _groups(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return a number for each row. Rows that share a prompt have the same number."""
         return torch.zeros_like(ids[:, 0]) if self._shared is None else distinct(ids, mask)[1]
 
     @property
@@ -330,8 +318,7 @@ def _training(trainer: Any) -> bool:
 def packer_of(trainer: Any, trls: Score) -> Packer | None:
     """Return what packs a trainer's micro-batches, or None if no change is allowed or wanted.
 
-    If a change is not allowed, the function logs the reason. `trls` is TRL's method
-    `_get_per_token_logps_and_entropies`.
+    If a change is not allowed, the function logs the reason.
     """
     if not trainer.args.pack_micro_batches:
         return None
@@ -355,7 +342,6 @@ def packer_of(trainer: Any, trls: Score) -> Packer | None:
 
 
 def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
-    """Return how packing changes TRL's loss of made-up rollouts, or None. No model is called."""
     window = _made_up_window(trainer)
 
     def log_probabilities(_: Any, ids: torch.Tensor, __: Any, keep: int, **___: Any) -> Any:
@@ -377,7 +363,6 @@ def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
 
 
 def _made_up_window(trainer: Any) -> list[MicroBatch]:
-    """Return two micro-batches of rollouts with different lengths, and without signal in some."""
     rows, width = torch.arange(8)[:, None], torch.arange(6)
     completions = (width < 1 + (5 * rows) % 6).long()
     prompts = (width.flip(0) < 1 + rows % 4).long()
@@ -455,7 +440,6 @@ def _positions_are_relative(model: Any) -> bool:
 
 
 def _has_virtual_tokens(model: Any) -> bool:
-    """Return whether PEFT puts virtual tokens before the padding."""
     adapters = model.peft_config.values() if is_peft_model(model) else ()
     return any(adapter.is_prompt_learning for adapter in adapters)
 
@@ -475,11 +459,8 @@ def _trimmed(
 def _factor(loss_type: str, rows: Sequence[Row], places: Sequence[int], size: int) -> torch.Tensor:
     """Return the new normalizer divided by the original one, for each row of a new micro-batch.
 
-    Args:
-        loss_type: TRL's loss type.
-        rows: Rows of the whole optimizer step, in TRL's order.
-        places: Row indices of the new micro-batch.
-        size: Number of rows in each of TRL's micro-batches.
+    `rows` are those of the whole optimizer step in TRL's order, `places` the rows of the new
+    micro-batch, and `size` the number of rows in each of TRL's micro-batches.
     """
     if loss_type in _BY_ROWS:
         return torch.full([len(places)], len(places) / size)

@@ -1,7 +1,7 @@
 """Decides which rollouts are computed together, and whether their prompts are computed once.
 
-The decisions count tokens, padding included. What a call of the model costs besides its tokens is
-counted in tokens, too.
+The decisions count tokens, padding included. What a call costs besides its tokens is counted in
+tokens, too.
 """
 
 import itertools
@@ -18,8 +18,6 @@ GPUs, which could compute about as many tokens while they wait for Python.
 
 @dataclass(frozen=True)
 class Row:
-    """Stores the lengths of a rollout, and whether the rollout contributes to the loss."""
-
     prompt: int
     """Number of prompt tokens."""
     completion: int
@@ -33,8 +31,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """Says how the rows of a micro-batch are computed."""
-
     shared: bool
     """Whether each prompt is computed once."""
     chunks: tuple[tuple[int, ...], ...]
@@ -51,9 +47,7 @@ def planned(rows: Sequence[Row], call: int | None) -> Plan:
     prompts costs $G (P - 1)$, and each chunk of $m$ completions $m (1 + \max_i C_i)$: the last
     token of the prompt is computed again, with each completion.
 
-    Args:
-        rows: The rows of the micro-batch.
-        call: What a call of the model costs besides its tokens. None: prompts cannot be shared.
+    `call` is what a call of the model costs besides its tokens. None: prompts cannot be shared.
     """
     prompt = max(row.prompt for row in rows)
     together = len(rows) * (prompt + max(row.completion for row in rows))
@@ -84,9 +78,8 @@ def planned(rows: Sequence[Row], call: int | None) -> Plan:
 def split(rows: Sequence[Row], count: int, parts: int, call: int | None) -> list[list[int]]:
     """Choose `count` rows, and return the places of the rows of each micro-batch.
 
-    Rows that contribute are taken first, then the shortest of the others. The rows are sorted by
-    length, longest first. Rows with the same prompt stay together where that costs fewer tokens.
-    The sizes of the micro-batches differ by at most 1.
+    Rows that contribute are taken first, then the shortest of the others. Rows with the same prompt
+    stay together where that costs fewer tokens.
     """
     by_use = sorted(range(len(rows)), key=lambda i: (not rows[i].contributes, rows[i].completion))
     wanted = sorted(by_use[:count], key=lambda i: rows[i].completion, reverse=True)
@@ -109,5 +102,4 @@ def split(rows: Sequence[Row], count: int, parts: int, call: int | None) -> list
 
 
 def chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield the items in lists of this size. The last list may be shorter."""
     return (list(items[i : i + size]) for i in range(0, len(items), size))

@@ -1,8 +1,8 @@
 """Sends one made-up batch through TRL's own code, to see which advantages come out of it.
 
-TRL generates, scores and gathers as usual, but the completions have one token, the rewards are
-made up, and no log-probability is computed. Metrics, logs, token counts and random states stay as
-they were. In a run with several processes, every process must take part.
+TRL generates, scores and gathers as usual, but the completions have one token, the rewards are made
+up, and no log-probability is computed. Metrics, logs, token counts and random states stay as they
+were. Every process must take part.
 """
 
 import copy
@@ -68,10 +68,9 @@ def rule_of(trainer: Any) -> str | None:
 
 
 def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None:
-    """Check that the advantages of GDPO, which `score` puts into TRL's batch, come out of it.
+    """Raise a ConfigError unless the advantages that `score` puts into TRL's batch come out of it.
 
-    Raises:
-        ConfigError: If they do not. If the check itself fails, the reason is only logged.
+    If the check itself fails, the reason is only logged.
     """
     try:
         found = advantages_of(trainer, score)
@@ -119,7 +118,6 @@ def lent(trainer: Any) -> Generator[None]:
 
 
 def _stubs(trainer: Any) -> dict[str, Any]:
-    """Return the attributes with which a trainer makes the batch."""
     own = vars(trainer)
     silent = copy.copy(trainer.args)
     silent.report_to = []
@@ -171,7 +169,6 @@ def _made_up(trainer: Any) -> Any:
 
 
 def _difference(found: Any, estimator: str, trainer: Any) -> float:
-    """Return the largest difference from an estimator, as a share of its largest advantage."""
     with lent(trainer):  # type checks draw random numbers in tests
         flat = ESTIMATORS[estimator](_made_up(trainer), np.array(WEIGHTS)).reshape(-1)
     start = trainer.accelerator.process_index * GROUPS * SAMPLES

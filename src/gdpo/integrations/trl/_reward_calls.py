@@ -1,5 +1,3 @@
-"""Explains why TRL's call of a reward function fails, and what to do about it."""
-
 import inspect
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,14 +16,12 @@ _RENAMED = ("prompt", "completion", "completion_ids")
 
 
 def check_parameters(name: str, function: Any, columns: Sequence[str]) -> None:
-    """Raise a RewardError if TRL cannot call a reward function on a dataset with these columns."""
     columns = [column for column in columns if column not in _RENAMED]
     if problem := _wrong_parameters(function, [*_ALWAYS, *columns], columns):
         raise RewardError(f"reward {name!r} {problem}")
 
 
 def raised(name: str, function: Any, error: Exception, passed: Mapping[str, Any]) -> RewardError:
-    """Return the error for an exception of a reward function, which got these arguments."""
     columns = [
         key
         for key, value in passed.items()
@@ -53,7 +49,6 @@ def _remedy(error: Exception, passed: Mapping[str, Any], columns: Sequence[str])
 
 
 def _wrong_parameters(function: Any, passed: Sequence[str], columns: Sequence[str]) -> str | None:
-    """Return why a function cannot be called with these arguments, and what to do, or None."""
     try:
         # Not those of a function that a decorator has wrapped: the decorator may adapt the call.
         parameters = inspect.signature(function, follow_wrapped=False).parameters.values()

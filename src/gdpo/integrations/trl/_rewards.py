@@ -1,7 +1,4 @@
-"""Converts rewards to the reward functions that TRL calls.
-
-`Reward` objects become functions with TRL's signature, and every function's result is checked.
-"""
+"""Makes TRL's reward functions from `Reward` objects, and checks the result of every function."""
 
 import functools
 import logging
@@ -38,13 +35,10 @@ def ranged(given: Sequence[Any], arguments: Mapping[str, Any]) -> list[Any]:
 
 
 def all_weights(names: Sequence[str], rewards: Sequence[Any], given: Any) -> list[float]:
-    """Return one weight per reward. The rewards of environments come last.
+    """Return one weight per reward.
 
-    As in TRL, a list may leave out the rewards of environments, which then have the weight 1.
-
-    Raises:
-        ConfigError: If there are no rewards, if two have the same name, if a name is not that of a
-            reward or is left out, or if the number of weights is wrong.
+    As in TRL, a list may leave out the rewards of environments, which come last and then have the
+    weight 1.
     """
     _check_names(names, rewards)
     if isinstance(given, list | tuple) and len(given) == len(rewards):
@@ -61,7 +55,6 @@ The function may be async.
 
 
 def as_sequence(reward_funcs: Any) -> list[Any]:
-    """Return `reward_funcs` as a list. The argument is one reward, a list of rewards, or None."""
     given: list[Any] = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
     return [reward for reward in given if reward is not None]
 
@@ -71,8 +64,7 @@ def as_reward_functions(
 ) -> tuple[list[Any], Scorer]:
     """Return the reward functions for TRL, and the scorer that runs the `Reward` objects.
 
-    Functions with TRL's signature may be sync or async. Reward models and their names are passed
-    through unchanged.
+    Reward models and their names are passed through unchanged.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     shared = _SharedScores(Scorer.from_options(rewards, scorer or {}), located)
@@ -136,10 +128,6 @@ def check_columns(
 
     A dataset is not checked if its columns are not known in advance (a stream, or a dataset with a
     transform), functions also not if a subclass may add columns before the rewards are calculated.
-
-    Raises:
-        ConfigError: If `given` contains a `Reward` and a dataset has no column `reference`.
-        RewardError: If a function cannot be called with the columns.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     functions = [
@@ -162,10 +150,6 @@ def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> Non
     """Check every row of a dataset's column with weights.
 
     Streams and datasets with a transform are checked as they are read.
-
-    Raises:
-        ConfigError: If the dataset has no such column.
-        DataError: If a cell is not a mapping from reward names to finite numbers.
     """
     for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
         columns = _known_columns(each)
@@ -189,12 +173,7 @@ def _known_columns(dataset: Any) -> Sequence[str] | None:
 
 
 def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
-    """Check what `_calculate_rewards` returned, which a subclass or a script may have replaced.
-
-    Raises:
-        RewardError: If it is not a tensor of floats `[rollout, reward]` with the rollouts of all
-            processes.
-    """
+    """Check what `_calculate_rewards` returned, which a subclass or a script may have replaced."""
     expected = (rollouts, len(names))
     got = type(rewards).__name__
     if isinstance(rewards, torch.Tensor):
@@ -209,7 +188,6 @@ def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
 
 
 def name_of(reward: Any) -> str:
-    """Return the name that TRL gives to a reward function or a reward model."""
     if isinstance(reward, str):
         return reward.split("/")[-1]
     if isinstance(reward, torch.nn.Module):
@@ -280,7 +258,6 @@ def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
 
 
 def _checked(function: RewardFunction) -> RewardFunction:
-    """Return a function, async if the given one is, whose result is checked."""
     name = callable_name(function)
 
     @contextmanager
@@ -307,10 +284,7 @@ def _checked(function: RewardFunction) -> RewardFunction:
 
 
 def _check_values(name: str, values: Any, count: int) -> list[Any]:
-    """Return a function's values as numbers, None, or one number or None for each turn.
-
-    `ExactRewards` checks the numbers for each turn, and adds them up.
-    """
+    """Return a function's values as numbers, None, or one number or None for each turn."""
     try:
         checked = [
             value if value is None or is_per_turn(value) else float(value) for value in values

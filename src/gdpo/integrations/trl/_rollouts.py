@@ -19,11 +19,9 @@ class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them to one file.
 
     Evaluations are written to the subfolder `eval`. When training begins, files of an earlier run
-    in the folder are moved to a subfolder. A resumed run continues to write to the same folder. The
-    name of the run is `run_name`, or the folder name of `output_dir`.
-
-    Raises:
-        ConfigError: If the folder is not writable. Write failures during the run are only logged.
+    are moved to a subfolder, and a resumed run goes on in the folder. The name of the run is
+    `run_name`, or the folder name of `output_dir`. A folder that is not writable raises a
+    ConfigError; later write failures are only logged.
     """
 
     def __init__(
@@ -43,7 +41,6 @@ class RolloutLog(TrainerCallback):
         return {mode: StepWriter(each, declared=self._declared) for mode, each in folders.items()}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Move files of an earlier run to a subfolder. Files of the current run stay in place."""
         if self._begun:
             self._writers = self._new_writers()
         if state.is_world_process_zero and state.global_step == 0:
@@ -97,14 +94,9 @@ class RolloutLog(TrainerCallback):
     ) -> None:
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
-        Args:
-            facts: The result of `gathered`. `turns` holds `Turn` objects, if turns are recorded.
-            mode: `train` or `eval`.
-            step: The optimizer step that the rollouts belong to.
-            rewards: Rewards `[prompt, sample, reward]` of all processes.
-            advantages: Advantages `[prompt, sample]` of all processes.
-            weights: For each prompt, the weights by name, in the order of the reward axis.
-            trained: For each prompt, whether its rollouts are in the training batch.
+        `facts` is the result of `gathered`, with `Turn` objects in `turns` if turns are recorded.
+        Each prompt has its weights by name, in the order of the reward axis. `trained` tells
+        whether its rollouts are in the training batch.
         """
         samples = rewards.shape[1]
         scored = zip(
@@ -128,7 +120,6 @@ class RolloutLog(TrainerCallback):
 
 
 def _without_images(text: Any) -> Any:
-    """Return plain text or messages, with `{"type": "image"}` in place of each image."""
     if isinstance(text, str):
         return text
     messages: list[Mapping[str, Any]] = []

@@ -32,8 +32,8 @@ def sample_rows(
     """Generate rows by sampling or by greedy decoding. Several rows may share a prompt.
 
     Pass this function as `custom_generate` to `model.generate`, together with the prompt index of
-    each row. `generate` passes the other arguments. Prompts are padded on the left. The result,
-    `[row, position]`, is padded on the right as in `generate`.
+    each row. Prompts are padded on the left. The result, `[row, position]`, is padded on the right
+    as in `generate`.
     """
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
     batch = _Batch(input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs))
@@ -61,8 +61,6 @@ def _choose(scores: torch.Tensor, *, sample: bool) -> torch.Tensor:
 
 
 class _Batch:
-    """Stores the rows of a forward pass with their state, and the rows that were removed."""
-
     def __init__(self, ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
         self.ids = ids
         self.is_open = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
@@ -71,7 +69,6 @@ class _Batch:
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def open_rows(self, prompt_of_row: torch.Tensor, processors: Any, *, longest: int) -> None:
-        """Repeat each prompt for each of its rows."""
         cache = self._cache()
         for i, layer in enumerate(cache.layers):
             if type(layer) is DynamicLayer and layer.is_initialized:
@@ -86,11 +83,9 @@ class _Batch:
         return next(value for value in self._model_kwargs.values() if isinstance(value, Cache))
 
     def append(self, tokens: torch.Tensor, pad: torch.Tensor) -> None:
-        """Append one token to each row, or padding if the row has finished."""
         self.ids = torch.cat([self.ids, tokens.where(self.is_open, pad)[:, None]], dim=-1)
 
     def leave(self, processors: Any) -> None:
-        """Remove the finished rows."""
         self._left.append((self._place[~self.is_open], self.ids[~self.is_open]))
         rows = self.is_open.nonzero().squeeze(1)
         self._cache().batch_select_indices(rows)
@@ -106,7 +101,6 @@ class _Batch:
         return outputs.logits[:, -1].float()
 
     def sequences(self, pad: torch.Tensor) -> torch.Tensor:
-        """Return every row, in the original order, padded on the right."""
         left = [*self._left, (self._place, self.ids)]
         rows = sum(len(ids) for _, ids in left)
         result = self.ids.new_full((rows, self.ids.shape[1]), int(pad))
@@ -145,7 +139,7 @@ def difference_from_generate(model: Any, generation_config: Any) -> str | None:
     """Return how the scores of `sample_rows` differ from those of `generate`, or None.
 
     Both read two made-up prompts, of which each has two rows, and are made to choose the same
-    tokens. The first row ends before the others.
+    tokens.
     """
     ends = generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]

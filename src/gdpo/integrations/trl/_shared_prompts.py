@@ -1,13 +1,9 @@
 """Computes the prompt of a group once, in place of once for each of its rollouts.
 
-TRL passes each rollout as its prompt followed by its completion. `SharedPrompts` lets the decoder
-read all but the last token of each distinct prompt into a cache. The model then continues it with
-the last prompt token and the completion of each row, in calls of completions with similar lengths.
-Autograd adds the gradients of a prompt's rows. Neither the model nor the head is changed: both see
-rows whose prompts have one token.
-
-`planned` decides for each micro-batch whether this costs fewer tokens. `not_shared_because` says
-where prompts cannot be shared, also if a trial on made-up rows differs from TRL's.
+`SharedPrompts` lets the decoder read all but the last token of each distinct prompt into a cache.
+The model then continues it with the last prompt token and the completion of each row, in calls of
+completions with similar lengths. Autograd adds the gradients of a prompt's rows. Neither the model
+nor the head is changed: both see rows whose prompts have one token.
 """
 
 import itertools
@@ -32,7 +28,6 @@ Score = Callable[..., Any]
 
 
 def last_places(mask: torch.Tensor) -> torch.Tensor:
-    """Return, for each row, the number of tokens up to the last token in the mask."""
     places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     return ((mask != 0) * places).amax(1)
 
@@ -43,8 +38,6 @@ def distinct(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 class SharedPrompts:
-    """Scores the rows of a micro-batch, and computes each of its prompts once where that pays."""
-
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self.call = CALL.get(trainer.accelerator.device.type, CALL_ELSEWHERE)
@@ -59,7 +52,6 @@ class SharedPrompts:
         logits_to_keep: int,
         **options: Any,
     ) -> Any:
-        """Return what `score` returns for these arguments, which are TRL's."""
         start = input_ids.shape[1] - logits_to_keep
         prompts, group_of_row = distinct(input_ids[:, :start], attention_mask[:, :start])
         facts = torch.stack([group_of_row, last_places(attention_mask[:, start:])], 1).tolist()
@@ -100,7 +92,6 @@ class SharedPrompts:
 
 
 def decoder_of(unwrapped: Any) -> Any:
-    """Return the decoder of a language model, without its head."""
     base = unwrapped.get_base_model() if is_peft_model(unwrapped) else unwrapped
     return base.get_decoder()
 
@@ -139,10 +130,6 @@ def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
     """Return what shares the prompts of a trainer, or None if it is not possible or not wanted.
 
     If it is not possible, the main process logs the reason.
-
-    Args:
-        trainer: A trainer that has loaded its model.
-        trls: TRL's method `_get_per_token_logps_and_entropies`.
     """
     if not trainer.args.share_prompts:
         return None
@@ -156,7 +143,6 @@ def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
 
 
 def not_shared_because(trainer: Any) -> str | None:
-    """Return why the rollouts of a trainer cannot share a prompt, or None if they can."""
     if reason := lacks("share_prompts", trainer):
         return reason
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:

@@ -2,9 +2,8 @@
 
 The class overrides methods of TRL and copies no code. `_generate` stores which tokens the model
 generated, `_calculate_rewards` keeps the exact rewards, and `_generate_and_score_completions`
-replaces TRL's advantages. A subclass or a script may change what `_calculate_rewards` returns: the
-rewards that TRL gets are those that are trained on. The other overrides hand their arguments to the
-parts that the trainer owns: `Packer` and `CompletionOnlyHead`.
+replaces TRL's advantages. A subclass or a script may change what `_calculate_rewards` returns: TRL
+trains on the rewards that it gets.
 """
 
 import copy
@@ -81,8 +80,6 @@ _ADDING_COLUMNS = ("_generate_and_score_completions", "_calculate_rewards")
 
 @dataclass
 class BetweenCalls:
-    """Stores what one method of TRL leaves for another."""
-
     masks: Any = None
     """Which tokens the model generated. `_generate` writes it, `_scored_groups` takes it."""
     returned: Returned | None = None
@@ -101,29 +98,27 @@ class GDPOTrainer(GRPOTrainer):
     addition to `reward_funcs` or instead of them, and declare the range in the class attribute
     `reward_range`, as `(low, high)`. In addition to TRL's metrics, the trainer logs:
 
-    - `rewards/<name>/zero_variance_groups`: share of groups in which all samples have the same
-      value of this reward, so that the reward has no effect in these groups.
+    - `rewards/<name>/zero_variance_groups`: share of groups in which this reward does not vary.
     - `rewards/<name>/influence_share`: influence share over the last 256 groups.
-    - `diagnostics/warnings`: number of warnings in force. Each of them is logged once as text, with
-      a remedy.
+    - `diagnostics/warnings`: number of warnings in force, each of which is logged once as text.
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
     - `rewards/<name>/gate_closed`: share of rollouts with a closed gate, where the reward is 0 or
       missing. (All other metrics of this reward are computed from the gated values.)
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
-    - `filter/rounds`, `filter/replaced`, `filter/generated`: logged if `filter_groups` is set.
+    - `filter/...`: logged if `filter_groups` is set.
     - `turns/mean`, `turns/max`: mean and largest number of turns of a rollout. Logged if the
       estimator computes one advantage per turn, or a reward was given for each turn.
     - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: logged if
-      `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, for example the standard
-      deviation within a group, and the conflict between rewards.
+      `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, such as the conflict between
+      rewards.
 
     A reward function or an environment may return one number for each turn of a completion instead
     of one number, and a `gdpo.Reward` may score turns (`of="turn"`). Environments may define
-    `get_turn_rewards`. A turn is a message of the model. With an estimator for turns, such as
-    `turn_gdpo`, each turn gets its own advantage, and a single number is at the last turn. With
-    any other estimator, and in all metrics of rewards, the numbers are added up. A gate tests the
-    total, and closes all turns of the gated reward.
+    `get_turn_rewards`. A turn is a message of the model (docs/how-to/turn_rewards.md). With an
+    estimator for turns, such as `turn_gdpo`, each turn gets its own advantage, and a single number
+    is at the last turn. With any other estimator, and in all metrics of rewards, the numbers are
+    added up. A gate tests the total, and closes all turns of the gated reward.
 
     `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0
     under the estimator.
@@ -192,7 +187,6 @@ class GDPOTrainer(GRPOTrainer):
             self.rollout_func = fast
 
     def _wrap_rewards(self, instead: Sequence[Any]) -> None:
-        """Store what reward functions return. Replace those for which there is another one."""
         self._located.decode = partial(tokenizer_of(self).decode, skip_special_tokens=True)
         pairs = zip(self.reward_funcs, instead, strict=True)
         wants_turns = self._objective.rule.wants_turns
@@ -202,7 +196,6 @@ class GDPOTrainer(GRPOTrainer):
         )
 
     def _observe(self, args: GDPOConfig) -> None:
-        """Create what observes the training, and what is saved with it."""
         objective, self._batches = self._objective, CountedBatches()
         self._observer = Observer(
             self, objective.rule.name, args.diagnostics, low=objective.low, high=objective.high
@@ -219,7 +212,6 @@ class GDPOTrainer(GRPOTrainer):
             logger.warning("%s", warning)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Count the micro-batches. TRL calls this method before every optimizer step."""
         samples = super().get_batch_samples(*args, **kwargs)
         if self._packer is not None:
             self._packer.begin(len(samples[0]))
@@ -276,7 +268,6 @@ class GDPOTrainer(GRPOTrainer):
         return self._objective.rule(rewards, weights, token_counts=token_counts, turns=turns)
 
     def _advantages_of(self, groups: Groups) -> torch.Tensor:
-        """Return the advantages of these groups, `[prompt, sample]` or `[prompt, sample, turn]`."""
         # A subclass may override the method without the arguments `weights` and `turns`.
         own = {} if groups.weights is None else {"weights": groups.weights}
         if not self._objective.rule.wants_turns:
@@ -336,7 +327,6 @@ class GDPOTrainer(GRPOTrainer):
     def _scored_groups(
         self, calculate: Any, batch: Mapping[str, Any], completion_ids: Any
     ) -> tuple[torch.Tensor, Groups]:
-        """Return the rewards for TRL, and the groups that have these rewards."""
         objective, between, samples = self._objective, self._between, self._samples()
         if objective.rule.weighting is not None:  # TRL's own sum of the rewards uses them too
             self.reward_weights = torch.tensor(self._weights_in_force())
@@ -406,7 +396,6 @@ class GDPOTrainer(GRPOTrainer):
         return batch.output
 
     def _replace_advantages(self, batch: Groups) -> torch.Tensor:
-        """Put our advantages into TRL's batch. Return those of all processes."""
         theirs = batch.output["advantages"]
         advantages = self._advantages_of(batch)
         advantages = advantages.to(theirs.dtype)  # the record matches training
@@ -426,7 +415,6 @@ class GDPOTrainer(GRPOTrainer):
                 check_batch(self, self._made_up_batch)
 
     def _made_up_batch(self, inputs: Any) -> Any:
-        """Return TRL's batch of made-up rows. The caller restores the attributes afterwards."""
         rule = AdvantageRule("gdpo", self.reward_func_names)
         self._objective = replace(
             self._objective, names=self.reward_func_names, rule=rule, gates={}
@@ -441,10 +429,7 @@ class GDPOTrainer(GRPOTrainer):
         return self._objective.rule.weights_in_force(self._weights(groups))
 
     def _weights(self, groups: Groups | None = None) -> list[Any]:
-        """Return the weights that the rule multiplies: `[reward]`, or `[prompt, reward]`.
-
-        A callback may change fixed weights.
-        """
+        """Return the weights (`[reward]` or `[prompt, reward]`), which a callback may change."""
         if groups is not None and groups.weights is not None:
             return groups.weights.tolist()
         config: Any = self.args
@@ -452,11 +437,7 @@ class GDPOTrainer(GRPOTrainer):
         return list(config.reward_weights) if changing else self.reward_weights.tolist()
 
     def _log(self, mode: str, first: Groups, batch: Groups, advantages: torch.Tensor) -> None:
-        """Log a batch, and replace the advantages in TRL's table of completions.
-
-        The table shows the first generation. `advantages` are those of the batch, `[prompt,
-        sample]`.
-        """
+        """Log a batch, and replace the advantages in TRL's table of the first generation."""
         rule, metrics, names = self._objective.rule, self._metrics[mode], self.reward_func_names
         if (
             mode == "train"
@@ -526,7 +507,6 @@ def _of_rollouts(advantages: torch.Tensor, groups: Groups) -> torch.Tensor:
 
 
 def _checked(args: Any, model: Any) -> GDPOConfig:
-    """Return `args`, or a default configuration like TRL's if `args` is None."""
     check_trainer()
     if args is None:
         name = model if isinstance(model, str) else get_config_model_id(model.config)

@@ -1,8 +1,8 @@
 """Finds the turns of rollouts in TRL's batches, and stores their rewards and messages.
 
-A turn is a run of tokens that the model generated: a run of ones in `tool_mask * completion_mask`.
-With a `rollout_func`, its `env_mask` takes the place of the tool mask. Without a mask, a rollout is
-one turn.
+As in `gdpo.integrations._turns`, a turn is a run of ones in a mask, here in `tool_mask *
+completion_mask`. With a `rollout_func`, its `env_mask` takes the place of the tool mask. Without a
+mask, a rollout is one turn.
 """
 
 import math
@@ -21,26 +21,21 @@ Messages: TypeAlias = list[dict[str, Any]]
 
 
 class Located:
-    """Stores where the turns are in the latest completions of this process."""
-
     def __init__(self) -> None:
         self.spans: list[Spans] = []
         self.decode: Callable[[Sequence[int]], str] | None = None
 
     @property
     def counts(self) -> list[int]:
-        """Return the number of turns of each completion."""
         return [len(spans) for spans in self.spans]
 
     @property
     def num_tokens(self) -> list[list[int]]:
-        """Return the number of tokens of each turn of each completion."""
         return [[len(span) for span in spans] for spans in self.spans]
 
     def update(
         self, masks: Sequence[Sequence[int]] | None, completion_ids: Sequence[Sequence[int]]
     ) -> None:
-        """Find the turns of new completions. No masks: the model generated all their tokens."""
         if masks is None:
             self.spans = [[range(len(ids))] for ids in completion_ids]
         else:
@@ -53,7 +48,7 @@ class Located:
         """Return the messages of each completion, with one message of the model for each turn.
 
         If TRL has merged a completion into one text (which it does for a `rollout_func`), the parts
-        are decoded again. Parts that the model did not generate get the role `user`.
+        are decoded again.
         """
         return [
             self._messages(completion, ids, spans)
@@ -75,10 +70,6 @@ def total_of(name: str, value: Any, index: int, count: int) -> Any:
     """Return the total of a reward over the turns, or the value itself if it is one number.
 
     If the value of a turn is None, the reward does not apply to the rollout.
-
-    Raises:
-        RewardError: If the number of values differs from the number of turns, or if a value is
-            neither a finite number nor None.
     """
     if not is_per_turn(value):
         return value
@@ -219,7 +210,6 @@ def check_loss(estimator: str, args: Any) -> None:
 
 
 def warning_of_loss(estimator: str, loss_type: str) -> str | None:
-    """Return what is wrong with a loss type for advantages per turn, or None."""
     if loss_type in _DIVIDED_BY_ROLLOUT:
         return (
             f"loss_type={loss_type!r} divides by the tokens of each rollout, so that long rollouts "

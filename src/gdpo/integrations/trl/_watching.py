@@ -1,7 +1,6 @@
 """Watches TRL's own trainers: metrics, findings and the rollout record.
 
-Two methods of the trainer are wrapped. The wrappers only read what TRL computed, so the training
-does not change.
+The two wrapped methods only read what TRL computed, so the training does not change.
 """
 
 import functools
@@ -57,11 +56,10 @@ def watch(
     (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
     is ignored, is logged once with its step and a remedy: after 128 groups at the earliest if it
     rests on sums over groups, otherwise after five steps in a row. A batch with an infinite reward
-    is left out of these metrics. Any other error switches the watch off. If the trainer cannot be
-    watched, is watched already, or is a `GDPOTrainer`, which logs all of this itself, the call
-    changes nothing. Each of these is logged, and the training goes on. If rewards share a name,
-    later ones are numbered (`tags`, `tags_2`). In a run with several processes, every process must
-    call this function.
+    is left out of these metrics. Any other error switches the watch off, and the training goes on.
+    If the trainer cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all of
+    this itself, the call only logs that. If rewards share a name, later ones are numbered (`tags`,
+    `tags_2`). In a run with several processes, every process must call this function.
 
     Args:
         trainer: TRL's `GRPOTrainer` or `RLOOTrainer`, or a subclass, which may compute its own
@@ -118,8 +116,6 @@ def _not_watched_because(trainer: Any) -> str | None:
 
 
 class _Other:
-    """Compares the advantages of training with those of another estimator."""
-
     def __init__(self, rule: AdvantageRule) -> None:
         self.name = rule.name
         self.watch = Watch()
@@ -128,7 +124,6 @@ class _Other:
     def metrics(
         self, rewards: torch.Tensor, advantages: torch.Tensor, weights: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return the sign flips in a batch, and the influence shares over the last groups."""
         with kept_random_states():  # of an estimator that draws random numbers
             theirs = self._rule(rewards, torch.tensor(list(weights.values())).to(rewards))
         self._rule.update(rewards, list(weights.values()))
@@ -166,18 +161,14 @@ class _Watched(TrainerCallback):
         )
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Restore the state of the watch from the checkpoint, and prepare the rollout record."""
         self._harmless(self._kept.on_train_begin, *args, **kwargs)
         if self._log is not None:
             self._harmless(self._log.on_train_begin, *args, **kwargs)
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Copy the state of the watch into the trainer's state."""
         self._harmless(self._kept.on_step_end, *args, **kwargs)
 
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """Wrap TRL's method to store its result and, for the record, its arguments."""
-
         @functools.wraps(calculate)
         def calculated(*args: Any, **kwargs: Any) -> torch.Tensor:
             rewards = calculate(*args, **kwargs)
@@ -187,8 +178,6 @@ class _Watched(TrainerCallback):
         return calculated
 
     def advantages(self, generate: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap TRL's method to observe each batch after its advantages have been computed."""
-
         @functools.wraps(generate)
         def generated(*args: Any, **kwargs: Any) -> Any:
             self._scored.clear()
@@ -201,7 +190,6 @@ class _Watched(TrainerCallback):
         return generated
 
     def _gathered(self, output: Any) -> tuple[torch.Tensor, Sequence[Mapping[str, Any]]]:
-        """Return the advantages of all processes, and the rollouts for the record."""
         advantages = self._trainer.accelerator.gather(output["advantages"].detach()).cpu()
         return advantages, self._log.gathered() if self._log is not None else []
 

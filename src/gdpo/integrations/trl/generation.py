@@ -1,8 +1,7 @@
 """Provides a `rollout_func` for TRL that generates with transformers and skips padding.
 
-A generation batch contains each prompt several times, and its rows end at different lengths. This
-module encodes each prompt once, and removes rows from the batch when they have finished.
-Transformers processes and samples the logits, and TRL tokenizes the prompts.
+It encodes each prompt once, and removes rows from the batch when they have finished. Transformers
+processes and samples the logits, and TRL tokenizes the prompts.
 """
 
 import logging
@@ -103,11 +102,7 @@ def model_not_covered(model: Any) -> str | None:
 
 
 def of_rows(prompt_of_row: torch.Tensor) -> dict[str, Any]:
-    """Return the arguments that let `generate` sample several rows of a prompt.
-
-    Args:
-        prompt_of_row: Prompt index of each row, `[row]`.
-    """
+    """Return `generate`'s arguments for several rows of a prompt, given the prompt of each row."""
     from gdpo.integrations.trl._sampling import sample_rows
 
     return {"custom_generate": sample_rows, "prompt_of_row": prompt_of_row}
@@ -131,7 +126,6 @@ def kind_not_covered(model: Any) -> str | None:
 
 
 def _dropout_not_covered(model: Any) -> str | None:
-    """Return which dropout is active, or None."""
     # Some models read the configuration.
     keys = ("dropout", "attention_dropout", "hidden_dropout")
     found = [(f"config.{key}", model.config.to_dict().get(key)) for key in keys]
@@ -170,22 +164,13 @@ RolloutFunction: TypeAlias = Callable[[list[Any], Any], dict[str, Any]]
 def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunction | None:
     """Return the `rollout_func` for this trainer, or None if TRL must generate.
 
-    Set the attribute after TRL has created the trainer:
-    `trainer.rollout_func = fast_rollouts(trainer)`.
+    Set it after TRL has created the trainer: `trainer.rollout_func = fast_rollouts(trainer)`.
+    `wanted` says where to use it. None: only on the CPU, where it is faster. True: on every device.
+    False: never. If it should be used but does not support the trainer, the main process logs the
+    reason.
 
-    Completions have the same distribution as TRL's, because transformers processes and samples the
-    same logits with TRL's generation configuration. Greedy completions have the same tokens. For
-    the same seed, sampled completions differ from TRL's, because no random numbers are drawn for
-    finished rows.
-
-    Args:
-        trainer: A `GRPOTrainer` or a subclass.
-        wanted: Where to use the function. None: only on the CPU, where it is faster. True: on every
-            device. False: never.
-
-    Returns:
-        The function, or None. If the function should be used but does not support the trainer, the
-        main process logs the reason as a warning.
+    Completions have the same distribution as TRL's, and greedy completions the same tokens. For the
+    same seed, sampled completions differ, because no random numbers are drawn for finished rows.
     """
     on_cpu = trainer.accelerator.device.type == "cpu"
     if wanted is False or (wanted is None and not on_cpu):
@@ -204,15 +189,10 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
 
 
 def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-    """Generate a completion for each prompt of a generation batch.
+    """Generate a completion for each prompt of a generation batch: one entry per completion.
 
-    Args:
-        prompts: Texts or conversations, with one entry per completion.
-        trainer: A trainer that `fast_rollouts` supports.
-
-    Returns:
-        A dict with `prompt_ids` and `completion_ids`, each with one list of token ids per prompt.
-        The entry `logprobs` is None, so the trainer computes the log-probabilities.
+    The result has lists of token ids in `prompt_ids` and `completion_ids`. Its `logprobs` is None,
+    so the trainer computes the log-probabilities.
     """
     prompt_ids, _, _ = trainer._tokenize_prompts(prompts)
     return {
@@ -223,12 +203,10 @@ def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
 
 
 def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int]]:
-    """Return the token ids of each prompt's completion, including the end token.
+    """Return the token ids of each completion, with the end token.
 
-    Args:
-        prompt_ids: Token ids of this process's prompts. Identical prompts are encoded once.
-        trainer: The trainer, whose model, generation configuration and padding are used. As in
-            TRL's own generation, the model is unwrapped and gradient checkpointing is off.
+    Identical prompts are encoded once. As in TRL's own generation, the model is unwrapped and
+    gradient checkpointing is off.
     """
     places = {ids: i for i, ids in enumerate(dict.fromkeys(map(tuple, prompt_ids)))}
     device = trainer.accelerator.device

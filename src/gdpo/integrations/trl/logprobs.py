@@ -1,12 +1,11 @@
 """Computes log-probabilities on a CPU only from the logits of completion tokens.
 
-TRL's head is written for GPUs. On a CPU, TRL's head also scores prompts, recomputes the logits in
-the backward pass, and multiplies in float32 regardless of the model's dtype. `CompletionOnlyHead`
+On a CPU, TRL's head, which is written for GPUs, also scores prompts, recomputes the logits in the
+backward pass, and multiplies in float32 regardless of the model's dtype. `CompletionOnlyHead`
 computes only the logits of completion tokens and keeps them until the backward pass, which
 overwrites them with their gradient.
 
-On other devices, TRL's own head is used. `not_here_because` says where it is also used on a CPU,
-with a warning in the log, and for models for which both heads differ in a trial.
+On other devices, and where `not_here_because` says so, TRL's own head is used.
 """
 
 import ctypes
@@ -45,10 +44,8 @@ A kernel is freed when neither cache contains it.
 def bound_memory(trainer: Any) -> None:
     """Keep the resident memory of bfloat16 training on a CPU constant over the steps.
 
-    Args:
-        trainer: A trainer that has loaded its model and has not computed anything yet. The
-            libraries read their cache sizes when they compile the first kernel. Sizes set by the
-            user are kept.
+    Call this after the model is loaded and before anything is computed: the libraries read their
+    cache sizes when they compile the first kernel. Sizes set by the user are kept.
     """
     mixed = trainer.accelerator.mixed_precision == "bf16"
     in_bfloat16 = mixed or trainer.model.dtype == torch.bfloat16
@@ -93,12 +90,7 @@ _TRL_BLOCKS = 4
 
 
 def head_of(trainer: Any, trls: Callable[..., Any]) -> "CompletionOnlyHead | None":
-    """Return the head for a trainer, or None where TRL's own is used without a reason to tell.
-
-    Args:
-        trainer: A trainer that has loaded its model.
-        trls: TRL's method `_get_per_token_logps_and_entropies`.
-    """
+    """Return the head for a trainer, or None where TRL's own is used without a reason to tell."""
     head = CompletionOnlyHead(trainer, trls)
     if reason := lacks("completion_only_head", trainer):
         head.say(reason)
@@ -110,7 +102,7 @@ def head_of(trainer: Any, trls: Callable[..., Any]) -> "CompletionOnlyHead | Non
 
 
 class CompletionOnlyHead:
-    """Scores completions in place of TRL's method `_get_per_token_logps_and_entropies`."""
+    """Scores completions in place of TRL's `_get_per_token_logps_and_entropies`."""
 
     def __init__(self, trainer: Any, trls: Callable[..., Any]) -> None:
         self._trainer, self._trls = trainer, trls
@@ -162,7 +154,6 @@ class CompletionOnlyHead:
         return logps.masked_fill(padding, 0), entropies.masked_fill(padding, 0)
 
     def _difference_from_trl(self) -> str | None:
-        """Return how the log-probabilities of made-up tokens differ from TRL's, or None."""
         ids = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
         mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0]])
         model: Any = self._trainer.model

@@ -54,8 +54,8 @@ class ResumableTrainer(GDPOTrainer):
     """A `GDPOTrainer` that can be aborted within a step and still saves the last finished step.
 
     The weights and the optimizer state change at the very end of a step. Until then, the main
-    process can save the last finished step (`save_finished_step`) without the other processes. A
-    run that resumes from this checkpoint gives the same result as an uninterrupted run.
+    process can save the last finished step without the other processes. A run that resumes from
+    this checkpoint gives the same result as an uninterrupted run.
     """
 
     hooks: Hooks

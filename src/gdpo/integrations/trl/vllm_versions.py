@@ -24,14 +24,9 @@ _SHARED = ("torch", "transformers")
 def check_vllm(*, same_process: bool = True) -> None:
     """Check the installed vLLM.
 
-    Args:
-        same_process: Whether vLLM runs in the trainer's process (colocate mode), so that both need
-            the same torch and transformers. False: vLLM runs in a server.
-
-    Raises:
-        ConfigError: If vLLM is not installed, or is older than TRL supports, or if it requires a
-            version of torch or transformers other than the installed one. A vLLM version newer than
-            TRL supports is allowed, because TRL itself warns about it.
+    A ConfigError tells that it is missing, older than TRL supports, or requires another version of
+    torch or transformers than the installed one, which matters if vLLM runs in the trainer's
+    process (colocate mode, `same_process`). TRL itself warns about a newer vLLM.
     """
     supported = next((each for each in _requirements("trl") if each.name == "vllm"), None)
     if supported is None:
@@ -57,7 +52,6 @@ def check_vllm(*, same_process: bool = True) -> None:
 
 
 def _contradiction(name: str) -> str | None:
-    """Return which requirement of a distribution a shared package violates, or None."""
     for needed in _requirements(name):
         installed = _installed(needed.name) if needed.name in _SHARED else None
         if installed and not needed.specifier.contains(installed, prereleases=True):
@@ -68,7 +62,6 @@ def _contradiction(name: str) -> str | None:
 
 
 def _requirements(name: str) -> list[Requirement]:
-    """Return a distribution's requirements on this platform, including its `vllm` extra."""
     found = [Requirement(line) for line in requires(name) or ()]
     return [
         each

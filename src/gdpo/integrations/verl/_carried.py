@@ -32,7 +32,6 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
 
 
 def first_turns(keys: Sequence[str], counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, " row"]:
-    """Return, for each row, how many turns the earlier outputs of the same rollout have."""
     parts = [key.rpartition("_") for key in keys]
     found, so_far = np.zeros(len(keys), dtype=np.int64), dict[str, int]()
     for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
@@ -43,7 +42,6 @@ def first_turns(keys: Sequence[str], counts: Int[np.ndarray, " row"]) -> Int[np.
 
 
 def has_turns(columns: Columns, names: Sequence[str]) -> bool:
-    """Return whether one of the named rewards has one number for each turn."""
     return any(any(map(is_per_turn, columns[name])) for name in names if name in columns)
 
 
@@ -67,12 +65,6 @@ class Carried:
         return None if self.keys is None else last_outputs(self.keys)
 
     def groups(self, settings: Settings, prompt_ids: Any, response_mask: Any) -> Groups:
-        """Return the rewards in groups.
-
-        Raises:
-            ConfigError: If a reward or the column with weights is not in the batch.
-            DataError: If the rewards of a rollout's turns are not as many as its turns.
-        """
         names, column, located = settings.names, settings.weights_column, None
         columns = self.columns
         if settings.rule.wants_turns or has_turns(columns, names):
@@ -102,7 +94,6 @@ class Carried:
         return groups.with_weights(weights_of_cells(cells, names, settings.weights, column=column))
 
     def _located(self, names: Sequence[str], response_mask: Any) -> TurnPlaces:
-        """Return the turns of the rows. Check that the rewards of turns are as many."""
         lengths = tokens_of_turns(self.written(response_mask).cpu().numpy())
         counts = np.count_nonzero(lengths, axis=1)
         located = TurnPlaces(lengths, range(len(lengths)), np.zeros_like(counts))

@@ -80,7 +80,6 @@ class _Silenced(logging.StreamHandler[Any]):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether this handler writes the record."""
         return not any(record.levelno >= handler.level for handler in logging.root.handlers)
 
 
@@ -104,7 +103,6 @@ def install() -> None:
 
 
 def changes(run: Run) -> dict[str, Change]:
-    """Return the change to each module of verl."""
     through_queue = partial(_carry_through_queue, run)
     return {
         "verl.trainer.ppo.core_algos": partial(_register_all, run),

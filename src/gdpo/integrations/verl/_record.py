@@ -1,5 +1,3 @@
-"""Turns a batch of verl's default trainer into the rollouts of the record."""
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +11,6 @@ from gdpo.rollouts import Rollout, Turn
 
 
 def rollouts_of(computed: Computed, trainer: Any, batch: Any, queue: Any) -> list[Rollout]:
-    """Return the rollouts of a batch of verl's trainer, with the texts in the TransferQueue."""
     groups, config = computed.groups, trainer.config
     represent = [row for row, by in enumerate(last_outputs(batch.keys)) if row == by]
     rows = [row for row in represent if groups.prompts[row] >= 0]
@@ -48,7 +45,6 @@ def _truth(judged: Any) -> dict[str, Any]:
 
 
 def _numbers(computed: Computed, places: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Return the rewards, weights and advantages of the rollouts at these places."""
     groups, settings = computed.groups, computed.settings
     given = settings.weights if groups.weights is None else groups.weights
     # A replay multiplies by the multipliers of constraints again.
@@ -69,7 +65,6 @@ def _numbers(computed: Computed, places: Sequence[tuple[int, int]]) -> list[dict
 
 
 def _turns(computed: Computed, at: tuple[int, int]) -> tuple[Turn, ...] | None:
-    """Return the turns of a rollout, or None if the batch has none."""
     turns = computed.groups.turns
     if turns is None:
         return None

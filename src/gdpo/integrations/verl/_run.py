@@ -1,5 +1,3 @@
-"""Defines `Run`, which keeps what gdpo needs between the calls of verl's functions."""
-
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -27,9 +25,9 @@ logger = logging.getLogger(__name__)
 class Run:
     """Stores what gdpo keeps of a training between the calls of verl's functions.
 
-    `install` creates one for each process, and hands it to the wrappers of verl's functions. verl
-    passes one number per token to an estimator, with the rewards already summed. `carrying` makes
-    the separate rewards available to the estimator while verl computes advantages.
+    `install` creates one for each process. verl passes one number per token to an estimator, with
+    the rewards already summed. `carrying` makes the separate rewards available to the estimator
+    while verl computes advantages.
     """
 
     def __init__(self) -> None:
@@ -50,14 +48,9 @@ class Run:
         self._writers: WeakKeyDictionary[Any, StepWriter] = WeakKeyDictionary()  # by trainer
 
     def settings(self, algorithm: Any) -> Settings:
-        """Return a configuration's settings, as `read_settings` does.
-
-        Identical configurations share one object and its state.
-        """
         return read_settings(algorithm, self._settings)
 
     def warn_once(self, message: str) -> None:
-        """Log a warning, unless it has been logged before."""
         if message not in self._said:
             self._said.add(message)
             logger.warning(message)
@@ -87,26 +80,10 @@ class Run:
     ) -> tuple[Any, Any]:
         """Compute the advantage of every trained token with the configured estimator.
 
-        Args:
-            token_level_rewards: Only the dtype and device are used; the separate rewards come from
-                `carrying` or `non_tensor_batch`.
-            response_mask: Array `[row, token]` with 1 for trained tokens.
-            config: The `algorithm` section of verl's configuration.
-            index: Prompt id of each row.
-            non_tensor_batch: Maps each reward name to the rewards of all rows. None: verl does not
-                pass the rewards.
-            batch: Not used.
-            reward_baselines: Not used.
-
-        Returns:
-            The advantages and the returns, two identical arrays `[row, token]`. Tokens that are not
-            trained have the value 0.
-
-        Raises:
-            ConfigError: If the configuration is invalid, or if it lists a reward that is not in the
-                batch.
-            DataError: If a reward is infinite or not a number, or if the rewards of a rollout's
-                turns are not as many as its turns.
+        The arguments are verl's. Of `token_level_rewards`, only the dtype and device are used: the
+        separate rewards come from `carrying` or `non_tensor_batch`. `index` holds the prompt id of
+        each row. The advantages and the returns are two identical arrays `[row, token]`, with 0 for
+        tokens that are not trained.
         """
         settings, carried, like = self.settings(config), self.carried, token_level_rewards
         if carried is None and non_tensor_batch is not None:
@@ -129,9 +106,8 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the latest batch for verl's loggers.
 
-        A second call for the same batch returns no metrics. The names are `gdpo/<reward>/...` for
-        reward metrics and `gdpo/...` for batch metrics; see `Diagnosis.metrics()`. The method also
-        logs each warning that `gdpo.diagnostics.Watch` reports.
+        A second call for the same batch returns no metrics. The method also logs each warning that
+        `gdpo.diagnostics.Watch` reports.
         """
         computed, self.latest = self.latest, None
         if computed is None:
@@ -143,9 +119,8 @@ class Run:
     def record(self, trainer: Any, batch: Any, queue: Any) -> None:
         """Write the rollouts of the latest batch, if there is one and `gdpo_rollouts` is set.
 
-        Raises:
-            ConfigError: If the folder is not writable when a trainer processes its first batch.
-                Later write failures are only logged.
+        A folder that is not writable at the first batch raises a ConfigError. Later write failures
+        are only logged.
         """
         folder = trainer.config.algorithm.get(ROLLOUTS)
         if folder is None or self.latest is None:

@@ -23,10 +23,9 @@ _CLOSE = 1e-5
 
 
 def check_itself(run: Run) -> None:
-    """Check once that gdpo's estimator works in this verl, with a made-up batch.
+    """Raise a ConfigError unless gdpo's estimator works in this verl, on a made-up batch.
 
-    A process that has not imported verl's trainers is not checked, because it does not train. A
-    ConfigError tells that verl cannot compute the advantages, or that they are not gdpo's.
+    A process that has not imported verl's trainers is not checked, because it does not train.
     """
     if run.is_checked or _TRAINER not in sys.modules:
         return

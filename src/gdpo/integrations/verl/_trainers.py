@@ -1,7 +1,6 @@
 """Wraps verl's functions so that the estimator receives each reward separately.
 
 If an estimator of verl computes the advantages, the wrappers leave it and its result unchanged.
-`run` is the `Run` of the process.
 """
 
 import functools
@@ -126,8 +125,6 @@ def with_queue(run: Run, compute_advantage: Function, queue: Any) -> Function:
 
 
 def with_watch(run: Run, compute_for_trajectories: Function) -> Function:
-    """Wrap the V1 trainer's `compute_advantage_for_multi_trajectories` to watch its result."""
-
     @functools.wraps(compute_for_trajectories)
     def computed(data: Any, *args: Any, **kwargs: Any) -> Any:
         done = compute_for_trajectories(data, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Provides gdpo's rewards, tasks and gates to verl as a `reward.custom_reward_function`."""
+"""Scores verl's completions with gdpo's rewards, tasks and gates."""
 
 import functools
 import json
@@ -103,7 +103,7 @@ def with_messages(compute_score: Any) -> Any:
     """Wrap verl's `AgentLoopWorker._compute_score` to pass the messages of a rollout.
 
     verl's reward managers decode all tokens, also those of tools. Only the agent loop knows which
-    tokens the model generated. The last output is scored, as in verl.
+    tokens the model generated.
     """
 
     @functools.wraps(compute_score)
@@ -120,11 +120,7 @@ def with_messages(compute_score: Any) -> Any:
 
 
 def with_num_tokens(manager: type[Any]) -> type[Any]:
-    """Return a subclass of a verl reward manager that passes `num_tokens` to the reward function.
-
-    Args:
-        manager: A reward manager class of verl.
-    """
+    """Return a verl reward manager class that passes `num_tokens` to the reward function."""
 
     class NumTokens(manager):
         """Adds the completion's token count, including the end token, to `extra_info`."""
@@ -142,15 +138,7 @@ def with_num_tokens(manager: type[Any]) -> type[Any]:
 
 
 def check_keys(reward: Any, keys: Sequence[str]) -> None:
-    """Check that gdpo's `compute_score` returns all `keys`. Other functions are not checked.
-
-    Args:
-        reward: The `reward` section of verl's configuration, or None.
-        keys: The value of `algorithm.gdpo_reward_keys`.
-
-    Raises:
-        ConfigError: If `compute_score` does not return a key, or `reward_kwargs` is invalid.
-    """
+    """Check that gdpo's `compute_score` returns all `keys`. Other functions are not checked."""
     scores = _our_scores(reward)
     if scores is None:
         return
@@ -163,11 +151,7 @@ def check_keys(reward: Any, keys: Sequence[str]) -> None:
 
 
 def declared_by(reward: Any) -> dict[str, dict[str, Any]]:
-    """Return the rewards' ranges and gates, or an empty dict if the function is not gdpo's.
-
-    Args:
-        reward: The `reward` section of verl's configuration, or None.
-    """
+    """Return the ranges and gates in verl's `reward` section. Empty: the function is not gdpo's."""
     scores = _our_scores(reward)
     return {} if scores is None else scores.declared
 
@@ -186,8 +170,6 @@ def _our_scores(reward: Any) -> "_Scores | None":
 
 
 class _Scores:
-    """Computes the result of `compute_score` for one value of `reward_kwargs`."""
-
     def __init__(self, options: dict[str, Any]) -> None:
         weights = options.pop("weights", None)
         self._judge = Judge(options, place="reward_kwargs")

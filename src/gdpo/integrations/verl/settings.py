@@ -59,20 +59,11 @@ def watches(algorithm: Any) -> bool:
 
 
 def read_settings(algorithm: Any, known: dict[str, Settings] | None = None) -> Settings:
-    """Return a configuration's settings.
+    """Return the settings in the `algorithm` section of verl's configuration.
 
-    If gdpo only watches, the settings contain names and weights of the rewards. Their rule is not
-    used.
-
-    Args:
-        algorithm: The `algorithm` section of verl's configuration, as an OmegaConf node or verl's
-            dataclass.
-        known: The settings that were read before. New settings are added. Identical configurations
-            share one object and its state. None: a new object, with the initial state.
-
-    Raises:
-        ConfigError: If the estimator or an option is unknown, if the weights do not match the keys,
-            or if a field that has no effect with this estimator is set.
+    If gdpo only watches, the settings contain names and weights of the rewards. New settings are
+    added to `known`, so that identical configurations share one object and its state. A ConfigError
+    tells what is unknown, does not match, or has no effect with this estimator.
     """
     for message in _unknown(algorithm):
         raise ConfigError(message)
@@ -133,7 +124,6 @@ def _check_switches(algorithm: Any) -> None:
 
 
 def _check_for_verls(algorithm: Any) -> None:
-    """Check the fields if an estimator of verl computes the advantages."""
     name = as_text(algorithm.get("adv_estimator"))
     if algorithm.get(REPLACE) and not is_plain(name):
         raise ConfigError(
@@ -157,7 +147,6 @@ def _check_for_verls(algorithm: Any) -> None:
 
 
 def _ways(name: str) -> str:
-    """Return the ways to gdpo from an estimator of verl."""
     replace = f" (or +algorithm.{REPLACE}=true)" if is_plain(name) else ""
     known = name if name in ESTIMATORS else "<name>"
     return (
@@ -199,12 +188,10 @@ def _check_record(config: Any) -> None:
 
 
 def _is_legacy(config: Any) -> bool:
-    """Return whether verl's older trainer is used."""
     return not config.trainer.get("use_v1", True)
 
 
 def _has_own_program(config: Any) -> bool:
-    """Return whether this is the one-step-off or the fully asynchronous trainer."""
     return config.get("rollout") is not None  # a section that only these two programs have
 
 
@@ -213,15 +200,7 @@ _ONE_ADVANTAGE = ("geo_mean",)
 
 
 def check_for_turns(config: Any) -> list[str]:
-    """Check that trainer and loss keep the advantages of turns. Return warnings about the loss.
-
-    Args:
-        config: verl's configuration, with an estimator for turns.
-
-    Raises:
-        ConfigError: If the trainer does not deliver rewards of turns, or if the loss averages the
-            advantages of a rollout.
-    """
+    """Check that trainer and loss keep the advantages of turns. Return warnings about the loss."""
     name = as_text(config.algorithm.get("adv_estimator"))
     if _is_legacy(config) or _has_own_program(config):
         setting = "trainer.use_v1=False" if _is_legacy(config) else "this program"
@@ -251,7 +230,6 @@ def check_for_turns(config: Any) -> list[str]:
 
 
 def _of_actor(config: Any, *sections: str) -> Mapping[str, Any]:
-    """Return a section of the actor's configuration, or an empty mapping."""
     found = config
     for section in ("actor_rollout_ref", "actor", *sections):
         found = found.get(section) or {}

@@ -1,8 +1,7 @@
 """Reads rollout files from any framework into columns of numbers.
 
 The format of each file is detected from its fields, unless the caller specifies a format.
-`docs/reference/rollout_formats.md` lists the formats. The report counts every row that was not
-read.
+`docs/reference/rollout_formats.md` lists the formats.
 """
 
 from gdpo.rollouts.readers.columns import Rescored, RolloutText

@@ -36,7 +36,6 @@ class ArrowFile:
     """Provides the schema, the number of rows and the batches of an Arrow file."""
 
     def __init__(self, path: Path, unpacked: Any = None) -> None:
-        """Open the file."""
         self._path, self._unpacked = path, unpacked
         with self._source() as source:
             head = source.read(len(_FILE))
@@ -57,7 +56,7 @@ class ArrowFile:
         return opened(self._source(), options=options)
 
     def _stored(self, fields: Sequence[int] | None) -> Iterator[Any]:
-        """Yield the stored batches. They are checked, because Arrow trusts their offsets."""
+        """Yield the stored batches, checked because Arrow trusts their offsets."""
         reader = self._opened(fields)
         if self._in_file_format:
             batches = (reader.get_batch(place) for place in range(reader.num_record_batches))

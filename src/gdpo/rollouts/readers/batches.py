@@ -94,18 +94,8 @@ def open_file(
 ) -> OpenFile | None:
     """Open a file, detect its format and record it in the report.
 
-    Args:
-        found: The file.
-        asked: Options that the caller passed.
-        file: Report on the file, which receives notices.
-        texts: Whether to read texts instead of rewards.
-
-    Returns:
-        The opened file, or None if no row in the file can be read.
-
-    Raises:
-        DataError: If the format is unknown, or the file is broken. A broken file can also raise the
-            other errors in `UNREADABLE`, either from this function or while the batches are read.
+    Return None if no row in the file can be read. A broken file can also raise the other errors in
+    `UNREADABLE`, here or while the batches are read.
     """
     if found.kind in ("jsonl", "pt"):
         source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)
@@ -146,7 +136,6 @@ def _format_of(
     record: Record | None = None,
     paths: Iterable[str] | None = None,
 ) -> Format:
-    """Return the format of a file, and record it and the numeric fields in the report."""
     if recognized(found.kind, fields, record) is None:
         told = evidence(fields if record is None else kinds_in(flattened(record)))
         if told.sentence and asked.format is None and asked.columns is None:
@@ -170,7 +159,6 @@ def _format_of(
 def _format_of_table(
     found: RolloutFile, asked: ReaderOptions, file: FileReport, schema: Any
 ) -> tuple[Format, Layout]:
-    """Return the format of a table, and the meanings of its columns."""
     repeated = [name for name, count in Counter(schema.names).items() if count > 1]
     if repeated:
         raise DataError(f"several columns are called {listed(repeated)}: rename them")
@@ -216,7 +204,6 @@ def _of_parquet(
 
 
 def _column_of(path: str, schema: Any) -> str:
-    """Return the column or the field of a struct to read for a path, or "" if there is none."""
     above = path.partition(".")[0]
     if path in schema.names or above not in schema.names:
         return path if path in schema.names else ""
@@ -263,7 +250,6 @@ def _of_tables(
 def _records_of(
     found: RolloutFile, asked: ReaderOptions, form: Format, *, texts: bool
 ) -> Iterator[tuple[int, Record]]:
-    """Return the rows of a parquet file as records that contain only the fields that are needed."""
     parquet = open_parquet(found.path, None)
     named = asked.rewards or ()
     fields = {*form.numbers, *named, *(name.partition(".")[0] for name in named)}
@@ -299,7 +285,6 @@ def _of_records(
 
 
 def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int) -> list[Row]:
-    """Return up to this number of rows from the later files of the run, without their texts."""
     found = list[Row]()
     for other in file.siblings:
         if len(found) >= rows or other.kind not in ("jsonl", "parquet"):
@@ -351,7 +336,6 @@ def _some_at_a_time(
 def _rows_of(
     file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: ReaderOptions
 ) -> Iterator[tuple[int, Row]]:
-    """Yield the rollouts of records, and skip each record that lacks the fields of its format."""
     assert form.rows is not None, f"{form.name} is not a format of records"
     for line, record in source:
         rows, why = _understood(form.rows, form.name, record)
@@ -373,7 +357,6 @@ def _rows_of(
 def _understood(
     rows: Callable[[Record], Iterator[Row]], form: str, record: Record
 ) -> tuple[list[Row], str]:
-    """Return the rollouts of a record, or the reason why the record does not match its format."""
     try:
         return list(rows(record)), ""
     except DataError as error:

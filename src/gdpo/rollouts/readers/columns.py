@@ -289,7 +289,6 @@ class Batch:
         }
 
     def _steps(self) -> Key:
-        """Return the steps, of the file where there are none. Booleans are not valid steps."""
         given, of_file = self.meant("step"), np.full(len(self), self.step or 0)
         if given is None:
             return of_file
@@ -307,7 +306,6 @@ class Batch:
         return _whole_steps(np.where(of_booleans, nan, steps))
 
     def _groups(self, steps: Key) -> dict[str, Key]:
-        """Return the groups and the turns, and report ids that the prompts contradict."""
         file, of_rows = self.file, self.table is None
         if of_rows:
             ids, prompts = keys(self.meant("group")), keys(self.meant("prompt"))
@@ -336,7 +334,6 @@ class Batch:
         return {"groups": found.keys, "parts": np.stack([of, turns], axis=-1)}
 
     def _cut(self) -> Values:
-        """Return which completions were truncated (see `cut_of`)."""
         given = self.meant("finish_reason")
         if given is None:
             return np.full(len(self), nan)
@@ -387,7 +384,6 @@ def text_of_row(row: Row) -> RolloutText:
 
 
 def _opened_text(value: Any, known: Layout) -> Any:
-    """Return a prompt or completion, in which a gdpo record stores some messages as JSON."""
     if known is not GDPO or not isinstance(value, list):
         return value
     messages = cast("list[Any]", value)
@@ -395,7 +391,6 @@ def _opened_text(value: Any, known: Layout) -> Any:
 
 
 def _opened(extras: dict[str, Any]) -> dict[str, Any]:
-    """Return the extra fields, including those that a gdpo record stores as JSON in one column."""
     extra = extras.get("extra")
     try:
         inner = json.loads(extra) if isinstance(extra, str) else None
@@ -480,10 +475,8 @@ def spread_column(column: Any, names: Any = None) -> dict[str, list[Any]]:
 def inside(column: Any, path: str, names: Any = None) -> Any:
     """Return the field of a struct at this name or dotted path, or None if there is none.
 
-    Args:
-        column: A struct, or a column that contains rewards in another form (see `spread_column`).
-        path: Name or dotted path.
-        names: Column with the names of the rewards in a list.
+    The column may also contain rewards in another form (see `spread_column`); `names` is then the
+    column with the names of the rewards in a list.
     """
     if not pa.types.is_struct(column.type):
         values = spread_column(column, names).get(path)

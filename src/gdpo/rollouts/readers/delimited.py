@@ -1,7 +1,6 @@
 """Tells how the columns of a CSV file are separated, and how its numbers are written.
 
-Comma, semicolon and tab separate columns. In files with a semicolon or tab, numbers may have
-decimal commas.
+Comma, semicolon and tab separate columns. Files with a semicolon or tab may have decimal commas.
 """
 
 import csv
@@ -35,9 +34,6 @@ def delimiter_of(path: Path) -> str:
 
     It is the one that splits the first line, or, if several do, the one that splits all of the
     first rows into equally many fields.
-
-    Raises:
-        DataError: If the file is UTF-16 or UTF-32.
     """
     with opened_text(path) as stream:
         text = io.TextIOWrapper(stream, "utf-8", "replace", newline="")
@@ -52,7 +48,6 @@ def delimiter_of(path: Path) -> str:
 
 
 def _counts(lines: list[str], delimiter: str) -> list[int]:
-    """Return the number of fields in each row, without the last row, which may be cut off."""
     try:
         rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
     except csv.Error:
@@ -63,8 +58,8 @@ def _counts(lines: list[str], delimiter: str) -> list[int]:
 class DecimalCommas:
     """Replaces decimal commas with points in blocks of text columns.
 
-    The first block decides, as it does for the types of columns: in columns that contain only
-    numbers there, or nothing, numbers may have decimal commas.
+    The first block decides: in columns that contain only numbers there, or nothing, numbers may
+    have decimal commas.
     """
 
     def __init__(self) -> None:
@@ -111,6 +106,5 @@ def _matching(column: Any, pattern: str) -> Any:
 
 
 def _all(column: Any, pattern: str) -> bool:
-    """Return whether all values that exist match, and at least one exists."""
     found = pc.all(pc.match_substring_regex(column, pattern)).as_py()
     return len(column) > column.null_count and bool(found)

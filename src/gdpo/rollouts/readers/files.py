@@ -89,7 +89,7 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
     """Return the files to read, each once, sorted by run and by the numbers in their names.
 
     If there are training files, evaluation files are left out unless their folder is one of the
-    paths. Files that are not read are added to `left_out`, with the reason.
+    paths. `left_out` gets the files that are not read, with the reason.
 
     Raises:
         DataError: If a path does not exist, or is neither a folder nor a regular file.
@@ -118,7 +118,6 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
 def _without_repeated_tables(
     files: Sequence[RolloutFile], left_out: dict[Path, str]
 ) -> list[RolloutFile]:
-    """Return the files without W&B tables that repeat an earlier one, as at the end of a run."""
     tables: dict[tuple[Path, str, str], RolloutFile] = {}
     for file in files:
         match = _TABLE_NAME.fullmatch(_unpacked(file.path.name))
@@ -134,7 +133,7 @@ def without_twins(
     """Return the files, except TRL's files for steps that gdpo recorded too.
 
     `recorded` tells whether a file is a complete gdpo record, and is called only for steps that
-    exist in two files. Files that are not read are added to `left_out`, with the reason.
+    exist in two files.
     """
     records = {_step_of(file): file.path for file in files if _RECORD.fullmatch(file.path.name)}
     for file in files:
@@ -145,7 +144,6 @@ def without_twins(
 
 
 def _step_of(file: RolloutFile) -> tuple[str, int | None, bool]:
-    """Return the run, the step, and whether the file belongs to an evaluation."""
     return file.run, file.step, any(map(_of_evaluation, file.path.parts[:-1]))
 
 
@@ -202,7 +200,7 @@ def _in_folder(folder: Path, names: Sequence[str], left_out: dict[Path, str]) ->
 def begins_with_rows(file: Path) -> bool:
     """Return whether a file with the extension `.json` begins like a list of rows.
 
-    Folders of runs contain many other JSON files. A file whose path is given is always read.
+    Folders of runs contain many other JSON files.
     """
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
@@ -228,7 +226,7 @@ def _why_not(file: Path) -> str | None:
 
 
 def _root(paths: Sequence[Path]) -> Path:
-    """Return the folder that contains all paths. Run names are relative to this folder."""
+    """Return the folder that contains all paths, to which run names are relative."""
     for path in paths:
         try:
             why = None if path.exists() else ""
@@ -298,6 +296,5 @@ def _is_read(file: RolloutFile, left_out: dict[Path, str]) -> bool:
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Return a sort key that puts 9 before 10."""
     parts = re.split(r"(\d+)", str(path))
     return [(1, int(p), "") if p.isdecimal() and p.isascii() else (0, 0, p) for p in parts]

@@ -144,7 +144,7 @@ WORDLESS = frozenset(f.name for f in FORMATS if f.wordless)
 
 
 def recognized(kind: str, fields: Collection[str], record: Record | None) -> Format | None:
-    """Return the first format whose fields all exist, or None. The result is never `columns`."""
+    """Return the first format whose fields all exist, or None."""
     lists = isinstance(record.get("prompt"), list) if record else False
     lists = lists and record is not None and isinstance(record.get("completion"), list)
     # Chat messages are a list too, but in that case the step is not a list.
@@ -182,16 +182,8 @@ def format_of(
 ) -> tuple[Format, str]:
     """Return the format of a file, and a phrase that describes how the format was determined.
 
-    Args:
-        kind: Kind of the file, such as `parquet` or `jsonl`.
-        asked: Options that the caller passed.
-        fields: Names of the fields.
-        numbers: Paths of the numeric fields.
-        record: First record, if the file contains records. Default: None.
-
-    Raises:
-        DataError: If the format is unknown, or rescoring is requested for a format without texts.
-        ConfigError: If `asked` requests a format that does not exist.
+    `kind` is that of the file, such as `parquet` or `jsonl`, `numbers` the paths of the numeric
+    fields, and `record` the first record, if any.
     """
     if asked.format is not None:
         form, how = named(asked.format, kind, fields), "as given"

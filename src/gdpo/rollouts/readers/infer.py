@@ -174,13 +174,10 @@ def infer(
     of metrics, and the other numbers whose names fit a reward. A number named as a total is their
     total only if they explain it.
 
-    Args:
-        sample: Numbers of the first rollouts.
-        known: Meanings of the other fields.
-        texts: Fields whose names suggest a reward or all rewards, but whose values are no numbers.
-        kind: `every` or `function` if all numbers are rewards unless their names or values say
-            otherwise, because the format stores the rewards there. Default: to be found out.
-        described: Whether the user has named the columns that are not rewards.
+    `texts` are the fields whose names suggest rewards, but whose values are no numbers. With `kind`
+    `every` or `function`, all numbers are rewards unless their names or values say otherwise,
+    because the format stores the rewards there. `described`: the user has named the columns that
+    are not rewards.
     """
     numbers = sample.numbers
     taken = known.taken() - {known.total}
@@ -252,7 +249,6 @@ def _contradicted(found: Inferred, numbers: Mapping[str, Values]) -> str:
 def _totals(
     free: Sequence[str], numbers: Mapping[str, Values], known: Layout
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the fields that may be totals by name, and those of them that repeat another one."""
     named = [known.total] if known.total is not None and known.total in numbers else []
     named += [p for p in free if p != known.total and may_be_total(p)]
     varying = [path for path in named if _varies(numbers[path])]
@@ -269,7 +265,6 @@ def _totals(
 
 
 def _parts(rest: Sequence[str], kind: Where) -> tuple[Where, str, list[str]]:
-    """Return the fields that are rewards by their names, and where they are."""
     if kind != "none":
         return kind, "", [p for p in rest if not is_never(p, lenient=kind == "function")]
     prefix = container_of(rest)
@@ -331,15 +326,12 @@ def _copies(
 
 
 def _order(path: str, *, totalled: bool) -> tuple[int, bool, bool]:
-    """Return a sort key that puts first the form of a reward that is kept."""
     form = {0: 1, 1: 0, 2: 2}[form_of(path)] if totalled else form_of(path)
     return form, not is_named_reward(path), "_".join(words_of(leaf_of(path))) in ALIASES
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Stores the fields that may be rewards or their total."""
-
     kind: Where
     prefix: str
     parts: list[str]
@@ -361,7 +353,6 @@ class _Candidates:
     def found(
         self, paths: Sequence[str], fit: "Fit | None" = None, total: str | None = None
     ) -> Inferred:
-        """Return some fields as rewards, with the weights of their total."""
         names = {name_in(path, self.prefix) or path: path for path in paths}
         if fit is None or not fit.enough:
             return Inferred(self.kind, names, self.prefix, total)
@@ -377,17 +368,14 @@ class _Candidates:
         return Inferred(self.kind, names, self.prefix, total, weights, zeros, *numbers, idle)
 
     def scalar(self) -> Inferred:
-        """Return the total alone."""
         return Inferred("total", {self.totals[0]: self.totals[0]}, total=self.totals[0])
 
     def refused(self, why: str, *choices: Sequence[str]) -> Inferred:
-        """Return the readings between which the values do not decide."""
         named = [tuple(name_in(p, self.prefix) or p for p in each) for each in choices if each]
         return Inferred(refused=why, choices=tuple(dict.fromkeys(named)))
 
 
 def _settled(found: _Candidates) -> Inferred:
-    """Return the rewards, given the candidates, or the readings between which nothing decides."""
     if not found.totals:
         return _without_total(found)
     if not _varies(found.numbers[found.totals[0]]):
@@ -452,7 +440,6 @@ def _unexplained(found: _Candidates) -> Inferred:
 
 
 def _without_total(found: _Candidates) -> Inferred:
-    """Return the rewards of a file in which no number is named as a total."""
     parts, numbers = found.parts, found.numbers
     if not parts:
         return found.refused("no number has a name that fits a reward")
@@ -472,7 +459,6 @@ def _without_total(found: _Candidates) -> Inferred:
 
 
 def _by_names(found: _Candidates) -> Inferred:
-    """Return the rewards by their names alone, if these leave no doubt."""
     parts = found.parts
     known = [path for path in parts if is_vocabulary(path)]
     more = [path for path in found.others if is_vocabulary(path)]
@@ -595,7 +581,6 @@ def _besides(
 
 
 def _rounding(values: Values) -> float:
-    """Return how far a number may be from its value before it was written."""
     known = values[np.isfinite(values)]
     largest = float(np.abs(known).max(initial=0.0))
     exact = 2e-6 * largest + 1e-12
@@ -609,8 +594,6 @@ def _rounding(values: Values) -> float:
 def _rounded(
     weights: Float[np.ndarray, " part"], added: Float[np.ndarray, "rollout part"], whole: Values
 ) -> Float[np.ndarray, " part"]:
-    """Return the weights with as few digits as fit the total equally well."""
-
     def misfit(of: Float[np.ndarray, " part"]) -> float:
         return float(np.std(whole - added @ of))
 
@@ -660,7 +643,7 @@ def _is_copy(one: Values, other: Values) -> bool:
 
 
 def _is_monotone(one: Values, other: Values) -> bool:
-    """Return whether one field rises or falls whenever another one rises, or stays the same."""
+    """Return whether one field rises, or falls, or stays the same whenever another one rises."""
     if not np.array_equal(np.isfinite(one), np.isfinite(other)) or len(one) < _ENOUGH:
         return False
     order = np.lexsort((one, other))
@@ -705,7 +688,7 @@ def _contradicting(
 
 
 def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
-    """Return the paths of requested rewards. Inside an object, the prefix is optional."""
+    """Return the paths of requested rewards."""
     paths = list(paths)
     prefix = container_of(paths)
     inside = {name: p for p in paths if prefix and (name := name_in(p, prefix))}

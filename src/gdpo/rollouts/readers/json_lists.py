@@ -31,8 +31,6 @@ _PART = 2**20
 
 
 class _Text:
-    """Parses the JSON values of a stream one after the other."""
-
     def __init__(self, stream: Stream, longest: int) -> None:
         self._stream, self._longest = stream, longest
         self._decoder = codecs.getincrementaldecoder("utf-8")()
@@ -72,14 +70,12 @@ class _Text:
         return bytes(found)
 
     def peek(self) -> str:
-        """Return the next character that is not white space, or "" at the end."""
         while True:
             self._move(_after_space(self._text, self._at))
             if self._at < len(self._text) or self._ended or not self._more():
                 return self._text[self._at : self._at + 1]
 
     def peek_second(self) -> str:
-        """Return the character after the next one, without white space."""
         self.peek()
         while (end := _after_space(self._text, self._at + 1)) >= len(self._text):
             if self._ended or not self._more():
@@ -87,14 +83,12 @@ class _Text:
         return self._text[end : end + 1]
 
     def take(self, expected: str) -> None:
-        """Move past a character."""
         if (found := self.peek()) != expected:
             what = f"{found!r} instead of {expected!r}" if found else "an end that is missing"
             raise DataError(f"the file is not valid JSON at line {self.line:,}: it has {what}")
         self._move(self._at + 1)
 
     def value(self, decoder: json.JSONDecoder) -> Any:
-        """Parse the next value."""
         self.peek()
         while True:
             try:
@@ -133,10 +127,6 @@ def listed(path: Path, decoder: Decoder, longest: int) -> _Elements | None:
     """Return the elements of the list in a file, or None for a file of lines.
 
     An object without a list is an element. `longest` is the maximum size of an element, in bytes.
-
-    Raises:
-        DataError: If the file contains several lists, or is broken where the list begins or later.
-            OSError, EOFError, zlib.error: If the file cannot be opened or decompressed.
     """
     begin = b""
     with opened_text(path) as stream, suppress(*BROKEN):
@@ -173,7 +163,6 @@ def _of_object(path: Path, decoder: Decoder, longest: int) -> _Elements:
 
 
 def _one_list(path: Path, name: str) -> str:
-    """Return a program that writes a list of an object to a JSONL file."""
     to = path.name.partition(".")[0] + "_rows.jsonl"
     return (
         f"import json; rows = json.load(open({str(path)!r}, encoding='utf-8'))[{name!r}]; "
@@ -203,7 +192,6 @@ def _elements(text: _Text, decoder: Decoder) -> _Elements:
 
 
 def _lists_in(path: Path, longest: int) -> list[str]:
-    """Return the names of the lists of objects in an object, up to where it can be read."""
     names: list[str] = []
     with opened_text(path) as stream:
         text = _Text(stream, longest)
@@ -218,7 +206,6 @@ def _lists_in(path: Path, longest: int) -> list[str]:
 
 
 def _members(text: _Text) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each list in an object, and whether it begins with an object."""
     plain = json.JSONDecoder()
     text.take("{")
     while text.peek() == '"':

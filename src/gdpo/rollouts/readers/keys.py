@@ -41,8 +41,7 @@ def grouping(
 
     If most ids have several prompts, as when ids restart in every batch, id and prompt together
     form a group. If most prompts are then alone, the prompts contain text of a single rollout, such
-    as a path, and the ids are used. Ids, prompts, and rollouts (of rows that are turns) are keys,
-    or `NO_KEY`. `split`: earlier rows of the run had ids with several prompts.
+    as a path, and the ids are used. `split`: earlier rows of the run had ids with several prompts.
     """
     if np.any(rollouts != NO_KEY):
         prompts = _of_first_turns(prompts, pair(pair(steps, ids), rollouts), rollouts, turns)
@@ -66,7 +65,6 @@ def grouping(
 
 
 def _mostly_shared(keys: Key) -> bool:
-    """Return whether most rows share their key with another row."""
     _, place, alike = np.unique(keys, return_inverse=True, return_counts=True)
     return 2 * int(np.sum(alike[place] > 1)) > len(keys)
 
@@ -76,8 +74,8 @@ def restarted(
 ) -> tuple[Grouping, tuple[Key, Key]]:
     """Return the groups of rows whose ids may have occurred in earlier rows with other prompts.
 
-    Such an id has restarted, as in a file without steps, and forms a group with its prompt. `seen`
-    are the ids of earlier rows, sorted, and their first prompts, which are returned for later rows.
+    `seen` are the ids of earlier rows, sorted, and their first prompts, which are returned for
+    later rows.
     """
     rows = np.flatnonzero((ids != NO_KEY) & (prompts != NO_KEY))
     given, first, group = np.unique(ids[rows], return_index=True, return_inverse=True)
@@ -101,7 +99,6 @@ def restarted(
 
 
 def _of_first_turns(prompts: Key, keys: Key, rollouts: Key, turns: Key) -> Key:
-    """Return the prompt of the first turn of each rollout, for each of its rows."""
     order = np.lexsort((turns, keys))
     starts = np.append(True, np.diff(keys[order]) != 0)
     first = np.empty(len(keys), np.int64)
@@ -165,7 +162,6 @@ def keys_of(column: Any) -> Keys:
 
 
 def _of_dictionary(column: Any) -> Keys:
-    """Return one key per row. Only the texts that the rows use are hashed."""
     size = len(column.dictionary)
     codes = pc.fill_null(column.indices, size).to_numpy(zero_copy_only=False)
     used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])
@@ -201,7 +197,6 @@ def _text_of(value: Any) -> str:
 
 
 def _flat(value: Any) -> Iterator[str]:
-    """Yield the parts of a nested value, with the length of each list and object before it."""
     left = [value]
     while left:
         item = left.pop()

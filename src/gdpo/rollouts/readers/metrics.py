@@ -1,7 +1,6 @@
 """Tells from the names of fields whether the rows of a file are rollouts or metrics of whole steps.
 
-Trainers log metrics with names of their own, such as `grad_norm` and `rewards/NAME/mean`. W&B adds
-the name of the run, and `__MIN` and `__MAX`, to the columns that it exports.
+Trainers log metrics with names of their own, such as `grad_norm` and `rewards/NAME/mean`.
 """
 
 import re
@@ -68,10 +67,7 @@ class Evidence:
 
 @lru_cache(maxsize=4096)
 def run_and_key(name: str) -> tuple[str, str]:
-    """Return the run and the key in the name of a column. The run is empty in most files.
-
-    The key of a column with a range of values is empty.
-    """
+    """Return the run and the key in the name of a column. The run is empty in most files."""
     match = next(filter(None, (pattern.fullmatch(name) for pattern in _RUN)), None)
     run, key = (match[1], match[2]) if match is not None else ("", name)
     if _EXTREME.fullmatch(key):

@@ -1,8 +1,7 @@
 """Tells from the names of fields what they are: their meanings, and which numbers may be rewards.
 
-The same rules apply to all formats, because all provide their numbers by path. In a path, a dot or
-slash separates an object or struct from the fields inside. A column with dots in its name is
-treated in the same way.
+The same rules apply to all formats, because all provide their numbers by path. A dot or slash
+separates an object or struct from the fields inside, also in the name of a column.
 """
 
 import json
@@ -244,12 +243,7 @@ def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
 
 
 def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Layout:
-    """Return the column for each meaning, as given by the user or inferred from its name.
-
-    Raises:
-        ConfigError: If a meaning is unknown.
-        DataError: If a given column is not in the file.
-    """
+    """Return the column for each meaning, as given by the user or inferred from its name."""
     given = columns or {}
     for meaning, column in given.items():
         if meaning not in MEANINGS:
@@ -270,7 +264,6 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
 
 
 def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> str | None:
-    """Return the field with the first known name of a meaning, or None."""
     spelt = _spelt(fields)
     free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
     free = [name for name in free if name not in given]
@@ -283,7 +276,6 @@ def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> 
 
 
 def _spelt(fields: Iterable[str]) -> dict[str, str]:
-    """Return the fields, keyed by their snake-case names, such as `global_step`."""
     fields = list(fields)
     return {"_".join(words_of(name)): name for name in fields[::-1]} | {
         name: name for name in fields
@@ -294,7 +286,7 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     """Return whether a file may contain rollouts with rewards.
 
     It must have a field `reward` or `score`, or a prompt or group together with reward components
-    or two numbers with usual names of rewards. Training logs contain numbers with such names too.
+    or two numbers with usual names of rewards.
     """
     spelt = _spelt(fields)
     if {"reward", "score"} & set(spelt):
@@ -319,8 +311,7 @@ def is_like_rollouts(fields: Collection[str]) -> bool:
 def likely(paths: Sequence[str]) -> list[str]:
     """Return the numeric fields to propose as rewards if no rewards can be inferred.
 
-    Unlikely fields are proposed only if all fields are unlikely. Totals are proposed only if there
-    are no other likely fields.
+    Unlikely fields are proposed only if all fields are unlikely.
     """
     found = [path for path in paths if not is_never(path)]
     return [path for path in found if not is_total(path)] or found or list(paths)
@@ -329,8 +320,8 @@ def likely(paths: Sequence[str]) -> list[str]:
 def is_named_reward(path: str) -> bool:
     """Return whether the name of a numeric field suggests a single reward, not a total.
 
-    The name `reward_len` suggests a single reward. The names `reward`, `total_reward`, `reward_std`
-    and `reward_weights` do not.
+    It does for `reward_len`, but not for `reward`, `total_reward`, `reward_std` and
+    `reward_weights`.
     """
     ordered = words_of(leaf_of(path))
     words = set(ordered)
@@ -421,7 +412,6 @@ def container_of(paths: Sequence[str]) -> str:
 
 
 def _prefix(path: str) -> str | None:
-    """Return the prefix of the object in a path that most likely contains rewards, or None."""
     ends = [place for place, letter in enumerate(path) if letter in "./"]
     sure = [(_certainty(leaf_of(path[:end])), path[: end + 1]) for end in ends]
     found = [(each, prefix) for each, prefix in sure if each is not None]
@@ -450,7 +440,7 @@ def _is_monitor(name: str) -> bool:
 
 
 def value_fields(paths: Sequence[str]) -> list[str]:
-    """Return the paths. For an object that describes one reward, keep only the value field."""
+    """Return the paths, for an object that describes one reward only that of its value."""
     parts = {path: path.rpartition(".") for path in paths}
     described = {above for above, _, name in parts.values() if name in _VALUES}
     described = {above for above in described if not is_container(leaf_of(above))}
@@ -575,7 +565,6 @@ def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
 
 
 def _is_digits(value: Any) -> bool:
-    """Return whether a value is the text of a number."""
     try:
         return isinstance(value, str) and isfinite(float(value))
     except ValueError:

@@ -99,7 +99,6 @@ class RolloutReading(Iterator[RolloutTable]):
         return whole
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
-        """Group by the file's group ids, else into blocks of `group_size` rows, else by prompt."""
         groups, size, report, how = table.groups, self._group_size, self.report, table.grouped_by
         if how in (BY_IDS, BY_BOTH):
             report.size_unused += len(groups) if size is not None else 0
@@ -117,7 +116,6 @@ class RolloutReading(Iterator[RolloutTable]):
         return groups
 
     def _repeated(self, table: RolloutTable) -> bool:
-        """Return whether a step repeats the rollouts of the previous step, as trainers may do."""
         last, self._last = self._last, table
         if last is None or table.format not in _REPEATS or not _same(last, table):
             return False
@@ -145,9 +143,8 @@ def read_rollout_files(
     numbers of one step are in memory at a time.
 
     Args:
-        path: A file, a folder, or a sequence of files and folders. A folder may contain the files
-            of several runs at any depth. Runs are named after the folders in which their paths
-            differ.
+        path: A file, a folder, or a sequence of them. A folder may contain the files of several
+            runs at any depth, which are named after the folders in which their paths differ.
         format: One of `FORMATS`. Default: detected for each file from its fields.
         rewards: Names of the columns that are rewards. Use a dot for a field inside an object.
             Default: the rewards that the format defines, or else rewards that are inferred.
@@ -268,7 +265,6 @@ def _table_of(
 
 
 def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
-    """Yield the rows of each step."""
     order = np.argsort(steps, kind="stable")
     starts = np.flatnonzero(np.diff(steps[order])) + 1
     if len(starts):
@@ -278,7 +274,6 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
 
 
 def _rescored(rescore: Rescore, batch: Batch, file: FileReport) -> dict[str, Column]:
-    """Return the rewards of a batch, recomputed from its texts."""
     found = rescore(batch.texts())
     for what, rows in found.problems.items():
         file.note(int(batch.lines[rows[0]]), what, count=len(rows))
@@ -293,7 +288,6 @@ def _weights(
     groups: Int[np.ndarray, " rollout"],
     file: FileReport,
 ) -> Float[np.ndarray, "rollout reward"] | None:
-    """Return the recorded weights of the rollouts of a step, or None if there are none."""
     columns = [batch.weight(name, rows) for name in names]
     given = [column for column in columns if column is not None]
     if not columns or len(given) < len(columns):
@@ -341,7 +335,6 @@ def _in_total(
 
 
 def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
-    """Report rollouts that have no group, or that are grouped differently from the others."""
     grouped, prompted = batch.has("group", rows), batch.has("prompt", rows)
     line = int(batch.lines[rows][0])
     bare = int(np.sum(~grouped & ~prompted))
@@ -355,7 +348,6 @@ def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
 
 
 def _is_record(path: Path) -> bool:
-    """Return whether a file is a complete gdpo record."""
     try:
         form = recognized("parquet", pq.read_schema(path).names, None)
     except UNREADABLE:
@@ -364,8 +356,6 @@ def _is_record(path: Path) -> bool:
 
 
 def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[RolloutTable]:
-    """Yield whole steps, joined from consecutive parts of files."""
-
     def step(part: RolloutTable) -> tuple[str, str, str, int]:
         return part.run, part.format, part.grouped_by, int(part.steps[0])
 
@@ -413,9 +403,9 @@ def read_texts(
     Args:
         file: One of the `files` of a table.
         rows: Values of the `row` column of a table.
-        format: The value that was passed to `read_rollout_files`.
-        columns: The value that was passed to `read_rollout_files`.
-        load_pt: The value that was passed to `read_rollout_files`.
+        format: As in `read_rollout_files`.
+        columns: As in `read_rollout_files`.
+        load_pt: As in `read_rollout_files`.
 
     Returns:
         One text for each row, in the order of `rows`.

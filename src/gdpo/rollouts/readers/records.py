@@ -1,7 +1,6 @@
 """Converts each framework's records into rollouts.
 
-A record is a line of JSON, or a row of a parquet file whose columns contain JSON. The tests contain
-one file for each framework.
+A record is a line of JSON, or a row of a parquet file whose columns contain JSON.
 """
 
 import json
@@ -162,7 +161,7 @@ def doubtful(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """Return numbers, None and short texts unchanged, so that kept values are never large.
 
-    Any other value is converted to a number, or to a short placeholder if it is not a number.
+    Any other value becomes a number, or else a short placeholder.
     """
     if type(value) in _NUMBERS:
         return value
@@ -265,8 +264,7 @@ def swift_row(record: Record) -> Iterator[Row]:
 def tinker(record: Record) -> Iterator[Row]:
     """Yield the rollout in a line, with metrics as rewards, and with the steps as turns.
 
-    The rewards are the metrics of the trajectory, and the means of the metrics of its steps. A
-    metric `stop/<reason>` is not a reward, but the reason why the episode ended.
+    A metric `stop/<reason>` is not a reward, but the reason why the episode ended.
     """
     steps = cast("list[Record]", record["steps"])
     by_turn, ended = dict[str, dict[int, float]](), None
@@ -291,7 +289,6 @@ def tinker(record: Record) -> Iterator[Row]:
 
 
 def _tinker_turns(record: Record, by_turn: dict[str, dict[int, float]]) -> RowTurns:
-    """Return the steps as turns. The rewards of the whole rollout stand at the last turn."""
     steps = cast("list[Record]", record["steps"])
     last = len(steps) - 1
     scalar = {turn: number(step.get("reward")) for turn, step in enumerate(steps)}
@@ -376,7 +373,6 @@ def as_object(value: Any) -> Record:
 
 
 def _content(content: Any) -> tuple[Any, Any]:
-    """Return the prompt and completion of a chat, which is split before the first response."""
     if not isinstance(content, list):
         return content, None
     turns = cast("list[Any]", content)
@@ -417,7 +413,7 @@ def results(record: Record) -> Iterator[Row]:
 def platform(record: Record) -> Iterator[Row]:
     """Yield the rollout in a row of prime-rl's parquet file, whose `info` may contain a trace.
 
-    The rewards are in the trace. Without a trace, the rewards are among the metrics.
+    The rewards are in the trace, or else among the metrics.
     """
     info = as_object(record.get("info"))
     episode = as_object(info.get("native_wrapper"))
@@ -442,7 +438,6 @@ def platform(record: Record) -> Iterator[Row]:
 
 
 def _messages(value: Any) -> Any:
-    """Return the messages in a JSON text, or the value itself if it is not such a text."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -587,7 +582,7 @@ def at(record: Any, path: str | None) -> Any:
 def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterator[tuple[int, Row]]:
     """Yield the last output of each rollout, with its line, and report other outputs as skipped.
 
-    verl's GRPO also compares only the last outputs. verl writes the outputs of a rollout one after
+    Like verl's GRPO, it uses only the last outputs. verl writes the outputs of a rollout one after
     another; of outputs that are not consecutive, only the first sequence is used. Each row without
     an output number counts as one rollout.
     """

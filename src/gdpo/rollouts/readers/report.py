@@ -129,11 +129,7 @@ class FileReport:
         self.lose(line, what, rows=rows)
 
     def end(self, why: str) -> None:
-        """Count all remaining rows as skipped, because the file cannot be read further.
-
-        Args:
-            why: Reason that is shown in the notice.
-        """
+        """Count all remaining rows as skipped, because the file cannot be read further."""
         if all(file is not self for file in self.report.files):
             self.report.left_out[self.path] = why
             if self.numbers:
@@ -338,7 +334,6 @@ class ReadReport:
 
 
 def _summary(notices: Sequence[Notice]) -> str:
-    """Return a phrase that summarizes notices of one kind, in one or more files."""
     first, count = notices[0], sum(notice.count for notice in notices)
     files = f", in {len(notices):,} files" if len(notices) > 1 else ""
     more = f" (and {count - 1:,} more{files})" if count > 1 else ""
@@ -362,7 +357,7 @@ def ready_command(report: ReadReport) -> str:
 
 
 def without_rewards(report: ReadReport) -> str:
-    """Return an error message for files in which no reward could be inferred, or an empty string.
+    """Return an error message for files in which no reward could be inferred, or "".
 
     The message lists the numeric fields, and a command that lists some of these fields as rewards.
     """
@@ -387,9 +382,9 @@ def without_rewards(report: ReadReport) -> str:
 
 
 def groups_of_one(report: ReadReport, form: str | None) -> str:
-    """Return an error message if every group has one rollout, so that nothing can be compared.
+    """Return an error message if every group has one rollout, or "".
 
-    The message is empty if a group has several rollouts. `form` is the format that the user named.
+    Rollouts then cannot be compared. `form` is the format that the user named.
     """
     if not report.alone or not any(file.rewards for file in report.files):
         return ""
@@ -421,6 +416,5 @@ def _can_be_named(name: str) -> bool:
 
 
 def _proposed(files: list[FileReport]) -> list[str]:
-    """Return numeric fields that may be rewards, for files in which no reward was inferred."""
     names = dict.fromkeys(name for file in files for name in likely(file.numbers))
     return [name for name in names if _can_be_named(name)][:_NAMED]

@@ -1,8 +1,4 @@
-"""Determines which fields of a file are rewards: requested, known from the format, or inferred.
-
-Among the fields of a format of records, those that contain numbers are rewards. In other files, the
-rewards are inferred from the first rollouts (see `infer`).
-"""
+"""Determines which fields of a file are rewards: requested, known from the format, or inferred."""
 
 import json
 import re
@@ -96,10 +92,8 @@ class RecordRewards:
     """Determines the rewards of a file of records: the requested or all numeric components.
 
     Args:
-        asked: Options that the caller passed.
-        file: Report on the file, which receives notices.
         known: Meanings of the fields, if the rewards are inferred. None: the format defines them.
-        more: Function that returns the rows of the later files of the run, if they are needed.
+        more: Function that returns the rows of the later files of the run.
     """
 
     def __init__(
@@ -169,7 +163,6 @@ class RecordRewards:
             row.rewards = {name: value for name, value in named if name is not None}
 
     def _learn(self, rows: Sequence[Row], known: Layout) -> Inferred:
-        """Return the rewards of the run, inferred from its first rollouts."""
         if self._asked.rewards is None and (found := self._file.known_rewards()) is not None:
             return found
         looked = [*rows, *self._more(LOOKED_AT - len(rows))]
@@ -248,7 +241,6 @@ class RecordRewards:
                 self._texts[name] = first, before + len(texts[name])
 
     def _take(self, name: str) -> None:
-        """Add a field to the rewards, and report texts in the field before its first number."""
         if name in self._found:
             return
         if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
@@ -272,10 +264,6 @@ class TableRewards:
     """Determines the rewards of a table. All rows have the same reward columns.
 
     Args:
-        asked: Options that the caller passed.
-        file: Report on the file, which receives notices.
-        known: Meanings of the columns.
-        schema: Arrow schema of the table.
         first: Function that yields the first rows of the table, and of the later files of the run,
             each with the columns of some paths.
     """
@@ -349,7 +337,6 @@ class TableRewards:
         return self._infer()
 
     def _sample(self, texts: Sequence[str] = ()) -> Sample:
-        """Return the numbers of the first rows, by path, and the keys of their groups."""
         some = list(self._numeric)
         if self._asked.rewards is not None:
             some = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
@@ -373,7 +360,6 @@ class TableRewards:
         return sample
 
     def _infer(self) -> Rewards:
-        """Infer the rewards from names and values."""
         file, own = self._file, self._numeric
         numeric, texts = self._named_texts()
         found = file.known_rewards()
@@ -403,7 +389,6 @@ class TableRewards:
         return Rewards(dict(islice(named.items(), MOST)), found.how, found)
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
-        """Return text columns whose names suggest rewards: those with numbers, and others."""
         paths = self._texts[:_MOST_LOOKED_AT]
         rows = next(iter(self._first(paths)), None) if paths else None
         numeric, texts = list[str](), list[str]()
@@ -450,7 +435,6 @@ def _sample(
     numbers: Mapping[str, Values],
     groups: tuple[Key, ...],
 ) -> Sample:
-    """Return the numbers of the first rollouts of a run, and record what contradicts their ids."""
     steps, ids, prompts = groups
     none = np.full(len(ids), NO_KEY)
     found = grouping(steps, ids, prompts, none, none)
@@ -468,7 +452,6 @@ def _settled(
     known: Layout,
     every: Where,
 ) -> tuple[Inferred, Layout]:
-    """Return the rewards that the user named or the numbers show, and the other meanings."""
     if asked.rewards is not None:
         found = named_by_user(sample, known, asked.rewards)
     else:
@@ -497,7 +480,6 @@ def _settled(
 
 
 def _many(which: str) -> str:
-    """Return the notice for a file with too many numeric fields that may be rewards."""
     return (
         f"more than {MOST} {which} contain numbers and may be rewards; the first {MOST} are read: "
         "name the rewards (--rewards)"
@@ -539,7 +521,6 @@ def is_text_of_number(value: Any) -> bool:
 
 
 def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout) -> list[str]:
-    """Return fields whose names suggest rewards, but whose texts are not numbers."""
     shorts: dict[str, bool] = {}
     for row in rows:
         total = {known.total: row.total} if known.total is not None else {}
@@ -561,8 +542,7 @@ def logged_rewards(file: Path) -> tuple[str, ...]:
     """Return the reward names in the newest log of the run that wrote a completions file.
 
     TRL logs `rewards/<name>/mean` for each reward, and nothing for other columns, in the
-    `trainer_state.json` of every checkpoint. The result is empty if there is no log, or if the log
-    cannot be read.
+    `trainer_state.json` of every checkpoint.
     """
     run = file.parent.parent if file.parent.name == "completions" else file.parent
     logs = [run / _TRL_LOG, *run.glob(f"checkpoint-*/{_TRL_LOG}")]

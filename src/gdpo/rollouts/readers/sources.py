@@ -67,8 +67,7 @@ _ROWS, _BYTES = 65_536, 2**26
 class Unpacked(io.RawIOBase):
     """Streams a gzip file up to the last whole line that can be decompressed.
 
-    Without this class, a reader that reads ahead would fail on a broken part before it returns the
-    preceding lines.
+    A reader that reads ahead would fail on a broken part before it returns the preceding lines.
     """
 
     broken: Exception | None = None
@@ -111,12 +110,7 @@ class Unpacked(io.RawIOBase):
 
 
 def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
-    """Yield each JSON object with its line, and report all other lines, or elements of a list.
-
-    Raises:
-        DataError: If the file is UTF-16, contains several lists, or is broken within a list.
-            OSError, EOFError, zlib.error: If the file cannot be opened or decompressed.
-    """
+    """Yield each JSON object with its line, and report all other lines, or elements of a list."""
     named, left, repeated = "", _CHECKED, list[str]()
     checking = json.JSONDecoder(object_pairs_hook=_noting_repeated(repeated))
     plain = json.JSONDecoder()
@@ -142,11 +136,7 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
 
 
 def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
-    """Yield the samples of a `.pt` file that slime or miles saved, each with its number.
-
-    Raises:
-        DataError: If the file is not a slime rollout file, or `load_pt` is None.
-    """
+    """Yield the samples of a `.pt` file that slime or miles saved, each with its number."""
     if load_pt is None:
         raise DataError(
             ".pt files need torch: pass load_pt=load_dump, from gdpo.integrations.torch_files"
@@ -165,7 +155,6 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
 
 
 def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, str]]:
-    """Yield the value of each line, with a phrase for the case that it is not an object."""
     line = 0
     with opened_text(file.path) as stream:
         try:
@@ -201,7 +190,6 @@ def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], d
 
 
 def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, str]:
-    """Return the value of a line, or the reason why it is not an object."""
     try:
         record = decoder.decode(raw.decode())  # json would guess the encoding of bytes
     except RecursionError:
@@ -216,12 +204,7 @@ def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, str]:
 
 
 def wandb_table(file: FileReport) -> Iterator[Any]:
-    """Yield the rows of a table that W&B saved, in one batch.
-
-    Raises:
-        DataError: If the file is not a table of W&B, or is too large.
-        pyarrow.ArrowException: If the values of a column are of different types.
-    """
+    """Yield the rows of a table that W&B saved, in one batch."""
     with opened_text(file.path) as stream:
         raw = stream.read(_LARGEST_TABLE + 1)
     if len(raw) > _LARGEST_TABLE:
@@ -250,7 +233,6 @@ class _Wrong:
         self._seen = 0
 
     def __call__(self, row: Any) -> str:
-        """Report the row, and make Arrow skip it."""
         self._seen += 1
         if self._seen > self._reported:
             self._reported = self._seen
@@ -260,12 +242,7 @@ class _Wrong:
 
 
 def csv_batches(file: FileReport) -> Iterator[Any]:
-    """Yield the rows of a CSV file in batches, including all rows before a broken part.
-
-    Raises:
-        pyarrow.ArrowInvalid: If the file is not a CSV file, or a row is too long. OSError,
-            EOFError, zlib.error: If the file cannot be opened or decompressed.
-    """
+    """Yield the rows of a CSV file in batches, including all rows before a broken part."""
     delimiter = delimiter_of(file.path)
     held: list[Any] = []
     broken: Exception | None = None
@@ -293,7 +270,6 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
 
 
 def _lines_of(path: Path) -> int:
-    """Return the number of non-empty lines, including lines within quotes."""
     count, empty = 0, True
     with opened(path) as stream:
         while part := stream.read(_PART):
@@ -384,9 +360,6 @@ def open_parquet(path: Path, text: str | None) -> Any:
     """Open a parquet file so that identical texts in the `text` column are read once.
 
     An Arrow file is opened as an `ArrowFile`, which has the same schema and number of rows.
-
-    Raises:
-        DataError: If the file is also compressed with gzip, and too large to be kept in memory.
     """
     unpacked = _decompressed(path) if is_gzip(path) else None
     with path.open("rb") as file:

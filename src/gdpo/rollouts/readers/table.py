@@ -33,7 +33,7 @@ class Turns:
     unknown."""
 
     def take(self, rows: Int[np.ndarray, " some"] | slice) -> "Turns":
-        """Return the turns of some of the rollouts, padded to the largest number among them."""
+        """Return the turns of some of the rollouts."""
         counts = self.counts[rows]
         longest = int(counts.max(initial=0))
         columns = (self.rewards, self.advantages, self.num_tokens)
@@ -132,10 +132,9 @@ class RolloutTable:
         return RewardArrays(self.names, common_weights(weights), rewards, advantages)
 
     def grouped_turns(self) -> TurnArrays | None:
-        """Return the turns by group, in the same places as in `grouped`, or None if there are none.
+        """Return the turns by group, in the same places as in `grouped`, or None without turns.
 
-        Raises:
-            DataError: If the largest group is so large that most of the array would be padding.
+        Raises the error of `grouped`.
         """
         if self.turns is None:
             return None
@@ -153,7 +152,6 @@ class RolloutTable:
     def _places(
         self, values: int
     ) -> tuple[Int[np.ndarray, " rollout"], Int[np.ndarray, " rollout"], tuple[int, int]]:
-        """Return the place of each rollout in an array by group, and the shape of the array."""
         prompt, sample = places(self.groups)
         shape = (int(prompt.max()) + 1, int(sample.max()) + 1)
         cells = shape[0] * shape[1]

@@ -28,12 +28,7 @@ def opened(path: Path) -> Stream:
 
 
 def opened_text(path: Path) -> Stream:
-    """Open a text file after its byte order mark.
-
-    Raises:
-        DataError: If the text is not UTF-8, but UTF-16 or UTF-32. OSError, EOFError, zlib.error: If
-            the file cannot be opened or decompressed.
-    """
+    """Open a text file after its byte order mark."""
     stream = opened(path)
     head = stream.read(4)
     if encoding := _wide(head):
@@ -47,7 +42,6 @@ def opened_text(path: Path) -> Stream:
 
 
 def _wide(head: bytes) -> str:
-    """Return the encoding whose characters take 2 or 4 bytes, or an empty string."""
     if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "UTF-32"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -172,7 +172,6 @@ def _called(name: str) -> str:
 
 
 def _few(counts: _Lines, names: Sequence[str], lines: _Lines, file: FileReport) -> bool:
-    """Return whether the turns fit into memory. If not, add a notice."""
     if fits(len(counts), int(counts.max(initial=0)), len(names)):
         return True
     file.note(int(lines[np.argmax(counts)]), TOO_MANY)
@@ -182,7 +181,6 @@ def _few(counts: _Lines, names: Sequence[str], lines: _Lines, file: FileReport) 
 def _padded(
     counts: _Lines, rewards: Sequence[Values], advantages: Values, num_tokens: Values
 ) -> Turns:
-    """Return values that are listed rollout by rollout as arrays by rollout and turn."""
     shape = (len(counts), int(counts.max(initial=0)))
     taken = np.arange(shape[1]) < counts[:, None]
     columns = np.full((len(rewards) + 2, *shape), np.nan)
