@@ -83,14 +83,15 @@ class AdvantageRule:
             and `mo_grpo` take `influence`, a mapping from reward name to the influence share that
             the reward should have. The rule then computes the weights, and for `gdpo` without
             `scale_half_life` also the scale that replaces batch normalization.
-        low: Declared lowest value of each reward, in its unit, for estimators that use it. NaN: not
-            declared.
-        high: Declared highest value of each reward, like `low`.
+        low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
+            this value. NaN: not declared.
+        high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
         weights: Weights that the rule will be called with. An estimator of your own is called with
             these weights on small made-up batches. If they are an array, the batches are arrays of
-            the same library. None: equal weights.
+            the same library, otherwise NumPy arrays or arrays of another loaded library. None:
+            equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
-            allowed.
+            allowed. `wants_turns` tells whether the estimator is one.
 
     Raises:
         ConfigError: If the estimator, an option or a reward name is unknown, a required option is
@@ -170,8 +171,9 @@ class AdvantageRule:
                 reward does not apply to the prompt. Schedules and requested shares multiply them.
                 The estimator gets weights of each prompt as `[prompt, 1, reward]`, and NaN rewards
                 where a weight is NaN.
-            token_counts: Number of tokens in each response, for the option `token_counts`.
-            turns: Number of turns of each rollout, if the estimator wants turns.
+            token_counts: Number of tokens in each response. Used only if the `token_counts` option
+                is true.
+            turns: Number of turns of each rollout. Used only if the estimator wants turns.
 
         Raises:
             DataError: If a reward is infinite.
@@ -183,6 +185,7 @@ class AdvantageRule:
         return advantages
 
     def _computed(self, rewards: Any, weights: Any, token_counts: Any, turns: Any) -> Any:
+        """Return what the estimator returns."""
         options = dict(self._options)
         weights = self._weighted(weights)
         if not self.wants_turns:  # these estimators take weights [prompt, reward] as they are
@@ -208,11 +211,14 @@ class AdvantageRule:
         return self.estimator(rewards, weights, **options)
 
     def update(self, rewards: Rewards, weights: Weights) -> None:
-        """Update the state, if there is one, with a batch that was trained on.
+        """Update the state with a batch that was trained on. Most estimators have no state.
 
-        Call this method after the advantages of the batch have been computed, with the same
-        weights. The rewards are `[prompt, sample, reward]`: the totals over the turns if the
-        estimator wants turns.
+        Call this method after the advantages of the batch have been computed.
+
+        Args:
+            rewards: Raw rewards of the batch, `[prompt, sample, reward]`. The totals over the turns
+                if the estimator wants turns.
+            weights: The weights that this rule was called with.
         """
         rewards, in_force = broadcast_weights(rewards, self._weighted(weights))
         if isinstance(self.weighting, SetPoints):
@@ -289,6 +295,10 @@ class AdvantageRule:
         `rewards/<name>/weight`, for each reward with a schedule or a requested share. Rewards with
         a requested share also have `requested_share` and `set_point_status`: 0 governed, 1 at its
         bound, 2 does not vary, 3 learned and released, 4 not attainable, 5 settling, 6 missed.
+
+        Args:
+            names: Names of the rewards.
+            weights: The weights that the rule is called with.
         """
         multipliers = [] if self.duals is None else zip(names, self.duals.multipliers, strict=True)
         found = {f"rewards/{name}/multiplier": m for name, m in multipliers if m == m}
@@ -314,6 +324,7 @@ class AdvantageRule:
         return [part for part in (self.duals, scale, self.weighting) if part is not None]
 
     def _weighted(self, weights: Any) -> Any:
+        """Return the weights, multiplied by the schedules or set-points."""
         if self.weighting is None:
             return weights
         self.weighting.check(weights)
@@ -340,6 +351,7 @@ class AdvantageRule:
         return None
 
     def _of_one_turn(self, rewards: Any, weights: Any) -> Any:
+        """Return the advantages of rollouts with one token, and one turn if turns are wanted."""
         ones = self._to_array(np.ones(rewards.shape[:2]))
         if self.wants_turns:
             return self(rewards[:, :, None, :], weights, token_counts=ones, turns=ones)
@@ -441,6 +453,10 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
+    """Convert a mapping keyed by reward name to a list in reward order.
+
+    NaN stands for a missing number, and False for a missing boolean.
+    """
     if isinstance(value, list):
         return [nan if item is None else item for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):
@@ -456,6 +472,7 @@ def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
 
 
 def _completed(given: Any, declared: Sequence[Number]) -> Any:
+    """Return an option's values, with missing values replaced by the declared values."""
     if given is None:
         return list(declared)
     if not isinstance(given, list) or len(cast("list[Any]", given)) != len(declared):

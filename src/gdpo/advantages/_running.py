@@ -20,9 +20,9 @@ class RunningScale:
     from the groups so far. The group that is being trained on is included, and a group counts half
     as much after `half_life` further groups.
 
-    Zero-advantage groups do not count, other than in batch normalization: in such a group, $s$ is 0
-    for every sample. If a share $p$ of a batch's groups varies, its advantages are $1/\sqrt p$
-    times as large as with the running scale.
+    Zero-advantage groups do not count: in such a group, $s$ is 0 for every sample. Batch
+    normalization counts these groups. If a share $p$ of a batch's groups varies, its advantages are
+    $1/\sqrt p$ times as large as with the running scale.
 
     Each rollout counts once. The running scale cannot replace a normalization that weights rollouts
     by tokens, because the weighted mean of a group is not 0. `state` and `restore` save and load
@@ -62,6 +62,10 @@ class RunningScale:
 
         Groups that are passed together count equally. The order of their prompts has no effect.
 
+        Args:
+            rewards: Raw rewards of one or more groups. NaN means that the reward does not apply.
+            weights: One weight per reward.
+
         Raises:
             DataError: If a reward is infinite or the reward array does not have three axes.
             ConfigError: If the weights or the noise floor are invalid.
@@ -69,7 +73,7 @@ class RunningScale:
         self.value, self.rollouts = self._including(rewards, weights)
 
     def including(self, rewards: Rewards, weights: Weights) -> float:
-        """Return the value that the scale would have after `update`."""
+        """Return the value that the scale would have after `update`. The scale does not change."""
         value, _ = self._including(rewards, weights)
         return value
 
@@ -106,6 +110,7 @@ class RunningScale:
 def _root_mean_square(
     rewards: Rewards, weights: Weights, noise_floor: PerReward
 ) -> tuple[float, float, int]:
+    """Return the root mean square of the sum, and the numbers of rollouts and groups that count."""
     r, w = prepare(rewards, weights)
     total = weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values)), w)
     xp, std = total.xp, spread(total, over=SAMPLES)

@@ -74,6 +74,7 @@ class _Batch:
     eps: float
 
     def alive(self) -> Any:
+        """Return for how many rollouts a reward counts at each turn, at least 1."""
         xp = namespace(self.earned)
         there = xp.astype(self.counts, self.earned.dtype)
         alive = xp.sum(there, axis=SAMPLES, keepdims=True)
@@ -113,8 +114,8 @@ def turn_gdpo(
     where $T_j$ is the number of turns of rollout $j$. The baseline is the mean return-to-go of the
     rollouts that took the turn, with the rollout's own replaced by its previous baseline minus its
     previous reward. Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and
-    $a_{i,t} = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, its previous
-    advantage stays. Then, over the batch,
+    $a_{i,t} = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, its
+    previous advantage stays. Then, over the batch,
 
     $$ A = \mathrm{scale} \Bigl(\sum_k w_k \frac{a_k}{\sigma_k}\Bigr), \qquad
        \sigma_k = \sqrt{\sum a_k^2 / (N - 1)}, $$
@@ -151,7 +152,8 @@ def turn_gdpo(
             the standard deviations of the batch.
         noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
             be at least 0, and excludes `scales`. None: no floor.
-        max_advantage: Clip advantages to this absolute value, above 0. None: no clipping.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
         Dimensionless advantages, `[prompt, sample, turn]`. Turns that were not taken, rollouts
@@ -200,12 +202,13 @@ def turn_broadcast(
     verl broadcasts one advantage per rollout too, but the rollout is in its own mean.
 
     Args:
-        rewards: As in `turn_gdpo`.
-        weights: As in `turn_gdpo`.
-        turns: As in `turn_gdpo`.
-        scales: As in `turn_gdpo`.
-        noise_floor: As in `turn_gdpo`.
-        max_advantage: As in `turn_gdpo`.
+        rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
+        weights: One weight per reward, or weights `[prompt, reward]`.
+        turns: Number of turns that each rollout took, `[prompt, sample]`.
+        scales: Fixed divisors, one per reward, as in `turn_gdpo`. None: use the batch.
+        noise_floor: Minimum standard deviation of each reward, as in `turn_gdpo`. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
         Dimensionless advantages, `[prompt, sample, turn]`, with 0 at turns that were not taken.
@@ -238,6 +241,7 @@ TURN_ESTIMATORS: dict[str, TurnEstimator] = {
 
 
 def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
+    """Check the input and convert it to the dtype of the statistics."""
     _check_shape(rewards)
     xp = namespace(rewards)
     prompts, samples, longest, count = rewards.shape
@@ -282,6 +286,7 @@ def _check_shape(rewards: Any) -> None:
 
 
 def _turn_counts(turns: TurnCounts, rewards: Any) -> Any:
+    """Return the number of turns of each rollout as an array of the rewards' library."""
     xp, longest = namespace(rewards), rewards.shape[2]
     dtype, _ = precision(xp, rewards.dtype)  # half precision cannot count to 257
     like = xp.astype(rewards[:, :, 0, :], dtype)
@@ -316,6 +321,7 @@ def _check_size(earned: Any) -> None:
 
 
 def _from_here(values: Any) -> Any:
+    """Return the sum of the values from each turn to the last turn."""
     sums = [values[-1, ...]]
     for turn in range(values.shape[_TURNS] - 2, -1, -1):
         sums.append(sums[-1] + values[turn, ...])
@@ -323,6 +329,7 @@ def _from_here(values: Any) -> Any:
 
 
 def _against_the_living(batch: _Batch) -> Rounded:
+    """Return the advantages of each reward of `turn_gdpo`, before they are scaled."""
     c, alive = centre(batch.to_go(), over=SAMPLES), batch.alive()
     first = _without_oneself(alive[0, ...])
     values, errors = [c.values[0, ...] * first], [c.error[0, ...] * first]
@@ -333,6 +340,7 @@ def _against_the_living(batch: _Batch) -> Rounded:
 
 
 def _totals(batch: _Batch) -> Rounded:
+    """Return the total minus the mean total of the other rollouts, at every turn of a rollout."""
     c, xp = centre(batch.to_go(), over=SAMPLES), namespace(batch.earned)
     first = Rounded(c.values[:1, ...], c.error[:1, ...], c.complete)
     a = times(first, _without_oneself(batch.alive()[:1, ...]))
@@ -345,6 +353,7 @@ def _without_oneself(alive: Any) -> Any:
 
 
 def _with_outcomes(batch: _Batch, a: Rounded, outcome: Sequence[bool] | None) -> Rounded:
+    """Return the advantages, with those of outcome rewards replaced by their broadcast total."""
     if outcome is None:
         return a
     count = a.values.shape[2]
@@ -368,6 +377,7 @@ def _scaled(
     noise_floor: PerReward,
     max_advantage: Number | None,
 ) -> TurnAdvantages:
+    """Scale each reward, add the rewards, scale the sum, and convert it to the caller's library."""
     xp, (prompts, samples, longest, _) = a.xp, rewards.shape
     turned = xp.permute_dims(a.values, (3, 0, 1, 2))
     values = xp.reshape(turned, (prompts, longest * samples, rewards.shape[3]))

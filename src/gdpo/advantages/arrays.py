@@ -1,6 +1,6 @@
 """Converts a caller's array to `Rounded`, and converts results back to the caller's array library.
 
-The caller's library is any that array-api-compat supports.
+The caller's library can be NumPy, torch, JAX or any other library that array-api-compat supports.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,10 @@ def prepare(
     reward]` for weights per prompt. Where a weight was NaN, the rewards are missing and the weight
     is 0.
 
-    An infinite reward or a reward array without three axes raises a DataError; weights that do not
-    fit, are infinite, or are NaN in `[reward]` raise a ConfigError.
+    Raises:
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If the shape of the weights does not fit the rewards, or a weight is infinite,
+            or a weight in `[reward]` is NaN.
     """
     r = rounded(rewards, reorder=reorder)
     xp, (prompts, _, count) = namespace(r.values), r.values.shape
@@ -66,8 +68,9 @@ def prepare(
 def broadcast_weights(rewards: Rewards, weights: Weights) -> tuple[Rewards, Any]:
     """Return weights that broadcast with `[prompt, sample, reward]`, and rewards to match.
 
-    Weights `[prompt, reward]` become `[prompt, 1, reward]` without NaN, and the rewards are NaN
-    where a weight was NaN.
+    An estimator that computes `rewards * weights` then works with both kinds of weights. One weight
+    per reward is returned unchanged. Weights `[prompt, reward]` become `[prompt, 1, reward]`
+    without NaN, and the rewards are NaN where a weight was NaN. Errors are those of `prepare`.
     """
     axes = getattr(weights, "ndim", None)
     if axes is None:
@@ -85,8 +88,9 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
     """Return the rewards in the dtype of the statistics, with their rounding error.
 
     Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
-    rewards, but at least float32 (not every device supports float64). A small torch tensor in CPU
-    memory is converted to a NumPy array, because of torch's overhead.
+    rewards, but at least float32 (not every device supports float64). Integer rewards are converted
+    to the library's default dtype. A small torch tensor in CPU memory is converted to a NumPy
+    array, because torch's overhead would exceed the time of the computation itself.
     """
     xp = namespace(rewards)
     if rewards.ndim != 3:
@@ -125,9 +129,11 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
 def finish(
     advantages: Rounded, rewards: Rewards, *, max_advantage: Number | None = None
 ) -> Advantages:
-    """Convert advantages to the caller's library, device and dtype; 0 where no reward applies.
+    """Convert advantages to the caller's library, device and dtype, with 0 where no reward applies.
 
-    An advantage outside the range of the caller's dtype raises a DataError.
+    Raises:
+        ConfigError: If `max_advantage` is not a finite number above 0.
+        DataError: If an advantage is outside the range of the caller's dtype.
     """
     values = advantages.values
     xp = namespace(values)
@@ -241,7 +247,11 @@ def per_rollout(
 
 
 def fixed_scale(scale: Number, like: Any, *, token_counts: Any) -> Any:
-    """Return the divisor that replaces `gdpo`'s normalization over the batch."""
+    """Return the divisor that replaces `gdpo`'s normalization over the batch.
+
+    Raises:
+        ConfigError: If the scale is negative or infinite, or there are token counts as well.
+    """
     if token_counts is not None:
         raise ConfigError(
             "scale and token_counts exclude each other: a mean weighted by tokens is not 0 in each "
@@ -274,6 +284,7 @@ def in_range(name: str, value: Any, low: Number, high: Number) -> None:
 
 
 def _wrong_weights(weights: Any, shape: tuple[int, ...]) -> ConfigError:
+    """Return an error that says what is wrong with weights, which should have this shape."""
     if tuple(weights.shape) != shape:
         prompts = "" if len(shape) == 1 else f"{shape[0]} prompts and "
         return ConfigError(
@@ -302,8 +313,8 @@ def precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     """Return the dtype to compute in, and the relative `rounding` error of the input.
 
     For a float32 array, the rounding error of float32 is returned even if the statistics use
-    float64. Half precision is treated as float32, because its bound would be too coarse to
-    distinguish 0.9 from 1.0.
+    float64. Half precision is treated as float32, because rewards are rarely computed in half
+    precision. The bound for bfloat16 would be too coarse to distinguish 0.9 from 1.0.
     """
     if not xp.isdtype(dtype, "real floating"):
         dtype = xp.asarray(0.0).dtype  # the library's own choice: JAX may have no float64

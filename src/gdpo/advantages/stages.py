@@ -2,8 +2,10 @@
 
 A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
 A value within this bound is set to exactly 0, so a group without signal gives exactly 0 instead of
-amplified noise. Stages exclude missing values, which are NaN, from every statistic and return them
-as NaN.
+amplified noise. NaN marks a missing value. Stages exclude missing values from every statistic and
+return them as NaN.
+
+The `arrays` module converts between a caller's array and `Rounded`.
 """
 
 from collections.abc import Callable
@@ -99,8 +101,9 @@ def spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     r"""Return the sample standard deviation $\sqrt{\sum_i x_i^2 / (n - 1)}$ of centered values.
 
     Returns:
-        The standard deviation in the unit of `x`, with the axes `over` kept at length 1: exactly 0
-        for fewer than two values, and for a spread that does not exceed the rounding error.
+        The standard deviation in the unit of `x`, with the axes `over` kept at length 1. The result
+        is exactly 0 for fewer than two values, and for a spread that does not exceed the rounding
+        error.
     """
     xp = namespace(x.values)
     counted = _counted(x, over)
@@ -220,8 +223,9 @@ def mean(x: Float[Any, "..."], *, over: Axis) -> Float[Any, "..."]:
 def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward reward"]:
     r"""Return the correlation of standardized rewards, $\sum z_k z_l / (|z_k| |z_l|)$.
 
-    A missing value counts as average. A constant reward is correlated only with itself. `shrinkage`
-    is $\lambda$ in $(1 - \lambda) C + \lambda I$, which bounds the eigenvalues from below.
+    The sum is over the batch. A missing value counts as average. A constant reward is correlated
+    only with itself. `shrinkage` is $\lambda$ in $(1 - \lambda) C + \lambda I$, which bounds the
+    eigenvalues from below.
     """
     xp = z.xp
     columns = xp.reshape(xp.where(xp.isnan(z.values), 0.0, z.values), (-1, z.values.shape[-1]))
@@ -309,12 +313,14 @@ class _Moments:
         return _Moments(count, self.mean + share * apart, self.squares + others.squares + between)
 
     def later(self, steps: int) -> "_Moments":
+        """Return the moments shifted by this many samples, with zeros at the first positions."""
         xp = namespace(self.mean)
         return self.changed(
             lambda part: xp.concat([xp.zeros_like(part[:, :steps]), part[:, :-steps]], axis=SAMPLES)
         )
 
     def changed(self, change: Callable[[Any], Any]) -> "_Moments":
+        """Return the moments with the same change applied to all three arrays."""
         return _Moments(change(self.count), change(self.mean), change(self.squares))
 
 
@@ -328,6 +334,8 @@ def _before(each: _Moments) -> _Moments:
 
 
 class _Counted(NamedTuple):
+    """Stores what a statistic over some axes of an array needs."""
+
     present: Any
     """Mask of the available values. None: all are available."""
     total: Callable[[Any], Any]
@@ -339,6 +347,7 @@ class _Counted(NamedTuple):
 
 
 def _counted(x: Rounded, over: Axis, counts: Counts = None) -> _Counted:
+    """Count the available values. With `counts`, sums count each value so many times."""
     xp = namespace(x.values)
     axes = (over,) if isinstance(over, int) else over
     plain = partial(xp.sum, axis=over, keepdims=True)
@@ -354,6 +363,7 @@ def _counted(x: Rounded, over: Axis, counts: Counts = None) -> _Counted:
 
 
 def _centred(x: Rounded, over: Axis, counts: Counts = None) -> tuple[Rounded, Any]:
+    """Return the values minus their mean, and their spread, which is 0 for pure noise."""
     xp = namespace(x.values)
     present, total, count, _, axes = counted = _counted(x, over, counts)
     first = [slice(None)] * x.values.ndim

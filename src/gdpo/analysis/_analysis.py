@@ -95,20 +95,23 @@ def analyze(
     sampled: bool = False,
     progress: Callable[[RolloutTable], None] | None = None,
 ) -> Analysis:
-    """Return the analysis of all steps.
+    """Return the analysis of all steps. Each step is diagnosed as soon as it is read.
 
     If a step cannot be analyzed, the reason is added to `problems`, and the next step is analyzed.
 
     Args:
         reading: Result of `read_rollout_files`.
-        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
-        low: Lowest possible value of each reward by name. Default: as declared in the files.
-        high: Highest possible value, as `low`.
+        weights: Weights, keyed by reward name. Default: the recorded weights, or 1 if there are
+            none.
+        low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
+        high: Highest possible value of each reward, keyed by name. Default: as declared in the
+            files.
         replayed: Names of the estimators that recompute the advantages of every step (see
-            `Replay`): all if empty, none if None. For steps without recorded advantages, the first
-            estimator (or GRPO by default) computes the advantages.
-        sampled: Whether to sample some groups for display.
-        progress: Function that is called with each step before it is analyzed.
+            `Replay`). An empty sequence means all estimators, and None means no estimator. For
+            steps without recorded advantages, the first estimator (or GRPO by default) computes the
+            advantages.
+        sampled: Whether to sample some groups for display. Default: False.
+        progress: Function that is called with each step before it is analyzed. Default: None.
 
     Raises:
         ConfigError: If a requested reward is not in any file, a weight or bound refers to an

@@ -1,4 +1,7 @@
-"""Recomputes the advantages of recorded rollouts with different estimators."""
+"""Recomputes the advantages of recorded rollouts with different estimators.
+
+The steps are processed one at a time, and only sums are kept in memory.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,6 +118,8 @@ class TrainedWith:
 
 @dataclass(slots=True)
 class _Compared:
+    """Accumulates the comparison of an estimator with the baseline, step by step."""
+
     tally: Tally = field(default_factory=Tally)
     steps: int = 0
     changed: int = 0
@@ -130,9 +135,9 @@ def changes(
 ) -> tuple[float, float]:
     r"""Return the distance of the advantages $b$ from a positive multiple of $a$, and the factor.
 
-    With the factor $c = \sum a b / \sum a^2$, the difference is $\max|b - c a| / \max|b|$. It is 1
-    if $c \le 0$, or if only one of $a$ and $b$ is 0 everywhere, and 0 if both are. The factor is
-    then NaN.
+    With the factor $c = \sum a b / \sum a^2$, the difference is $\max|b - c a| / \max|b|$. The
+    difference is 1 if $c \le 0$, or if only one of $a$ and $b$ is 0 everywhere. The difference is 0
+    if both are 0 everywhere. In these cases, the factor is NaN.
     """
     largest = float(np.max(np.abs(b), initial=0.0))
     squares = float(np.sum(a * a))
@@ -150,7 +155,7 @@ class Replay:
     The first estimator is the baseline, and `recorded` stands for the advantages in the files.
     Without `estimators`, all of `among` are used, and the baseline is the recorded advantages if
     the first step has them, or else GRPO. `trained` maps names to the estimators of gdpo runs; all
-    others have their default options.
+    others have their default options. `low` and `high` default to the declared ranges.
     """
 
     def __init__(
@@ -280,6 +285,7 @@ class Replay:
 
 
 def _token_counts(batch: Batch) -> Float[np.ndarray, "prompt sample"] | None:
+    """Return the token counts, or None if some counts are unknown."""
     tokens = batch.num_tokens
     known = not np.any(np.isnan(tokens[batch.there]))
     return np.where(batch.there, tokens, 0.0) if known else None

@@ -1,7 +1,7 @@
 r"""Defines the findings that rest on sums over groups: the effect of a reward, and its variance.
 
-A batch, a finished run or a block of a running one shows that a reward with the influence share
-$s_k$ and the weight share $v_k$
+With the influence share $s_k$ and the weight share $v_k$ of a reward, a batch, a finished run or a
+block of a running one shows that the reward
 
 - is reversed, if $s_k < -0.05$,
 - is ignored, if $s_k < v_k / 4$,
@@ -10,8 +10,9 @@ $s_k$ and the weight share $v_k$
 
 where the interval of the share must lie below the limit. The interval is that of the `Look`.
 
-The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative: the
-ratios of neighbouring shares in this table (docs/reference/diagnostics.md):
+The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative. Each
+is the ratio of two shares that differ in one respect only. A cause is named if its factor is below
+0.75, and the one with the smallest factor is named in any case:
 
 | share | what each reward counts |
 |---|---|
@@ -66,6 +67,8 @@ Replay: TypeAlias = Callable[[str, float], tuple[Remedy, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Reward:
+    """Stores the sums of one reward. Shares are multiplied by the sign of the weight."""
+
     name: str
     weight: float
     """Signed share of the weight."""
@@ -95,6 +98,7 @@ class _Reward:
 
 
 def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
+    """Return the sums of one reward, with the margin of its share if it is needed."""
     sums = influence.sums
     applies, live = float(sums.applies[k]), float(sums.live[k])
     return _Reward(
@@ -113,6 +117,7 @@ def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
 
 
 def _constant_in_most(influence: Influence, thresholds: Thresholds) -> Bools:
+    """Return which trained rewards are constant in most groups that they apply to."""
     sums = influence.sums
     varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
     return (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
@@ -209,7 +214,7 @@ def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
 def learned_rewards(
     influence: Influence, ranges: Ranges, thresholds: Thresholds
 ) -> tuple[str, ...]:
-    """Return the rewards at the good end of their range."""
+    """Return the rewards at the good end of their range. They need no influence any more."""
     rewards = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
     return tuple(reward.name for reward in rewards if _learned(reward, ranges, thresholds))
 
@@ -261,7 +266,7 @@ def described(
     """Return the finding, with the numbers of these sums, whether it was noticed in them or before.
 
     `start` follows the number of groups, to name them: " from step 40". Without `replay`, no
-    remedies are printed.
+    remedies are printed. Some findings are notes, whatever the severity.
     """
     if of.reward is None:
         return _no_signal(influence, severity, start)
@@ -297,6 +302,7 @@ def described(
 
 
 def _what(kind: Kind, reward: _Reward, groups: int, start: str) -> str:
+    """Return the first sentence of a finding about an influence share."""
     share = f"{interval(reward.share, reward.margin)} of the influence"
     over = f"over {groups:,} groups{start} it has"
     if kind is Kind.REVERSED:
@@ -322,6 +328,7 @@ _CAUSE = 0.75
 
 
 def _factors(influence: Influence, name: str) -> dict[Cause, float]:
+    """Return the factors whose product is the influence share over the weight share."""
     sums, k = influence.sums, influence.names.index(name)
     weights = np.abs(sums.weight)
     rungs = {
@@ -341,6 +348,7 @@ def _factors(influence: Influence, name: str) -> dict[Cause, float]:
 
 
 def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
+    """Return a clause with the numbers behind a cause."""
     if cause is Cause.MISSING:
         return f"it is missing from {percent(1 - reward.present)} of the rollouts"
     if cause is Cause.SPARSE:
@@ -383,6 +391,7 @@ def _advice(
     limit: float,
     known: Range,
 ) -> str:
+    """Return what to do: the replayed settings that help, and what a replay cannot show."""
     if not found:
         return _UNREPLAYED[causes[0]]
     same = found[0].groups == reward.all_groups

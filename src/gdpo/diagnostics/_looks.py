@@ -6,8 +6,8 @@ size (from 0) may err with
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
-and these add up to $\alpha$ over all blocks of an endless run. A test of a share spends a tenth of
-its error (`OF_SHARES`).
+and these add up to $\alpha$ over all blocks of an endless run. Short blocks find a large fault
+soon, long blocks find a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
 """
 
 from collections.abc import Iterator
@@ -42,6 +42,7 @@ class Look:
 
     @staticmethod
     def at(m: int, i: int) -> "Look":
+        """Return the test of the i-th block (from 1) of the m-th size (from 0) of a running run."""
         return Look(ERROR * 6 / (pi * (m + 1)) ** 2 / (i * (i + 1)), one_of_many=True)
 
     @property

@@ -1,9 +1,9 @@
 r"""Finds where a trained reward rises while a watch-only reward (weight 0) falls.
 
-All pairs of neighbouring windows "before" and "after" are compared (docs/reference/diagnostics.md),
-where "after" ends with the current step. With the mean $\bar m$ of the group means over the $n$
-groups of each window, and the variance $s^2$ of the group means over both windows together, a
-reward changes by
+The course of a run is kept as blocks of steps. All pairs of neighbouring windows "before" and
+"after" are compared, where "after" ends with the current step. With the mean $\bar m$ of the
+group means over the $n$ groups of each window, and the variance $s^2$ of the group means over
+both windows together, a reward changes by
 
 $$ t = \frac{\bar m_{after} - \bar m_{before}}{s \sqrt{1 / n_{before} + 1 / n_{after}}} $$
 
@@ -42,6 +42,8 @@ steps, for each pair of windows."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
+    """Stores the sums over some consecutive steps."""
+
     first: int
     steps: int
     sums: Influence
@@ -49,6 +51,7 @@ class Block:
     """Sum over the steps of (sum of the group means)² / groups, by reward."""
 
     def then(self, later: "Block") -> "Block":
+        """Return this block and the next one as one block."""
         squares = {
             name: self.squares.get(name, 0.0) + later.squares.get(name, 0.0)
             for name in {**self.squares, **later.squares}
@@ -67,6 +70,7 @@ class Course:
         self._size = 1
 
     def add(self, step: Influence, number: int) -> None:
+        """Add the next step, with its number."""
         if not self.blocks and np.all(step.sums.weight != 0):
             return
         squares = step.sums.mean**2 / np.maximum(step.sums.applies, 1)
@@ -125,11 +129,14 @@ class Course:
         return finding, sum(block.steps for block in self.blocks[split[1] :])
 
     def restore(self, blocks: Sequence[Block]) -> None:
+        """Load the blocks of another course."""
         self.blocks = list(blocks)
         self._size = max((block.steps for block in blocks), default=1)
 
 
 class _Change(NamedTuple):
+    """Stores the change of a mean from one window to the next."""
+
     size: Any
     error: Any
 
@@ -172,6 +179,7 @@ class _Windows:
         return _Windows(up_to.swapaxes(0, 1), squares, steps)
 
     def change(self, reward: int) -> _Change:
+        """Return the change of a reward's mean between the windows of each pair."""
         sums = Sums(*self.up_to[:, :, reward])
         rows = (sums.applies, sums.mean, sums.mean_square, self.squares[:, reward], self.steps)
         all_of = np.stack(rows)
@@ -180,18 +188,21 @@ class _Windows:
         return _change(before, np.broadcast_to(after[:, None], before.shape))
 
     def lowered(self, reward: int) -> Bool[np.ndarray, " end"]:
+        """Return for which windows "after" the update lowers a reward."""
         sums = Sums(*(self.up_to[:, -1:, reward] - self.up_to[:, :-1, reward]))
         with np.errstate(all="ignore"):
             rho = sums.influence / np.sqrt(sums.squares * sums.z_squares)
             return rho * np.sqrt(sums.degrees) <= -AGAINST
 
     def falls(self, reward: int) -> Bool[np.ndarray, "start end"]:
+        """Return in which pairs a reward falls, and the update lowers it."""
         lowered = self.lowered(reward)
         if not np.any(lowered):
             return np.zeros((len(lowered), len(lowered)), np.bool_)
         return (self.change(reward).errors <= -FALL) & lowered
 
     def clearest(self, reward: int, among: Bool[np.ndarray, "start end"]) -> tuple[int, int]:
+        """Return the pair in which a reward falls by the most standard errors."""
         errors = np.where(among, self.change(reward).errors, np.inf)
         start, end = np.unravel_index(np.argmin(errors), errors.shape)
         return int(start), int(end)

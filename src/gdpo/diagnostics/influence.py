@@ -112,8 +112,8 @@ class Influence:
         D$.
 
         Args:
-            at: Share of each reward to use for $s_k$, signed by its weight. Default: the share
-                itself.
+            at: Share of each reward to use for $s_k$, signed by its weight, such as the limit that
+                a test compares the share with. Default: the share itself.
             own: Factor of the variance that each reward's own $U_k$ adds to that of its share.
         """
         if not self.sampled:
@@ -162,7 +162,8 @@ class Window:
     """Keeps the most recent steps that contain a given number of groups, and sums them.
 
     Args:
-        groups: Minimum number of groups in the window, which contains only whole steps.
+        groups: Minimum number of groups in the window, once this many groups have been added. The
+            window contains only whole steps.
     """
 
     def __init__(self, groups: int) -> None:
@@ -171,9 +172,11 @@ class Window:
         self._groups = 0
 
     def __len__(self) -> int:
+        """Return the number of steps in the window."""
         return len(self._steps)
 
     def __iter__(self) -> Iterator[Influence]:
+        """Iterate over the steps in the window."""
         return iter(self._steps)
 
     def add(self, step: Influence) -> Influence:
@@ -196,7 +199,7 @@ def influence_of(
     """Return the influence sums of one step.
 
     The standardized rewards `z` are NaN where a reward does not apply. `std` is their standard
-    deviation in each group, 0 or NaN where a reward does not vary.
+    deviation in each group, 0 or NaN where a reward does not vary. `values` are the raw rewards.
     """
     by_group = group_sums(advantages, z, std, weights, values)
     with np.errstate(all="ignore"):
@@ -214,6 +217,7 @@ def group_sums(
     least_one = np.maximum(count, 1)
 
     def centred(each: Float[np.ndarray, "prompt sample 1"]) -> Values:
+        """Return values minus their mean over the samples with each reward, and 0 elsewhere."""
         return (each - np.sum(each * applies, axis=1, keepdims=True) / least_one[:, None]) * applies
 
     with np.errstate(all="ignore"):
@@ -255,6 +259,7 @@ def replayed_influence(
 
 
 def _of_step(names: tuple[str, ...], sums: Sums, by_group: PerGroup) -> Influence:
+    """Return the sums of a step with their covariance, from the influence of each group."""
     prompts = len(by_group)
     with np.errstate(all="ignore"):
         apart = by_group - np.mean(by_group, axis=0)
@@ -287,6 +292,7 @@ def with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
 
 
 def _unit(weights: PromptWeights) -> PromptWeights:
+    """Return w / Σ|w|, or 0 if all weights are 0, computed without overflow."""
     largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
     scaled = weights / np.where(largest > 0, largest, 1.0)
     total = np.sum(np.abs(scaled), axis=-1, keepdims=True)

@@ -58,8 +58,8 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     each reward with its weight share.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library. NaN
-            means that the reward does not apply.
+        rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library. Each
+            reward has its own unit. NaN means that the reward does not apply.
         weights: One weight per reward in the order of `names`, or a dict from reward name to
             weight. Or weights for each prompt, `[prompt, reward]`, where NaN means that the reward
             does not apply. None: all weights are 1.
@@ -71,7 +71,8 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
             computes the advantages.
         low: Declared minimum of each reward, in the unit of the reward, in the order of `names` or
             keyed by name. None: unknown.
-        high: Declared maximum of each reward, like `low`.
+        high: Declared maximum of each reward, in the unit of the reward, in the order of `names` or
+            keyed by name. None: unknown.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
 
     Returns:
@@ -168,6 +169,7 @@ def _computed(
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
 ) -> Scores:
+    """Return the advantages that an estimator computes."""
     if estimator is None:
         raise ConfigError("diagnose needs estimator= or advantages=: pass one of them")
     if isinstance(estimator, str) and estimator in _WITHOUT_OPTIONS:
@@ -208,6 +210,7 @@ def weights_of(names: Sequence[str], weights: Any) -> Weights:
 
 
 def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tuple[Vector, Vector]:
+    """Return the lowest and the highest value of each reward, NaN where it is not declared."""
     found: list[Vector] = []
     for what, values in (("low", low), ("high", high)):
         if isinstance(values, Mapping):

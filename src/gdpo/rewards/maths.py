@@ -27,10 +27,10 @@ Differences from math-verify:
   other does not name, but not both: 5 cm equals 5 and "5 cm a day", but not 5 m. Units are not
   converted. A single letter is a unit only after digits, in `\text{...}` or after a space, and only
   if it is one of m, g, s, h, l, L, N, J, W and V. A unit must not contain a word that changes the
-  value. Number words are evaluated: hundred, thousand, million, billion, trillion and dozen (3
-  \text{ million} equals 3000000), percent, and, after digits, squared, cubed and factorial. Other
-  words (mod, or, half, pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. math-verify
-  treats the t in 2t as a unit, so for math-verify 2 equals 2t.
+  value. Number words are evaluated: hundred, thousand, million, billion, trillion and dozen
+  (3 \text{ million} equals 3000000), percent, and, after digits, squared, cubed and factorial.
+  Other words (mod, or, half, pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. math-verify
+  treats the t in 2t and the c in a + b + c as units, so for math-verify 2 equals 2t.
 - Markdown marks (`**73**`, backticks) and a lead such as "The answer is" are dropped.
 - I, E, i and e are names directly before an equals sign, so I = (0, 2) and E = 3 are read as
   (0, 2) and 3.
@@ -109,15 +109,20 @@ def maths_answer(
     In both cases, only the last 100,000 characters are searched. A completion without an
     answer gets 0.
 
-    A model can write an answer whose comparison never finishes, such as $(x+1)^{9999}$, so a
-    `Scorer` runs comparisons in a separate process, which is killed after the deadline. A killed
-    comparison counts as a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe,
-    `scorer: {on_error: worst}`). Use `worst`, because a model could learn to cause missing scores.
+    Most comparisons take milliseconds, but a model can write an answer whose comparison never
+    finishes, such as $(x+1)^{9999}$ if the reference answer is a polynomial. A `Scorer` therefore
+    runs comparisons in a separate process, which is killed after the deadline. A killed comparison
+    counts as a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe,
+    `scorer: {on_error: worst}`). Use `worst`. For the model, a missing score is better than the
+    score of a wrong answer, so the model could learn to cause such failures.
 
     Args:
         extract: `boxed`, `answer_tag` or `last_number`.
-        name: Name of the reward.
+        name: Name of the reward in logs, recipes and files.
         deadline: Maximum time to score one completion, in seconds.
+
+    Returns:
+        A reward in {0, 1} that scores the text of a completion.
 
     Raises:
         ConfigError: If `extract` is unknown, or the deadline is not above 0.

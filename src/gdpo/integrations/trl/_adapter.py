@@ -145,6 +145,7 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def kept_random_states() -> Any:
+    """Return a context that restores torch's random states of all devices at its end."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     return torch.random.fork_rng(devices)
 

@@ -140,6 +140,7 @@ def _equal(added: Any, total: Any) -> bool:
 
 
 def _for_trl(environment: type) -> type:
+    """Return the class, or a subclass that has `get_reward` and hides `get_turn_rewards`."""
     if not inspect.isfunction(getattr(environment, _TURN_REWARDS, None)):
         return environment
     hidden = _Hidden(environment)

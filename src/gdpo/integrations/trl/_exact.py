@@ -21,6 +21,8 @@ from gdpo.integrations.trl._turns import Located, spread, total_of
 
 @dataclass(frozen=True)
 class Returned:
+    """Stores what the reward functions returned for a batch, on all ranks, on the CPU."""
+
     rewards: torch.Tensor
     """Rewards `[rollout, reward]`. The total, if a reward was given for each turn."""
     turns: torch.Tensor | None = None
@@ -106,6 +108,7 @@ class ExactRewards:
         return now
 
     def _kept(self, column: int, values: Any, name: str) -> list[Any]:
+        """Store what a function returned. Return what TRL gets: one value per completion."""
         returned, counts = list(values), self._located.counts
         if len(returned) != len(counts):
             return returned  # TRL raises an error
