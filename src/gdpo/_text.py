@@ -1,5 +1,7 @@
 """Makes untrusted text, such as the name of a reward, safe to show in a terminal or a log."""
 
+from typing import Any
+
 _KEPT = frozenset("\n\t\u200c\u200d")
 """Non-printable characters that occur in ordinary text: newline, tab, and the joiners in Persian
 text and emoji."""
@@ -38,3 +40,14 @@ def shown(character: str) -> str:
 def counted(number: int, what: str) -> str:
     """Return a number with its noun, as in `1,200 steps`."""
     return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+_LONGEST = 60
+
+
+def describe(value: Any) -> str:
+    """Describe a value for an error message: "nothing", or the type and the first characters."""
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"

@@ -144,6 +144,12 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
     return torch.allclose(ours, theirs, rtol=0, atol=eps**0.7 * float(largest))
 
 
+def computed_in(trainer: Any) -> torch.dtype:
+    """Return the precision of the forward pass, for `agree`."""
+    mixed: dict[str, Any] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return mixed.get(str(trainer.accelerator.mixed_precision), trainer.model.dtype)
+
+
 def kept_random_states() -> Any:
     """Return a context that restores torch's random states of all devices at its end."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()

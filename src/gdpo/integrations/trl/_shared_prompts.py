@@ -9,7 +9,7 @@ nor the head is changed: both see rows whose prompts have one token.
 import itertools
 import logging
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import agree, kept_random_states, lacks, tried
+from gdpo.integrations.trl._adapter import agree, computed_in, kept_random_states, lacks, tried
 from gdpo.integrations.trl._plan import CALL, CALL_ELSEWHERE, Row, planned
 from gdpo.integrations.trl.generation import kind_not_covered
 
@@ -82,11 +82,11 @@ class SharedPrompts:
 
     def _read(self, unwrapped: Any, prompts: torch.Tensor) -> Any:
         """Return the cache of prompts, in which padding is -1."""
-        from gdpo.integrations.trl._caches import cache_argument, cache_of_prompts
+        from gdpo.integrations.trl import _caches
 
-        decoder, cache = decoder_of(unwrapped), cache_of_prompts()
-        options = {cache_argument(decoder): cache, "use_cache": False}
-        with self._trainer.accelerator.autocast(), _in_checkpoints(unwrapped):
+        decoder, cache = decoder_of(unwrapped), _caches.cache_of_prompts()
+        options = {_caches.cache_argument(decoder): cache, "use_cache": False}
+        with self._trainer.accelerator.autocast(), _caches.caches_in_checkpoints(unwrapped):
             decoder(input_ids=prompts.clamp(min=0), attention_mask=(prompts >= 0).long(), **options)
         return cache
 
@@ -94,13 +94,6 @@ class SharedPrompts:
 def decoder_of(unwrapped: Any) -> Any:
     base = unwrapped.get_base_model() if is_peft_model(unwrapped) else unwrapped
     return base.get_decoder()
-
-
-def _in_checkpoints(model: Any) -> Any:
-    """Return a context in which gradient checkpointing keeps the cache. Without it: none."""
-    from gdpo.integrations.trl._caches import caches_in_checkpoints
-
-    return caches_in_checkpoints(model) if model.training else nullcontext()
 
 
 @contextmanager
@@ -111,7 +104,7 @@ def _continuing(
 
     `rows` holds the prompt of each row. `mask` covers the whole prompts and the completions.
     """
-    from gdpo.integrations.trl._caches import cache_argument, continued
+    from gdpo.integrations.trl._caches import cache_argument, caches_in_checkpoints, continued
 
     more = {"attention_mask": mask, cache_argument(decoder_of(unwrapped)): continued(prompts, rows)}
 
@@ -120,7 +113,7 @@ def _continuing(
 
     handle = unwrapped.register_forward_pre_hook(hook, with_kwargs=True)
     try:
-        with _in_checkpoints(unwrapped):
+        with caches_in_checkpoints(unwrapped):
             yield
     finally:
         handle.remove()
@@ -165,7 +158,7 @@ def _checkpoints_drop_the_cache(trainer: Any) -> str | None:
     from gdpo.integrations.trl._caches import can_be_checkpointed
 
     args, model = vars(trainer.args), trainer.model
-    # transformers calls it activation_checkpointing since 5.2, and keeps the older name.
+    # Newer releases of transformers call it activation_checkpointing, and keep the older name.
     names = ("gradient_checkpointing", "activation_checkpointing")
     if not (any(args.get(name) for name in names) or model.is_gradient_checkpointing):
         return None
@@ -201,8 +194,7 @@ def _difference(trainer: Any, trls: Score) -> str | None:
             theirs, ours = scores(trls), scores(lambda *each: always.score(trls, *each))
     finally:
         model.train(was_training)
-    mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    dtype: Any = mixed.get(str(trainer.accelerator.mixed_precision), model.dtype)
+    dtype = computed_in(trainer)
     if all(agree(own, of_trl, dtype) for own, of_trl in zip(ours, theirs, strict=True)):
         return None
     return "log-probabilities or gradients differ from TRL's in a trial"

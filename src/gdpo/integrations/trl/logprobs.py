@@ -22,6 +22,7 @@ from transformers import TrainerCallback
 
 from gdpo.integrations.trl._adapter import (
     agree,
+    computed_in,
     kept_random_states,
     lacks,
     tried,
@@ -168,9 +169,7 @@ class CompletionOnlyHead:
                 theirs = self._trls(*made_up)[0] * mask[:, -2:]
             except Exception:  # noqa: BLE001  TRL's own head may need what a CPU lacks
                 return None
-        mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        dtype: Any = mixed.get(str(self._trainer.accelerator.mixed_precision), model.dtype)
-        if agree(ours, theirs, dtype):
+        if agree(ours, theirs, computed_in(self._trainer)):
             return None
         return "its log-probabilities differ from those of TRL's head in a trial"
 

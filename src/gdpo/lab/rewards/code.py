@@ -44,6 +44,7 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 from gdpo._naming import did_you_mean
+from gdpo._text import describe
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio, Tests, Verdict
 from gdpo.lab.sandbox.backends import find_backend
@@ -79,9 +80,6 @@ _MARKS = ("```", "~~~")
 LONGEST = 60.0
 """The largest `wall_seconds` that a reference may set, in seconds."""
 
-_SHOWN = 60
-"""Maximum number of characters of an invalid value that a message shows."""
-
 
 def tests_of(data: Any) -> Tests:
     """Return the tests under `tests`, or raise a DataError that names the key."""
@@ -89,7 +87,7 @@ def tests_of(data: Any) -> Tests:
     kind = given.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
         raise DataError(
-            f"reference 'tests.kind' must be one of {', '.join(_KINDS)}, got {_shown(kind)}"
+            f"reference 'tests.kind' must be one of {', '.join(_KINDS)}, got {describe(kind)}"
         )
     read, required, optional = _KINDS[kind]
     for name in sorted(required - given.keys()):
@@ -166,13 +164,13 @@ def _object(value: Any, place: str) -> dict[str, Any]:
     Arrow adds such keys, because it fills in every key that occurs in any row.
     """
     if not isinstance(value, Mapping):
-        raise DataError(f"reference {place!r} must be an object, got {_shown(value)}")
+        raise DataError(f"reference {place!r} must be an object, got {describe(value)}")
     return {str(key): held for key, held in value.items() if held is not None}
 
 
 def _list(value: Any, place: str, *, least: int = 1) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
-        raise DataError(f"reference 'tests.{place}' must be a list, got {_shown(value)}")
+        raise DataError(f"reference 'tests.{place}' must be a list, got {describe(value)}")
     if len(value) < least:
         raise DataError(f"reference 'tests.{place}' is empty. Add at least one test")
     return value
@@ -192,15 +190,8 @@ def _pairs(value: Any) -> list[Sequence[Any]]:
 
 def _text(value: Any, place: str) -> str:
     if not isinstance(value, str):
-        raise DataError(f"reference 'tests.{place}' must be a string, got {_shown(value)}")
+        raise DataError(f"reference 'tests.{place}' must be a string, got {describe(value)}")
     return value
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    shown = repr(value)
-    return f"{type(value).__name__} {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}"
 
 
 def extract_code(completion: str) -> str:

@@ -39,8 +39,9 @@ References:
     DeepSeek-R1, https://github.com/deepseek-ai/DeepSeek-R1#usage-recommendations.
 """
 
+from gdpo._text import describe
 from gdpo.errors import DataError
-from gdpo.lab.tasks.rows import describe, text_at, texts_in
+from gdpo.lab.tasks.rows import text_at, texts_in
 from gdpo.rewards import Reference
 from gdpo.rewards.length import token_limit
 from gdpo.rewards.maths import boxed, maths_answer

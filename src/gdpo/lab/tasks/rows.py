@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias, cast
 
 from gdpo._naming import did_you_mean
+from gdpo._text import describe
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.rewards.task import Problem, Row, Task
 
 _ROLES = ("system", "user", "assistant")
-
-_SHOWN = 60
-"""Maximum number of characters of an invalid value that a message shows."""
 
 
 def text_at(row: Mapping[str, Any], *path: str) -> str:
@@ -89,14 +87,6 @@ def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise DataError(f"column {place!r} must contain an object, got {describe(value)}")
     return value
-
-
-def describe(value: Any) -> str:
-    """Describe a value for an error message: "nothing", or the type and the first characters."""
-    if value is None:
-        return "nothing"
-    shown = repr(value)
-    return f"{type(value).__name__} {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}"
 
 
 _TIMEOUT_S = 10

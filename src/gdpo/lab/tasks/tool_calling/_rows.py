@@ -29,9 +29,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gdpo._text import describe
 from gdpo.errors import DataError
 from gdpo.lab.tasks._thinking import split_thinking
-from gdpo.lab.tasks.rows import describe, json_in, mapping_of, messages_at, text_at
+from gdpo.lab.tasks.rows import json_in, mapping_of, messages_at, text_at
 from gdpo.lab.tasks.tool_calling._rewards import gold_calls
 from gdpo.lab.tasks.tool_calling.calls import read_calls, read_literal, starts_calls
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt, user_turns, write_completion
