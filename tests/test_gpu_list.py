@@ -1,12 +1,13 @@
-"""`make gpu`: what it says without a GPU, and that its commands still exist."""
+"""`make gpu`: it fits into its time, its commands exist, and it says what it needs."""
 
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
 from tests.environments import ROOT
-from tests.gpu.__main__ import items
+from tests.gpu.__main__ import Part, parts, run
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the list")
 
@@ -18,16 +19,24 @@ def test_without_a_gpu_the_list_is_printed_and_nothing_runs():
     )
     assert done.returncode == 1
     assert "no GPU" in done.stderr
-    assert all(f"- {name}: " in done.stderr for name in items("m", "d"))
+    assert all(f"- {name}, up to " in done.stderr for name in parts(None))
+
+
+def test_the_list_fits_into_twelve_minutes():
+    assert sum(part.seconds for part in parts("rows").values()) <= 12 * 60
+
+
+def test_a_part_that_takes_too_long_is_stopped_and_its_output_is_kept(capfd):
+    command = (sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)")
+    result, seconds = run("a test", Part("", command, seconds=3), small=False)
+    assert result == "stopped after 3 s"
+    assert seconds < 60
+    assert "begun" in capfd.readouterr().out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tool_calling", "verl"])
-def test_the_options_and_recipes_of_the_list_exist(name, tmp_path):
-    listed = items("smollm2-135m", str(tmp_path))
-    command = [*listed[name].command, "--dry-run"]
+def test_the_options_of_the_training_exist(tiny_policy, tmp_path):
+    shutil.copytree(tiny_policy, tmp_path / "prepared" / "policy")
+    command = [*parts("rows", tmp_path)["training"].command, "--dry-run"]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    if name == "tool_calling":  # the items that follow evaluate these folders
-        evaluated = [listed[f"after {each}"].command[4] for each in ("grpo", "gdpo")]
-        assert all(f"folder {folder.rsplit('/')[-1]}\n" in done.stdout for folder in evaluated)

@@ -37,7 +37,7 @@ PARTS = {part.title: part for part in (TRAINING, GENERATION, STEP, OVERHEAD)}
 
 def table(part, names, variants, rounds):
     first, *_ = part.settings
-    if part is not STEP:
+    if part is not STEP and not ON_GPU:  # there, the first step is not timed
         for variant in variants:  # a warm-up, so that loading at first use is not timed
             once(part, variant, first)
     print(

@@ -95,10 +95,14 @@ def once(part, variant, name):
 
 def compare(part, name, variants, rounds):
     """Yield one table row per variant."""
-    seconds = {variant: [] for variant in variants}
+    seconds, peaks = {variant: [] for variant in variants}, {}
     for i in range(rounds):
         for variant in variants if i % 2 == 0 else reversed(variants):
+            if ON_GPU:  # its counters can be reset
+                torch.cuda.reset_peak_memory_stats()
             seconds[variant].append(once(part, variant, name))
+            if ON_GPU:
+                peaks[variant] = f"{torch.cuda.max_memory_allocated() / 2**20:.0f}"
     for variant in variants:
         ratios = np.array(seconds[THEIRS]) / seconds[variant]
         to_limit = np.array(seconds[variant]) / seconds.get(LIMIT, np.nan)
@@ -111,7 +115,7 @@ def compare(part, name, variants, rounds):
             if variant == THEIRS
             else "{:.2f} to {:.2f}".format(*interval(ratios)),
             "it / limit": f"{np.median(to_limit):.2f}" if LIMIT in seconds else "",
-            "peak memory, MB": peak_apart(part, variant, name),
+            "peak memory, MB": peaks.get(variant) or peak_apart(part, variant, name),
         }
 
 
@@ -127,13 +131,9 @@ def resident(field):
 
 
 def peak(part, variant, name):
-    """Return in MB the resident memory that the work adds at its peak, or all memory on the GPU."""
+    """Return in MB the resident memory that the work adds at its peak."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         work = part.prepare(variant, part.settings[name], folder)
-        if ON_GPU:
-            torch.cuda.reset_peak_memory_stats()
-            work()
-            return torch.cuda.max_memory_allocated() / 2**20
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         work()
@@ -141,9 +141,6 @@ def peak(part, variant, name):
 
 
 def peak_apart(part, variant, name):
-    if ON_GPU:  # the counters of the GPU can be reset
-        free()
-        return f"{peak(part, variant, name):.0f}"
     if not Path("/proc/self/clear_refs").exists():
         return ""
     command = [sys.executable, "-m", "benchmarks.against_trl", part.title, "--peak-of", variant]

@@ -80,7 +80,7 @@ LARGE = Setting(
     vocabulary=151_936,
     model=qwen_1_5b,
     bf16=True,
-    steps=3,
+    steps=2,
 )
 LARGE_TOOLS = replace(LARGE, samples=4, mean=100, longest=400, prompt=600)
 if ON_GPU:
@@ -89,6 +89,9 @@ if ON_GPU:
         "tool calling, shape of Qwen2.5-1.5B": LARGE_TOOLS,
         "tool calling, shape of Qwen2.5-1.5B, half without signal": replace(
             LARGE_TOOLS, constant=16
+        ),
+        "tool calling, shape of Qwen2.5-1.5B, 16 rollouts in a micro-batch": replace(
+            LARGE_TOOLS, micro_batches=8
         ),
         "shape of Qwen2.5-1.5B, gradient checkpointing": replace(LARGE, checkpointing=True),
     }
@@ -139,23 +142,25 @@ def prompts_of(setting):
 def limit(setting):
     """Return the work that no trainer can avoid: the bare model reads the tokens that are needed.
 
-    It is called once for each group with signal, forward and backward. The tokens of the prompt and
-    of all completions stand in one row per rollout, without padding, and only as many as the
-    completions have get logits.
+    A call, forward and backward, has as many rollouts as a micro-batch, and at least a group. The
+    tokens of the prompts and of all completions stand in one row per rollout, without padding, and
+    only as many as the completions have get logits.
     """
     with torch.device("cuda" if ON_GPU else "cpu"):
         model = setting.model(setting.vocabulary).train()
         completion = sum(lengths(setting)) // setting.rollouts
         prompt = -(-(setting.prompt or 12) // setting.samples)
-        ids = torch.randint(1, BYTES, (setting.samples, prompt + completion))
+        rows = max(setting.samples, setting.rollouts // setting.micro_batches)
+        ids = torch.randint(1, BYTES, (rows, prompt + completion))
 
     def work():
         start = now()
-        groups = setting.rollouts // setting.samples - setting.constant
-        for _ in range(groups * setting.iterations):
+        needed = setting.rollouts - setting.constant * setting.samples
+        calls = [min(rows, needed - first) for first in range(0, needed, rows)]
+        for count in calls * setting.iterations:
             with torch.autocast(ids.device.type, torch.bfloat16, enabled=setting.bf16):
-                logits = model(ids, logits_to_keep=completion, use_cache=False).logits
-            targets = ids[:, -completion:].reshape(-1)
+                logits = model(ids[:count], logits_to_keep=completion, use_cache=False).logits
+            targets = ids[:count, -completion:].reshape(-1)
             torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets).backward()
         return now() - start
 

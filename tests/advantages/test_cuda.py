@@ -35,11 +35,11 @@ def test_the_host_waits_only_for_checks(name):
     estimator, options, rewards = case(name)
     on_device = torch.tensor(rewards, device="cuda")
     estimator(on_device, [1.0, 2.0], **options)  # loads kernels
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")  # warns that it is a prototype
+        try:
             estimator(on_device, [1.0, 2.0], **options)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
     assert sum("called a synchronizing" in str(each.message) for each in found) <= 12

@@ -1,125 +1,150 @@
-"""Runs what only a GPU can show, each item with a time limit, and prints a table.
+"""Runs what only a GPU can show, within twelve minutes, the most valuable part first.
 
-    python -m tests.gpu [--model MODEL] [--data ROWS] [--only TESTS]
+    python -m tests.gpu [--rows ROWS] [--only PARTS] [--rehearse]
 
-Without a GPU it prints the list and exits with 1. MODEL is an instruction-tuned model (a folder or
-a name on the Hub), ROWS is a file with ToolRL's training rows. Runs are written to runs/gpu.
+Each part has a limit in seconds. Its complete output is printed and kept in runs/gpu/PART.txt, also
+if it is stopped. Without a GPU, it prints the list and exits with 1, or with --rehearse runs each
+part with small sizes on the CPU. ROWS is rlla_sft.json.gz, ToolRL's 400 supervised rows; without
+it, the part that trains SmolLM2-135M-Instruct (the extra `smollm2`) is left out.
 """
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
-from tests.environments import ROOT, last_line
+from tests.environments import ROOT
 
-FOLDER = "runs/gpu"
+FOLDER = Path("runs/gpu")
+PYTHON = sys.executable
 
 
 @dataclass(frozen=True)
-class Item:
-    """Describes one item of the list."""
+class Part:
+    """Describes one part of the list."""
 
     shows: str
     command: tuple[str, ...]
-    minutes: int
+    small: tuple[str, ...] = ()
+    """Further arguments for a rehearsal on the CPU."""
+    seconds: int = 0
 
 
-def items(model, data):
-    """Return the list, the most valuable item first."""
-    gdpo = (sys.executable, "-m", "gdpo")
-    recipe = ("--set", f"model={model}", "--set", f"data.source={data}")
-    sixty_steps = ("--set", "trainer.max_steps=60")
-    bfcl = ("--benchmarks", "bfcl_toolrl_simple_python", "--temperature", "0.001")
-    before, compared = f"{FOLDER}/before", f"{FOLDER}/tool_calling"
-    after = {
-        f"after {name}": Item(
-            f"BFCL after 60 steps of {name}",
-            (*gdpo, "evaluate", f"{compared}/{name}-seed-1", *bfcl, "--baseline", before),
-            10,
-        )
-        for name in ("grpo", "gdpo")
-    }
-    return {
-        "tests": Item(
-            "packed micro-batches have TRL's gradient in bfloat16 on CUDA",
-            (sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"),
-            10,
+def set_to(*values):
+    return tuple(argument for value in values for argument in ("--set", value))
+
+
+def parts(rows, folder=FOLDER):
+    """Return the list, the most valuable part first. Runs are written to the folder."""
+    against = (PYTHON, "-m", "benchmarks.against_trl", "training")
+    small = ("--rounds", "1", "--only", "one group in one")
+    prepared = folder / "prepared"
+    vllm = ("use_vllm=true", "vllm_mode=colocate") if find_spec("vllm") else ("use_vllm=false",)
+    values = (
+        *(f"model={prepared / 'policy'}", f"data.source={prepared / 'train.jsonl'}"),
+        *("data.max_prompt_length=1536", "batch.prompts=16", "batch.rollouts_per_step=64"),
+        *("trainer.max_completion_length=128", "trainer.gradient_checkpointing=false"),
+        *("trainer.learning_rate=1e-5", "trainer.max_steps=60"),
+        *(f"trainer.{value}" for value in vllm),
+    )
+    todo = {
+        "tests": Part(
+            "the advantages stay on the device; shared prompts and packing have TRL's gradient",
+            (PYTHON, "-m", "pytest", "-q", "-m", "gpu", "tests/advantages", "tests/integrations"),
+            seconds=90,
         ),
-        "before": Item(
-            "BFCL of the initial model",
-            (*gdpo, "evaluate", model, *bfcl, "--output", before),
-            10,
-        ),
-        "tool_calling": Item(
-            "60 steps of the recipe tool_calling with GRPO and GDPO, with vLLM in colocate mode",
-            (
-                *(*gdpo, "compare", "recipes/tool_calling", "--seeds", "1", "--output", compared),
-                *(*recipe, *sixty_steps, "--set", "trainer.vllm_mode=colocate"),
-            ),
-            120,
-        ),
-        **after,
-        "speed": Item(
-            "training phase against TRL's: seconds and peak memory, random Qwen2.5-1.5B, bfloat16",
-            (sys.executable, "-m", "benchmarks.against_trl", "training", "--rounds", "3"),
+        "call": Part(
+            "what a call of the model costs besides its tokens",
+            (PYTHON, "-m", "benchmarks.call_cost"),
+            ("--rounds", "1"),
             40,
         ),
-        "verl": Item(
-            "a complete verl run of a recipe on one GPU",
-            (
-                *(*gdpo, "launch", "verl", "recipes/tool_calling", "--gpus", "1", *recipe),
-                *(*sixty_steps, "--set", f"runs_dir={FOLDER}/verl"),
-            ),
-            60,
+        "speed": Part(
+            "an optimizer step against TRL's: seconds and peak memory",
+            (*against, "--rounds", "2", "--only", "tool calling, shape"),
+            small,
+            220,
         ),
     }
-
-
-def run(item):
-    """Run an item. Return its row: exit code, seconds, last line of its output."""
-    started = time.monotonic()
-    try:
-        done = subprocess.run(
-            item.command,
-            cwd=ROOT,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60 * item.minutes,
+    if rows:
+        todo["warm start"] = Part(
+            "SmolLM2-135M-Instruct writes some tool calls with tags",
+            (PYTHON, "-m", "benchmarks.tool_calling_policy", str(rows), str(prepared)),
+            ("--limit", "4"),
+            120,
         )
-    except subprocess.TimeoutExpired:
-        return f"stopped after {item.minutes} minutes", 60 * item.minutes, ""
-    return f"exit {done.returncode}", time.monotonic() - started, last_line(done.stdout)
+        todo["training"] = Part(
+            "60 steps of the recipe tool_calling with GRPO and GDPO, side by side",
+            (
+                *(PYTHON, "-m", "gdpo", "compare", "recipes/tool_calling", "--seeds", "1"),
+                *("--jobs", "2", "--output", str(folder / "tool_calling")),
+                *set_to(*values),
+            ),
+            set_to(
+                *("trainer.max_steps=2", "trainer.max_completion_length=8"),
+                *("trainer.use_cpu=true", "trainer.bf16=false"),
+                *("batch.prompts=2", "batch.rollouts_per_step=8", "batch.micro_batch=4"),
+            ),
+            250,
+        )
+    return todo
+
+
+def run(name, part, *, small):
+    """Run a part, and print and keep what it prints. Return its result."""
+    started = time.monotonic()
+    kept = ROOT / FOLDER / f"{name}.txt"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with kept.open("w") as out:
+        process = subprocess.Popen(
+            [*part.command, *(part.small if small else ())],
+            cwd=ROOT,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            result = f"exit {process.wait(None if small else part.seconds)}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            result = f"stopped after {part.seconds} s"
+    sys.stdout.write(kept.read_text(errors="replace"))
+    return result, time.monotonic() - started
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="Qwen/Qwen2.5-1.5B-Instruct", help="model to train")
-    parser.add_argument("--data", default="RamAnanth1/toolrl-rlla4k", help="ToolRL's rows")
-    parser.add_argument("--only", nargs="+", default=[], help="names of items. Default: all")
+    parser.add_argument("--rows", type=Path, help="ToolRL's supervised rows")
+    parser.add_argument("--only", nargs="+", default=[], help="names of parts. Default: all")
+    parser.add_argument("--rehearse", action="store_true", help="small sizes, on the CPU")
     options = parser.parse_args()
-    todo = items(options.model, options.data)
+    todo = parts(options.rows)
     if unknown := sorted(set(options.only) - set(todo)):
-        parser.error(f"unknown item: {', '.join(unknown)}. Allowed: {', '.join(todo)}")
-    if not torch.cuda.is_available():
-        shown = "".join(f"- {name}: {item.shows}\n" for name, item in todo.items())
+        parser.error(f"unknown part: {', '.join(unknown)}. Allowed: {', '.join(todo)}")
+    if not (options.rehearse or torch.cuda.is_available()):
+        shown = "".join(
+            f"- {name}, up to {part.seconds} s: {part.shows}\n" for name, part in todo.items()
+        )
         sys.exit(f"torch finds no GPU here. With a GPU, this command shows:\n{shown}")
-    card = torch.cuda.get_device_name()
-    sys.stdout.write(f"{card}, torch {torch.__version__}\n\n| item | result | s | output |\n")
-    sys.stdout.write("|---|---|---|---|\n")
+    where = "the CPU" if options.rehearse else torch.cuda.get_device_name()
+    table = f"\n{where}, torch {torch.__version__}\n\n| part | result | s |\n|---|---|---|\n"
     failed = False
-    for name, item in todo.items():
-        if name in (options.only or todo):
-            result, seconds, output = run(item)
-            failed |= result != "exit 0"
-            sys.stdout.write(f"| {name}: {item.shows} | {result} | {seconds:.0f} | {output} |\n")
-            sys.stdout.flush()
+    for name in options.only or todo:
+        sys.stdout.write(f"\n== {name}: {todo[name].shows}\n")
+        sys.stdout.flush()
+        result, seconds = run(name, todo[name], small=options.rehearse)
+        failed |= result != "exit 0"
+        table += f"| {name} | {result} | {seconds:.0f} |\n"
+    sys.stdout.write(table)
     sys.exit(failed)
 
 

@@ -43,7 +43,7 @@ from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
 from gdpo.integrations.trl._adapter import GRPOTrainer, lacks, replaced, tried
-from gdpo.integrations.trl._plan import Row, chunks, split
+from gdpo.integrations.trl._plan import Call, Row, chunks, split
 from gdpo.integrations.trl._probe import lent
 from gdpo.integrations.trl._shared_prompts import (
     Score,
@@ -283,8 +283,8 @@ class Packer:
         return torch.zeros_like(ids[:, 0]) if self._shared is None else distinct(ids, mask)[1]
 
     @property
-    def _call(self) -> int | None:
-        """What a call of the model costs, in tokens. None: prompts are not shared."""
+    def _call(self) -> Call | None:
+        """What a call of the model costs. None: prompts are not shared."""
         return None if self._shared is None else self._shared.call
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:

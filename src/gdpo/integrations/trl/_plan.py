@@ -8,12 +8,29 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-CALL, CALL_ELSEWHERE = {"cpu": 32}, 2048
-"""What a forward and a backward pass cost besides their tokens, in tokens, by type of device.
 
-On a CPU, 8 to 64 changed the time of a step by at most 7 %. The other number is an estimate for
-GPUs, which could compute about as many tokens while they wait for Python.
-"""
+@dataclass(frozen=True)
+class Call:
+    """What a forward and a backward pass cost, in tokens: `max(least, fixed + tokens)`."""
+
+    fixed: int = 0
+    least: int = 0
+
+    def cost(self, tokens: int) -> int:
+        return max(self.least, self.fixed + tokens)
+
+
+def call_of(device: str, layers: int, parameters: int) -> Call:
+    """Return what a call of a model costs on a type of device.
+
+    On a CPU, 8 to 64 fixed tokens changed the time of a step by at most 7 %. A GPU waits for Python
+    as long as a layer takes there. On one H200, a call in the shape of Qwen2.5-1.5B took as long
+    with 16 tokens as with 4,900 (`python -m benchmarks.call_cost`); that the time grows with the
+    layers, and of a token with the parameters, is an assumption.
+    """
+    if device == "cpu":
+        return Call(fixed=32)
+    return Call(least=round(2.7e11 * layers / parameters))
 
 
 @dataclass(frozen=True)
@@ -39,7 +56,7 @@ class Plan:
     """Number of tokens, calls included."""
 
 
-def planned(rows: Sequence[Row], call: int | None) -> Plan:
+def planned(rows: Sequence[Row], call: Call | None) -> Plan:
     r"""Return the cheapest way to compute the rows of a micro-batch.
 
     With $P$ tokens in the longest prompt, $G$ prompts and $C_i$ tokens in completion $i$, the rows
@@ -47,11 +64,12 @@ def planned(rows: Sequence[Row], call: int | None) -> Plan:
     prompts costs $G (P - 1)$, and each chunk of $m$ completions $m (1 + \max_i C_i)$: the last
     token of the prompt is computed again, with each completion.
 
-    `call` is what a call of the model costs besides its tokens. None: prompts cannot be shared.
+    `call` adds what a call costs besides its tokens. None: prompts cannot be shared.
     """
     prompt = max(row.prompt for row in rows)
     together = len(rows) * (prompt + max(row.completion for row in rows))
-    plain = Plan(shared=False, chunks=(tuple(range(len(rows))),), cost=together + (call or 0))
+    cost = together if call is None else call.cost(together)
+    plain = Plan(shared=False, chunks=(tuple(range(len(rows))),), cost=cost)
     groups = len({row.group for row in rows})
     if call is None or prompt < 2 or groups == len(rows):
         return plain
@@ -61,7 +79,8 @@ def planned(rows: Sequence[Row], call: int | None) -> Plan:
     for end, place in enumerate(order, 1):
         width = 1 + rows[place].completion
         ways = (
-            (cost + call + (end - begin) * width, begin) for begin, (cost, _) in enumerate(cheapest)
+            (cost + call.cost((end - begin) * width), begin)
+            for begin, (cost, _) in enumerate(cheapest)
         )
         cheapest.append(min(ways))
     chunks, end = list[tuple[int, ...]](), len(rows)
@@ -69,13 +88,12 @@ def planned(rows: Sequence[Row], call: int | None) -> Plan:
         begin = cheapest[end][1]
         chunks.append(tuple(order[begin:end]))
         end = begin
-    shared = Plan(
-        shared=True, chunks=tuple(chunks), cost=groups * (prompt - 1) + call + cheapest[-1][0]
-    )
+    cost = call.cost(groups * (prompt - 1)) + cheapest[-1][0]
+    shared = Plan(shared=True, chunks=tuple(chunks), cost=cost)
     return min(plain, shared, key=lambda plan: plan.cost)
 
 
-def split(rows: Sequence[Row], count: int, parts: int, call: int | None) -> list[list[int]]:
+def split(rows: Sequence[Row], count: int, parts: int, call: Call | None) -> list[list[int]]:
     """Choose `count` rows, and return the places of the rows of each micro-batch.
 
     Rows that contribute are taken first, then the shortest of the others. Rows with the same prompt
