@@ -42,8 +42,9 @@ RUNS ?=
 engines: $(VENV)/.installed  ## Complete trainings on real engines, on a CPU (ENGINES="trl-vllm tunix", RUNS="colocate gdpo")
 	$(BIN)/python -m tests.engines $(ENGINES) $(if $(RUNS),--runs $(RUNS))
 
-gpu: $(VENV)/.installed  ## What only a GPU can show; without a GPU, prints the list
-	$(BIN)/python -m tests.gpu
+ROWS ?=
+gpu: $(VENV)/.installed  ## What only a GPU can show, in twelve minutes; without a GPU, prints the list (ROWS=rlla_sft.json.gz)
+	$(BIN)/python -m tests.gpu $(if $(ROWS),--rows $(ROWS))
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check

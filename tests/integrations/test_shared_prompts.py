@@ -145,6 +145,13 @@ def test_gradients_may_differ_by_their_rounding(bf16, tiny_policy, tmp_path):
     assert {5} < set(calls)
 
 
+def test_where_sharing_saves_nothing_the_log_says_so_once(tiny_policy, tmp_path, caplog):
+    ours(tiny_policy, tmp_path, **WINDOWS)
+    said = [each for each in caplog.messages if each.startswith("share_prompts")]
+    assert len(said) == 1
+    assert "saves nothing, as in a micro-batch of " in said[0]
+
+
 def policy_with(policy, **config):
     model = AutoModelForCausalLM.from_pretrained(policy)
     vars(model.config).update(config)

@@ -46,7 +46,7 @@ def distinct(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch
 
 class SharedPrompts:
     def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+        self._trainer, self._said = trainer, False
         model = trainer.model
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", 1)
         parameters = max(1, sum(each.numel() for each in model.parameters()))
@@ -67,6 +67,13 @@ class SharedPrompts:
         rows = [Row(prompt=start, completion=length, group=group) for group, length in facts]
         plan = planned(rows, self.call)
         if not plan.shared:
+            if not self._said:
+                self._said = True
+                _say(
+                    self._trainer,
+                    "each rollout computes its own prompt where sharing saves nothing, as in a "
+                    f"micro-batch of {len(rows)} rollouts with prompts of {start} tokens",
+                )
             return score(model, input_ids, attention_mask, logits_to_keep, **options)
         unwrapped = self._trainer.accelerator.unwrap_model(model)
         cache = self._read(unwrapped, prompts[:, :-1])
@@ -139,9 +146,13 @@ def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
     reason = tried(lambda: not_shared_because(trainer) or _difference(trainer, trls))
     if reason is None:
         return shared
-    if trainer.accelerator.is_main_process:
-        logger.warning("share_prompts: each rollout computes its own prompt, because %s", reason)
+    _say(trainer, f"each rollout computes its own prompt, because {reason}")
     return None
+
+
+def _say(trainer: Any, message: str) -> None:
+    if trainer.accelerator.is_main_process:
+        logger.warning("share_prompts: %s", message)
 
 
 def not_shared_because(trainer: Any) -> str | None:
