@@ -127,6 +127,7 @@ def test_a_seed_without_its_model_is_named_before_anything_is_trained(
     assert not folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "code"), [(["--dry-run"], 0), ([], 2)])
 def test_only_a_dry_run_works_without_trl_and_prints_what_it_does_not_check(
     options, code, tmp_path

@@ -15,6 +15,23 @@ from gdpo.rollouts import read_rollouts, rollout_file
 from gdpo.testing import check_reward
 
 
+def entered(folder, monkeypatch):
+    """Make the folder of a project the current one. Return it."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    for module in ("my_task", "my_rewards"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project of `gdpo init` without its models, as the current folder."""
+    monkeypatch.setattr(starter, "_make_models", made)
+    starter.write_project(tmp_path / "mine")
+    return entered(tmp_path / "mine", monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A project of `gdpo init`."""
@@ -24,15 +41,10 @@ def written(tmp_path_factory):
 
 
 @pytest.fixture
-def project(written, tmp_path, monkeypatch):
-    """A copy of a project of `gdpo init`, and its folder as the current one."""
-    folder = tmp_path / "mine"
-    shutil.copytree(written, folder)
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    for module in ("my_task", "my_rewards"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    return folder
+def trained(written, tmp_path, monkeypatch):
+    """A copy of a project of `gdpo init`, as the current folder."""
+    shutil.copytree(written, tmp_path / "mine")
+    return entered(tmp_path / "mine", monkeypatch)
 
 
 def made(folder):
@@ -60,18 +72,19 @@ def test_the_recipe_shows_two_rewards_a_weight_and_own_rows(project):
     assert recipe.data.source == "problems.jsonl"
 
 
-def test_each_seed_of_a_comparison_has_its_own_model(project):
+@pytest.mark.slow
+def test_each_seed_of_a_comparison_has_its_own_model(trained):
     weights = []
     for seed in range(1, starter.SEEDS + 1):
         recipe = load_recipe("recipe.yaml", [f"trainer.seed={seed}"])
-        weights.append((project / recipe.initial_model / "model.safetensors").read_bytes())
+        weights.append((trained / recipe.initial_model / "model.safetensors").read_bytes())
     assert len(set(weights)) == starter.SEEDS
     assert len({*map(len, weights)}) == 1
 
 
 @pytest.mark.slow
-def test_the_same_seed_makes_the_same_model(project):
-    folder = project / "tiny_models" / "1"
+def test_the_same_seed_makes_the_same_model(trained):
+    folder = trained / "tiny_models" / "1"
     before = (folder / "model.safetensors").read_bytes()
     shutil.rmtree(folder)
     subprocess.run([sys.executable, "warm_start.py", "1"], check=True)
@@ -146,6 +159,7 @@ def test_models_that_cannot_be_made_are_reported_and_leave_nothing(tmp_path, mon
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, gdpo_says):
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -205,12 +219,12 @@ def test_without_torch_the_missing_package_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_project_is_checked_and_trains(project, gdpo_says):
+def test_the_project_is_checked_and_trains(trained, gdpo_says):
     code, out, _ = gdpo_says("check", "recipe.yaml")
     assert code == 0, out
     assert "!" not in out, out  # no check is doubtful
     assert gdpo_says("train", "recipe.yaml")[0] == 0
-    rows = RunDirectory(project / "runs" / "first-run").read_metrics()
+    rows = RunDirectory(trained / "runs" / "first-run").read_metrics()
     for reward, risen in (("correctness", 0.5), ("brevity", 0.5)):
         means = [row[f"rewards/{reward}/mean"] for row in rows]
         assert sum(means[-10:]) / 10 > sum(means[:10]) / 10 + risen
@@ -219,7 +233,7 @@ def test_the_project_is_checked_and_trains(project, gdpo_says):
 
 
 @pytest.mark.slow
-def test_runs_of_a_comparison_with_the_same_seed_start_from_the_same_model(project, gdpo_says):
+def test_runs_of_a_comparison_with_the_same_seed_start_from_the_same_model(trained, gdpo_says):
     small = ("trainer.max_steps=2", "batch.prompts=2", "batch.samples=4", "batch.micro_batch=8")
     sets = [text for value in small for text in ("--set", value)]
     code, out, _ = gdpo_says("compare", "recipe.yaml", "--seeds", "2", "--output", "c", *sets)

@@ -75,6 +75,7 @@ def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command,
     assert not (elsewhere / "EXECUTED").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

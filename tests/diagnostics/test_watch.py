@@ -158,6 +158,7 @@ def of_few_groups(case, step, groups):
     return diagnose(rewards, None, ["a", "b"], **bounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 3, 8, 100])
 @pytest.mark.parametrize("case", ["constant", "out_of_reach", "below_resolution", "no_signal"])
 def test_what_never_varies_is_due_once_64_groups_show_it_and_64_more_measure_it(case, groups):
@@ -383,6 +384,7 @@ def test_a_watched_diagnosis_has_the_shares_of_the_last_groups():
     assert over.mean == alone.mean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("at", [9, 64, 98])
 def test_a_watch_goes_on_from_its_state_as_if_it_had_not_stopped(at, dtype):

@@ -79,6 +79,7 @@ def test_a_row_that_imports_what_the_sandbox_lacks_is_named_and_says_so(tmp_path
     assert "ModuleNotFoundError: No module named 'no_such_package'" in said
 
 
+@pytest.mark.slow
 @needs_sandbox
 @pytest.mark.parametrize(
     ("rows", "code", "said"), [((RIGHT,), 0, "1 of 1"), ((WRONG,), 1, "0 of 1")]

@@ -84,6 +84,7 @@ def test_the_command_prints_the_estimator_with_grpo_and_gdpo_and_draws_only_it(
     assert (tmp_path / "new" / "gdpo_leave_one_out.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_page_has_a_row_a_section_and_a_small_picture_of_every_estimator():
     page, drawn = completed(PAGE.read_text()), pictures()
     assert list(drawn) == [f"images/estimators/{name}.png" for name in ESTIMATORS]

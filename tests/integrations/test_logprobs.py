@@ -155,6 +155,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_trls(tiny_policy, tmp_path):
         assert 0 < error < 1.2 * allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"temperature": 0.7}, {"entropy_coef": 0.1}])
 def test_a_training_keeps_its_gradients(changed, tiny_policy, tmp_path):
     windows = accumulated("windows across generations, 2 iterations")
@@ -209,4 +210,4 @@ def test_switched_off_it_is_trls(tiny_policy, tmp_path, caplog):
     trainer = trainer_with(llama(), tiny_policy, tmp_path, completion_only_head=False)
     for a, b in zip(scores(OURS, trainer), scores(TRLS, trainer), strict=True):
         assert torch.equal(a, b)
-    assert not caplog.text
+    assert "completion_only_head" not in caplog.text

@@ -270,6 +270,7 @@ def test_gates_apply_to_rewards_without_super_and_trl_logs_them(tiny_policy, tmp
     assert row["rewards/tenths/mean"] == row["rewards/tenths/gate_closed"] == 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "named"),
     [
@@ -366,6 +367,7 @@ TWINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TWINS)
 def test_the_way_out_of_two_equal_names_works(kind, tiny_policy, tmp_path):
     first, reward = (TWINS[kind](tiny_policy) for _ in range(2))
@@ -496,6 +498,7 @@ REUSED = [
 """Settings with which two optimizer steps use one generation."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", REUSED)
 def test_a_batch_that_trl_generates_again_counts_once(changed, tiny_policy, tmp_path):
     """TRL's checkpoint at step 3 is inside a generation, which the resumed run generates again."""

@@ -56,6 +56,7 @@ def columns(config, rollouts, references):
     return {name: np.array([row[name] for row in scored]) for name in scored[0]}
 
 
+@pytest.mark.slow
 def test_recorded_completions_get_the_advantages_that_they_were_trained_with(recipe):
     run = train(recipe).run
     config = plan_verl(recipe, Machines(1, 1)).config

@@ -104,6 +104,7 @@ def test_nothing_that_is_not_ours_is_markup(tmp_path, kind):
     assert outside.count("{{ 7*7 }}") >= places, "wherever such a text may come to"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PAGES)
 def test_without_escaping_this_would_be_seen(tmp_path, monkeypatch, kind):
     html._environment.cache_clear()

@@ -287,6 +287,7 @@ def two_low(folder):
     return [unrecorded(label, seed, folder, steps=n) for label, both in labels for seed, n in both]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*TEXTS, *CHATS])
 def test_hostile_rollouts_leave_the_page_whole(tmp_path, kind):
     text = TEXTS.get(kind) or CHATS[kind]

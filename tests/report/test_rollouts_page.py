@@ -166,6 +166,7 @@ def test_many_runs_rewards_and_steps_stay_small(tmp_path):
     assert "2 more runs and 16 more rewards are not shown" in text
 
 
+@pytest.mark.slow
 def test_nothing_runs_that_is_not_ours(browser, tmp_path):
     both = {**TEXTS, **CHATS}
     for number, text in enumerate(both.values()):

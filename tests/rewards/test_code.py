@@ -133,6 +133,7 @@ def test_code_is_a_part_of_the_text_whatever_the_text(text):
     assert all(line.strip() in text for line in extract_code(text).split("\n"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [
@@ -247,6 +248,7 @@ def test_the_rewards_run_where_they_can_be_killed(reward):
     assert sent.keywords == {"name": reward.name}
 
 
+@pytest.mark.slow
 @needs_sandbox
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda reward: reward.name)
 def test_the_rewards_keep_their_contract(reward):

@@ -26,6 +26,7 @@ def verdict(answer, gold):
     return BOXED.function(rf"\boxed{{{answer}}}", {"answer": gold})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extract", EXTRACTIONS)
 def test_reward_keeps_its_contract(extract):
     check_reward(maths_answer(extract))
@@ -116,6 +117,7 @@ def test_the_last_number(text, answer):
     assert last_number(text) == answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extract", [boxed, answer_tag, last_number])
 @pytest.mark.parametrize(
     "piece",
@@ -226,6 +228,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gold", ["4", "x^2+1", r"\{1,2\}", r"\begin{pmatrix}1\\2\end{pmatrix}"])
 def test_hostile_answers_are_wrong_and_cheap(gold):
     verdict("1", gold)
@@ -333,6 +336,7 @@ def test_every_answer_of_gsm8k_is_right_in_a_box_and_as_the_last_number():
     assert all(last(r["answer"], gold) == 1 for r, gold in zip(rows, golds, strict=True))
 
 
+@pytest.mark.slow
 @needs_data
 def test_an_answer_to_another_problem_is_wrong():
     """Answers of different rows are equal only in a sample that was checked by hand."""

@@ -130,6 +130,7 @@ def spin(seconds):
 """
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_a_program_that_computes_has_its_processor_time_whatever_the_clock_says(run):
     limits = Limits(cpu_seconds=4, wall_seconds=0.1)
@@ -179,6 +180,7 @@ def test_what_the_grader_computes_is_not_counted_against_the_program(run):
     assert run("def f(): return 1", Asserts((spin, "assert f() == 1")), limits).pass_all
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_a_grader_kept_busy_by_an_answer_ends_by_its_processor_time():
     # Each list holds the one before it ten times: comparing two of them takes for ever.

@@ -143,6 +143,7 @@ def test_a_program_finds_nothing_of_the_one_before(box, usual, before, after):
     check_that_all_is_well(box, usual)
 
 
+@pytest.mark.slow
 def test_no_process_is_left_when_the_sandbox_is_closed(orphans_come_here):
     before = descendants()
     with Sandbox(workers=2) as box:

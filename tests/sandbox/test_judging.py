@@ -40,6 +40,7 @@ def test_no_test_is_no_pass():
     assert not nothing.pass_all
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "outcomes", "bug"),
     [

@@ -63,6 +63,7 @@ def test_whole_programs_share_their_time_on_the_clock(run):
     assert (verdict.outcomes[-1], verdict.bug, verdict.by_clock) == ("not run", "timeout", True)
 
 
+@pytest.mark.slow
 def test_whole_programs_share_their_processor_time(run):
     source = "import time\nwhile time.process_time() < 0.7: pass\nprint(1)"
     verdict = run(source, Stdio((("", "1"),) * 4), Limits(cpu_seconds=1))

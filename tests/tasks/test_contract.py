@@ -37,6 +37,7 @@ def real(path):
     return Path(DATA or "") / path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "reward"), REWARDS)
 def test_reward_keeps_its_contract(task, reward):
     check_reward(TASKS[task].reward(reward))
@@ -75,6 +76,7 @@ def scores_of(task, samples, completions):
     return result.values
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(
     ("name", "path", "rows"),

@@ -38,6 +38,7 @@ def changed(rng, text):
     return " ".join(new or ["gone"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_every_pair_is_found_that_comparing_all_finds(seed):
     rng = random.Random(seed)

@@ -342,6 +342,7 @@ def test_assignment_of_nothing_is_nothing():
 ONE = json.dumps(call("weather", city="Oslo", days=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "completion",
     [

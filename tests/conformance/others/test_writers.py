@@ -14,6 +14,7 @@ NAMES = [name for name in TOLD if name != "verl"]
 """verl's writer is tested in tests/conformance/verl, because it needs Ray."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_framework_itself_wrote_is_read_as_it_was_put_in(name, tmp_path):
     script = Path(__file__).with_name("writers.py")

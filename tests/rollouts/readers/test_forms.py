@@ -149,6 +149,7 @@ def notices(report):
     return [f"{notice.place}: {notice.what}" for notice in report.notices.values()]
 
 
+@pytest.mark.slow
 def test_a_list_without_its_end_is_read_up_to_there(tmp_path):
     whole = json.dumps(ROWS, indent=1)
     for cut in ("whole", "p3", '"c3"', '"good_reward": 1.5\n }', '1.5\n },\n {\n  "step"'):
@@ -220,6 +221,7 @@ def test_odd_values_in_a_list_are_those_of_lines(tmp_path):
     assert "the key 'reward' occurs more than once" in str(found[1])
 
 
+@pytest.mark.slow
 def test_a_long_list_takes_the_memory_of_a_part(tmp_path, monkeypatch):
     row = json.dumps({"step": 1, "prompt": "p" * 9000, "good_reward": 1.0, "bad_reward": 0.5})
     peaks = []

@@ -107,6 +107,7 @@ def test_deep_values_are_equal_where_they_have_the_same_parts():
     assert len({key_of(nested("x")), key_of(nested("y")), key_of(nested("x", 4999))}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [3, 40])
 def test_a_row_of_csv_may_be_of_any_length(tmp_path, megabytes):
     path = tmp_path / "a.csv"
