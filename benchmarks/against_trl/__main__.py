@@ -12,7 +12,7 @@ Markdown tables.
 - training: 64 completions in 8 micro-batches and groups of 4, with lengths at the quantiles of a
   log-normal distribution (mean 126, maximum 513) and prompts of 5 to 20 tokens; 4 layers of 256.
   "tool calling 600/100/4" has prompts of 600 tokens, completions of 100 and groups of 4. The limit
-  is one bare forward and backward pass of exactly the tokens that are needed.
+  is the bare model, forward and backward, on exactly the tokens that are needed.
 - generation: 8 prompts of 47 tokens. A logits processor enforces the lengths.
 - step: SmolLM2-135M-Instruct (the extra `smollm2`), generation included.
 - overhead: our trainer with every switch off, and with rollout records.

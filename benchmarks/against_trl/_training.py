@@ -142,26 +142,28 @@ def prompts_of(setting):
 def limit(setting):
     """Return the work that no trainer can avoid: the bare model reads the tokens that are needed.
 
-    A call, forward and backward, has as many rollouts as a micro-batch, and at least a group. The
-    tokens of the prompts and of all completions stand in one row per rollout, without padding, and
-    only as many as the completions have get logits.
+    Forward and backward, with as many rollouts at a time as a micro-batch has, and at least a
+    group: the model reads the prompt of each group once, then all completions, which attend to it.
+    All completions have the mean length, so there is no padding.
     """
     with torch.device("cuda" if ON_GPU else "cpu"):
         model = setting.model(setting.vocabulary).train()
         completion = sum(lengths(setting)) // setting.rollouts
-        prompt = -(-(setting.prompt or 12) // setting.samples)
         rows = max(setting.samples, setting.rollouts // setting.micro_batches)
-        ids = torch.randint(1, BYTES, (rows, prompt + completion))
+        prompts = torch.randint(1, BYTES, (rows // setting.samples, setting.prompt or 12))
+        ids = torch.randint(1, BYTES, (rows, completion))
 
     def work():
         start = now()
         needed = setting.rollouts - setting.constant * setting.samples
-        calls = [min(rows, needed - first) for first in range(0, needed, rows)]
-        for count in calls * setting.iterations:
+        counts = [min(rows, needed - first) for first in range(0, needed, rows)]
+        for count in counts * setting.iterations:
             with torch.autocast(ids.device.type, torch.bfloat16, enabled=setting.bf16):
-                logits = model(ids[:count], logits_to_keep=completion, use_cache=False).logits
-            targets = ids[:count, -completion:].reshape(-1)
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets).backward()
+                read = model(prompts[: count // setting.samples], logits_to_keep=1, use_cache=True)
+                read.past_key_values.batch_repeat_interleave(setting.samples)
+                logits = model(ids[:count], past_key_values=read.past_key_values).logits
+            cross_entropy = torch.nn.functional.cross_entropy
+            cross_entropy(logits.flatten(0, 1).float(), ids[:count].flatten()).backward()
         return now() - start
 
     return work
