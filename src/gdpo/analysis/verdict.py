@@ -11,6 +11,7 @@ from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.analysis.unchecked import Unchecked, at_unknown_place
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
+from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.replay import best_remedy
 
 _BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED, Kind.UNDER_WEIGHTED)
@@ -108,7 +109,7 @@ class Verdict:
             what = _BY_CAUSE[cause].format(names=_names(self.rewards))
             enough = ", and no replayed setting helps enough" if self.replayed else ""
             return f"{what}: {self._shares()}{enough}"
-        return _BY_KIND[self.kind].format(names=_names(self.rewards))
+        return TABLE[self.kind].verdict.format(names=_names(self.rewards))
 
     def _unknown(self) -> str:
         if self.rewards:
@@ -139,28 +140,6 @@ _BY_CAUSE = {
     Cause.OPPOSED: "set the weights by priority, or gate the other rewards on {names}",
     Cause.RANGE: "increase the weight of {names}",
 }
-
-_BY_KIND = {
-    Kind.NO_SIGNAL: "use prompts of another difficulty, more samples per prompt or a warm start: "
-    "most groups have no signal",
-    Kind.NEVER_APPLIES: "check the reward function: {names} is missing from every rollout",
-    Kind.PARTED: "read rollouts: {names} part, so the policy may exploit a reward",
-    Kind.OPPOSED: "set the weights by priority, or gate one reward on the other: {names} pull in "
-    "opposite directions",
-    Kind.CONFLICT: "set the weights by priority, or gate the less important rewards: most rollouts "
-    "are pulled in opposite directions",
-    Kind.BELOW_RESOLUTION: "subtract the constant part of {names}, or round it: it differs only by "
-    "rounding errors",
-    Kind.CONSTANT: "change {names}, or remove it: it does not vary within groups",
-    Kind.PAID_PER_TURN: "pay less of {names} per turn: its total exceeds what the end pays",
-    Kind.CONSTANT_TURNS: "end rollouts earlier, or reward the later turns: they give no signal",
-    Kind.TINY_STD: "set noise_floor for {names}: it varies by a tiny part of its range",
-    Kind.REDUNDANT: "remove one of {names}: they measure nearly the same thing",
-    Kind.GAIN: "use prompts on which more groups vary, or lower the learning rate",
-    Kind.EXTREME: "set max_advantage, or check the rewards for outliers",
-    Kind.ONE_GROUP: "put more prompts into a batch",
-}
-"""What to do about each other kind of warning."""
 
 
 def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
