@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, isnan, log, log1p, nan, pi
 from statistics import NormalDist
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -304,7 +304,7 @@ def described(
         if not np.any(influence.sums.weight):
             remedy = "give at least one reward a weight other than 0"
         numbers = {"zero_advantage_groups": share, "groups": float(groups)}
-        words = {"share": percent(share), "groups": f"{groups:,}", "start": start}
+        words: dict[str, Any] = {"share": percent(share), "groups": f"{groups:,}", "start": start}
         return finding(of.kind, (), numbers, severity=severity, remedy=remedy, **words)
     place = influence.names.index(of.reward)
     reward, known = _reward(influence, place, margins=True), ranges.get(of.reward, Range())

@@ -144,7 +144,7 @@ class Row(NamedTuple):
 
 
 _CONSTANT = "`{0}` is constant in {share} of its {groups} groups{start}, at {mean}"
-_LOGGED = "`{0}` is constant: its standard deviation is {std} {when}, at a mean of {mean}"
+_LOGGED = "`{0}` {is_} constant: its {number} {when}"
 _EFFECT = "{what}. Cause ({causes}): {reasons}"
 _MAY = "it has {weight} of the weight, but {what}"
 _RECORD = (
@@ -362,8 +362,8 @@ def of_batch(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
         agree = 1 - d.conflict <= thresholds.agreement * (1 - chance)
         if agree and d.conflict - chance > thresholds.standard_errors * error:
             evidence = {"conflict": d.conflict, "chance_conflict": chance}
-            words = {"conflict": percent(d.conflict), "chance": percent(chance)}
-            yield finding(Kind.CONFLICT, (), evidence, **words)
+            shares = (percent(d.conflict), percent(chance))
+            yield finding(Kind.CONFLICT, (), evidence, conflict=shares[0], chance=shares[1])
     yield from _of_advantages(d, thresholds)
 
 
@@ -443,19 +443,21 @@ def _of_advantages(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
         evidence = {"signal_rms": rms, "zero_advantage_groups": dead}
         yield finding(Kind.GAIN, (), evidence, alive=percent(1 - dead), ratio=times(rms))
     if rms and d.largest / rms > thresholds.extreme:
-        words = {"largest": d.largest, "ratio": times(d.largest / rms)}
         evidence = {"largest": d.largest, "signal_rms": rms}
-        yield finding(Kind.EXTREME, (), evidence, limit=thresholds.extreme * rms, **words)
+        ratio, limit = times(d.largest / rms), thresholds.extreme * rms
+        yield finding(Kind.EXTREME, (), evidence, largest=d.largest, ratio=ratio, limit=limit)
     # GRPO divides each group by its own std, so advantages that equal GRPO's lose nothing.
     alone = d.prompts == 1 and d.rollouts > 1 and (d.same_as_grpo or 0.0) < thresholds.same
     if alone and abs(rms * sqrt(d.rollouts / (d.rollouts - 1)) - 1) < _UNIT:
         yield finding(Kind.ONE_GROUP, (), {"prompts": 1.0})
-    numbers = {"distinct": d.distinct or 0.0, "distinct_grpo": d.distinct_grpo or 0.0}
-    if d.distinct and numbers["distinct_grpo"] <= thresholds.merged * d.distinct:
+    here, in_grpo = d.distinct or 0.0, d.distinct_grpo or 0.0
+    if here and in_grpo <= thresholds.merged * here:
         use = ": the estimator is meant to separate such combinations"
         if d.estimator is None:
             use = (
                 " if the advantages were computed from these rewards and weights; otherwise pass "
                 "the rewards and weights that were used"
             )
-        yield finding(Kind.MERGED, (), numbers, samples=d.samples, remedy=use, **numbers)
+        numbers = {"distinct": here, "distinct_grpo": in_grpo}
+        words: dict[str, Any] = {"samples": d.samples, "remedy": use, **numbers}
+        yield finding(Kind.MERGED, (), numbers, **words)
