@@ -12,11 +12,10 @@ from gdpo._files import write_whole
 from gdpo._text import capitalized, counted, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
-from gdpo.analysis.run import LengthBins, RunAnalysis
+from gdpo.analysis.run import LengthBins, RunAnalysis, TurnOverall, WithTurns
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
 from gdpo.report._terminal import as_share
-from gdpo.report._turns import turn_charts, turn_table
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report.html import bars, finding_row, in_words, render, shortened
 from gdpo.report.rollouts_summary import (
@@ -39,6 +38,9 @@ _POINTS = 16_000
 
 _FINDINGS, _NOTICES = 40, 50
 """Maximum number of findings per run, and of notices for all files."""
+
+_TURNS = 40
+"""Maximum number of turns in a table or chart."""
 
 _ROUNDING = 1e-12
 """A curve that varies by less than this fraction of its magnitude is drawn as constant."""
@@ -73,7 +75,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         for name, label in shown.rewards.items()
     ]
     influence = _influence_charts(runs, shown, points)
-    lengths, turns = _length_charts(analysis.lengths, shown), turn_charts(runs, shown)
+    lengths, turns = _length_charts(analysis.lengths, shown), _turn_charts(runs, shown)
     drawn = [*curves, *influence, *lengths, *turns]
     charts, others = list(enumerate(drawn)), len(curves) + len(influence)
     path = visible(str(report.paths[0]))[-120:]
@@ -103,7 +105,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         influence=charts[len(curves) : others],
         lengths=charts[others : others + len(lengths)],
         turns=charts[others + len(lengths) :],
-        turn_tables=[turn_table(run, shown) for run in runs if len(run.turns()) > 1],
+        turn_tables=[_turn_table(run, shown) for run in runs if len(run.turns()) > 1],
         figure=_figure,
         share=as_share,
         interval=interval,
@@ -341,3 +343,90 @@ def _drawn(
         pad = 0.5 * max(1.0, size)
         least, most = least - pad, most + pad
     return Chart(title=title, label=label, x=x, low=least, high=most, lines=lines)
+
+
+def _turn_table(run: RunAnalysis, shown: Labels) -> dict[str, Any]:
+    """Return the rows of the table of a run, as text."""
+    turns = run.turns()
+    rows = [
+        {
+            "turn": each.turn,
+            "alive": percent(each.alive),
+            "rollouts": f"{each.rollouts:,}",
+            "groups": f"{each.groups:,}",
+            "rewards": [
+                (
+                    as_share(reward.zero_variance_groups),
+                    interval(reward.influence_share, reward.influence_margin),
+                )
+                for reward in each.rewards
+                if reward.name in shown.rewards
+            ],
+        }
+        for each in turns[:_TURNS]
+    ]
+    related = [each for each in run.with_turns() if each.name in shown.rewards]
+    return {
+        "run": run,
+        "names": [shown.rewards[each.name] for each in related],
+        "rows": rows,
+        "related": [_related(each) for each in related],
+        "more": max(0, len(turns) - _TURNS),
+    }
+
+
+def _related(each: WithTurns) -> str:
+    if each.correlation != each.correlation:
+        return "–"
+    margin = f" ± {each.margin:.2f}" if each.margin == each.margin else ""
+    return f"{each.correlation:.2f}{margin}".replace("-", "−")
+
+
+def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
+    """Return the charts of influence shares and of zero-variance groups by turn, for each run."""
+    charts: list[Chart] = []
+    for run in runs:
+        turns = run.turns()[:_TURNS]
+        if len(turns) < 2:
+            continue
+        title = shown.runs[run.run] or "all rewards"
+        names = [reward.name for reward in turns[0].rewards if reward.name in shown.rewards]
+        places = [[reward.name for reward in turns[0].rewards].index(name) for name in names]
+        labels = [shown.rewards[name] for name in names]
+        influence = [_influence_line(turns, *each) for each in zip(places, labels, strict=True)]
+        lines = [_constant_line(turns, *each) for each in zip(places, labels, strict=True)]
+        charts.append(_turn_chart(title, "influence share", turns, influence))
+        charts.append(_turn_chart(title, "zero-variance groups", turns, lines))
+    return charts
+
+
+def _influence_line(turns: Sequence[TurnOverall], place: int, label: str) -> Line:
+    rewards = [turn.rewards[place] for turn in turns]
+    value = np.array([reward.influence_share for reward in rewards])
+    margin = np.array([reward.influence_margin for reward in rewards])
+    notes = tuple(f"({turn.groups:,} groups)" for turn in turns)
+    low, high = (np.clip(value + sign * margin, -1.0, 1.0) for sign in (-1, 1))
+    return Line(label, place % COLOURS, value, low, high, note=notes)
+
+
+def _constant_line(turns: Sequence[TurnOverall], place: int, label: str) -> Line:
+    value = np.array([turn.rewards[place].zero_variance_groups for turn in turns])
+    notes = tuple(f"({turn.rewards[place].groups:,} groups)" for turn in turns)
+    return Line(label, place % COLOURS, value, note=notes)
+
+
+def _turn_chart(
+    title: str, label: str, turns: Sequence[TurnOverall], lines: Sequence[Line]
+) -> Chart:
+    drawn = [line.value if line.low is None else line.low for line in lines]
+    least = float(np.nanmin(np.concatenate([[0.0], *drawn])))
+    return Chart(
+        title=title,
+        label=label,
+        x=np.array([turn.turn for turn in turns], np.float64),
+        low=least,
+        high=1.0,
+        lines=lines,
+        unit="turn",
+        rest="at the last turn",
+    )
