@@ -87,7 +87,12 @@ class Verdict:
         """Return the verdict as a sentence without a final period."""
         match self.action:
             case Action.TRAIN:
-                text = f"train with {self._setting()}: {self._shares()}"
+                assert self.remedy is not None, "a setting was replayed"
+                setting = self.remedy.estimator
+                if self.remedy.factor > 1:
+                    raised = f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
+                    setting += f" and {raised}"
+                text = f"train with {setting}: {self._shares()}"
             case Action.CHANGE:
                 text = self._change()
             case Action.UNKNOWN:
@@ -103,13 +108,6 @@ class Verdict:
         unchecked = {"unchecked"}  # the run has them
         kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
         return {**kept, "sentence": self.sentence}
-
-    def _setting(self) -> str:
-        assert self.remedy is not None, "a setting was replayed"
-        if self.remedy.factor == 1:
-            return self.remedy.estimator
-        times = f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
-        return f"{self.remedy.estimator} and {times}"
 
     def _shares(self) -> str:
         own = interval(self.influence_share, self.influence_margin)

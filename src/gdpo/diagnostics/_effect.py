@@ -330,6 +330,12 @@ def _less_effect(
     trained = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
     others = (other for other in trained if other.name != reward.name)
     most = max(others, key=lambda other: other.share / other.wanted, default=None)
+    over = f"over {influence.groups:,} groups{start} it has"
+    what = "is ignored" if kind is Kind.IGNORED else "has less effect than its weight"
+    what += f": {over} {percent(reward.wanted)} of the weight, but"
+    if kind is Kind.REVERSED:
+        way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
+        what = f"is pushed {way}, although its weight is {sign}: {over}"
     return finding(
         kind,
         (reward.name,),
@@ -340,23 +346,11 @@ def _less_effect(
             **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
         },
         remedies=(causes, found),
-        what=_what(kind, reward, influence.groups, start),
+        what=f"{what} {interval(reward.share, reward.margin)} of the influence",
         causes=" and ".join(cause.value for cause in causes),
         reasons=", and ".join(_reason(cause, reward, most) for cause in causes),
         remedy=_advice(reward, causes, found, limit, known),
     )
-
-
-def _what(kind: Kind, reward: _Reward, groups: int, start: str) -> str:
-    """Return the first sentence of a finding about an influence share."""
-    share = f"{interval(reward.share, reward.margin)} of the influence"
-    over = f"over {groups:,} groups{start} it has"
-    if kind is Kind.REVERSED:
-        way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
-        pushed = f"is pushed {way}, although its weight is {sign}"
-        return f"`{reward.name}` {pushed}: {over} {share}"
-    what = "is ignored" if kind is Kind.IGNORED else "has less effect than its weight"
-    return f"`{reward.name}` {what}: {over} {percent(reward.wanted)} of the weight, but {share}"
 
 
 def _shares(reward: _Reward) -> dict[str, float]:

@@ -145,7 +145,7 @@ class Row(NamedTuple):
 
 _CONSTANT = "`{0}` is constant in {share} of its {groups} groups{start}, at {mean}"
 _LOGGED = "`{0}` {is_} constant: its {number} {when}"
-_EFFECT = "{what}. Cause ({causes}): {reasons}"
+_EFFECT = "`{0}` {what}. Cause ({causes}): {reasons}"
 _MAY = "it has {weight} of the weight, but {what}"
 _RECORD = (
     "record rollouts to see its influence and what helps. An estimator that normalizes each reward "
