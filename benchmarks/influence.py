@@ -26,7 +26,9 @@ from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics._effect import (
     CONSTANT,
     EFFECT,
+    LEAST_GROUPS,
     OF_SUMS,
+    Look,
     Noticed,
     as_measured,
     described,
@@ -34,7 +36,6 @@ from gdpo.diagnostics._effect import (
     learned_rewards,
     noticed,
 )
-from gdpo.diagnostics._looks import LEAST_GROUPS, Look
 from gdpo.diagnostics.diagnosis import Kind, Range, Severity
 from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, group_sums
 

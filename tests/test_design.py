@@ -163,25 +163,25 @@ def test_one_call_of_gdpo_enters_at_most_12_functions():
     assert len(found) <= 12, sorted(found)
 
 
-def test_one_call_of_diagnose_enters_at_most_62_functions_of_12_modules():
+def test_one_call_of_diagnose_enters_at_most_59_functions_of_10_modules():
     rewards, function = (
         np.random.default_rng(0).random((4, 8, 2)),
         without_annotation_checks(diagnose),
     )
     found = entered(lambda: function(rewards, [1.0, 1.0], ["a", "b"]))
     assert "influence_of" in {name for _, name in found}
-    assert len(found) <= 62, sorted(found)
-    assert len({file for file, _ in found}) <= 12
+    assert len(found) <= 59, sorted(found)
+    assert len({file for file, _ in found}) <= 10
 
 
-def test_analyze_enters_at_most_484_functions(capsys):
+def test_analyze_enters_at_most_474_functions(capsys):
     def analyze():
         with pytest.raises(SystemExit, match="0"):
             main(["analyze", "--example"])
 
     found = entered(analyze)
     assert "verdict_line" in {name for _, name in found}
-    assert len(found) <= 484
+    assert len(found) <= 474
 
 
 LIBRARIES = {
@@ -235,7 +235,7 @@ def test_the_package_does_not_grow():
         for file in core | lab
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
     )
-    budget = {"core": 33_270, "lab": 23_110, "tests": 58_330, "files": 309, "functions": 3_150}
+    budget = {"core": 33_170, "lab": 23_110, "tests": 58_330, "files": 300, "functions": 3_111}
     found = {
         "core": lines_of(core),
         "lab": lines_of(lab),

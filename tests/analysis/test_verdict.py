@@ -14,8 +14,7 @@ from tests.analysis.rows import run_of
 from tests.analysis.turn_rollouts import recorded
 
 from gdpo.analysis import analyze, as_dict
-from gdpo.analysis.unchecked import _unknown_range
-from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, worst
+from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, _unknown_range, worst
 from gdpo.cli import main
 from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Remedy, Severity
 from gdpo.report import write_rollouts_report

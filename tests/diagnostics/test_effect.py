@@ -9,13 +9,13 @@ import pytest
 from gdpo.diagnostics import Thresholds, diagnose
 from gdpo.diagnostics._effect import (
     EFFECT,
+    Look,
     Noticed,
     _kinds,
     _variance_at,
     as_measured,
     learned_rewards,
 )
-from gdpo.diagnostics._looks import Look
 from gdpo.diagnostics.diagnosis import Cause, Kind, Range, Remedy, Severity
 from gdpo.diagnostics.influence import Influence, Sums
 from gdpo.diagnostics.replay import ScoredSteps, best_remedy, remedies

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from gdpo.diagnostics import diagnose
-from gdpo.diagnostics._looks import ERROR, Look, Looks, few
+from gdpo.diagnostics._effect import ERROR, Look, few
 from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.watch import Looks
 
 
 def influence(groups, seed=0):

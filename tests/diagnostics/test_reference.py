@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gdpo.diagnostics import Thresholds
-from gdpo.diagnostics._looks import ERROR, LEAST_GROUPS
+from gdpo.diagnostics._effect import ERROR, LEAST_GROUPS
 from gdpo.diagnostics.diagnosis import Kind
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"

@@ -9,9 +9,8 @@ import pytest
 from gdpo.advantages import grpo
 from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics._effect import holds
-from gdpo.diagnostics._measures import Batch
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
-from gdpo.diagnostics.influence import influence_of, pooled
+from gdpo.diagnostics.influence import Batch, influence_of, pooled
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Step, _is_apart
 
 NAMES = ["big", "mid", "tiny"]
@@ -334,7 +333,7 @@ def test_a_learned_reward_has_no_effect_and_needs_none(declared, sign):
 
 def under_grpo(rewards):
     batch, a = Batch.of(rewards, [1, 1]), grpo(rewards, [1, 1])
-    return influence_of(a, batch.z, batch.std, batch.prompt_weights, ["a", "b"], rewards)
+    return influence_of(a, batch, ["a", "b"])
 
 
 @pytest.mark.slow

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from gdpo.analysis._analysis import Analysis, analyze
-from gdpo.analysis._as_dict import as_dict
+from gdpo.analysis._analysis import Analysis, analyze, as_dict
 from gdpo.analysis.rescore import Rescorer
 from gdpo.analysis.run import analyze_runs
 from gdpo.analysis.steps import analyze_steps

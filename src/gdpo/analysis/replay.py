@@ -238,8 +238,10 @@ class Replay:
         rule = self._rules[key]
         if rule is None or name in self.problems:
             return missing
+        tokens = np.where(batch.there, batch.num_tokens, 0.0)
+        counts = None if np.any(np.isnan(tokens)) else tokens
         try:
-            found = rule(batch.rewards, np.array(batch.weights), token_counts=_token_counts(batch))
+            found = rule(batch.rewards, np.array(batch.weights), token_counts=counts)
             rule.update(batch.rewards, np.array(batch.weights))
         except Exception as error:  # noqa: BLE001 (users' estimators; the error is reported)
             self.problems.setdefault(name, f"{type(error).__name__}: {error}")
@@ -282,13 +284,6 @@ class Replay:
         compared.groups += len(baseline)
         compared.signal_lost += int(np.sum(~dead[0] & dead[1]))
         compared.signal_gained += int(np.sum(dead[0] & ~dead[1]))
-
-
-def _token_counts(batch: Batch) -> Float[np.ndarray, "prompt sample"] | None:
-    """Return the token counts, or None if some counts are unknown."""
-    tokens = batch.num_tokens
-    known = not np.any(np.isnan(tokens[batch.there]))
-    return np.where(batch.there, tokens, 0.0) if known else None
 
 
 def disagreement(

@@ -11,7 +11,6 @@ import numpy as np
 
 from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis, known_mean
-from gdpo.analysis.turns import TurnOverall, WithTurns, turns_overall, with_turns
 from gdpo.diagnostics import Diagnosis, Influence
 from gdpo.diagnostics.influence import pooled
 from gdpo.diagnostics.replay import ScoredSteps, remedies
@@ -53,6 +52,41 @@ class RewardOverall:
     influence_margin: float
     with_length: float
     """Correlation with the number of tokens within groups, averaged over the steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardAtTurn:
+    """Stores the results for one reward at one turn over all steps. NaN means no data."""
+
+    name: str
+    groups: int
+    """Number of groups with the reward in which at least two rollouts took the turn."""
+    zero_variance_groups: float
+    """Share of these groups in which all rollouts earn the same from the turn on."""
+    influence_share: float
+    influence_margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOverall:
+    """Stores the results for one turn over all steps."""
+
+    turn: int
+    rollouts: int
+    alive: float
+    """Share of the rollouts with turns that took the turn."""
+    groups: int
+    """Number of groups in which at least two rollouts took the turn."""
+    rewards: tuple[RewardAtTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WithTurns:
+    """Stores how a reward is related to the number of turns. NaN means no data."""
+
+    name: str
+    correlation: float
+    margin: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,13 +254,29 @@ class RunAnalysis:
 
     def turns(self) -> list[TurnOverall]:
         """Return the results for every turn over all steps. Empty if no step has turns."""
-        steps = [step.turns for step in self._steps if step.turns is not None]
-        return turns_overall(pooled_turns(steps)) if steps else []
+        sums = self._turn_sums()
+        if sums is None:
+            return []
+        return [
+            TurnOverall(
+                turn=turn + 1,
+                rollouts=int(count),
+                alive=float(count / sums.rollouts),
+                groups=0 if influence is None else influence.groups,
+                rewards=tuple(_at_turn(influence, name) for name in sums.rewards),
+            )
+            for turn, (count, influence) in enumerate(zip(sums.alive, sums.influences, strict=True))
+        ]
 
     def with_turns(self) -> list[WithTurns]:
         """Return how every reward is related to the number of turns, over all steps with turns."""
+        sums = self._turn_sums()
+        pairs = {} if sums is None else {n: each.with_turns for n, each in sums.rewards.items()}
+        return [WithTurns(name, each.correlation, each.margin) for name, each in pairs.items()]
+
+    def _turn_sums(self) -> TurnSums | None:
         steps = [step.turns for step in self._steps if step.turns is not None]
-        return with_turns(pooled_turns(steps)) if steps else []
+        return pooled_turns(steps) if steps else None
 
     def findings(self) -> list[HeldFinding]:
         """Return the findings of all steps, sorted by severity and then by number of steps."""
@@ -295,6 +345,15 @@ def _of_window(window: Influence, what: str) -> dict[str, float]:
         "influence_margin": window.margins,
     }[what]
     return dict(zip(window.names, values.tolist(), strict=True))
+
+
+def _at_turn(influence: Influence | None, name: str) -> RewardAtTurn:
+    if influence is None or name not in influence.names:
+        return RewardAtTurn(name, 0, nan, nan, nan)
+    groups, constant = influence.zero_variance_groups(name)
+    place = influence.names.index(name)
+    shares = (float(values[place]) for values in (influence.shares, influence.margins))
+    return RewardAtTurn(name, groups, constant, *(shares if groups else (nan, nan)))
 
 
 def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:

@@ -3,16 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import nan
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gdpo._naming import did_you_mean
 from gdpo._shapes import Bool, Float, Int
-from gdpo.advantages import Weights
+from gdpo.advantages import AdvantageRule, Weights
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
-from gdpo.analysis.turns import diagnose_step
-from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose
+from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable, TurnArrays
 
@@ -174,7 +173,7 @@ def analyze_step(
         with_length=tuple(_with_length(batch).tolist()),
         turns=None
         if batch.turns is None
-        else diagnose_step(
+        else _diagnose_turns(
             batch.turns,
             batch.weights,
             used.names,
@@ -183,6 +182,43 @@ def analyze_step(
             estimator=by,
             bounds=bounds,
         ),
+    )
+
+
+def _diagnose_turns(
+    turns: TurnArrays,
+    weights: Weights,
+    names: tuple[str, ...],
+    *,
+    totals: Float[np.ndarray, "prompt sample reward"],
+    recorded: Float[np.ndarray, "prompt sample"] | None,
+    estimator: str | None,
+    bounds: tuple[Mapping[str, float], Mapping[str, float]],
+) -> TurnsDiagnosis | None:
+    """Return the diagnosis of the turns of a step, or None if no number of turns is known.
+
+    If the advantages of some turn are not recorded, the advantage of a rollout counts for all its
+    turns: the recorded advantage, or the one that the estimator computes from the totals.
+    """
+    if not np.any(turns.turns):
+        return None
+    taken = np.arange(turns.rewards.shape[2]) < turns.turns[..., None]
+    advantages: Any = turns.advantages
+    if not np.all(np.isfinite(advantages[taken])):
+        advantages = recorded
+    if advantages is None:
+        assert estimator is not None, "a step without recorded advantages has an estimator"
+        low, high = (
+            [known.get(name, nan) for name in names] if known else None for known in bounds
+        )
+        advantages = AdvantageRule(estimator, names, low=low, high=high)(totals, weights)
+    return diagnose_turns(
+        turns.rewards,
+        weights,
+        names,
+        turns=turns.turns,
+        advantages=advantages,
+        estimator=estimator,
     )
 
 

@@ -1,20 +1,46 @@
-"""Decides in one line what a run calls for: a change, nothing, or more data."""
+"""Decides in one line what a run calls for: a change, nothing, or more data.
 
-from collections.abc import Sequence
+The checks that could not run are listed too, with what to do about each.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from math import nan
+from itertools import pairwise
+from math import isnan, nan
 from typing import Any
 
 from gdpo._text import capitalized
 from gdpo.analysis.run import RewardOverall, RunAnalysis
-from gdpo.analysis.unchecked import Unchecked, at_unknown_place
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
+from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.replay import best_remedy
+from gdpo.diagnostics.watch import LEAST_GROUPS
+from gdpo.rollouts.readers import ReadReport
 
 _BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED, Kind.UNDER_WEIGHTED)
 """Kinds of findings for which settings are replayed."""
+
+
+_TURN_GROUPS = 40
+"""Number of groups that findings about turns need (see `Thresholds.constant_turns`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """Stores a check that could not run."""
+
+    check: str
+    """What was not checked."""
+    reason: str
+    """What is missing, as a sentence without a capital letter and a period."""
+    remedy: str
+    """What to do, so that the check can run."""
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.reason} ({self.remedy})"
 
 
 class Action(StrEnum):
@@ -61,7 +87,12 @@ class Verdict:
         """Return the verdict as a sentence without a final period."""
         match self.action:
             case Action.TRAIN:
-                text = f"train with {self._setting()}: {self._shares()}"
+                assert self.remedy is not None, "a setting was replayed"
+                setting = self.remedy.estimator
+                if self.remedy.factor > 1:
+                    raised = f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
+                    setting += f" and {raised}"
+                text = f"train with {setting}: {self._shares()}"
             case Action.CHANGE:
                 text = self._change()
             case Action.UNKNOWN:
@@ -77,13 +108,6 @@ class Verdict:
         unchecked = {"unchecked"}  # the run has them
         kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
         return {**kept, "sentence": self.sentence}
-
-    def _setting(self) -> str:
-        assert self.remedy is not None, "a setting was replayed"
-        if self.remedy.factor == 1:
-            return self.remedy.estimator
-        times = f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
-        return f"{self.remedy.estimator} and {times}"
 
     def _shares(self) -> str:
         own = interval(self.influence_share, self.influence_margin)
@@ -108,7 +132,7 @@ class Verdict:
             what = _BY_CAUSE[cause].format(names=_names(self.rewards))
             enough = ", and no replayed setting helps enough" if self.replayed else ""
             return f"{what}: {self._shares()}{enough}"
-        return _BY_KIND[self.kind].format(names=_names(self.rewards))
+        return TABLE[self.kind].verdict.format(names=_names(self.rewards))
 
     def _unknown(self) -> str:
         if self.rewards:
@@ -140,27 +164,70 @@ _BY_CAUSE = {
     Cause.RANGE: "increase the weight of {names}",
 }
 
-_BY_KIND = {
-    Kind.NO_SIGNAL: "use prompts of another difficulty, more samples per prompt or a warm start: "
-    "most groups have no signal",
-    Kind.NEVER_APPLIES: "check the reward function: {names} is missing from every rollout",
-    Kind.PARTED: "read rollouts: {names} part, so the policy may exploit a reward",
-    Kind.OPPOSED: "set the weights by priority, or gate one reward on the other: {names} pull in "
-    "opposite directions",
-    Kind.CONFLICT: "set the weights by priority, or gate the less important rewards: most rollouts "
-    "are pulled in opposite directions",
-    Kind.BELOW_RESOLUTION: "subtract the constant part of {names}, or round it: it differs only by "
-    "rounding errors",
-    Kind.CONSTANT: "change {names}, or remove it: it does not vary within groups",
-    Kind.PAID_PER_TURN: "pay less of {names} per turn: its total exceeds what the end pays",
-    Kind.CONSTANT_TURNS: "end rollouts earlier, or reward the later turns: they give no signal",
-    Kind.TINY_STD: "set noise_floor for {names}: it varies by a tiny part of its range",
-    Kind.REDUNDANT: "remove one of {names}: they measure nearly the same thing",
-    Kind.GAIN: "use prompts on which more groups vary, or lower the learning rate",
-    Kind.EXTREME: "set max_advantage, or check the rewards for outliers",
-    Kind.ONE_GROUP: "put more prompts into a batch",
-}
-"""What to do about each other kind of warning."""
+
+def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
+    """Yield the checks that could not run, but would matter for this run."""
+    rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
+    turns = run.turns()
+    if report.scalar_only:
+        yield Unchecked(
+            "effect of each reward",
+            "the files contain only a scalar reward",
+            "pass --rescore, or files that contain the rewards one by one",
+        )
+    elif len(rewards) > 1 and run.groups < LEAST_GROUPS:
+        record = f"record at least {LEAST_GROUPS} groups{_logging_steps(run, report)}"
+        yield Unchecked("effect of each reward", _only(run.groups), record)
+    places = {
+        held.finding.rewards[0]: held.finding.evidence.get("saturation", nan)
+        for held in run.findings()
+        if at_unknown_place(held.finding)
+    }
+    if places:
+        yield _unknown_range(places, of_sum=bool(turns))
+    if len(turns) > 1 and turns[0].groups < _TURN_GROUPS:
+        record = f"record at least {_TURN_GROUPS} groups"
+        yield Unchecked("findings about turns", _only(turns[0].groups), record)
+
+
+def _only(groups: int) -> str:
+    return f"there {'is only 1 group' if groups == 1 else f'are only {groups} groups'}"
+
+
+def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
+    """Return what to add for rewards that are constant, with all of them in one pair of options.
+
+    `places` are NaN where a reward has no declared range. `of_sum`: the range is that of the sum
+    over turns.
+    """
+    names = [f"`{name}`" for name in places]
+    ranges, they, are = "the range", "it", "is"
+    if len(names) > 1:
+        ranges, they, are = "the ranges", "they", "are"
+    wrong = not any(map(isnan, places.values()))
+    state = f"{'wrong' if wrong else 'unknown'}, so {they} may be learned or out of reach"
+    low, high = (
+        shlex.quote(",".join(f"{name}={end}" for name in places)) for end in ("LOWEST", "HIGHEST")
+    )
+    total = " (of the sum over the turns)" if of_sum else ""
+    return Unchecked(
+        f"whether {' and '.join(names)} {are} learned",
+        f"{ranges} of {' and '.join(names)} {are} {state}",
+        f"add --low {low} --high {high}{total}",
+    )
+
+
+def at_unknown_place(finding: Finding) -> bool:
+    """Return whether a reward is constant at a place that its range, if any, does not contain."""
+    place = finding.evidence.get("saturation", nan)
+    return finding.kind is Kind.CONSTANT and not 0 <= place <= 1
+
+
+def _logging_steps(run: RunAnalysis, report: ReadReport) -> str:
+    gaps = [later - step for step, later in pairwise(run.steps)]
+    if "trl" not in report.formats or not gaps or min(gaps) == 1:
+        return ""
+    return ". TRL writes only every logging step: set logging_steps=1"
 
 
 def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:

@@ -69,6 +69,9 @@ class AnalyzeOptions:
         """
         if format is not None and format not in (*FORMATS, METRICS):
             raise ConfigError(f"--format {format}: {did_you_mean(format, (*FORMATS, METRICS))}")
+        severities = [severity.value for severity in Severity]
+        if fail_on is not None and fail_on not in severities:
+            raise ConfigError(f"--fail-on {fail_on}: {did_you_mean(fail_on, severities)}")
         if columns and format not in (None, "columns"):
             raise ConfigError(
                 f"--columns cannot be combined with --format {format}, whose columns are known: "
@@ -111,7 +114,7 @@ class AnalyzeOptions:
             rescore=rescore,
             estimators=_estimators(estimators),
             json=json,
-            fail_on=_severity(fail_on),
+            fail_on=None if fail_on is None else Severity(fail_on),
             page=page,
             no_page=no_page,
             metrics=format == METRICS,
@@ -214,12 +217,3 @@ def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
             )
         resolve_estimator(name)
     return names
-
-
-def _severity(given: str | None) -> Severity | None:
-    if given is None:
-        return None
-    names = [severity.value for severity in Severity]
-    if given not in names:
-        raise ConfigError(f"--fail-on {given}: {did_you_mean(given, names)}")
-    return Severity(given)

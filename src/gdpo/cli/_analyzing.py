@@ -5,9 +5,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -16,22 +18,26 @@ from gdpo._files import to_json
 from gdpo._terminal import terminal
 from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
+from gdpo.analysis.logs.rewards import logged_runs
+from gdpo.analysis.logs.rows import Log
 from gdpo.analysis.logs.sources import METRICS, read_logs
+from gdpo.analysis.logs.trends import RunTrends, trends_of
 from gdpo.analysis.replay import RECORDED
+from gdpo.analysis.steps import check_weights
 from gdpo.cli._analyze_options import AnalyzeOptions
-from gdpo.cli._analyzing_logs import analyze_logs
 from gdpo.cli.codes import FAILED, INTERRUPTED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.report import write_rollouts_report
+from gdpo.report.logs_summary import logs_summary
 from gdpo.report.rollouts_summary import (
     LINES,
     estimators_summary,
     rollouts_summary,
     verdict_line,
 )
-from gdpo.rollouts.readers import ReadReport, RolloutTable, read_rollout_files
+from gdpo.rollouts.readers import RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files
 from gdpo.rollouts.readers.report import groups_of_one, without_rewards
 
@@ -54,27 +60,14 @@ def run_analysis(options: AnalyzeOptions) -> int:
     """
     console = terminal()
     if options.metrics:
-        return analyze_logs(
-            read_logs(options.paths, forced=True), options, console, _width(console)
-        )
+        return _analyze_logs(read_logs(options.paths, forced=True), options, console)
     analysis = _analyzed(options)
     if not analysis.report.files and (logs := read_logs(options.paths)):
-        return analyze_logs(logs, options, console, _width(console))
-    if message := groups_of_one(analysis.report, options.reading.get("format")):
-        if not options.json:
-            _print_line("! every group has one rollout", console)
-        raise DataError(message)
-    failed = bool(_failing(analysis, options.fail_on))
-    if analysis.runs:
-        _refuse_absent(analysis, options)
-    _print_analysis(analysis, options, console, failed=failed)
+        return _analyze_logs(logs, options, console)
+    bad = _show(analysis, options, console)
     if not analysis.runs:
         raise DataError(_nothing(analysis))
-    try:
-        _write_page(analysis, options, console)
-    finally:
-        _print_verdict(analysis, options, console)
-    return FAILED if failed else 0
+    return FAILED if bad else 0
 
 
 def follow_runs(options: AnalyzeOptions) -> int:
@@ -99,8 +92,11 @@ def follow_runs(options: AnalyzeOptions) -> int:
                 now = _sizes(options.paths)
                 if now != seen:
                     seen = now
-                    if bad := _look(options, console):
-                        _print_end(bad[0], options, console)
+                    if bad := _show(_analyzed(options), options, console, follows=True):
+                        severity, message = bad[0].finding.severity, bad[0].finding.message
+                        why = f"--fail-on: stopping, because a {severity.value} is certain: "
+                        out = terminal(stderr=True) if options.json else console
+                        _print_line(why + message, out)
                         return FAILED
             except DataError as error:  # a file that was moved away may come back
                 now = f"{error}. Waiting for it"
@@ -112,32 +108,65 @@ def follow_runs(options: AnalyzeOptions) -> int:
         return INTERRUPTED
 
 
-def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
-    """Analyze the files once, print the result, and return the findings that stop `--follow`."""
-    analysis = _analyzed(options)
-    if message := groups_of_one(analysis.report, options.reading.get("format")):
-        raise DataError(message)
-    if analysis.runs:
-        _refuse_absent(analysis, options)
-    if not options.json:
-        console.rule(time.strftime("%H:%M:%S"))
-    bad = [held for held in _failing(analysis, options.fail_on) if held.certain]
-    _print_analysis(analysis, options, console, failed=bool(bad))
-    if analysis.runs:
-        try:
-            _write_page(analysis, options, console)
-        except OSError as error:  # the disk may have space again at the next repetition
-            place = error.filename or options.page
-            _print_line(f"could not write the page {place}: {error.strerror}", console)
-        _print_verdict(analysis, options, console)
+def _show(
+    analysis: Analysis, options: AnalyzeOptions, console: Console, *, follows: bool = False
+) -> list[HeldFinding]:
+    """Print an analysis and write its page. Return the findings that `--fail-on` asks for.
+
+    `follows`: the analysis is repeated, so only certain findings count, and a page that cannot be
+    written may be written the next time.
+    """
+    bad = _failing(analysis, options, console, follows=follows)
+    if options.json:
+        _print_json({"gdpo": __version__, **as_dict(analysis), "failed": bool(bad)})
+    else:
+        if follows:
+            console.rule(time.strftime("%H:%M:%S"))
+        width, whole = _width(console), not console.is_terminal
+        room = LINES - _AROUND - -(-len(verdict_line(analysis)) // width)
+        lines = rollouts_summary(analysis, width=width, room=room, whole=whole)
+        for line in (*lines, *estimators_summary(analysis, width=width, whole=whole)):
+            console.print(line, soft_wrap=True)
+    if not analysis.runs:
+        return bad
+    try:
+        _write_page(analysis, options, console)
+    except OSError as error:
+        if not follows:
+            raise
+        place = error.filename or options.page
+        _print_line(f"could not write the page {place}: {error.strerror}", console)
+    finally:
+        if not options.json:
+            console.print(verdict_line(analysis), soft_wrap=True)
     return bad
 
 
-def _print_end(held: HeldFinding, options: AnalyzeOptions, console: Console) -> None:
-    finding = held.finding
-    why = f"--fail-on: stopping, because a {finding.severity.value} is certain: "
-    out = terminal(stderr=True) if options.json else console
-    _print_line(why + finding.message, out)
+def _failing(
+    analysis: Analysis, options: AnalyzeOptions, console: Console, *, follows: bool
+) -> list[HeldFinding]:
+    """Return the lasting findings that `--fail-on` asks for.
+
+    Raises:
+        DataError: If every group has one rollout.
+        ConfigError: If `recorded` is listed but no file contains advantages.
+    """
+    if message := groups_of_one(analysis.report, options.reading.get("format")):
+        if not options.json and not follows:
+            _print_line("! every group has one rollout", console)
+        raise DataError(message)
+    recorded = any(run.recorded for run in analysis.runs)
+    if RECORDED in (options.estimators or ()) and analysis.runs and not recorded:
+        raise ConfigError(
+            f"--estimators {RECORDED}: these files contain no advantages. Remove {RECORDED}; the "
+            "first estimator is then the baseline"
+        )
+    if options.fail_on is None:
+        return []
+    severities = list(Severity)
+    bad = severities[: severities.index(options.fail_on) + 1]
+    found = [held for _, held in analysis.findings() if held.finding.severity in bad]
+    return [held for held in found if held.certain or not follows]
 
 
 def _sizes(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:
@@ -215,25 +244,9 @@ def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
         yield show
 
 
-def _print_analysis(
-    analysis: Analysis, options: AnalyzeOptions, console: Console, *, failed: bool
-) -> None:
-    if options.json:
-        everything = {"gdpo": __version__, **as_dict(analysis), "failed": failed}
-        # Print ASCII only, so that text from a file cannot send escape sequences to the terminal.
-        print(json.dumps(json.loads(to_json(everything))), flush=True)
-        return
-    width, whole = _width(console), not console.is_terminal
-    room = LINES - _AROUND - -(-len(verdict_line(analysis)) // width)
-    lines = rollouts_summary(analysis, width=width, room=room, whole=whole)
-    for line in (*lines, *estimators_summary(analysis, width=width, whole=whole)):
-        console.print(line, soft_wrap=True)
-
-
-def _print_verdict(analysis: Analysis, options: AnalyzeOptions, console: Console) -> None:
-    """Print the verdict, which is the last line of the output."""
-    if analysis.runs and not options.json:
-        console.print(verdict_line(analysis), soft_wrap=True)
+def _print_json(everything: Mapping[str, Any]) -> None:
+    # Print ASCII only, so that text from a file cannot send escape sequences to the terminal.
+    print(json.dumps(json.loads(to_json(everything))), flush=True)
 
 
 def _width(console: Console) -> int:
@@ -253,24 +266,6 @@ def _print_line(text: str, console: Console) -> None:
     console.print(one_line(text), markup=False, soft_wrap=True)
 
 
-def _refuse_absent(analysis: Analysis, options: AnalyzeOptions) -> None:
-    """Raise a ConfigError if `recorded` is listed but no file contains advantages."""
-    if RECORDED in (options.estimators or ()) and not any(run.recorded for run in analysis.runs):
-        raise ConfigError(
-            f"--estimators {RECORDED}: these files contain no advantages. Remove {RECORDED}; the "
-            "first estimator is then the baseline"
-        )
-
-
-def _failing(analysis: Analysis, worst: Severity | None) -> list[HeldFinding]:
-    """Return the lasting findings of at least this severity. With None, return no findings."""
-    if worst is None:
-        return []
-    severities = list(Severity)
-    bad = severities[: severities.index(worst) + 1]
-    return [held for _, held in analysis.findings() if held.finding.severity in bad]
-
-
 def _nothing(analysis: Analysis) -> str:
     report = analysis.report
     if analysis.problems:
@@ -281,7 +276,9 @@ def _nothing(analysis: Analysis) -> str:
         return "no reward found in these files: list the reward columns with --rewards"
     endings = ", ".join(ENDINGS)
     if report.files or report.left_out:
-        others = _others(report)
+        found = (file for path in report.paths if path.is_dir() for file in path.rglob("*"))
+        known = {*report.left_out, *(file.path for file in report.files)}
+        others = sum(file not in known and file.is_file() for file in found)
         ignored = (
             f". {others:,} other files have none of the extensions {endings}" if others else ""
         )
@@ -289,8 +286,63 @@ def _nothing(analysis: Analysis) -> str:
     return f"no rollout files found: pass a file or folder with {endings} (.gz may follow)"
 
 
-def _others(report: ReadReport) -> int:
-    """Return the number of files in the given folders whose names rule out rollouts."""
-    found = (file for path in report.paths if path.is_dir() for file in path.rglob("*"))
-    known = {*report.left_out, *(file.path for file in report.files)}
-    return sum(file not in known and file.is_file() for file in found)
+def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console) -> int:
+    """Print what logged metrics tell, and return the exit code.
+
+    Raises:
+        ConfigError: If an option needs rollouts, or names an unknown reward.
+        DataError: If the logs contain no reward.
+    """
+    if not logs:
+        given = ", ".join(map(str, options.paths[:3]))
+        raise DataError(f"{given}: no metrics found, such as rewards/NAME/mean. Check the path")
+    if options.for_rollouts:
+        raise ConfigError(
+            f"{', '.join(options.for_rollouts)} needs rollouts, but {logs[0].path} contains only "
+            "metrics: leave it out, or record rollouts (docs/how-to/analyze.md)"
+        )
+    runs = logged_runs(logs, options.reading["rewards"])
+    if not runs:
+        raise DataError(
+            f"{logs[0].path} contains metrics, but none of a single reward, such as "
+            "rewards/NAME/mean: pass rollout files, or the log of a training with several rewards"
+        )
+    names = [name for run in runs for name in run.rewards]
+    check_weights(options.weights, names)
+    check_weights(options.low, names, what="low values")
+    check_weights(options.high, names, what="high values")
+    found = [
+        trends_of(run, weights=options.weights or {}, low=options.low, high=options.high)
+        for run in runs
+    ]
+    if options.json:
+        _print_json({"gdpo": __version__, "logs": [_as_dict(trends) for trends in found]})
+    else:
+        for line in logs_summary(found, width=_width(console), whole=not console.is_terminal):
+            console.print(line, soft_wrap=True)
+    return 0
+
+
+def _as_dict(trends: RunTrends) -> dict[str, Any]:
+    run = trends.run
+    return {
+        "path": str(run.log.path),
+        "source": run.log.source,
+        "run": run.log.run,
+        "problem": run.log.problem,
+        "numbered": run.log.numbered,
+        "copies": [str(copy.path) for copy in run.copies],
+        "std_within_groups": trends.within_groups,
+        "steps": run.steps.tolist(),
+        "rewards": [
+            {
+                **asdict(reward),
+                "over_time": {k: v.tolist() for k, v in run.rewards[reward.name].items()},
+            }
+            for reward in trends.rewards
+        ],
+        "over_time": {name: values.tolist() for name, values in run.batch.items()},
+        "findings": [
+            {**asdict(finding), "evidence": dict(finding.evidence)} for finding in trends.findings
+        ],
+    }

@@ -1,10 +1,14 @@
 """Computes numbers and findings that show what each reward does in a batch."""
 
-from gdpo.diagnostics._measures import group_std, zero_advantage_groups, zero_variance_groups
-from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics.diagnosis import Diagnosis, Finding, RewardDiagnosis
+from gdpo.diagnostics.findings import Thresholds
 from gdpo.diagnostics.influence import Influence
-from gdpo.diagnostics.step import diagnose
+from gdpo.diagnostics.step import (
+    diagnose,
+    group_std,
+    zero_advantage_groups,
+    zero_variance_groups,
+)
 from gdpo.diagnostics.turns import TurnDiagnosis, TurnsDiagnosis, diagnose_turns
 from gdpo.diagnostics.watch import Watch
 

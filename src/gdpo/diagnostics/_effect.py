@@ -8,7 +8,15 @@ block of a running one shows that the reward
 - has less effect than its weight, if $s_k < v_k / 2$,
 - is constant, if it does not vary in more than 90 % of its groups,
 
-where the interval of the share must lie below the limit. The interval is that of the `Look`.
+where the interval of the share must lie below the limit. The interval is that of the `Look`: a
+run is cut into blocks of 64, 128, 256, ... groups, each of which is tested once, when it is full.
+All tests of a run share one probability of a false alarm: the i-th block (from 1) of the m-th size
+(from 0) may err with
+
+$$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
+
+and these add up to $\alpha$ over all blocks of an endless run. Short blocks find a large fault
+soon, long blocks find a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
 
 The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative. Each
 is the ratio of two shares that differ in one respect only. A cause is named if its factor is below
@@ -25,15 +33,13 @@ is the ratio of two shares that differ in one respect only. A cause is named if 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, isnan, nan
-from typing import NamedTuple, TypeAlias
+from math import inf, isnan, log, log1p, nan, pi
+from statistics import NormalDist
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gdpo._shapes import Bool
 from gdpo._text import capitalized
-from gdpo.diagnostics._looks import LEAST_GROUPS, Look, few
-from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Finding,
@@ -45,10 +51,42 @@ from gdpo.diagnostics.diagnosis import (
     percent,
     times,
 )
+from gdpo.diagnostics.findings import Thresholds, finding
 from gdpo.diagnostics.influence import Influence, Vector
 from gdpo.diagnostics.replay import FACTORS, best_remedy
 
-Bools: TypeAlias = Bool[np.ndarray, " reward"]
+LEAST_GROUPS = 64
+"""Number of groups in a block of the smallest size, and in a measurement."""
+
+ERROR = 0.025
+"""Probability of a false alarm about a reward whose true value is at the limit: of one look at a
+batch or at a finished run, and of all looks at a running one."""
+
+OF_SHARES = 0.1
+"""Part of its error that a test of a share spends in a running run. So a reward whose share is a
+little above the limit is left alone too, and an approximation that errs far out in the tail does no
+harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Describes one test: the probability of a false alarm, and whether it is one of many."""
+
+    error: float = ERROR
+    one_of_many: bool = False
+    """Whether the test must hold far out in the tail, where few varying groups mislead."""
+
+    @staticmethod
+    def at(m: int, i: int) -> "Look":
+        """Return the test of the i-th block (from 1) of the m-th size (from 0) of a running run."""
+        return Look(ERROR * 6 / (pi * (m + 1)) ** 2 / (i * (i + 1)), one_of_many=True)
+
+    @property
+    def errors(self) -> float:
+        """Return the number of standard errors by which a share must be below its limit."""
+        error = self.error * OF_SHARES if self.one_of_many else self.error
+        return NormalDist().inv_cdf(1 - error)
+
 
 EFFECT = (Kind.REVERSED, Kind.IGNORED, Kind.UNDER_WEIGHTED)
 """Kinds of findings about a reward's influence share, worst first."""
@@ -116,18 +154,13 @@ def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
     )
 
 
-def _constant_in_most(influence: Influence, thresholds: Thresholds) -> Bools:
-    """Return which trained rewards are constant in most groups that they apply to."""
-    sums = influence.sums
-    varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
-    return (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
-
-
 class Noticed(NamedTuple):
     """Stores what the sums show: a kind, and the reward, or None for the whole batch."""
 
     kind: Kind
     reward: str | None
+    sure: bool = True
+    """Whether there are enough groups to be sure."""
 
 
 def noticed(
@@ -137,11 +170,12 @@ def noticed(
 
     A reward that is `CONSTANT` here may be out of reach or learned: `described` tells which.
     """
-    groups = influence.groups
-    of_advantages = round(groups * (1 - influence.zero_advantage_groups))
-    if few(of_advantages, groups, 1 - thresholds.zero_advantage) <= look.error:
-        yield Noticed(Kind.NO_SIGNAL, None)
-    constant = _constant_in_most(influence, thresholds)
+    groups, dead, sums = influence.groups, influence.zero_advantage_groups, influence.sums
+    sure = few(round(groups * (1 - dead)), groups, 1 - thresholds.zero_advantage) <= look.error
+    if sure or dead >= thresholds.zero_advantage:
+        yield Noticed(Kind.NO_SIGNAL, None, sure)
+    varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
+    constant = (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
     kinds = _kinds(influence, look, thresholds)
     for k, name in enumerate(influence.names):
         if not constant[k] and name not in kinds:
@@ -149,10 +183,9 @@ def noticed(
         reward = _reward(influence, k)
         if name in kinds and not _learned(reward, ranges, thresholds):
             yield Noticed(kinds[name], name)
-        elif constant[k] and (
-            few(reward.live, reward.groups, 1 - thresholds.zero_variance) <= look.error
-        ):
-            yield Noticed(Kind.CONSTANT, name)
+        elif constant[k]:
+            chance = few(reward.live, reward.groups, 1 - thresholds.zero_variance)
+            yield Noticed(Kind.CONSTANT, name, chance <= look.error)
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
@@ -241,16 +274,10 @@ def findings_at_once(
     If the share of zero-variance or zero-advantage groups is above its limit, but there are too few
     groups to be sure, the finding is a note.
     """
-    found = list(noticed(influence, Look(), ranges, thresholds))
-    for each in found:
-        yield described(each, influence, ranges, thresholds, replay)
-    named = {each.reward for each in found}
-    if None not in named and influence.zero_advantage_groups >= thresholds.zero_advantage:
-        yield _no_signal(influence, Severity.NOTE, "")
-    for k in np.flatnonzero(_constant_in_most(influence, thresholds)).tolist():
-        of = Noticed(Kind.CONSTANT, influence.names[k])
-        if of.reward not in named:
-            yield described(of, influence, ranges, thresholds, replay, severity=Severity.NOTE)
+    found = noticed(influence, Look(), ranges, thresholds)
+    for each in sorted(found, key=lambda of: not of.sure):
+        severity = Severity.WARNING if each.sure else Severity.NOTE
+        yield described(each, influence, ranges, thresholds, replay, severity=severity)
 
 
 def described(
@@ -269,12 +296,33 @@ def described(
     remedies are printed. Some findings are notes, whatever the severity.
     """
     if of.reward is None:
-        return _no_signal(influence, severity, start)
+        share, groups = influence.zero_advantage_groups, influence.groups
+        remedy = (
+            "add prompts of a different difficulty, take more samples per prompt, or warm-start "
+            "the policy"
+        )
+        if not np.any(influence.sums.weight):
+            remedy = "give at least one reward a weight other than 0"
+        numbers = {"zero_advantage_groups": share, "groups": float(groups)}
+        words: dict[str, Any] = {"share": percent(share), "groups": f"{groups:,}", "start": start}
+        return finding(of.kind, (), numbers, severity=severity, remedy=remedy, **words)
     place = influence.names.index(of.reward)
     reward, known = _reward(influence, place, margins=True), ranges.get(of.reward, Range())
+    if of.kind in EFFECT:
+        return _less_effect(of.kind, reward, influence, known, thresholds, replay, start)
+    return _constant(reward, known, thresholds, replay, severity, start)
+
+
+def _less_effect(
+    kind: Kind,
+    reward: _Reward,
+    influence: Influence,
+    known: Range,
+    thresholds: Thresholds,
+    replay: Replay | None,
+    start: str,
+) -> Finding:
     limit = thresholds.under_weighted * reward.wanted
-    if of.kind not in EFFECT:
-        return _constant(reward, known, thresholds, replay, severity, start)
     found = () if replay is None else replay(reward.name, limit)
     factors = _factors(influence, reward.name)
     causes = sorted(factors, key=lambda cause: factors[cause])
@@ -282,35 +330,27 @@ def described(
     trained = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
     others = (other for other in trained if other.name != reward.name)
     most = max(others, key=lambda other: other.share / other.wanted, default=None)
-    reasons = ", and ".join(_reason(cause, reward, most) for cause in causes)
-    names = " and ".join(cause.value for cause in causes)
-    return Finding(
-        of.kind,
-        Severity.WARNING,
+    over = f"over {influence.groups:,} groups{start} it has"
+    what = "is ignored" if kind is Kind.IGNORED else "has less effect than its weight"
+    what += f": {over} {percent(reward.wanted)} of the weight, but"
+    if kind is Kind.REVERSED:
+        way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
+        what = f"is pushed {way}, although its weight is {sign}: {over}"
+    return finding(
+        kind,
         (reward.name,),
-        f"{_what(of.kind, reward, influence.groups, start)}. Cause ({names}): {reasons}",
-        _advice(reward, causes, found, limit, known),
         {
             "groups": float(influence.groups),
             **_shares(reward),
             "zero_variance_groups": reward.zero_variance,
             **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
         },
-        causes,
-        found,
+        remedies=(causes, found),
+        what=f"{what} {interval(reward.share, reward.margin)} of the influence",
+        causes=" and ".join(cause.value for cause in causes),
+        reasons=", and ".join(_reason(cause, reward, most) for cause in causes),
+        remedy=_advice(reward, causes, found, limit, known),
     )
-
-
-def _what(kind: Kind, reward: _Reward, groups: int, start: str) -> str:
-    """Return the first sentence of a finding about an influence share."""
-    share = f"{interval(reward.share, reward.margin)} of the influence"
-    over = f"over {groups:,} groups{start} it has"
-    if kind is Kind.REVERSED:
-        way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
-        pushed = f"is pushed {way}, although its weight is {sign}"
-        return f"`{reward.name}` {pushed}: {over} {share}"
-    what = "is ignored" if kind is Kind.IGNORED else "has less effect than its weight"
-    return f"`{reward.name}` {what}: {over} {percent(reward.wanted)} of the weight, but {share}"
 
 
 def _shares(reward: _Reward) -> dict[str, float]:
@@ -427,63 +467,58 @@ def _constant(
     severity: Severity,
     start: str,
 ) -> Finding:
-    place, limit = (
-        known.place(reward.mean, reward.weight),
-        thresholds.under_weighted * reward.wanted,
-    )
-    what = (
-        f"`{reward.name}` is constant in {percent(reward.zero_variance)} of its "
-        f"{reward.groups:,} groups{start}, at {reward.mean:.3g}"
-    )
-    evidence = {
-        "groups": float(reward.groups),
-        **_shares(reward),
-        "zero_variance_groups": reward.zero_variance,
-        **({} if place is None else {"saturation": place}),
-    }
+    place = known.place(reward.mean, reward.weight)
     end, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
-    kind, found = Kind.CONSTANT, ()
+    kind, found, where = Kind.CONSTANT, (), "so it gives no signal"
     remedy = "change the reward so that samples of one prompt get different values, or remove it"
     if place is None:
-        what += ", so it gives no signal"
         remedy = (
             f"declare the range of the reward (low, high). At its best value, {reward.mean:.3g} is "
             "learned: keep the reward. At its worst, the policy never earns it: warm-start the "
             "policy, or give partial credit. Otherwise change or remove it"
         )
     elif not 0 <= place <= 1:
-        what += f", outside its declared range [{known.low:.3g}, {known.high:.3g}]"
+        where = f"outside its declared range [{known.low:.3g}, {known.high:.3g}]"
         remedy = "declare the actual range (low, high), or fix the reward function"
-    elif place >= thresholds.top:
-        kind, severity = Kind.SATURATED, Severity.NOTE
-        best = "highest" if reward.weight > 0 else "lowest"
-        what += f", the {end} of its range" if known.declared else f", the {best} value of this run"
-        what += ". The policy has learned it, so it gives no further signal"
-        remedy = "no action needed: keep the reward, so that the policy keeps what it learned"
-    elif place <= thresholds.bottom:
-        kind = Kind.OUT_OF_REACH
-        found = replay(reward.name, limit) if replay and reward.live else ()
-        what += f", the {other} of its range. The policy almost never earns it"
-        remedy = _advice(reward, (Cause.SPARSE,), found, limit, known) if found else _WARM_START
     else:
-        what += ", so it gives no signal"
-    return Finding(kind, severity, (reward.name,), what, remedy, evidence, (), found)
+        kind = thresholds.at_rest(place)
+    if kind is Kind.SATURATED:
+        severity, best = Severity.NOTE, "highest" if reward.weight > 0 else "lowest"
+        end = f"the {end} of its range" if known.declared else f"the {best} value of this run"
+    elif kind is Kind.OUT_OF_REACH:
+        limit, end = thresholds.under_weighted * reward.wanted, other
+        found = replay(reward.name, limit) if replay and reward.live else ()
+        remedy = _advice(reward, (Cause.SPARSE,), found, limit, known) if found else _WARM_START
+    return finding(
+        kind,
+        (reward.name,),
+        {
+            "groups": float(reward.groups),
+            **_shares(reward),
+            "zero_variance_groups": reward.zero_variance,
+            **({} if place is None else {"saturation": place}),
+        },
+        severity=severity,
+        remedies=((), found),
+        share=percent(reward.zero_variance),
+        groups=f"{reward.groups:,}",
+        start=start,
+        mean=f"{reward.mean:.3g}",
+        end=end,
+        where=where,
+        remedy=remedy,
+    )
 
 
-def _no_signal(influence: Influence, severity: Severity, start: str) -> Finding:
-    share, groups = influence.zero_advantage_groups, influence.groups
-    remedy = (
-        "add prompts of a different difficulty, take more samples per prompt, or warm-start the "
-        "policy"
-    )
-    if not np.any(influence.sums.weight):
-        remedy = "give at least one reward a weight other than 0"
-    return Finding(
-        Kind.NO_SIGNAL,
-        severity,
-        (),
-        f"all advantages are exactly 0 in {percent(share)} of the {groups:,} groups{start}, so "
-        "these groups do not train the policy",
-        remedy,
-        {"zero_advantage_groups": share, "groups": float(groups)},
-    )
+def few(count: int, of: int, share: float) -> float:
+    r"""Return the probability of at most this count of events, if each has this probability.
+
+    $$ P(X \le c) = \sum_{i=0}^{c} \binom{n}{i} p^i (1 - p)^{n - i} $$
+
+    >>> few(0, 64, 0.1) < 0.0012, round(few(1, 2, 0.5), 2), few(3, 3, 0.1)
+    (True, 0.75, 1.0)
+    """
+    i = np.arange(1, count + 1)
+    steps = np.log((of - i + 1) / i) + log(share) - log1p(-share)
+    terms = of * log1p(-share) + np.concatenate([[0.0], np.cumsum(steps)])
+    return float(min(1.0, np.sum(np.exp(terms))))

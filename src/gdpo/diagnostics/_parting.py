@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdpo._shapes import Bool, Float, Int
-from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
+from gdpo.diagnostics.diagnosis import Finding, Kind
+from gdpo.diagnostics.findings import finding
 from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, pooled, with_rewards
 
 MOST_BLOCKS = 64
@@ -110,14 +111,9 @@ class Course:
         (a, b), step = (names[k] for k in rewards), self.blocks[split[1]].first
         rise, fall = (windows.change(k).at(split) for k in rewards)
         gained = "rises" if rise.size > 0 else "falls (negative weight)"
-        finding = Finding(
+        found = finding(
             Kind.PARTED,
-            Severity.WARNING,
             (a, b),
-            f"`{a}` {gained} while the watched `{b}` falls: from about step {step} on, `{a}` is "
-            f"{_moved(rise)} and `{b}` is {_moved(fall)} than before. The update lowers `{b}`",
-            f"gate `{a}` on `{b}`, lower the weight of `{a}`, or give `{b}` a weight, so that it "
-            "is trained",
             {
                 "step": float(step),
                 "fall": -fall.size,
@@ -125,8 +121,12 @@ class Course:
                 "rise": rise.size,
                 "rise_margin": rise.margin,
             },
+            gained=gained,
+            step=step,
+            rise=_moved(rise),
+            fall=_moved(fall),
         )
-        return finding, sum(block.steps for block in self.blocks[split[1] :])
+        return found, sum(block.steps for block in self.blocks[split[1] :])
 
     def restore(self, blocks: Sequence[Block]) -> None:
         """Load the blocks of another course."""

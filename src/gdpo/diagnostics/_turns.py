@@ -14,9 +14,8 @@ import numpy as np
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages.arrays import rounded
 from gdpo.advantages.stages import SAMPLES, mean, standardize
-from gdpo.diagnostics._findings import in_order
-from gdpo.diagnostics._thresholds import Thresholds
-from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, percent, times
+from gdpo.diagnostics.diagnosis import Finding, Kind, percent, times
+from gdpo.diagnostics.findings import Thresholds, finding, in_order
 from gdpo.diagnostics.influence import NORMAL_95, Influence, PromptWeights, pooled
 
 ToGo = Float[np.ndarray, "prompt sample turn reward"]
@@ -223,16 +222,15 @@ def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]
         return
     share = float(np.sum(sums.alive[first:]) / np.sum(sums.alive))
     groups = _groups(sums, first)
-    yield Finding(
+    yield finding(
         Kind.CONSTANT_TURNS,
-        Severity.WARNING,
         (),
-        f"after turn {first}, no reward varies: in at least {percent(thresholds.constant_turns)} "
-        f"of the {groups:,} groups, all rollouts that take turn {first + 1} earn the same from "
-        f"there on, so {percent(share)} of all turns give no signal",
-        f"limit the number of turns to {first}, add a reward that varies at later turns, or check "
-        "why all rollouts that continue earn the same",
         {"turn": float(first), "share": share, "groups": float(groups)},
+        turn=first,
+        next=first + 1,
+        least=percent(thresholds.constant_turns),
+        groups=f"{groups:,}",
+        share=percent(share),
     )
 
 
@@ -276,17 +274,9 @@ def _paid_per_turn(
         share, mean = each.paid / each.turns, each.total / each.rollouts
         if sign < 0 or share < thresholds.paid_turns or mean < thresholds.paid_ratio * worth:
             continue
-        names = ", ".join(f"`{end}`" for end in ends)
-        yield Finding(
+        yield finding(
             Kind.PAID_PER_TURN,
-            Severity.WARNING,
             (name,),
-            f"`{name}` is paid on {percent(share)} of the turns, so longer is better: it adds up "
-            f"to {mean:.3g} per rollout, {times(mean / worth)} the difference that the end makes "
-            f"({names}: {worth:.3g}), and it has a correlation of {_signed(each.with_turns)} with "
-            "the number of turns",
-            f"give `{name}` once, at the last turn, or multiply its weight by "
-            f"{worth / mean / 2:.2g} or less",
             {
                 "paid": share,
                 "total": mean,
@@ -294,6 +284,13 @@ def _paid_per_turn(
                 "ratio": mean / worth,
                 **_evidence(each.with_turns),
             },
+            paid=percent(share),
+            total=f"{mean:.3g}",
+            ratio=times(mean / worth),
+            ends=", ".join(f"`{end}`" for end in ends),
+            worth=f"{worth:.3g}",
+            correlation=_signed(each.with_turns),
+            factor=f"{worth / mean / 2:.2g}",
         )
 
 
@@ -311,16 +308,15 @@ def _turn_count(sums: TurnSums, name: str, sign: int) -> Finding:
         if sign > 0
         else f"lower the weight of `{name}`, or give it only to rollouts that succeed"
     )
-    return Finding(
+    return finding(
         Kind.TURN_COUNT,
-        Severity.NOTE,
         (name,),
-        f"`{name}` makes {which} turns better: over {pairs.groups:,.0f} groups, its total has a "
-        f"correlation of {_signed(pairs)} with the number of turns, and the advantages have one of "
-        f"{_signed(sums.advantages)}",
-        f"no action needed if rollouts with {which} turns are meant to be better; otherwise "
-        f"{remedy}",
         {**_evidence(pairs), "advantages": sums.advantages.correlation},
+        which=which,
+        groups=f"{pairs.groups:,.0f}",
+        correlation=_signed(pairs),
+        advantages=_signed(sums.advantages),
+        remedy=remedy,
     )
 
 

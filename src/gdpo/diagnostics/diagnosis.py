@@ -7,9 +7,10 @@ from math import isfinite, nan
 from textwrap import wrap
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from gdpo._naming import did_you_mean
 from gdpo._text import capitalized, one_line
-from gdpo.diagnostics._measures import Scored
 from gdpo.diagnostics.influence import Influence
 from gdpo.errors import ConfigError
 
@@ -268,6 +269,26 @@ class RewardDiagnosis:
     below_resolution: float | None
     """Share of the groups with this reward whose values differ, but by no more than the rounding
     error of their floating-point type. Such values count as equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Stores the rewards and weights of a step, from which remedies are replayed."""
+
+    names: tuple[str, ...]
+    rewards: Any
+    """`[prompt, sample, reward]`."""
+    weights: Any
+    """`[reward]` or `[prompt, reward]`."""
+    estimator: str | None
+    """Estimator of the step's advantages. None: unknown."""
+
+    @property
+    def observed(self) -> dict[str, tuple[float, float]]:
+        """Return the lowest and the highest value of each reward that is not missing everywhere."""
+        low, high = np.fmin.reduce(self.rewards, (0, 1)), np.fmax.reduce(self.rewards, (0, 1))
+        ends = zip(self.names, low.tolist(), high.tolist(), strict=True)
+        return {name: (a, b) for name, a, b in ends if a == a}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from gdpo._shapes import Float
+from gdpo.advantages import Rewards, Weights
+from gdpo.advantages.arrays import prepare
+from gdpo.advantages.stages import (
+    BATCH,
+    SAMPLES,
+    PreparedWeights,
+    raw_spread,
+    standardize,
+    weighted_sum,
+)
 
 Values = Float[np.ndarray, "prompt sample reward"]
 Scores = Float[np.ndarray, "prompt sample"]
@@ -65,6 +75,38 @@ class Sums(NamedTuple):
     Only samples with at least one reward count."""
     live_weight: Vector
     """Sum over groups of |w| / Σ|w|, times the sum of z²."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Stores the arrays of a step from which its numbers are computed."""
+
+    values: Values
+    """Raw rewards. NaN where a reward does not apply, as in `z`."""
+    weights: PreparedWeights
+    prompt_weights: PromptWeights
+    std: PerGroup
+    """Standard deviation of each reward in each group. NaN if the reward does not apply to the
+    group, and 0 if it does not vary in the group."""
+    z: Values
+    """The rewards, standardized within their group."""
+    gain: float
+    """Standard deviation of Σ w_k z_k over the batch."""
+
+    @staticmethod
+    def of(rewards: Rewards, weights: Weights) -> "Batch":
+        """Prepare the arrays of a step."""
+        x, w = prepare(rewards, weights)
+        z = standardize(x, over=SAMPLES)
+        applies = np.any(~np.isnan(x.values), axis=SAMPLES)
+        return Batch(
+            values=x.values,
+            weights=w,
+            prompt_weights=np.reshape(w, (-1, w.shape[-1])),
+            std=np.where(applies, raw_spread(x, over=SAMPLES)[:, 0, :], np.nan),
+            z=z.values,
+            gain=float(raw_spread(weighted_sum(z, w), over=BATCH)[0, 0]),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,19 +230,9 @@ class Window:
         return pooled(self._steps)
 
 
-def influence_of(
-    advantages: Scores,
-    z: Values,
-    std: PerGroup,
-    weights: PromptWeights,
-    names: Sequence[str],
-    values: Values,
-) -> Influence:
-    """Return the influence sums of one step.
-
-    The standardized rewards `z` are NaN where a reward does not apply. `std` is their standard
-    deviation in each group, 0 or NaN where a reward does not vary. `values` are the raw rewards.
-    """
+def influence_of(advantages: Scores, batch: Batch, names: Sequence[str]) -> Influence:
+    """Return the influence sums of one step."""
+    z, std, weights, values = batch.z, batch.std, batch.prompt_weights, batch.values
     by_group = group_sums(advantages, z, std, weights, values)
     with np.errstate(all="ignore"):
         sums = Sums(*np.sum(by_group, axis=1))
@@ -210,18 +242,16 @@ def influence_of(
 def group_sums(
     advantages: Scores, z: Values, std: PerGroup, weights: PromptWeights, values: Values
 ) -> Float[np.ndarray, "sum prompt reward"]:
-    """Return the fields of `Sums` for each group. `influence_of` describes the arguments."""
+    """Return the fields of `Sums` for each group. The arguments are those of a `Batch`."""
     applies, live = ~np.isnan(z), std > 0
     scores, unit = np.where(applies, z, 0.0), _unit(weights)
     count, samples = np.sum(applies, axis=1), np.sum(np.any(applies, axis=2), axis=1)
     least_one = np.maximum(count, 1)
-
-    def centred(each: Float[np.ndarray, "prompt sample 1"]) -> Values:
-        """Return values minus their mean over the samples with each reward, and 0 elsewhere."""
-        return (each - np.sum(each * applies, axis=1, keepdims=True) / least_one[:, None]) * applies
-
     with np.errstate(all="ignore"):
-        a, asked = centred(advantages[..., None]), centred(scores @ unit[..., None])
+        # Both are centred over the samples with each reward, and 0 elsewhere.
+        both = np.stack([advantages[..., None], scores @ unit[..., None]])
+        means = np.sum(both * applies, axis=2, keepdims=True) / least_one[:, None]
+        a, asked = (both - means) * applies
         means = np.sum(np.where(applies, values, 0.0), axis=1) / least_one
         squares = np.where(live, np.sum(scores * scores, axis=1), 0.0)
         zero = np.all(advantages == 0, axis=1)[:, None]
@@ -249,7 +279,7 @@ def replayed_influence(
 ) -> Influence:
     """Return the sums of one step that the influence shares and their margins need, and no others.
 
-    The arguments are those of `influence_of`, but `z` is 0 where a reward does not apply.
+    `z` is 0 where a reward does not apply.
     """
     by_group = np.einsum("ps,psk->pk", advantages, z)
     unit = np.broadcast_to(_unit(weights), by_group.shape)

@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.diagnostics._measures import Batch, Scored
-from gdpo.diagnostics.diagnosis import Remedy
-from gdpo.diagnostics.influence import Influence, pooled, replayed_influence
+from gdpo.diagnostics.diagnosis import Remedy, Scored
+from gdpo.diagnostics.influence import Batch, Influence, pooled, replayed_influence
 
 TRIED = ("gdpo", "per_reward_batch_std")
 """Estimators that are replayed for a reward that has less effect than its weight."""

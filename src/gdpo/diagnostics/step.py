@@ -17,16 +17,42 @@ from array_api_compat import (
 )
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import ESTIMATORS, AdvantageRule, Estimator, Rewards, Weights, grpo
-from gdpo.advantages.arrays import check_finite, per_reward
+from gdpo._shapes import Bool, Float
+from gdpo.advantages import (
+    ESTIMATORS,
+    AdvantageRule,
+    Advantages,
+    Estimator,
+    Rewards,
+    Weights,
+    grpo,
+)
+from gdpo.advantages.arrays import check_finite, per_reward, rounded
 from gdpo.advantages.registry import check_advantages, keyword_parameters, weights_by_name
-from gdpo.advantages.stages import BATCH
-from gdpo.diagnostics import _measures as measures
-from gdpo.diagnostics._findings import findings_of
-from gdpo.diagnostics._measures import Batch, Scored
-from gdpo.diagnostics._thresholds import Thresholds
-from gdpo.diagnostics.diagnosis import Diagnosis, RewardDiagnosis
-from gdpo.diagnostics.influence import Influence, Scores, Vector, influence_of
+from gdpo.advantages.stages import (
+    BATCH,
+    SAMPLES,
+    PreparedWeights,
+    Rounded,
+    correlation,
+    mean,
+    raw_spread,
+    standardize,
+)
+from gdpo.diagnostics._effect import CONSTANT, findings_at_once
+from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Scored
+from gdpo.diagnostics.findings import Thresholds, in_order, of_batch
+from gdpo.diagnostics.influence import (
+    Batch,
+    Influence,
+    PerGroup,
+    Scores,
+    Square,
+    Values,
+    Vector,
+    influence_of,
+)
+from gdpo.diagnostics.replay import remedies
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None
@@ -115,45 +141,69 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     else:
         a = _computed(estimator, r, w, names, bounds)
     applies = np.any(~np.isnan(x), axis=-1)
-    correlation, degrees = measures.pooled_correlation(batch.z, batch.std)
-    conflict, chance_conflict = measures.conflict(batch.z, batch.weights)
-    influence = influence_of(a, batch.z, batch.std, batch.prompt_weights, names, x)
+    related, degrees = _correlations(batch.z, batch.std)
+    conflict, chance_conflict = _conflict(batch.z, batch.weights)
+    influence = influence_of(a, batch, names)
     diagnosis = Diagnosis(
         estimator=called,
         prompts=x.shape[0],
         samples=x.shape[1],
         rollouts=int(np.sum(applies)),
         rewards=_reward_diagnoses(batch, influence, names, bounds),
-        correlation=tuple(map(tuple, correlation.tolist())),
+        correlation=tuple(map(tuple, related.tolist())),
         degrees=tuple(map(tuple, degrees.tolist())),
         conflict=conflict,
         chance_conflict=chance_conflict,
         batch_gain=1 / batch.gain if batch.gain > 0 else None,
-        **measures.of_advantages(a, sum_first, applies),
+        **_of_advantages(a, sum_first, applies),
         influence=influence,
         scored=Scored(tuple(names), r, w, called),
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
-    return replace(diagnosis, findings=findings_of(diagnosis, thresholds or Thresholds()))
+    return replace(diagnosis, findings=_findings(diagnosis, thresholds or Thresholds()))
+
+
+def _findings(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, ...]:
+    """Return all findings. A reward whose signal is lost to rounding is not constant too."""
+    found = list(of_batch(diagnosis, thresholds))
+    lost = {each.rewards for each in found if each.kind is Kind.BELOW_RESOLUTION}
+    replay = partial(remedies, [] if diagnosis.scored is None else [diagnosis.scored])
+    at_once = findings_at_once(diagnosis.influence, diagnosis.ranges, thresholds, replay)
+    found += [f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)]
+    return in_order(found)
 
 
 def _reward_diagnoses(
     batch: Batch, influence: Influence, names: Sequence[str], bounds: tuple[Vector, Vector]
 ) -> tuple[RewardDiagnosis, ...]:
-    (low, high), numbers = bounds, measures.of_rewards(batch)
-    never = np.all(np.isnan(batch.values), axis=BATCH)
-    rollouts = max(int(np.sum(~np.all(np.isnan(batch.values), axis=-1))), 1)
+    (low, high), values, std, weights = bounds, batch.values, batch.std, batch.prompt_weights
+    missing = np.isnan(values)
+    applies, never = np.any(~missing, axis=SAMPLES), np.all(missing, axis=BATCH)
+    rollouts = max(int(np.sum(~np.all(missing, axis=-1))), 1)
+    # Each reward's weight is averaged over the prompts that it applies to.
+    weight = np.sum(np.where(applies, weights, 0.0), axis=0) / np.maximum(np.sum(applies, 0), 1)
+    highest = np.max(np.where(missing, -np.inf, values), axis=SAMPLES)
+    lowest = np.min(np.where(missing, np.inf, values), axis=SAMPLES)
+    live = np.sort(np.where(std > 0, std, nan), axis=0)
+    count, means = np.sum(std > 0, axis=0), mean(values, over=BATCH)[0, 0]
+    middle = np.stack([(count - 1) // 2, count // 2])
     columns = {
-        **numbers,
+        "weight": batch.weights if batch.weights.ndim == 1 else weight,
         "low": low,
         "high": high,
-        "saturation": (numbers["mean"] - low) / (high - low),
+        "mean": means,
+        "missing": np.mean(missing, axis=BATCH),
+        "zero_variance_groups": _over_groups(std == 0, std),
+        "group_std": _over_groups(std, std),
+        "varying_std": np.mean(np.take_along_axis(live, middle, axis=0), axis=0),
+        "saturation": (means - low) / (high - low),
         "weight_share": influence.weight_shares,
         "influence": np.where(never, nan, influence.sums.influence / rollouts),
         "influence_share": np.where(never, nan, influence.shares),
         "influence_margin": np.where(never, nan, influence.margins),
+        "below_resolution": _over_groups((std == 0) & (highest > lowest), std),
     }
-    groups = np.sum(~np.isnan(batch.std), axis=0)
+    groups = np.sum(~np.isnan(std), axis=0)
     rewards: list[RewardDiagnosis] = []
     for k, name in enumerate(names):
         row = {what: float(column[k]) for what, column in columns.items()}
@@ -233,6 +283,95 @@ def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tu
     return found[0], found[1]
 
 
+def _group_spread(x: Rounded) -> Float[Any, "prompt reward"]:
+    """Return the standard deviation of each reward in each group, NaN where it does not apply."""
+    std, applies = raw_spread(x, over=SAMPLES)[:, 0, :], ~x.xp.isnan(x.values)
+    return x.xp.where(x.xp.any(applies, axis=SAMPLES), std, x.xp.nan)
+
+
+def _over_groups(values: Any, std: Float[Any, "prompt reward"]) -> Float[Any, " reward"]:
+    xp = array_namespace(std)
+    return mean(xp.where(xp.isnan(std), std, xp.astype(values, std.dtype)), over=0)[0, :]
+
+
+_SAME = 1e-5
+"""Advantages count as equal if they differ by less than this fraction of the largest advantage.
+Rounding errors in float32 are of this size."""
+
+
+def _of_advantages(
+    advantages: Scores, sum_first: Scores, applies: Bool[np.ndarray, "prompt sample"]
+) -> dict[str, Any]:
+    """Return numbers of the advantages, by their names in `Diagnosis`.
+
+    `sum_first` are the advantages that GRPO gives, and `applies` tells whether a rollout has a
+    reward.
+    """
+    live = np.any(advantages != 0, axis=SAMPLES)
+    numbers: dict[str, Any] = {
+        "zero_advantage_groups": float(np.mean(~live)),
+        "largest": float(np.max(np.abs(advantages), where=applies, initial=0.0)),
+        **dict.fromkeys(("signal_rms", "distinct", "distinct_grpo", "same_as_grpo")),
+    }
+    with_signal = applies & live[:, None]
+    largest = np.max(np.abs(advantages), where=with_signal, initial=0.0)
+    if largest > 0:
+        ratios = np.where(with_signal, advantages / largest, np.nan)
+        numbers["signal_rms"] = float(largest) * float(np.sqrt(np.nanmean(ratios * ratios)))
+    for name, each in (("distinct", advantages), ("distinct_grpo", sum_first)):
+        if np.any(live):
+            ordered = np.sort(np.where(applies, each, np.nan), axis=SAMPLES)
+            steps = np.diff(ordered, axis=SAMPLES) > _SAME * np.max(np.abs(each))
+            numbers[name] = float(np.mean(1.0 + np.sum(steps, axis=SAMPLES)[live]))
+    pair = np.moveaxis(np.where(applies, np.stack([advantages, sum_first]), np.nan), 0, -1)
+    z = standardize(Rounded(pair, np.zeros_like(pair)), over=BATCH)
+    if np.all(np.any(z.values != 0, axis=BATCH, where=applies[..., None])):
+        numbers["same_as_grpo"] = float(correlation(z)[0, 1])
+    return numbers
+
+
+def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
+    r"""Return the correlation of each pair of rewards, and the degrees of freedom.
+
+    $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
+
+    The sums are over the groups in which both rewards vary, and the correlation is NaN without any.
+    `stages.correlation` sums over the whole batch instead, which is right for influence, but hides
+    the relation between the two rewards. The degrees of freedom are the square root in the
+    denominator.
+    """
+    known = np.where(np.isnan(z), 0.0, z)
+    columns = known.reshape(-1, z.shape[-1])
+    squares = np.sum(known * known, axis=SAMPLES).T @ (std > 0)
+    degrees = np.sqrt(squares * squares.T)
+    together = degrees > 0
+    product = columns.T @ columns
+    return np.where(together, product / np.where(together, degrees, 1.0), np.nan), degrees
+
+
+def _conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float | None]:
+    r"""Return the share of rollouts with conflicting rewards, and the share expected by chance.
+
+    A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. The
+    share expected by chance is the share that would result if each reward were shuffled over the
+    samples of its group. With $p^+_k$ and $p^-_k$ the shares of a group's samples that reward $k$
+    pulls up and down, a sample has no conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 -
+    p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
+    """
+    pull = np.sign(weights) * z
+    absent = np.all(np.isnan(z), axis=-1)
+    if np.all(absent):
+        return None, None
+    up, down = sides = np.stack([pull > 0, pull < 0])
+    both = np.any(up, axis=-1) & np.any(down, axis=-1)
+    p_up, p_down = mean(np.where(absent[..., None], np.nan, sides), over=1 + SAMPLES)
+    escape = (1 - p_up).prod(-1) + (1 - p_down).prod(-1) - (1 - p_up - p_down).prod(-1)
+    # With a single reward, rounding can bring the share below 0, which is no share.
+    chance = np.broadcast_to(np.clip(1 - escape, 0.0, 1.0), both.shape)
+    shares = mean(np.where(absent, np.nan, np.stack([both, chance])), over=(1, 2))
+    return float(shares[0, 0, 0]), float(shares[1, 0, 0])
+
+
 def check_names(names: Sequence[str], rewards: Any) -> None:
     """Raise a ConfigError if there is not one unique name per reward."""
     if len(names) != rewards.shape[-1]:
@@ -257,3 +396,65 @@ def as_numpy(array: Any) -> Any:
     if is_torch_array(array) or is_cupy_array(array):
         array = to_device(array, "cpu")
     return np.asarray(array)
+
+
+def group_std(rewards: Rewards) -> Float[Any, " reward"]:
+    """Return the sample standard deviation of each reward within a group, averaged over groups.
+
+    Groups that a reward does not apply to are excluded from its average.
+
+    Args:
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+
+    Returns:
+        One value per reward, in the unit of the reward. NaN if the reward never applies.
+
+    Examples:
+        >>> import numpy as np
+        >>> group_std(np.array([[[0.0], [1.0]], [[1.0], [1.0]]])).round(3)
+        array([0.354])
+    """
+    std = _group_spread(rounded(rewards))
+    return _over_groups(std, std)
+
+
+def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
+    """Return the share of groups in which each reward does not vary.
+
+    A zero-variance group gives no signal for the reward. Only groups that the reward applies to are
+    counted.
+
+    Args:
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+
+    Returns:
+        One share from 0 to 1 per reward. NaN if the reward never applies.
+
+    Examples:
+        >>> import numpy as np
+        >>> zero_variance_groups(np.array([[[0.0], [1.0]], [[1.0], [1.0]]]))
+        array([0.5])
+    """
+    std = _group_spread(rounded(rewards))
+    return _over_groups(std == 0, std)
+
+
+def zero_advantage_groups(advantages: Advantages) -> float:
+    """Return the share of groups in which every advantage is exactly 0.
+
+    A zero-advantage group does not contribute to training.
+
+    Args:
+        advantages: Advantages, `[prompt, sample]`.
+
+    Returns:
+        A share from 0 to 1.
+
+    Examples:
+        >>> import numpy as np
+        >>> zero_advantage_groups(np.array([[0.0, 0.0], [-1.0, 1.0]]))
+        0.5
+    """
+    xp = array_namespace(advantages)
+    zero = xp.all(advantages == 0, axis=1)
+    return float(xp.mean(xp.astype(zero, advantages.dtype)))

@@ -11,7 +11,6 @@ import numpy as np
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
 from gdpo.advantages.arrays import check_finite
-from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics._turns import (
     ByTurn,
     ToGo,
@@ -31,6 +30,7 @@ from gdpo.diagnostics.diagnosis import (
     percent,
     plain,
 )
+from gdpo.diagnostics.findings import Thresholds
 from gdpo.diagnostics.step import as_numpy, check_names, diagnose, weights_of
 from gdpo.errors import ConfigError, DataError
 

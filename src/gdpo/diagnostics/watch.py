@@ -1,7 +1,7 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
 What sums over groups show is noticed in blocks of groups, each of which is tested once (see
-`_looks`). It is then measured on the next 64 groups, and reported with these numbers, because the
+`_effect`). It is then measured on the next 64 groups, and reported with these numbers, because the
 numbers of the block in which it was noticed are a selection. `parted` is computed over the course
 of the run. All other findings are computed from a single batch: they can be due to chance in one
 batch, but hardly in several batches in a row.
@@ -18,7 +18,9 @@ import numpy as np
 from gdpo.diagnostics._effect import (
     CONSTANT,
     EFFECT,
+    LEAST_GROUPS,
     OF_SUMS,
+    Look,
     Noticed,
     Replay,
     as_measured,
@@ -28,11 +30,7 @@ from gdpo.diagnostics._effect import (
     learned_rewards,
     noticed,
 )
-from gdpo.diagnostics._findings import in_order
-from gdpo.diagnostics._looks import LEAST_GROUPS, Looks, Size
-from gdpo.diagnostics._measures import Scored
 from gdpo.diagnostics._parting import Block, Course
-from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Diagnosis,
@@ -41,8 +39,10 @@ from gdpo.diagnostics.diagnosis import (
     Range,
     Remedy,
     RewardDiagnosis,
+    Scored,
     Severity,
 )
+from gdpo.diagnostics.findings import Thresholds, in_order
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 from gdpo.diagnostics.replay import remedies
 
@@ -119,6 +119,46 @@ class HeldFinding:
     def lasting(self) -> bool:
         """Return whether the finding is certain, or occurred in all steps of a finished run."""
         return self.certain or self.in_a_row == self.of
+
+
+@dataclass(slots=True)
+class Size:
+    """Stores the blocks of one size: how many were full, and the one that waits for its pair."""
+
+    full: int = 0
+    waiting: Influence | None = None
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class Looks:
+    """Cuts a run into blocks of doubling size, and returns each block once, when it is full."""
+
+    sizes: list[Size] = field(default_factory=list[Size])
+    begun: Influence | None = None
+    """Sums of the smallest block that is not yet full."""
+    begun_steps: int = 0
+
+    def add(self, step: Influence) -> Iterator[tuple[Influence, Look, int]]:
+        """Add the next step, and yield each block that it fills, with its test and its steps."""
+        self.begun = step if self.begun is None else pooled([self.begun, step])
+        self.begun_steps += 1
+        if self.begun.groups < LEAST_GROUPS:
+            return
+        block, steps, m = self.begun, self.begun_steps, 0
+        self.begun, self.begun_steps = None, 0
+        while True:
+            if m == len(self.sizes):
+                self.sizes.append(Size())
+            size = self.sizes[m]
+            size.full += 1
+            yield block, Look.at(m, size.full), steps
+            if size.waiting is None:
+                size.waiting, size.steps = block, steps
+                return
+            block, steps = pooled([size.waiting, block]), size.steps + steps
+            size.waiting, size.steps = None, 0
+            m += 1
 
 
 @dataclass(slots=True)
@@ -265,7 +305,7 @@ class FindingHistory:
             },
             "measuring": [
                 {
-                    "noticed": list(each.noticed),
+                    "noticed": list(each.noticed[:2]),
                     "first": each.first,
                     "since": each.since,
                     "influence": _plain(each.influence),
@@ -338,6 +378,8 @@ class FindingHistory:
         """Look at the blocks that the step fills, and begin to measure what they show."""
         for block, look, steps in self._looks.add(step):
             for found in noticed(block, look, self._ranges, self._thresholds):
+                if not found.sure:
+                    continue
                 # What was reported is not measured again, unless it has become worse.
                 known = [OF_SUMS.index(finding.kind) for finding in self._of(found.reward)]
                 worse = not known or OF_SUMS.index(found.kind) < min(known)

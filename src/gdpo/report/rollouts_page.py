@@ -12,11 +12,10 @@ from gdpo._files import write_whole
 from gdpo._text import capitalized, counted, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
-from gdpo.analysis.run import LengthBins, RunAnalysis
+from gdpo.analysis.run import LengthBins, RunAnalysis, TurnOverall, WithTurns
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
 from gdpo.report._terminal import as_share
-from gdpo.report._turns import turn_charts, turn_table
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report.html import bars, finding_row, in_words, render, shortened
 from gdpo.report.rollouts_summary import (
@@ -40,6 +39,9 @@ _POINTS = 16_000
 _FINDINGS, _NOTICES = 40, 50
 """Maximum number of findings per run, and of notices for all files."""
 
+_TURNS = 40
+"""Maximum number of turns in a table or chart."""
+
 _ROUNDING = 1e-12
 """A curve that varies by less than this fraction of its magnitude is drawn as constant."""
 
@@ -53,10 +55,6 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
         file: Path of the page. If writing fails, an existing file is not changed.
         reading: Options `columns` and `load_pt` that the rollout files were read with.
     """
-    write_whole(file, _page(analysis, **reading))
-
-
-def _page(analysis: Analysis, **reading: Any) -> str:
     from markupsafe import Markup
 
     report, shown = analysis.report, _labels(analysis)
@@ -73,7 +71,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         for name, label in shown.rewards.items()
     ]
     influence = _influence_charts(runs, shown, points)
-    lengths, turns = _length_charts(analysis.lengths, shown), turn_charts(runs, shown)
+    lengths, turns = _length_charts(analysis.lengths, shown), _turn_charts(runs, shown)
     drawn = [*curves, *influence, *lengths, *turns]
     charts, others = list(enumerate(drawn)), len(curves) + len(influence)
     path = visible(str(report.paths[0]))[-120:]
@@ -81,7 +79,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
     question = f"Influence of each reward in {where}"
     answer = " ".join(_sentences(analysis))
     lines = _what_was_read(analysis)
-    return render(
+    page = render(
         "rollouts.html",
         data={"charts": [chart.data() for chart in drawn], "rollouts": viewer},
         mark=Markup(MARK),
@@ -103,7 +101,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         influence=charts[len(curves) : others],
         lengths=charts[others : others + len(lengths)],
         turns=charts[others + len(lengths) :],
-        turn_tables=[turn_table(run, shown) for run in runs if len(run.turns()) > 1],
+        turn_tables=[_turn_table(run, shown) for run in runs if len(run.turns()) > 1],
         figure=_figure,
         share=as_share,
         interval=interval,
@@ -112,6 +110,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         unlisted=max(0, len(lines) - _NOTICES),
         sampled=count_shown(viewer),
     )
+    write_whole(file, page)
 
 
 def _labels(analysis: Analysis) -> Labels:
@@ -244,33 +243,28 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Return the charts of influence shares and of zero-variance groups for each run."""
+    """Return the charts of influence shares and of zero-variance groups for each run.
+
+    Bands show the confidence intervals of the shares.
+    """
     charts: list[Chart] = []
     for run in runs:
         names = [name for name in run.names if name in shown.rewards]
         title = shown.runs[run.run] or "all rewards"
+        lines: list[Line] = []
+        for place, name in enumerate(names):
+            value = run.over_time(name, "influence_share")
+            margin = run.over_time(name, "influence_margin")
+            table = np.stack([value, value - margin, value + margin])
+            drawn = np.clip(binned(table, points), -1.0, 1.0)
+            lines.append(Line(shown.rewards[name], place % COLOURS, *drawn))
+        x = binned(np.array(run.steps, np.float64)[None], points)[0]
+        charts.append(_drawn(title, "influence share", x, lines, low=0.0))
         constant = [
             (run, shown.rewards[n], run.over_time(n, "zero_variance_groups")) for n in names
         ]
-        charts.append(_influence_chart(run, title, names, shown, points))
         charts.append(_chart(title, "zero-variance groups", constant, points, low=0.0))
     return charts
-
-
-def _influence_chart(
-    run: RunAnalysis, title: str, names: Sequence[str], shown: Labels, points: int
-) -> Chart:
-    """Return the chart of influence shares at each step, with confidence intervals as bands."""
-    steps = np.array(run.steps, np.float64)
-    lines: list[Line] = []
-    for place, name in enumerate(names):
-        value, margin = (
-            run.over_time(name, what) for what in ("influence_share", "influence_margin")
-        )
-        table = np.stack([value, value - margin, value + margin])
-        drawn = np.clip(binned(table, points), -1.0, 1.0)
-        lines.append(Line(shown.rewards[name], place % COLOURS, *drawn))
-    return _drawn(title, "influence share", binned(steps[None], points)[0], lines, low=0.0)
 
 
 def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
@@ -281,24 +275,22 @@ def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Cha
         found = {run: bins for run, bins in found.items() if np.any(bins.counts(name))}
         width = max((bins.width for bins in found.values()), default=0.0)
         found = {run: bins.widened(width) for run, bins in found.items()}
-        if found:
-            x = max((bins.middles for bins in found.values()), key=len)
-            lines = [
-                _by_length(place, shown.runs[run], bins, name, len(x))
-                for place, (run, bins) in enumerate(found.items())
+        x, lines = max((bins.middles for bins in found.values()), key=len, default=None), []
+        if x is None:
+            continue
+        for place, (run, bins) in enumerate(found.items()):
+            shorter = len(x) - len(means := bins.means(name))  # other runs have longer completions
+            notes = [
+                f"({n:,.0f} rollout{'s' * (n != 1)})" if n else ""
+                for n in bins.counts(name).tolist()
             ]
-            chart = _drawn(label, "mean reward", x, lines)
-            charts.append(replace(chart, unit="tokens", rest="the longest"))
+            means = np.pad(means, (0, shorter), constant_values=nan)
+            lines.append(
+                Line(shown.runs[run], place % COLOURS, means, note=(*notes, *[""] * shorter))
+            )
+        chart = _drawn(label, "mean reward", x, lines)
+        charts.append(replace(chart, unit="tokens", rest="the longest"))
     return charts
-
-
-def _by_length(place: int, run: str, bins: LengthBins, name: str, size: int) -> Line:
-    """Return the line of a run, padded with NaN if other runs have longer completions."""
-    counts, means = bins.counts(name), bins.means(name)
-    notes = [f"({n:,.0f} rollout{'s' * (n != 1)})" if n else "" for n in counts.tolist()]
-    shorter = size - len(means)
-    means = np.pad(means, (0, shorter), constant_values=nan)
-    return Line(run, place % COLOURS, means, note=(*notes, *[""] * shorter))
 
 
 def _chart(
@@ -341,3 +333,88 @@ def _drawn(
         pad = 0.5 * max(1.0, size)
         least, most = least - pad, most + pad
     return Chart(title=title, label=label, x=x, low=least, high=most, lines=lines)
+
+
+def _turn_table(run: RunAnalysis, shown: Labels) -> dict[str, Any]:
+    """Return the rows of the table of a run, as text."""
+    turns = run.turns()
+    rows = [
+        {
+            "turn": each.turn,
+            "alive": percent(each.alive),
+            "rollouts": f"{each.rollouts:,}",
+            "groups": f"{each.groups:,}",
+            "rewards": [
+                (
+                    as_share(reward.zero_variance_groups),
+                    interval(reward.influence_share, reward.influence_margin),
+                )
+                for reward in each.rewards
+                if reward.name in shown.rewards
+            ],
+        }
+        for each in turns[:_TURNS]
+    ]
+    related = [each for each in run.with_turns() if each.name in shown.rewards]
+    return {
+        "run": run,
+        "names": [shown.rewards[each.name] for each in related],
+        "rows": rows,
+        "related": [_related(each) for each in related],
+        "more": max(0, len(turns) - _TURNS),
+    }
+
+
+def _related(each: WithTurns) -> str:
+    if each.correlation != each.correlation:
+        return "–"
+    margin = f" ± {each.margin:.2f}" if each.margin == each.margin else ""
+    return f"{each.correlation:.2f}{margin}".replace("-", "−")
+
+
+def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
+    """Return the charts of influence shares and of zero-variance groups by turn, for each run."""
+    charts: list[Chart] = []
+    for run in runs:
+        turns = run.turns()[:_TURNS]
+        if len(turns) < 2:
+            continue
+        influence: list[Line] = []
+        constant: list[Line] = []
+        for place, reward in enumerate(turns[0].rewards):
+            if reward.name not in shown.rewards:
+                continue
+            at, label, colour = (
+                [turn.rewards[place] for turn in turns],
+                shown.rewards[reward.name],
+                place % COLOURS,
+            )
+            value = np.array([each.influence_share for each in at])
+            margin = np.array([each.influence_margin for each in at])
+            band = (np.clip(value + sign * margin, -1.0, 1.0) for sign in (-1, 1))
+            notes = tuple(f"({turn.groups:,} groups)" for turn in turns)
+            influence.append(Line(label, colour, value, *band, note=notes))
+            value = np.array([each.zero_variance_groups for each in at])
+            notes = tuple(f"({each.groups:,} groups)" for each in at)
+            constant.append(Line(label, colour, value, note=notes))
+        title = shown.runs[run.run] or "all rewards"
+        charts.append(_turn_chart(title, "influence share", turns, influence))
+        charts.append(_turn_chart(title, "zero-variance groups", turns, constant))
+    return charts
+
+
+def _turn_chart(
+    title: str, label: str, turns: Sequence[TurnOverall], lines: Sequence[Line]
+) -> Chart:
+    drawn = [line.value if line.low is None else line.low for line in lines]
+    least = float(np.nanmin(np.concatenate([[0.0], *drawn])))
+    return Chart(
+        title=title,
+        label=label,
+        x=np.array([turn.turn for turn in turns], np.float64),
+        low=least,
+        high=1.0,
+        lines=lines,
+        unit="turn",
+        rest="at the last turn",
+    )

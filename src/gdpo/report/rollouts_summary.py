@@ -73,7 +73,10 @@ def rollouts_summary(
     lines += [line for run in analysis.runs[:2] for line in wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
-    end = list(_not_checked(analysis, width))
+    end: list[Text] = []
+    if missing := dict.fromkeys(str(o) for run in analysis.runs for o in analysis.unchecked(run)):
+        text = f"not checked: {one_line('; '.join(missing))}"
+        end = list(wrapped([_cut(text, 2 * width - 4, " … (--json prints all)")], width))
     turns = list(_turns(analysis, width, whole=whole))
     room -= len(end)
     rest = room - len(lines) - len(turns) - _FINDING
@@ -341,14 +344,6 @@ def when_found(run: RunAnalysis, held: HeldFinding) -> str:
         return f"in {held.steps:,} of {held.of:,} steps: "
     first, last = run.steps[held.spans[0][0] - 1], run.steps[held.spans[-1][1] - 1]
     return f"in steps {first:,} to {last:,}: "
-
-
-def _not_checked(analysis: Analysis, width: int) -> Iterator[Text]:
-    """Yield what could not be checked in any run."""
-    missing = dict.fromkeys(str(each) for run in analysis.runs for each in analysis.unchecked(run))
-    if missing:
-        text = f"not checked: {one_line('; '.join(missing))}"
-        yield from wrapped([_cut(text, 2 * width - 4, " … (--json prints all)")], width)
 
 
 def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:

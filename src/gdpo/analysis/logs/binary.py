@@ -6,6 +6,7 @@ executed, and checksums are not tested: a damaged length ends the file.
 
 import json
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,15 +31,15 @@ def event_rows(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
     """
     with path.open("rb") as file:
         for message in _framed(file):
-            scalars: dict[str, float] = {}
-            step = 0
-            for number, value in _fields(message):
-                if number == 2 and isinstance(value, int):
-                    step = value
-                elif number == 5 and isinstance(value, bytes):
-                    scalars |= _scalars(value)
+            numbers, texts = _fields(message)
+            values = (_fields(v)[1] for summary in texts[5] for v in _fields(summary)[1][1])
+            scalars = {
+                value[1][-1].decode(errors="replace"): float(struct.unpack("<f", value[2][-1])[0])
+                for value in values
+                if value[1] and value[2] and len(value[2][-1]) == 4
+            }
             if scalars:
-                yield step, scalars
+                yield numbers.get(2, 0), scalars
 
 
 def wandb_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -48,35 +49,16 @@ def wandb_rows(path: Path) -> Iterator[dict[str, Any]]:
     """
     with path.open("rb") as file:
         for message in _parts_joined(file):
-            for number, value in _fields(message):
-                if number == 2 and isinstance(value, bytes):
-                    yield dict(_items(value))
-
-
-def _scalars(summary: bytes) -> Iterator[tuple[str, float]]:
-    for number, value in _fields(summary):
-        if number != 1 or not isinstance(value, bytes):
-            continue
-        known = dict(_fields(value))
-        tag, scalar = known.get(1), known.get(2)
-        if isinstance(tag, bytes) and isinstance(scalar, bytes) and len(scalar) == 4:
-            yield tag.decode(errors="replace"), struct.unpack("<f", scalar)[0]
-
-
-def _items(history: bytes) -> Iterator[tuple[str, Any]]:
-    for number, value in _fields(history):
-        if number != 1 or not isinstance(value, bytes):
-            continue
-        names, content = list[str](), b"null"
-        for part, text in _fields(value):
-            if part in (1, 2) and isinstance(text, bytes):
-                names.append(text.decode(errors="replace"))
-            elif part == 16 and isinstance(text, bytes):
-                content = text
-        try:
-            yield ".".join(names), json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise DataError("a value in the .wandb file is not JSON") from error
+            for history in _fields(message)[1][2]:
+                row: dict[str, Any] = {}
+                for item in _fields(history)[1][1]:
+                    texts = _fields(item)[1]
+                    key = ".".join(name.decode(errors="replace") for name in texts[1] + texts[2])
+                    try:
+                        row[key] = json.loads(texts[16][-1] if texts[16] else b"null")
+                    except (ValueError, RecursionError) as error:
+                        raise DataError("a value in the .wandb file is not JSON") from error
+                yield row
 
 
 def _framed(file: BinaryIO) -> Iterator[bytes]:
@@ -120,25 +102,23 @@ def _parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield kind, part
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    place = 0
+def _fields(message: bytes) -> tuple[dict[int, int], defaultdict[int, list[bytes]]]:
+    """Return the integers and the bytes of a message, by the number of their field."""
+    numbers, texts, place = dict[int, int](), defaultdict[int, list[bytes]](list), 0
     while place < len(message):
         key, place = _varint(message, place)
         wire = key & 7
         if wire == _VARINT:
-            value, place = _varint(message, place)
-            yield key >> 3, value
+            numbers[key >> 3], place = _varint(message, place)
             continue
+        size = {_FIXED64: 8, _FIXED32: 4}.get(wire, len(message))
         if wire == _BYTES:
             size, place = _varint(message, place)
-        elif wire in (_FIXED64, _FIXED32):
-            size = 8 if wire == _FIXED64 else 4
-        else:
+        if place + size > len(message):  # of an unknown type, too
             raise DataError("a message in the file is damaged")
-        if place + size > len(message):
-            raise DataError("a message in the file is damaged")
-        yield key >> 3, message[place : place + size]
+        texts[key >> 3].append(message[place : place + size])
         place += size
+    return numbers, texts
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:

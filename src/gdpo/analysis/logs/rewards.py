@@ -56,34 +56,31 @@ def logged_runs(logs: Sequence[Log], names: Sequence[str] | None = None) -> list
 
 
 def _run(log: Log) -> LoggedRun:
-    steps = sorted(log.rows)
-    found: dict[str, dict[str, Series]] = {}
-    batch: dict[str, Series] = {}
+    """Return the numbers of a log, without the steps in which it has none."""
     keys = {key for row in log.rows.values() for key in row}
     of_reward = {key: field_of(key) for key in without_unclear(keys)}
-    for place, step in enumerate(steps):
-        for key, value in log.rows[step].items():
+    found: dict[str, dict[str, Series]] = {}
+    batch: dict[str, Series] = {}
+    nothing = np.full(len(log.rows), nan)
+    for place, (_, row) in enumerate(sorted(log.rows.items())):
+        for key, value in row.items():
             if (known := of_reward.get(key)) is not None:
                 of, name = found.setdefault(known[0], {}), known[1]
-            elif (name := _OF_BATCH.get(key.removeprefix("train/"), "")) != "":
+            elif name := _OF_BATCH.get(key.removeprefix("train/"), ""):
                 of = batch
             else:
                 continue
-            of.setdefault(name, np.full(len(steps), nan))[place] = _number(value)
-    whole = {name: {"mean": np.full(len(steps), nan), **of} for name, of in found.items()}
-    return _without_other_steps(LoggedRun(log, np.array(steps, float), whole, batch))
-
-
-def _without_other_steps(run: LoggedRun) -> LoggedRun:
-    logged = [values for of in run.rewards.values() for values in of.values()]
-    kept = ~np.all(np.isnan(logged), axis=0) if logged else np.ones(len(run.steps), bool)
-    rewards = {n: {f: v[kept] for f, v in of.items()} for n, of in run.rewards.items()}
-    batch = {name: values[kept] for name, values in run.batch.items()}
-    return replace(run, steps=run.steps[kept], rewards=rewards, batch=batch)
-
-
-def _number(value: float) -> float:
-    return float(value) if abs(value) < 1e300 else nan
+            number = float(value) if abs(value) < 1e300 else nan
+            of.setdefault(name, nothing.copy())[place] = number
+    rewards = {name: {"mean": nothing, **of} for name, of in found.items()}
+    logged = [values for of in rewards.values() for values in of.values()]
+    kept = ~np.all(np.isnan(logged), axis=0) if logged else np.ones(len(nothing), bool)
+    return LoggedRun(
+        log,
+        np.array(sorted(log.rows), float)[kept],
+        {name: {what: v[kept] for what, v in of.items()} for name, of in rewards.items()},
+        {name: values[kept] for name, values in batch.items()},
+    )
 
 
 def _is_copy(run: LoggedRun, longer: LoggedRun) -> bool:

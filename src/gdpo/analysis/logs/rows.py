@@ -4,7 +4,7 @@ The fields of a file tell whether its rows are metrics: files of rollouts have t
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -113,100 +113,86 @@ def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
 
     `forced`: the user said that the file contains metrics.
     """
-    kind = kind_of(path)
-    logs = _Logs(path, kind)
-    if not kind:
-        logs.add_console(_console(path))
-        return logs.found(forced=forced)
+    kind, logs = kind_of(path), dict[str, Log]()
+    found, count, problem = evidence({}), 0, ""
     try:
-        for row in _ROWS[kind](path) if kind in _ROWS else ():
-            if not logs.add(row):
-                break
+        for row, found in _rows(path, kind) if kind else _console(path):
+            count += 1
+            if (found.rollouts and found.certain) or (count > _LOOKED_AT and not found.metrics):
+                return []
+            _add(row, logs, path, kind)
     except UNREADABLE as error:
-        logs.problem = str(error)
-    return logs.found(forced=forced)
+        if not kind:
+            raise
+        problem = str(error)
+    if not found.metrics:
+        return []
+    for log in logs.values():
+        log.problem = problem
+        log.number_rows()
+    why = _doubt(list(logs.values()), found, count if kind else 0)
+    if why and not forced:
+        keys = {key for log in logs.values() for row in log.rows.values() for key in row}
+        return Doubtful(path, why, any(map(field_of, keys)))
+    return [log for log in logs.values() if log.rows]
 
 
-class _Logs:
-    def __init__(self, path: Path, kind: str) -> None:
-        self.problem = ""
-        self._path, self._kind = path, kind
-        self._logs: dict[str, Log] = {}
-        self._fields: dict[str, Kind] = {}
-        self._count = 0
-        self._evidence = evidence({})
+def _doubt(logs: Sequence[Log], found: Evidence, count: int) -> str:
+    """Return why the rows may be rollouts. Empty if they cannot be."""
+    # Rows that each have a step of their own cannot be rollouts of one prompt.
+    apart = count >= _SINGLE and count == sum(len(o.rows) for o in logs if not o.numbered)
+    if not found.certain and not apart:
+        return found.sentence
+    repeated = sum(log.repeated for log in logs)
+    if repeated <= max(_REPEATED, sum(len(log.rows) for log in logs)):
+        return ""
+    why = f"{repeated:,} rows repeat the step of another row with other rewards"
+    return f"the rows may be metrics, or rollouts: {why}"
 
-    def add(self, row: Row) -> bool:
-        row = flattened(row)
-        self._count += 1
-        if self._count <= _LOOKED_AT:
-            self._learn(row)
-            if self._evidence.rollouts and self._evidence.certain:
-                return False
-        elif not self._evidence.metrics:
-            return False
-        self._add(row)
-        return True
 
-    def add_console(self, rows: Iterable[Row]) -> None:
-        """Add those rows that are metrics. Programs print other dicts as well."""
-        for row in rows:
-            found = _evidence_of(frozenset(kinds_in(row).items()))
-            if found.metrics:
-                self._evidence = found if not self._evidence.are_metrics else self._evidence
-                self._add(row)
+def _rows(path: Path, kind: str) -> Iterator[tuple[Row, Evidence]]:
+    """Yield each row, and what the fields of the rows so far tell."""
+    file, rows = FileReport(path, ReadReport((path,))), iter(())
+    if kind == "jsonl":
+        rows = (row for _, row in json_lines(file))
+    elif kind == "csv":
+        rows = (row for batch in csv_batches(file) for row in batch.to_pylist())
+    elif kind == "parquet":
+        parquet = open_parquet(path, None)
+        batches = parts(parquet, _BATCH, parquet.schema_arrow.names)
+        rows = (row for batch in batches for row in batch.to_pylist())
+    fields: dict[str, Kind] = {}
+    found = evidence(fields)
+    for count, row in enumerate(map(flattened, rows)):
+        if count < _LOOKED_AT:
+            before = dict(fields)
+            for name, kind_of_field in kinds_in(row).items():
+                if fields.get(name, "empty") == "empty":
+                    fields[name] = kind_of_field
+            found = found if fields == before else evidence(fields)
+        yield row, found
 
-    def _learn(self, row: Row) -> None:
-        known = dict(self._fields)
-        for name, kind in kinds_in(row).items():
-            if known.get(name, "empty") == "empty":
-                known[name] = kind
-        if known != self._fields:
-            self._fields, self._evidence = known, evidence(known)
 
-    def _add(self, row: Row) -> None:
-        of_row = next((str(row[name]) for name in _RUNS if row.get(name) is not None), "")
-        common: dict[str, Any] = {}
-        by_run: dict[str, dict[str, Any]] = {}
-        for name, value in row.items():
-            run, key = run_and_key(name)
-            if key and value is not None:
-                (by_run.setdefault(run, {}) if run else common)[key] = value
-        for run, values in by_run.items() or [(of_row, {})]:
-            log = self._logs.get(run)
-            if log is None:
-                name = run if by_run else str(row.get("run_name", of_row))
-                log = self._logs[run] = Log(self._path, self._source(row), name)
-                log.of_charts = bool(by_run)
-            log.add_rows([{**common, **values}])
-
-    def _source(self, row: Row) -> str:
-        if "_step" in row or any(run_and_key(name)[0] for name in row):
-            return "W&B"
-        if row.keys() >= _TRACKIO:
-            return "trackio"
-        if self._path.name == "metrics.jsonl":
-            return self._path.name
-        return {"jsonl": "JSON", "csv": "CSV", "parquet": "parquet"}.get(self._kind, CONSOLE)
-
-    def found(self, *, forced: bool) -> list[Log] | Doubtful:
-        if not self._evidence.metrics:
-            return []
-        logs = list(self._logs.values())
-        repeated = sum(log.repeated for log in logs)
-        for log in logs:
-            log.problem = self.problem
-            log.number_rows()
-        of_rewards = any(field_of(key) for log in logs for row in log.rows.values() for key in row)
-        # Rows that each have a step of their own cannot be rollouts of one prompt.
-        apart = sum(len(log.rows) for log in logs if not log.numbered) == self._count
-        single = apart and self._count >= _SINGLE
-        if not forced and not self._evidence.certain and not single:
-            return Doubtful(self._path, self._evidence.sentence, of_rewards)
-        if not forced and repeated > max(_REPEATED, sum(len(log.rows) for log in logs)):
-            why = f"{repeated:,} rows repeat the step of another row with other rewards"
-            return Doubtful(self._path, f"the rows may be metrics, or rollouts: {why}", of_rewards)
-        return [log for log in logs if log.rows]
+def _add(row: Row, logs: dict[str, Log], path: Path, kind: str) -> None:
+    """Add a row to the log of its run, or the columns of each run to the log of the run."""
+    of_row = next((str(row[name]) for name in _RUNS if row.get(name) is not None), "")
+    by_run: dict[str, dict[str, Any]] = {"": {}}
+    for name, value in row.items():
+        run, key = run_and_key(name)
+        if key and value is not None:
+            by_run.setdefault(run, {})[key] = value
+    common = by_run.pop("")
+    source = {"jsonl": "JSON", "csv": "CSV", "parquet": "parquet"}.get(kind, CONSOLE)
+    if "_step" in row or by_run or any(run_and_key(name)[0] for name in row):
+        source = "W&B"
+    elif row.keys() >= _TRACKIO:
+        source = "trackio"
+    elif path.name == "metrics.jsonl":
+        source = path.name
+    for run, values in by_run.items() or [(of_row, {})]:
+        name = run if by_run else str(row.get("run_name", of_row))
+        log = logs.setdefault(run, Log(path, source, name, of_charts=bool(by_run)))
+        log.add_rows([{**common, **values}])
 
 
 @cache
@@ -214,35 +200,21 @@ def _evidence_of(fields: frozenset[tuple[str, Kind]]) -> Evidence:
     return evidence(dict(fields))
 
 
-def _of_json(path: Path) -> Iterator[Row]:
-    return (row for _, row in json_lines(FileReport(path, ReadReport((path,)))))
+def _console(path: Path) -> Iterator[tuple[Row, Evidence]]:
+    """Yield the metrics that a program printed as dicts in Python or JSON, without nested ones.
 
-
-def _of_csv(path: Path) -> Iterator[Row]:
-    for batch in csv_batches(FileReport(path, ReadReport((path,)))):
-        yield from batch.to_pylist()
-
-
-def _of_columns(path: Path) -> Iterator[Row]:
-    file = open_parquet(path, None)
-    for batch in parts(file, _BATCH, file.schema_arrow.names):
-        yield from batch.to_pylist()
-
-
-_ROWS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
-    "jsonl": _of_json,
-    "csv": _of_csv,
-    "parquet": _of_columns,
-}
-
-
-def _console(path: Path) -> Iterator[Row]:
-    """Yield the dicts that a program printed, in Python or JSON, each without its nested ones."""
+    Programs print other dicts as well.
+    """
+    found = evidence({})
     with opened_text(path) as stream:
         for text in _dicts_in(stream):
             numbers = {match[2]: number_in(match[4]) for match in _PAIR.finditer(text)}
-            keys = (match[2] for match in _KEY.finditer(text))
-            yield {**dict.fromkeys(keys, ""), **{k: v for k, v in numbers.items() if v is not None}}
+            row: dict[str, Any] = dict.fromkeys((match[2] for match in _KEY.finditer(text)), "")
+            row |= {key: value for key, value in numbers.items() if value is not None}
+            of_row = _evidence_of(frozenset(kinds_in(row).items()))
+            if of_row.metrics:
+                found = found if found.are_metrics else of_row
+                yield row, found
 
 
 def _dicts_in(stream: Stream) -> Iterator[str]:

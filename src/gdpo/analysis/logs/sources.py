@@ -6,11 +6,11 @@ No file is executed: JSON, SQLite, parquet, TensorBoard's event files and W&B's 
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -62,9 +62,9 @@ def _found(
     found: list[Log] = []
     problems: list[str] = []
     for path in paths:
-        for folder, files in _folders(path) if path.is_dir() else [(path.parent, [path])]:
+        for files in _folders(path) if path.is_dir() else [[path]]:
             files = [file for file in files if file.is_file()]
-            for read, source in _readers(folder, files, [path], endings, forced=forced):
+            for read, source in _readers(files, path, endings, forced=forced):
                 try:
                     logs = read(source)
                     if isinstance(logs, Doubtful):
@@ -95,37 +95,34 @@ def _doubt(found: Doubtful) -> str:
     return f"{found.path}: {found.why}. {which}:\n{command} {METRICS}\n{rollouts}"
 
 
-def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
+def _folders(root: Path) -> Iterator[list[Path]]:
+    """Yield the files of each folder."""
     for folder, folders, names in os.walk(root):
         folders.sort()
-        yield Path(folder), [Path(folder, name) for name in sorted(names)]
-
-
-_Reader: TypeAlias = Callable[[Path], list[Log] | Doubtful]
+        yield [Path(folder, name) for name in sorted(names)]
 
 
 def _readers(
-    folder: Path,
-    files: Sequence[Path],
-    named: Sequence[Path],
-    endings: Sequence[str],
-    *,
-    forced: bool,
-) -> Iterator[tuple[_Reader, Path]]:
-    """Yield a function for each log among these files, and what to read with it."""
+    files: Sequence[Path], named: Path, endings: Sequence[str], *, forced: bool
+) -> Iterator[tuple[Callable[[Path], list[Log] | Doubtful], Path]]:
+    """Yield a function for each log among the files of a folder, and what to read with it.
+
+    `named` is the path that the user gave.
+    """
     events = [file for file in files if ".tfevents." in file.name]
     if events:
-        yield lambda path: [_events(path, events)], folder if len(events) > 1 else events[0]
-    by_name = {STATE: _state}
-    if not any(folder.parent.glob("*.wandb")):
-        by_name[SUMMARY] = _wandb_summary
-    by_ending = {".wandb": _wandb, ".db": _database}
+        several = len(events) > 1
+        yield lambda path: _events(path, events), events[0].parent if several else events[0]
+    known = {STATE: _state, ".wandb": _wandb, ".db": _database}
     for file in files:
-        if read := by_name.get(file.name) or by_ending.get(file.suffix):
+        if file.name == SUMMARY:
+            if not any(file.parent.parent.glob("*.wandb")):
+                yield lambda path: _of_rows(path, "W&B", [_object(path)]), file
+        elif read := known.get(file.name) or known.get(file.suffix):
             yield read, file
-        elif file in events or file.name == SUMMARY or kind_of(file) not in ("", *_ROWS):
+        elif file in events or kind_of(file) not in ("", *_ROWS):
             continue
-        elif file in named or _has_rows(file) or file.suffix in endings:
+        elif file == named or _has_rows(file) or file.suffix in endings:
             yield lambda path: read_rows(path, forced=forced), file
 
 
@@ -158,44 +155,47 @@ def _joined_charts(logs: Sequence[Log]) -> list[Log]:
     return joined
 
 
-def _events(path: Path, files: Sequence[Path]) -> Log:
-    log = Log(path, "TensorBoard")
-    for file in files:
-        _keep(log, ((log.add, (step, values)) for step, values in event_rows(file)))
-    return log
-
-
-def _keep(log: Log, calls: Iterable[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
+@contextmanager
+def _as_far_as_possible(log: Log) -> Generator[None]:
+    """Keep what was read before a broken part of a file."""
     try:
-        for function, arguments in calls:
-            function(*arguments)
+        yield
     except DataError as error:
         if not log.rows:
             raise
         log.problem = str(error)
 
 
-def _state(path: Path) -> list[Log]:
-    state = _object(path)
-    history = state.get("log_history")
-    log = Log(path, STATE)
-    log.add_rows(_dicts(history))
+def _events(path: Path, files: Sequence[Path]) -> list[Log]:
+    log = Log(path, "TensorBoard")
+    for file in files:
+        with _as_far_as_possible(log):
+            for step, values in event_rows(file):
+                log.add(step, values)
     return [log]
 
 
 def _wandb(path: Path) -> list[Log]:
     log = Log(path, "W&B")
-    _keep(log, ((log.add_rows, ([row],)) for row in wandb_rows(path)))
+    with _as_far_as_possible(log):
+        log.add_rows(wandb_rows(path))
     return [log]
 
 
-def _wandb_summary(path: Path) -> list[Log]:
-    log = Log(path, "W&B")
-    log.add_rows([_object(path)])
+def _state(path: Path) -> list[Log]:
+    history = _object(path).get("log_history")
+    rows = cast("list[Any]", history) if isinstance(history, list) else []
+    return _of_rows(path, STATE, [row for row in rows if isinstance(row, dict)])
+
+
+def _of_rows(path: Path, source: str, rows: Iterable[Row]) -> list[Log]:
+    log = Log(path, source)
+    log.add_rows(rows)
     return [log]
 
 
 def _database(path: Path) -> list[Log]:
+    """Read the database of trackio, which may contain several runs."""
     with path.open("rb") as file:
         if file.read(len(_SQLITE)) != _SQLITE:
             raise DataError("not a SQLite database")
@@ -205,12 +205,9 @@ def _database(path: Path) -> list[Log]:
             rows = database.execute("SELECT * FROM metrics ORDER BY id").fetchall()
         except sqlite3.Error as error:
             raise DataError(f"not a database of trackio ({error})") from error
-    return _trackio(path, ({**dict(row), **_dict(json.loads(row["metrics"]))} for row in rows))
-
-
-def _trackio(path: Path, rows: Iterable[Row]) -> list[Log]:
     logs: dict[str, Log] = {}
-    for row in rows:
+    for each in rows:
+        row = {**dict(each), **_dict(json.loads(each["metrics"]))}
         key = str(row.get("run_id") or row["run_name"])
         logs.setdefault(key, Log(path, "trackio", str(row["run_name"]))).add_rows([row])
     return list(logs.values())
@@ -227,8 +224,3 @@ def _object(path: Path) -> Row:
 
 def _dict(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _dicts(values: Any) -> list[dict[str, Any]]:
-    found = cast("list[Any]", values) if isinstance(values, list) else []
-    return [_dict(value) for value in found if isinstance(value, dict)]

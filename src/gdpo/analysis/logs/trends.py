@@ -3,7 +3,7 @@
 Findings have the names and limits of `gdpo.diagnostics`. Without rollouts, they only may be true.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, isnan, nan, sqrt
 
@@ -22,6 +22,7 @@ from gdpo.diagnostics.diagnosis import (
     percent,
     times,
 )
+from gdpo.diagnostics.findings import finding, in_order
 
 _TENTH, _LASTING = 10, 5
 """The start and the end of a run are a tenth of its steps each. A reward counts as constant if it
@@ -107,13 +108,21 @@ def trends_of(
         )
         for name, of in run.rewards.items()
     )
-    found = [f for reward in rewards for f in _constant(reward, stds[reward.name], ranges)]
-    found += [f for n, of in run.rewards.items() if stds[n] is None for f in _still(n, of["mean"])]
-    at_rest = {name for finding in found for name in finding.rewards}
-    at_rest |= {r.name for r in rewards if (_place(r, ranges) or 0) >= _LIMITS.top}
+    found: list[Finding] = []
+    for reward in rewards:
+        std = stds[reward.name]
+        still = _still(reward.name, run.rewards[reward.name]["mean"])
+        found += still if std is None else _constant(reward, std, ranges[reward.name])
+    at_rest = {name for each in found for name in each.rewards}
+    for reward in rewards:
+        place = ranges[reward.name].place(reward.last, reward.weight)
+        at_rest |= {reward.name} if (place or 0) >= _LIMITS.top else set[str]()
     found += _effects([reward for reward in rewards if reward.name not in at_rest])
-    found += _no_signal(run)
-    return RunTrends(run, rewards, within, tuple(sorted(found, key=lambda f: f.rank)))
+    dead = _mean(_ends(run.batch.get("zero_advantage_groups", np.zeros(0)))[1])
+    if dead >= _LIMITS.zero_advantage:
+        numbers = {"zero_advantage_groups": dead}
+        found.append(finding(Kind.NO_SIGNAL, (), numbers, logged=True, share=percent(dead)))
+    return RunTrends(run, rewards, within, in_order(found))
 
 
 def trend(values: Series) -> tuple[float, float]:
@@ -168,52 +177,39 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else nan
 
 
-def _constant(
-    reward: RewardTrend, std: Series | None, ranges: Mapping[str, Range]
-) -> Iterator[Finding]:
-    known = np.zeros(0) if std is None else std[~np.isnan(std)]
-    count = max(_LASTING, len(known) // _TENTH)
-    if reward.weight == 0 or len(known) < _LASTING:
+def _constant(reward: RewardTrend, std: Series, known: Range) -> Iterator[Finding]:
+    """Yield a finding if a reward does not vary at the end of the run."""
+    stds = std[~np.isnan(std)]
+    if reward.weight == 0 or len(stds) < _LASTING:
         return
-    end, largest = float(np.max(known[-count:])), float(np.max(known))
-    low, high, _ = ranges[reward.name]
+    count = min(max(_LASTING, len(stds) // _TENTH), len(stds))
+    end, largest, width = float(np.max(stds[-count:])), float(np.max(stds)), known.high - known.low
     rounding = _ROUNDING * max(abs(reward.last), 1e-30)
-    near = _NEAR_ZERO * largest if isnan(high - low) else _LIMITS.tiny_std * (high - low)
-    if end > max(rounding, near):
+    if end > max(rounding, _NEAR_ZERO * largest if isnan(width) else _LIMITS.tiny_std * width):
         return
-    whole = largest <= rounding
-    is_zero = "0" if end <= rounding else f"at most {end:.2g}"
-    when = "in all logged steps" if whole else f"in the last {min(count, len(known))} logged steps"
-    what = (
-        f"`{reward.name}` is constant: its standard deviation is {is_zero} {when}, at a mean of "
-        f"{reward.last:.3g}"
-    )
-    kind, severity = Kind.CONSTANT, Severity.WARNING if whole else Severity.NOTE
-    place, remedy = _place(reward, ranges), _CHANGE
-    end_of, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
+    whole, last = largest <= rounding, f"{reward.last:.3g}"
+    when = "in all logged steps" if whole else f"in the last {count} logged steps"
+    place = known.place(reward.last, reward.weight)
+    kind = Kind.CONSTANT if place is None else _LIMITS.at_rest(place)
+    remedy = "it gives no signal: change it so that completions get different values"
     if place is None:
         remedy = (
-            f"if {reward.last:.3g} is its maximum, it is learned: keep it. If it is its minimum, "
-            "the policy never earns it: use easier prompts or partial credit. Pass --low and "
-            "--high to tell them apart"
+            f"if {last} is its maximum, it is learned: keep it. If it is its minimum, the policy "
+            "never earns it: use easier prompts or partial credit. Pass --low and --high to tell "
+            "them apart"
         )
-    elif place >= _LIMITS.top:
-        kind, severity, remedy = Kind.SATURATED, Severity.NOTE, _KEEP
-        what += f", the {end_of} of its range. It is learned, and gives no further signal"
-    elif place <= _LIMITS.bottom:
-        kind, severity, remedy = Kind.OUT_OF_REACH, Severity.WARNING, _EASIER
-        what += f", the {other} of its range. The policy almost never earns it"
-    evidence = {"mean": reward.last, "std": reward.last_std}
-    yield Finding(kind, severity, (reward.name,), what, remedy, evidence)
-
-
-_CHANGE = "it gives no signal: change it so that completions get different values"
-_KEEP = "no action needed: keep the reward, so that the policy keeps what it learned"
-_EASIER = "use easier prompts, larger groups or partial credit, or warm-start the policy"
-
-
-def _place(reward: RewardTrend, ranges: Mapping[str, Range]) -> float | None:
-    return ranges[reward.name].place(reward.last, reward.weight)
+    yield finding(
+        kind,
+        (reward.name,),
+        {"mean": reward.last, "std": reward.last_std},
+        severity=Severity.NOTE if kind is Kind.CONSTANT and not whole else None,
+        logged=True,
+        is_="is",
+        number="standard deviation is " + ("0" if end <= rounding else f"at most {end:.2g}"),
+        when=f"{when}, at a mean of {last}",
+        end="top" if (kind is Kind.SATURATED) == (reward.weight > 0) else "bottom",
+        remedy=remedy,
+    )
 
 
 def _still(name: str, means: Series) -> Iterator[Finding]:
@@ -221,17 +217,20 @@ def _still(name: str, means: Series) -> Iterator[Finding]:
     known = means[~np.isnan(means)]
     if len(known) < _LASTING or float(np.ptp(known)) > _ROUNDING * float(np.max(np.abs(known))):
         return
-    yield Finding(
+    yield finding(
         Kind.CONSTANT,
-        Severity.NOTE,
         (name,),
-        f"`{name}` may be constant: its mean is {known[-1]:.3g} in all logged steps",
-        "record rollouts to see whether it varies within a group",
         {"mean": float(known[-1])},
+        severity=Severity.NOTE,
+        logged=True,
+        is_="may be",
+        number=f"mean is {known[-1]:.3g}",
+        when="in all logged steps",
+        remedy="record rollouts to see whether it varies within a group",
     )
 
 
-def _effects(rewards: list[RewardTrend]) -> Iterator[Finding]:
+def _effects(rewards: Sequence[RewardTrend]) -> Iterator[Finding]:
     """Yield a finding for each reward that may have less effect than its weight.
 
     The rule is that of `diagnose`, without an interval. If gdpo logged no influence shares, the
@@ -243,53 +242,22 @@ def _effects(rewards: list[RewardTrend]) -> Iterator[Finding]:
         return
     largest = max(rewards, key=lambda reward: reward.std_share)
     for reward in rewards:
-        logged = isfinite(reward.influence_share)
+        logged, wanted = isfinite(reward.influence_share), reward.weight_share
         share = reward.influence_share if logged else reward.std_share
-        limits = _LIMITS.effect(reward.weight_share)
-        kind = next((kind for kind, limit in limits.items() if share < limit), None)
-        if kind is None:
-            continue
-        what = f"{percent(share)} of the sum of weight × std. The weight × std of `{largest.name}` "
-        what += f"is {times(_ratio(largest.std_share, reward.std_share))} as large"
+        kinds = [kind for kind, limit in _LIMITS.effect(wanted).items() if share < limit]
         if logged:
             what = f"on average {interval(share, nan)} of the logged influence"
-        yield Finding(
-            kind,
-            Severity.WARNING,
-            (reward.name,),
-            f"`{reward.name}` may {_MAY[kind]}: it has {percent(reward.weight_share)} of the "
-            f"weight, but {what}",
-            f"record rollouts to see its influence and what helps. {_DEPENDS}",
-            {
-                "influence_share" if logged else "std_share": share,
-                "weight_share": reward.weight_share,
-            },
-            () if logged else (Cause.RANGE,),
-        )
-
-
-_MAY = {
-    Kind.REVERSED: "be pushed against its weight",
-    Kind.IGNORED: "be ignored",
-    Kind.UNDER_WEIGHTED: "have less effect than its weight",
-}
-
-_DEPENDS = (
-    "An estimator that normalizes each reward (gdpo) does not depend on the std; others, such as "
-    "GRPO, add the rewards as they are"
-)
-
-
-def _no_signal(run: LoggedRun) -> Iterator[Finding]:
-    logged = run.batch.get("zero_advantage_groups")
-    share = nan if logged is None else _mean(_ends(logged)[1])
-    if share >= _LIMITS.zero_advantage:
-        yield Finding(
-            Kind.NO_SIGNAL,
-            Severity.WARNING,
-            (),
-            f"{percent(share)} of the groups have zero advantage at the end of the run, so they "
-            "train nothing",
-            "change the prompts, or draw more samples per prompt",
-            {"zero_advantage_groups": share},
-        )
+        else:
+            ratio = times(_ratio(largest.std_share, reward.std_share))
+            what = f"{percent(share)} of the sum of weight × std. The weight × std of "
+            what += f"`{largest.name}` is {ratio} as large"
+        for kind in kinds[:1]:
+            yield finding(
+                kind,
+                (reward.name,),
+                {"influence_share" if logged else "std_share": share, "weight_share": wanted},
+                logged=True,
+                remedies=(() if logged else (Cause.RANGE,), ()),
+                weight=percent(wanted),
+                what=what,
+            )
