@@ -15,11 +15,11 @@ from gdpo.rollouts.readers import Rescored, RolloutTable, Turns, read_rollout_fi
 from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import ReaderOptions
+from gdpo.rollouts.readers.notices import Problem
 from gdpo.rollouts.readers.records import Row, RowTurns
 from gdpo.rollouts.readers.report import FileReport, ReadReport
 from gdpo.rollouts.readers.rewards import MOST, RecordRewards
 from gdpo.rollouts.readers.table import joined
-from gdpo.rollouts.readers.turns import TOO_MANY
 
 
 def table(turns, *, names=("a", "b"), groups=None, file="x"):
@@ -246,7 +246,7 @@ def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, mon
     assert len(table) == 3
     kept = most < 3 * 3 * 4 - 1
     assert (table.turns is not None) == kept
-    assert [n.what for n in reading.report.notices.values()] == [TOO_MANY]
+    assert [n.problem for n in reading.report.notices.values()] == [Problem.MANY_TURNS]
 
 
 def test_rescored_rewards_have_no_turns(tmp_path):

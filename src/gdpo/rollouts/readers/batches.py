@@ -38,6 +38,7 @@ from gdpo.rollouts.readers.names import (
     layout,
     listed,
 )
+from gdpo.rollouts.readers.notices import Problem, Values
 from gdpo.rollouts.readers.records import (
     Record,
     Row,
@@ -109,7 +110,7 @@ def open_file(
         parquet = open_parquet(found.path, None)
         form, known = _format_of_table(found, asked, file, parquet.schema_arrow)
         if form.rows is None:
-            file.count(parquet.metadata.num_rows)
+            file.rows += parquet.metadata.num_rows
             return _of_parquet(found, asked, file, known, parquet.schema_arrow, texts=texts)
         file.expected = parquet.metadata.num_rows
         records = _records_of(found, asked, form, texts=texts)
@@ -338,12 +339,12 @@ def _rows_of(
 ) -> Iterator[tuple[int, Row]]:
     assert form.rows is not None, f"{form.name} is not a format of records"
     for line, record in source:
-        rows, why = _understood(form.rows, form.name, record)
-        if why:
-            file.reject(line, why)
+        rows, problem, values = _understood(form.rows, form.name, record)
+        if problem is not None:
+            file.reject(line, problem, values)
         elif not rows:
-            file.note(line, "the record contains no rollout")
-        file.count(len(rows))
+            file.note(line, Problem.NO_ROLLOUT)
+        file.rows += len(rows)
         for row in rows:
             if asked.rewards:
                 found = {name: at(record, name) for name in asked.rewards}
@@ -356,14 +357,14 @@ def _rows_of(
 
 def _understood(
     rows: Callable[[Record], Iterator[Row]], form: str, record: Record
-) -> tuple[list[Row], str]:
+) -> tuple[list[Row], Problem | None, Values]:
     try:
-        return list(rows(record)), ""
+        return list(rows(record)), None, {}
     except DataError as error:
-        return [], str(error)
+        return [], Problem.TOLD, {"why": str(error)}
     except KeyError as error:
-        return [], f"the field {error} of format {form} is missing"
+        return [], Problem.NO_FIELD, {"field": str(error), "format": form}
     except RecursionError:
-        return [], "a field is nested too deeply to be read"
+        return [], Problem.DEEP_FIELD, {}
     except _ODD as error:
-        return [], f"the fields do not have the types of format {form} ({type(error).__name__})"
+        return [], Problem.TYPES, {"format": form, "error": type(error).__name__}

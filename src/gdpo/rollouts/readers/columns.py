@@ -25,6 +25,7 @@ from gdpo.rollouts.readers.names import (
     Layout,
     spread,
 )
+from gdpo.rollouts.readers.notices import Problem
 from gdpo.rollouts.readers.records import TRUTHS, Doubtful, Row, number, plain
 from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
 from gdpo.rollouts.record import opened
@@ -32,7 +33,6 @@ from gdpo.rollouts.record import opened
 LARGEST = 1e60
 """Numbers above this limit count as missing, so that sums of squares of weighted rewards stay
 finite."""
-NO_NUMBER = "not a number, and counts as missing"
 _MISSING = frozenset(
     {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
@@ -44,11 +44,6 @@ _CUT = frozenset(
 )
 _ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "end_turn"})
 Rows: TypeAlias = Int[np.ndarray, " some"] | slice
-SPLIT = (
-    "the prompts of most group ids differ, as when ids restart in every batch: id and prompt "
-    "together form a group"
-)
-ALONE = "each group id has one rollout: equal prompts form the groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +69,17 @@ class Column:
         good = size <= LARGEST
         if good.all() and not self.texts.any():
             return self.values
-        for odd, why in (
-            (self.wrong, NO_NUMBER),
-            (np.isnan(self.values) & ~self.missing & ~self.wrong, "NaN, and counts as missing"),
-            (np.isinf(self.values), "infinite, and counts as missing"),
-            (np.isfinite(size) & ~good, f"beyond {LARGEST:g}, and counts as missing"),
-            (self.texts & good, "the text of a number, and is read as that number"),
+        for odd, problem in (
+            (self.wrong, Problem.NO_NUMBER),
+            (np.isnan(self.values) & ~self.missing & ~self.wrong, Problem.NAN),
+            (np.isinf(self.values), Problem.INFINITE),
+            (np.isfinite(size) & ~good, Problem.BEYOND),
+            (self.texts & good, Problem.TEXT),
         ):
             if odd.any():
-                count = int(np.sum(odd))
-                file.note(int(lines[np.argmax(odd)]), f"{what} is {why}", count=count)
+                values = {"field": what, "limit": LARGEST}
+                line, count = int(lines[np.argmax(odd)]), int(np.sum(odd))
+                file.note(line, problem, values, count=count)
         return np.where(good, self.values, nan)
 
 
@@ -320,14 +316,14 @@ class Batch:
             turns = np.nan_to_num(np.clip(of_turns, -1, 2**53), nan=-1).astype(np.int64)
         how = "" if file.turns else file.report.ids.get(file.run, "")
         if how == BY_PROMPT:
-            file.note(None, ALONE)
+            file.note(None, Problem.ALONE)
             ids = np.full(len(ids), NO_KEY)
         found = grouping(steps, ids, prompts, rollouts, turns, split=how == BY_BOTH)
         if not found.split and np.all(steps == steps[:1]):
             found, file.seen = restarted(found, ids, prompts, file.seen)
         file.split |= found.split
         if found.split:
-            file.note(None, SPLIT, count=max(found.differing, 1))
+            file.note(None, Problem.SPLIT, count=max(found.differing, 1))
         if not file.turns:
             return {"groups": found.keys}
         of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))
@@ -432,8 +428,8 @@ def table_keys(
                 column = pc.cast(column, pa.int64())
         if column.null_count and file is not None:
             row = file.numbered + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            what = f"no {path}, although other rollouts have one: put into one group"
-            file.note(row, what, count=column.null_count)
+            values = {"path": str(path)}
+            file.note(row, Problem.SOME_WITHOUT, values, count=column.null_count)
         return group_keys(column)
 
     if known.group is None and known.prompt is None:

@@ -14,16 +14,15 @@ from shlex import quote
 from typing import Any, TypeAlias
 
 from gdpo.errors import DataError
+from gdpo.rollouts.readers.notices import Problem
 from gdpo.rollouts.readers.text import BROKEN, Stream, opened_text
 
 Decoder: TypeAlias = Callable[[], json.JSONDecoder]
 
-CUT = "incomplete: the run is still writing, or was killed"
-_Elements: TypeAlias = Iterator[tuple[int, Any, str]]
-"""Elements of a list, each with its line, and a phrase for the case that it is not an object."""
+_Elements: TypeAlias = Iterator[tuple[int, Any, Problem]]
+"""Elements of a list, each with its line, and the problem if it is not an object."""
 _LIST = re.compile(rb"\[\s*[{\]]")
 """Start of a list of objects."""
-_NO_OBJECT = "the row is not a JSON object"
 _HEAD = 4096
 _SPACE = re.compile(r"[ \t\r\n]*")
 _PART = 2**20
@@ -154,7 +153,7 @@ def _of_object(path: Path, decoder: Decoder, longest: int) -> _Elements:
     with opened_text(path) as stream:
         text = _Text(stream, longest)
         if not names:
-            yield 1, text.value(decoder()), _NO_OBJECT
+            yield 1, text.value(decoder()), Problem.NO_OBJECT_IN_ROW
             return
         for name, _ in _members(text):
             if name == names[0]:
@@ -180,9 +179,9 @@ def _elements(text: _Text, decoder: Decoder) -> _Elements:
         try:
             if text.peek() == "":
                 raise EOFError
-            yield text.line, text.value(decoder()), _NO_OBJECT
+            yield text.line, text.value(decoder()), Problem.NO_OBJECT_IN_ROW
         except EOFError:
-            yield text.line, None, f"the last row is {CUT}"
+            yield text.line, None, Problem.CUT_ROW
             return
         if text.peek() != ",":
             break

@@ -22,6 +22,7 @@ from gdpo.rollouts.readers.names import (
     listed_names,
     spread,
 )
+from gdpo.rollouts.readers.notices import Problem
 from gdpo.rollouts.readers.report import FileReport
 
 Record: TypeAlias = Mapping[str, Any]
@@ -49,8 +50,6 @@ _SPREAD = frozenset({list, str})
 """Types of values that may contain all rewards in a form other than an object."""
 _DEEPEST = 8
 """Maximum depth of nested objects that are searched."""
-OTHER = "an earlier output of a rollout: only the last output is read, as in verl's GRPO"
-APART = "a second output of a rollout, not next to the first: only the first is read"
 
 
 class Doubtful(str):
@@ -591,7 +590,7 @@ def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterat
 
     def later(one: tuple[int, Row], other: tuple[int, Row]) -> tuple[int, Row]:
         first, last = sorted((one, other), key=lambda row: row[1].output or ("", 0))
-        file.lose(first[0], OTHER)
+        file.lose(first[0], Problem.OTHER)
         return last
 
     for rollout, outputs in groupby(rows, lambda row: row[1].output and row[1].output[0]):
@@ -602,7 +601,7 @@ def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterat
         if last[1].step != step:
             step, of_step = last[1].step, set()
         if rollout in of_step:
-            file.lose(last[0], APART)
+            file.lose(last[0], Problem.APART)
         else:
             of_step.add(rollout)
             yield last

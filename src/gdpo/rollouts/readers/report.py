@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
-from gdpo.rollouts.readers.files import RolloutFile, kind_of
+from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.infer import Inferred, Reason
 from gdpo.rollouts.readers.keys import Key
 from gdpo.rollouts.readers.names import likely, listed
+from gdpo.rollouts.readers.notices import NOTHING, Notice, Problem, Values
 
 _NAMED = 12
 """Maximum number of fields to propose as rewards in a command."""
@@ -20,37 +22,10 @@ BY_BOTH = "group id and prompt"
 
 
 @dataclass(slots=True)
-class Notice:
-    """Stores one kind of problem that a reader found in a file."""
-
-    file: Path
-    line: int | None
-    """First position of the problem: a line of a text file (from 1), or a row (from 0). None if the
-    problem concerns the whole file."""
-    what: str
-    count: int = 0
-    """Number of occurrences."""
-    rows: int = 0
-    """Number of rollouts that were skipped because of the problem. Rollouts that cannot be counted
-    are not included."""
-
-    @property
-    def place(self) -> str:
-        """Path of the file with the line, or with the row (from 0) if the file has no lines."""
-        if self.line is None:
-            return str(self.file)
-        in_lines = kind_of(self.file) == "jsonl"
-        return f"{self.file}:{self.line}" if in_lines else f"{self.file}, row {self.line}"
-
-    def __str__(self) -> str:
-        return f"{self.place}: {_summary([self])}"
-
-
-@dataclass(slots=True)
 class FileReport:
     """Stores the format of a file and counts its rows.
 
-    Only the methods may change the counts. At the end of the file, `rows == read + skipped`.
+    At the end of the file, `rows == read + skipped`.
     """
 
     path: Path
@@ -99,34 +74,42 @@ class FileReport:
     siblings: Sequence[RolloutFile] = ()
     """Later files of the run."""
 
-    def note(self, line: int | None, what: str, *, count: int = 1) -> Notice:
-        """Add a notice without skipping a row, and return the notice."""
-        notice = self.report.notices.setdefault((self.path, what), Notice(self.path, line, what))
-        notice.count += count
-        return notice
+    def note(
+        self,
+        line: int | None,
+        problem: Problem,
+        values: Values = NOTHING,
+        *,
+        count: int = 1,
+        rows: int = 0,
+    ) -> None:
+        """Add a notice, or count a known one further."""
+        key = (self.path, problem, *values.values())
+        known = self.report.notices.get(key) or Notice(problem, self.path, line, values)
+        found = replace(known, count=known.count + count, rows=known.rows + rows)
+        self.report.notices[key] = found
 
-    def count(self, rows: int) -> None:
-        """Count rows that were found, valid or not."""
-        self.rows += rows
+    def note_once(self, problem: Problem, values: Values) -> None:
+        """Add a notice about the whole file, unless there is one already."""
+        if (self.path, problem, *values.values()) not in self.report.notices:
+            self.note(None, problem, values)
 
-    def take(self, rows: int) -> None:
-        """Count some of the rows in `rows` as read."""
-        self.read += rows
-
-    def lose(self, line: int | None, what: str, *, rows: int = 1) -> None:
+    def lose(
+        self, line: int | None, problem: Problem, values: Values = NOTHING, *, rows: int = 1
+    ) -> None:
         """Count some of the rows in `rows` as skipped, and add a notice."""
-        self.note(line, what, count=rows).rows += rows
+        self.note(line, problem, values, count=rows, rows=rows)
         self.skipped += rows
 
-    def reject(self, line: int | None, what: str) -> None:
+    def reject(self, line: int | None, problem: Problem, values: Values = NOTHING) -> None:
         """Count a new line or row, mark it as skipped, and add a notice."""
         self.rows += 1
-        self.lose(line, what)
+        self.lose(line, problem, values)
 
-    def give_back(self, line: int | None, what: str, *, rows: int) -> None:
+    def give_back(self, line: int | None, problem: Problem, *, rows: int) -> None:
         """Count rows as skipped that were already counted as read, and add a notice."""
         self.read -= rows
-        self.lose(line, what, rows=rows)
+        self.lose(line, problem, rows=rows)
 
     def end(self, why: str) -> None:
         """Count all remaining rows as skipped, because the file cannot be read further."""
@@ -137,7 +120,7 @@ class FileReport:
             return
         self.rows = max(self.rows, self.expected)
         done = self.read + self.skipped
-        self.lose(done, f"cannot be read: {why}", rows=max(self.rows - done, 0))
+        self.lose(done, Problem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
 
     def end_without_rows(self) -> None:
         """Record that no row of the file could be read, or that the file has no rows."""
@@ -178,7 +161,8 @@ class ReadReport:
     files: list[FileReport] = field(default_factory=list[FileReport])
     left_out: dict[Path, str] = field(default_factory=dict[Path, str])
     """Files that were not read, with the reason."""
-    notices: dict[tuple[Path, str], Notice] = field(default_factory=dict[tuple[Path, str], Notice])
+    notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict[tuple[Any, ...], Notice])
+    """Notices by file, problem and values."""
     sought: dict[str, bool] = field(default_factory=dict[str, bool])
     """Rewards that were requested by name, and whether any file has them."""
     offered: dict[str, None] = field(default_factory=dict[str, None])
@@ -326,18 +310,16 @@ class ReadReport:
         left_out: dict[str, list[Path]] = {}
         for path, why in self.left_out.items():
             left_out.setdefault(why, []).append(path)
-        found = [(notices[0].place, _summary(notices)) for notices in kinds.values()]
+        found = list[tuple[str, str]]()
+        for what, notices in kinds.items():
+            count = sum(notice.count for notice in notices)
+            files = f", in {len(notices):,} files" if len(notices) > 1 else ""
+            more = f" (and {count - 1:,} more{files})" if count > 1 else ""
+            found.append((notices[0].place, f"{what}{more}"))
         for why, paths in left_out.items():
             more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
             found.append((str(paths[0]), f"not read: {why}{more}"))
         return found
-
-
-def _summary(notices: Sequence[Notice]) -> str:
-    first, count = notices[0], sum(notice.count for notice in notices)
-    files = f", in {len(notices):,} files" if len(notices) > 1 else ""
-    more = f" (and {count - 1:,} more{files})" if count > 1 else ""
-    return f"{first.what}{more}"
 
 
 def ready_command(report: ReadReport) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gdpo.rewards.gates import Range, described_ranges
 from gdpo.rollouts.readers.columns import (
+    LARGEST,
     Batch,
     Rows,
     column_in,
@@ -54,6 +55,7 @@ from gdpo.rollouts.readers.names import (
     may_be_text,
     unlikelihood,
 )
+from gdpo.rollouts.readers.notices import Problem
 from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number
 from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, FileReport
 from gdpo.rollouts.record import read_declared
@@ -127,7 +129,7 @@ class RecordRewards:
         if self._known is not None:
             likeliest = sorted(row.rewards, key=unlikelihood)
             if asked is None and unlikelihood(likeliest[MOST]) < NEVER:
-                self._note_once(_many("fields of its records"))
+                self._file.note_once(Problem.MANY, {"most": MOST, "which": "fields of its records"})
             kept = {*likeliest[:MOST], *(asked or ())}
         elif asked is not None:
             kept = {*asked, *islice(row.rewards, MOST)}
@@ -195,7 +197,8 @@ class RecordRewards:
             found = any(name in row.rewards or name == row.total_name for row in part)
             if not found:
                 has = listed(list(dict.fromkeys(numbers)))
-                self._file.note(lines[0], f"no reward {name!r}; the numeric fields are {has}")
+                values = {"name": name, "fields": has}
+                self._file.note(lines[0], Problem.NO_REWARD, values)
             if name in (self._asked.rewards or ()):
                 self._file.report.seek(name, numbers, found=found)
         return Rewards({name: name for name in names}, how, self._inferred, scalar)
@@ -232,10 +235,7 @@ class RecordRewards:
             self._take(name)
         for name in [name for name in texts if name not in self._found]:
             if name not in self._texts and len(self._texts) >= _TEXTS:
-                self._note_once(
-                    f"more than {_TEXTS:,} fields contain text: if rewards are among them, name "
-                    "them (--rewards)"
-                )
+                self._file.note_once(Problem.MANY_TEXTS, {"most": _TEXTS})
             else:
                 first, before = self._texts.get(name, (texts[name][0], 0))
                 self._texts[name] = first, before + len(texts[name])
@@ -244,20 +244,12 @@ class RecordRewards:
         if name in self._found:
             return
         if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
-            self._note_once(_many("fields of its records"))
+            self._file.note_once(Problem.MANY, {"most": MOST, "which": "fields of its records"})
             return
         self._found[name] = None
         if name in self._texts:
             line, rows = self._texts.pop(name)
-            what = (
-                f"reward {name!r} is text before its first number, and counts as missing there: "
-                "to have the text read, name the rewards (--rewards)"
-            )
-            self._file.note(line, what, count=rows)
-
-    def _note_once(self, what: str) -> None:
-        if (self._file.path, what) not in self._file.report.notices:
-            self._file.note(None, what)
+            self._file.note(line, Problem.TEXT_BEFORE, {"name": name}, count=rows)
 
 
 class TableRewards:
@@ -376,8 +368,7 @@ class TableRewards:
                 file.left_out = found.left_out
         for name, path in found.names.items():
             if path in numeric:
-                what = f"reward {name!r} is the text of a number, and is read as that number"
-                file.note(None, what)
+                file.note(None, Problem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
         if found.total is not None:
             self.known = replace(self.known, total=found.total)
         named = {name: path for name, path in found.names.items() if path in self._kinds}
@@ -385,7 +376,7 @@ class TableRewards:
         more = {path: found.name_of(path) for path in (*own, *numeric) if path not in known}
         named |= {name: path for path, name in more.items() if name is not None}
         if len(named) > MOST:
-            file.note(None, _many("columns"))
+            file.note(None, Problem.MANY, {"most": MOST, "which": "columns"})
         return Rewards(dict(islice(named.items(), MOST)), found.how, found)
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
@@ -415,7 +406,7 @@ class TableRewards:
             found = path in self._kinds or entered(empty, path) is not None
             if not found:
                 has = listed(schema.names)
-                self._file.note(None, f"no column {path!r}; the columns are {has}")
+                self._file.note(None, Problem.NO_COLUMN, {"path": path, "columns": has})
             if name in asked:
                 self._file.report.seek(name, numbers, found=found)
 
@@ -456,34 +447,20 @@ def _settled(
         found = named_by_user(sample, known, asked.rewards)
     else:
         for path in texts:
-            what = f"{path!r} contains text, not numbers, and is not read as a reward"
-            file.note(None, what)
+            file.note(None, Problem.TEXTS, {"path": path})
         known = replace(known, total=None) if known.total in texts else known
         described = asked.columns is not None
         found = infer(sample, known, texts=texts, kind=every, described=described)
         file.remember(found)
         if found.refused:
-            what = f"no reward can be inferred: {found.refused}; name the rewards (--rewards)"
-            file.note(None, what)
+            file.note(None, Problem.NOT_INFERRED, {"why": found.refused})
     if found.contradicts:
-        what = (
-            f"{found.contradicts!r} is not the sum of the rewards, and their weights cannot be "
-            "found in it: give the weights (--weights), or judge the total alone (--rewards)"
-        )
-        file.note(None, what)
+        file.note(None, Problem.CONTRADICTED, {"total": found.contradicts})
     for path, twin in found.copied:
-        what = f"{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
-        file.note(None, what)
+        file.note(None, Problem.COPY, {"path": path, "twin": twin})
     for name in sorted(found.zeros) if asked.rewards is None else ():
-        file.note(None, f"reward {name!r} counts as 0 where it is missing, as in {found.total!r}")
+        file.note(None, Problem.ZERO, {"name": name, "total": str(found.total)})
     return found, known
-
-
-def _many(which: str) -> str:
-    return (
-        f"more than {MOST} {which} contain numbers and may be rewards; the first {MOST} are read: "
-        "name the rewards (--rewards)"
-    )
 
 
 def _weights_beside(row: Row, found: Inferred) -> dict[str, float] | None:

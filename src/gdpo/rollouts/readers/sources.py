@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.readers.arrow import ArrowFile, is_arrow
 from gdpo.rollouts.readers.delimited import DecimalCommas, delimiter_of
-from gdpo.rollouts.readers.json_lists import CUT, Decoder, listed
+from gdpo.rollouts.readers.json_lists import Decoder, listed
+from gdpo.rollouts.readers.notices import Problem
 from gdpo.rollouts.readers.records import Record
 from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.readers.text import BROKEN, is_gzip, opened, opened_text
@@ -34,7 +35,6 @@ takes 20 times its size in memory."""
 _CHECKED = 4096
 """Number of lines at the start of a file that are searched for repeated keys. The search doubles
 the parsing time."""
-_NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
 _SKIPPED = 2**20
 """Number of bytes per read while skipping a line."""
 UNREADABLE = (
@@ -127,8 +127,7 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
             # notices.
             named = named or repeated[0]
             which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
-            what = f"{which} occurs more than once in an object: its last value is used"
-            file.note(line, what)
+            file.note(line, Problem.REPEATED_KEY, {"which": which})
         if isinstance(record, dict):
             yield line, cast("Record", record)
         else:
@@ -151,10 +150,10 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
         if isinstance(sample, dict):
             yield index, {**cast("dict[str, Any]", sample), "rollout_id": found["rollout_id"]}
         else:
-            file.reject(index, "the sample is not a dict")
+            file.reject(index, Problem.NO_DICT)
 
 
-def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, str]]:
+def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, Problem]]:
     line = 0
     with opened_text(file.path) as stream:
         try:
@@ -162,18 +161,13 @@ def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, str]]
                 line += 1
                 file.bytes += len(raw)
                 if len(raw) > LONGEST_LINE:
-                    what = (
-                        f"the line has more than {LONGEST_LINE:,} bytes and is skipped: write "
-                        "fewer rollouts per line, or parquet"
-                    )
-                    file.reject(line, what)
+                    file.reject(line, Problem.LONG_LINE, {"most": LONGEST_LINE})
                     while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
                         pass
                 elif not raw.isspace():
                     yield line, *_parsed(raw, decoder())
         except BROKEN as error:
-            what = f"the rest cannot be read: {type(error).__name__}: {error}"
-            file.note(line + 1, what)
+            file.note(line + 1, Problem.REST, {"why": f"{type(error).__name__}: {error}"})
 
 
 def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
@@ -189,18 +183,16 @@ def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], d
     return unique
 
 
-def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, str]:
+def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, Problem]:
     try:
         record = decoder.decode(raw.decode())  # json would guess the encoding of bytes
     except RecursionError:
-        return None, "the line is nested too deeply to be read"
+        return None, Problem.TOO_DEEP
     except UnicodeDecodeError:
-        return None, _NOT_UTF8
+        return None, Problem.NOT_UTF8
     except ValueError:
-        if raw.endswith(b"\n"):
-            return None, "the line is not valid JSON"
-        return None, f"the last line is {CUT}"
-    return record, "the line is not a JSON object"
+        return None, Problem.NO_JSON if raw.endswith(b"\n") else Problem.CUT_LINE
+    return record, Problem.NO_OBJECT
 
 
 def wandb_table(file: FileReport) -> Iterator[Any]:
@@ -217,7 +209,7 @@ def wandb_table(file: FileReport) -> Iterator[Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError("not a table of W&B: it has no columns and data") from error
     if rows:
-        file.count(len(rows))
+        file.rows += len(rows)
         yield pa.RecordBatch.from_pydict(columns)
 
 
@@ -236,8 +228,8 @@ class _Wrong:
         self._seen += 1
         if self._seen > self._reported:
             self._reported = self._seen
-            what = "the number of fields in the row differs from the first line"
-            self._file.reject(max(row.number - 2, 0) if row.number else None, what)
+            line = max(row.number - 2, 0) if row.number else None
+            self._file.reject(line, Problem.FIELDS)
         return "skip"
 
 
@@ -249,7 +241,7 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
     try:
         with_points = (lambda block: block) if delimiter == "," else DecimalCommas()
         for block in map(with_points, _blocks(file.path, delimiter, _Wrong(file))):
-            file.count(block.num_rows)
+            file.rows += block.num_rows
             held.append(block)
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
                 yield _joined(held)
@@ -265,8 +257,7 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
     found = _swallowed(file.path, delimiter) if _lines_of(file.path) > file.rows + 1 else None
     if found is not None:
         row, lines = found
-        what = f"a quote is not closed, so {lines:,} lines were read as one row: close the quote"
-        file.note(row, what)
+        file.note(row, Problem.QUOTE, {"lines": lines})
 
 
 def _lines_of(path: Path) -> int:

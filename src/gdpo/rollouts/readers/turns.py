@@ -12,14 +12,13 @@ from gdpo._shapes import Float, Int
 from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, entered, inside
 from gdpo.rollouts.readers.infer import Values
 from gdpo.rollouts.readers.keys import NO_KEY
+from gdpo.rollouts.readers.notices import Problem
 from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns
 from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.readers.table import RolloutTable, Turns
 
 MOST = 2**26
 """Maximum number of values in the arrays for the turns of a step. Each value takes 8 bytes."""
-TURN_ROWS = "an earlier turn of a rollout: the rows with one rollout id are read as its turns"
-TOO_MANY = "the turns of the step would take too much memory, and are not read"
 _NO_TURNS = RowTurns(0, {}, ())
 _Lines = Int[np.ndarray, " rollout"]
 Whole: TypeAlias = tuple[Float[np.ndarray, "rollout reward"], Values]
@@ -135,7 +134,7 @@ def _of_table(
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not (is_list and pa.types.is_struct(kind.value_type)):
-        file.note(int(lines[0]), "the column 'turns' does not contain turns, and is not read")
+        file.note(int(lines[0]), Problem.NO_TURNS)
         return None
     lengths = pc.fill_null(pc.call_function("list_value_length", [column]), 0)
     counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -159,11 +158,8 @@ def _of_table(
     wrong &= counts[:, None] > 0
     for name, odd in zip(rewards, wrong.T, strict=True):
         if odd.any():
-            what = (
-                f"reward {name!r} of the turns does not add up to the reward of the rollout: "
-                "results by turn and results by rollout do not fit together"
-            )
-            file.note(int(lines[np.argmax(odd)]), what, count=int(odd.sum()))
+            first, count = int(lines[np.argmax(odd)]), int(odd.sum())
+            file.note(first, Problem.TURNS_APART, {"name": name}, count=count)
     return turns
 
 
@@ -174,7 +170,7 @@ def _called(name: str) -> str:
 def _few(counts: _Lines, names: Sequence[str], lines: _Lines, file: FileReport) -> bool:
     if fits(len(counts), int(counts.max(initial=0)), len(names)):
         return True
-    file.note(int(lines[np.argmax(counts)]), TOO_MANY)
+    file.note(int(lines[np.argmax(counts)]), Problem.MANY_TURNS)
     return False
 
 
