@@ -137,13 +137,13 @@ def _format_of(
     record: Record | None = None,
     paths: Iterable[str] | None = None,
 ) -> Format:
-    if recognized(found.kind, fields, record) is None:
-        told = evidence(fields if record is None else kinds_in(flattened(record)))
-        if told.sentence and asked.format is None and asked.columns is None:
-            raise DataError(told.sentence)
+    told = evidence(fields if record is None else kinds_in(flattened(record)))
+    doubtful = asked.format is None and asked.columns is None and told.sentence
+    if doubtful and recognized(found.kind, fields, record) is None:
+        raise DataError(told.sentence)
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
-    if is_like_rollouts(fields):
+    if is_like_rollouts(fields) and not told.are_metrics:
         file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
         file.step = layout(None, fields).step
     paths = numbers if paths is None else paths

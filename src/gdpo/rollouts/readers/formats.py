@@ -13,7 +13,6 @@ from gdpo.rollouts.readers.names import (
     NOTHING_KNOWN,
     TRL,
     Layout,
-    are_metrics,
     is_container,
     is_named_reward,
     kinds_in,
@@ -195,9 +194,7 @@ def format_of(
     elif asked.columns is None and (form := recognized(kind, fields, record)) is not None:
         how = f"detected from the fields {', '.join(sorted(form.fields))}"
     else:
-        form, how, numbers = FORMATS[-1], "read by column names", list(numbers)
-        if asked.columns is None and are_metrics(fields, numbers):
-            raise DataError("the rows are metrics of whole steps, not rollouts")
+        form, how = FORMATS[-1], "read by column names"
         by_columns = asked.columns is not None or asked.rewards is not None
         if not by_columns and not looks_rewarded(fields, numbers):
             raise DataError(

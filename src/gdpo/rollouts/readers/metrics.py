@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from gdpo.rollouts.readers.names import Kind, is_metric, is_named_reward, layout, listed
+from gdpo.rollouts.readers.names import Kind, is_named_reward, layout, listed
 
+_METRIC = re.compile(
+    r"(?:.+[./_])?(?:rewards|diagnostics|gdpo)/.+/"
+    r"(?:mean|std|group_std|zero_variance_groups|influence_share)"
+)
+"""Keys of the statistics of a reward over a whole step."""
 _RUN = (
     re.compile(r"(.+?) - ((?:train/|eval/)?(?:rewards|diagnostics|gdpo)/.+)", re.DOTALL),
     re.compile(r"(.+) - (.+)", re.DOTALL),
@@ -32,11 +37,12 @@ _LOGGED = frozenset(
 _LOGGED_PARTS = ("completions/", "clip_ratio/", "sampling/", "actor/", "critic/", "timing_s/")
 _ALSO_LOGGED = frozenset(
     {"kl", "entropy", "epoch", "num_tokens", "completion_length", "step_time", "lr"}
+    | {"mean_length", "policy_loss", "_step", "_timestamp"}
 )
 """Keys of steps that rollouts may have, too."""
 _OF_WANDB = ({"_step", "_runtime"}, {"_step", "_timestamp"})
 _ENOUGH = 2
-"""Number of logged keys that make rows metrics, at least one of them in `_LOGGED`."""
+"""Number of logged keys that make rows metrics, if they contain nothing of rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ def evidence(fields: Mapping[str, Kind]) -> Evidence:
     A text field of a prompt or completion, a group id or an advantage belongs to rollouts.
     """
     keys = {name: key for name in fields if (key := run_and_key(name)[1])}
-    means = [name for name, key in keys.items() if is_metric(key)]
+    means = [name for name, key in keys.items() if _METRIC.fullmatch(key)]
     logged = [
         name
         for name, key in keys.items()
@@ -107,8 +113,8 @@ def evidence(fields: Mapping[str, Kind]) -> Evidence:
         return Evidence(tuple(keys), (), certain=True)
     if rollouts:
         return Evidence(tuple(means), rollouts, certain=not means)
-    if means or (logged and len({*logged, *also}) >= _ENOUGH):
-        return Evidence(metrics, (), certain=True)
+    if means or len({*logged, *also}) >= _ENOUGH:
+        return Evidence(metrics or tuple(also), (), certain=True)
     rewarded = any(is_named_reward(key) or key in ("reward", "score") for key in keys.values())
     slashed_most = 2 * len(slashed) >= len(keys)
     doubtful = bool(metrics) and (rewarded or slashed_most)
@@ -122,6 +128,6 @@ def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = dict(record)
     for name, value in record.items():
-        if isinstance(value, dict) and (name == "data" or any(map(is_metric, value))):
+        if isinstance(value, dict) and (name == "data" or any(map(_METRIC.fullmatch, value))):
             found |= cast("dict[str, Any]", value)
     return found

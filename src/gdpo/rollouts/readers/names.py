@@ -21,24 +21,12 @@ MEANINGS = (
     *("total", "rollout", "turn"),
 )
 """The meanings that `columns` can assign to a column."""
-_METRIC = re.compile(
-    r"(?:.+[./_])?(?:rewards|diagnostics|gdpo)/.+/"
-    r"(?:mean|std|group_std|zero_variance_groups|influence_share)"
-)
 
 
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_LOGGED = _set(
-    """
-    loss grad_norm learning_rate lr epoch train_loss reward_std kl entropy clip_ratio
-    completion_length mean_length num_tokens _runtime _timestamp _step policy_loss
-    frac_reward_zero_std step_time train_runtime
-    """
-)
-"""Numbers that a trainer logs for a whole step."""
 
 
 class Inner(str):
@@ -305,7 +293,7 @@ def is_like_rollouts(fields: Collection[str]) -> bool:
     spelt = _spelt(fields)
     known = any(name in spelt for name in _OF_ROLLOUTS)
     rewarded = any(not _REWARD.isdisjoint(words_of(name)) for name in fields)
-    return (known or rewarded) and not are_metrics(fields, fields)
+    return known or rewarded
 
 
 def likely(paths: Sequence[str]) -> list[str]:
@@ -358,24 +346,6 @@ def is_all_rewards(path: str) -> bool:
     """Return whether the name suggests a field with all rewards, or with their total."""
     words = set(words_of(path))
     return bool(words & _REWARD) and words <= _REWARD | {"components"}
-
-
-def is_metric(path: str) -> bool:
-    """Return whether the name is that of a statistic of a whole step, as trainers log them."""
-    return _METRIC.fullmatch(path) is not None
-
-
-def are_metrics(fields: Collection[str], numbers: Iterable[str]) -> bool:
-    """Return whether the fields are those of a log of whole steps, not of rollouts.
-
-    A log has statistics of rewards, or no texts and no groups, but several numbers of a trainer.
-    """
-    if any(map(is_metric, numbers)):
-        return True
-    spelt = _spelt(fields)
-    if any(name in spelt for name in _OF_ROLLOUTS):
-        return False
-    return len(_LOGGED & {leaf_of(name) for name in (*spelt, *fields)}) > 1
 
 
 def is_container(name: str) -> bool:
