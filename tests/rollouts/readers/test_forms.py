@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.rollouts.readers.test_bad_input import read
 
 from gdpo.rollouts.readers import json_lists, read_texts, sources
-from gdpo.rollouts.readers.arrow import ArrowFile
+from gdpo.rollouts.readers.sources import ArrowFile
 
 BOM = b"\xef\xbb\xbf"
 

@@ -16,7 +16,7 @@ from gdpo.analysis import analyze
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, batches, read_rollout_files, read_texts
 from gdpo.rollouts.readers.keys import NO_KEY, key_of
-from gdpo.rollouts.readers.notices import Problem
+from gdpo.rollouts.readers.report import Problem
 
 
 def notices(report):

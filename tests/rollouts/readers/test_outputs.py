@@ -7,7 +7,7 @@ from tests.rollouts.readers.test_odd_values import notices
 
 from gdpo.integrations.verl._carried import last_outputs
 from gdpo.rollouts.readers import batches, read_texts
-from gdpo.rollouts.readers.notices import Problem
+from gdpo.rollouts.readers.report import Problem
 
 
 def dump(path, uids, step=3):

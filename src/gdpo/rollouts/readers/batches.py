@@ -38,7 +38,6 @@ from gdpo.rollouts.readers.names import (
     layout,
     listed,
 )
-from gdpo.rollouts.readers.notices import Problem, Values
 from gdpo.rollouts.readers.records import (
     Record,
     Row,
@@ -49,7 +48,7 @@ from gdpo.rollouts.readers.records import (
     plain,
     rows_by,
 )
-from gdpo.rollouts.readers.report import FileReport, ReadReport
+from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport, Values
 from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import (
     UNREADABLE,

@@ -25,9 +25,8 @@ from gdpo.rollouts.readers.names import (
     Layout,
     spread,
 )
-from gdpo.rollouts.readers.notices import Problem
 from gdpo.rollouts.readers.records import TRUTHS, Doubtful, Row, number, plain
-from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
+from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, FileReport, Problem
 from gdpo.rollouts.record import opened
 
 LARGEST = 1e60

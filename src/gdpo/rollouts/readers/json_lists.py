@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any, TypeAlias
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.notices import Problem
+from gdpo.rollouts.readers.report import Problem
 from gdpo.rollouts.readers.text import BROKEN, Stream, opened_text
 
 Decoder: TypeAlias = Callable[[], json.JSONDecoder]

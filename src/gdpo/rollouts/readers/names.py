@@ -27,8 +27,6 @@ def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-
-
 class Inner(str):
     """Marks a path into an object or struct, because the name of a column may contain dots too."""
 

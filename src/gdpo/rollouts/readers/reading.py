@@ -30,13 +30,16 @@ from gdpo.rollouts.readers.files import (
 )
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.infer import Inferred, Values
-from gdpo.rollouts.readers.notices import Problem
-from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, ReadReport
+from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, Problem, ReadReport
 from gdpo.rollouts.readers.rewards import RecordRewards, Rewards, TableRewards
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
-from gdpo.rollouts.readers.table import FOUND, RECORDED, RolloutTable, joined, places
-from gdpo.rollouts.readers.turns import (
+from gdpo.rollouts.readers.table import (
+    FOUND,
+    RECORDED,
+    RolloutTable,
     fits,
+    joined,
+    places,
     turns_of,
     whole_rollouts,
     without_single,

@@ -22,8 +22,7 @@ from gdpo.rollouts.readers.names import (
     listed_names,
     spread,
 )
-from gdpo.rollouts.readers.notices import Problem
-from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.report import FileReport, Problem
 
 Record: TypeAlias = Mapping[str, Any]
 

@@ -55,9 +55,8 @@ from gdpo.rollouts.readers.names import (
     may_be_text,
     unlikelihood,
 )
-from gdpo.rollouts.readers.notices import Problem
 from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number
-from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, FileReport
+from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, FileReport, Problem
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
@@ -172,10 +171,10 @@ class RecordRewards:
         self._file.numbers = tuple(islice(numbers, MOST))
         steps = np.nan_to_num(column_of([row.step for row in looked]).values).view(np.int64)
         ids, prompts = keys([row.group for row in looked]), keys([row.prompt for row in looked])
-        sample = _sample(self._asked, self._file, numbers, (steps, ids, prompts))
         texts = _texts_of(looked, numbers, known)
-        every: Where = "none" if self._file.format == "columns" else "every"
-        found, self._known = _settled(self._asked, self._file, sample, texts, known, every)
+        kind: Where = "none" if self._file.format == "columns" else "every"
+        rows_of = (steps, ids, prompts)
+        found, self._known = _learned(self._asked, self._file, known, numbers, rows_of, texts, kind)
         self._no_total = self._known.total != known.total
         return found
 
@@ -273,10 +272,7 @@ class TableRewards:
         self.known = known if known.total in self._kinds else replace(known, total=None)
         self.split = True
         """Whether the prompts of the first rows contradict the group ids, or are not known yet."""
-        self._numeric = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
-        if file.format == "trl":  # which writes rewards as floats
-            free = [each for each in schema if each.name not in self.known.taken()]
-            self._numeric = [each.name for each in free if pa.types.is_floating(each.type)]
+        self._numbers = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
         self._texts = [p for p, kind in self._kinds.items() if kind == "text" and may_be_text(p)]
         found = self._find()
         declared = described_ranges(read_declared(schema))
@@ -308,72 +304,78 @@ class TableRewards:
         return found, unread
 
     def _find(self) -> Rewards:
-        file, schema, asked = self._file, self._schema, self._asked.rewards
+        file, schema, asked, taken = (
+            self._file,
+            self._schema,
+            self._asked.rewards,
+            self.known.taken(),
+        )
+        own = self._numbers
+        if file.format == "trl":  # which writes rewards as floats
+            free = [each for each in schema if each.name not in taken]
+            own = [each.name for each in free if pa.types.is_floating(each.type)]
         if asked is not None:
-            inferred = None
-            if file.format in ("columns", "trl"):
-                sample = self._sample()
-                inferred, _ = _settled(self._asked, file, sample, (), self.known, "none")
+            guessed = file.format in ("columns", "trl")
+            inferred = self._learned(self._numbers, (), (), "none") if guessed else None
             numbers = [path for path, kind in self._kinds.items() if kind == "number"]
             return Rewards(resolved(asked, [*numbers, *self._texts]), "as given", inferred)
         if file.format == "gdpo":
             record = schema.field("rewards").type
             names = [each.name for each in record] if pa.types.is_struct(record) else []
             return Rewards({name: f"rewards.{name}" for name in names}, "as recorded by gdpo")
-        taken = self.known.taken()
         names = logged_rewards(file.path) if file.format == "trl" else ()
         if logged := {n: n for n in names if n in schema.names and n not in taken}:
-            file.left_out = {path: "name" for path in self._numeric if path not in logged}
+            file.left_out = {path: "name" for path in own if path not in logged}
             how = "as TRL's log names them (trainer_state.json)"
             return Rewards(logged, how + passed_over(file.left_out))
-        return self._infer()
+        return self._infer(own)
 
-    def _sample(self, texts: Sequence[str] = ()) -> Sample:
-        some = list(self._numeric)
-        if self._asked.rewards is not None:
-            some = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
+    def _learned(
+        self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str], kind: Where
+    ) -> Inferred:
+        """Return the rewards among some columns with numbers or texts of numbers."""
         known = self.known
-        some += [known.total] if known.total is not None and known.total not in some else []
-        likeliest = set(sorted([*some, *texts], key=unlikelihood)[:_MOST_LOOKED_AT])
-        kept = [path for path in (*some, *texts) if path in likeliest]
+        total = [known.total] if known.total is not None and known.total not in own else []
+        paths = [*own, *total, *texts]
+        likeliest = set(sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT])
+        paths = [path for path in paths if path in likeliest]
         others = [path for path in (known.group, known.prompt, known.step) if path is not None]
-        batches = list(self._first([*kept, *others]))
-        numbers = {p: _joined([_values_in(batch, p) for batch in batches]) for p in kept}
+        batches = list(self._first([*paths, *others]))
+        numbers = {p: _joined([_values_in(batch, p) for batch in batches]) for p in paths}
         steps = [
             np.full(batch.num_rows, file, np.int64)
             if known.step is None
             else np.nan_to_num(_values_in(batch, known.step)).view(np.int64)
             for file, batch in enumerate(batches)
         ]
-        found = [table_keys(batch, known, None, checked=True) for batch in batches]
-        groups = (_joined(each) for each in (steps, [k for k, _ in found], [k for _, k in found]))
-        sample = _sample(self._asked, self._file, numbers, tuple(groups))
-        self.split = self._file.run in self._file.report.ids
-        return sample
+        ids = [table_keys(batch, known, None, checked=True) for batch in batches]
+        rows = _joined(steps), _joined([k for k, _ in ids]), _joined([k for _, k in ids])
+        file = self._file
+        found, self.known = _learned(self._asked, file, known, numbers, rows, unread, kind)
+        self.split = file.run in file.report.ids
+        return found
 
-    def _infer(self) -> Rewards:
-        file, own = self._file, self._numeric
-        numeric, texts = self._named_texts()
+    def _infer(self, own: Sequence[str]) -> Rewards:
+        file = self._file
+        texts, unread = self._named_texts()
         found = file.known_rewards()
         if found is None:
             trl = file.format == "trl"
-            sample, unread = self._sample(numeric), [*texts, *self._unread]
-            every: Where = "function" if trl else "none"
-            found, self.known = _settled(self._asked, file, sample, unread, self.known, every)
+            unread = [*unread, *self._unread]
+            found = self._learned(own, texts, unread, "function" if trl else "none")
             if trl:
-                numbers = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
-                others = [p for p in numbers if p not in own and p not in self.known.taken()]
-                names: dict[str, Reason] = dict.fromkeys(others, "name")
-                found = replace(found, left_out=names | dict(found.left_out))
-                file.left_out = found.left_out
+                taken = {*own, *self.known.taken()}
+                names: dict[str, Reason] = {p: "name" for p in self._numbers if p not in taken}
+                file.left_out = names | dict(found.left_out)
+                found = replace(found, left_out=file.left_out)
         for name, path in found.names.items():
-            if path in numeric:
+            if path in texts:
                 file.note(None, Problem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
         if found.total is not None:
             self.known = replace(self.known, total=found.total)
         named = {name: path for name, path in found.names.items() if path in self._kinds}
         known = [*named.values(), *found.left_out]
-        more = {path: found.name_of(path) for path in (*own, *numeric) if path not in known}
+        more = {path: found.name_of(path) for path in (*own, *texts) if path not in known}
         named |= {name: path for path, name in more.items() if name is not None}
         if len(named) > MOST:
             file.note(None, Problem.MANY, {"most": MOST, "which": "columns"})
@@ -420,46 +422,42 @@ def _joined(arrays: Sequence[np.ndarray]) -> Any:
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
-def _sample(
+def _learned(
     asked: ReaderOptions,
     file: FileReport,
-    numbers: Mapping[str, Values],
-    groups: tuple[Key, ...],
-) -> Sample:
-    steps, ids, prompts = groups
-    none = np.full(len(ids), NO_KEY)
-    found = grouping(steps, ids, prompts, none, none)
-    alone = found.alone and "group" not in (asked.columns or {})
-    if found.split or alone:
-        file.report.ids[file.run] = BY_BOTH if found.split else BY_PROMPT
-    return Sample(numbers, pair(steps, prompts if alone else found.keys))
-
-
-def _settled(
-    asked: ReaderOptions,
-    file: FileReport,
-    sample: Sample,
-    texts: Sequence[str],
     known: Layout,
-    every: Where,
+    numbers: Mapping[str, Values],
+    rows: tuple[Key, Key, Key],
+    texts: Sequence[str],
+    kind: Where,
 ) -> tuple[Inferred, Layout]:
+    """Return the rewards among the numbers of the first rollouts, and the meanings of the fields.
+
+    `rows` are the step, the key of the group id and the key of the prompt of each rollout, `texts`
+    the fields named as rewards that contain text. Both are reported, and kept for later files.
+    """
+    steps, ids, prompts = rows
+    none = np.full(len(ids), NO_KEY)
+    groups = grouping(steps, ids, prompts, none, none)
+    alone = groups.alone and "group" not in (asked.columns or {})
+    if groups.split or alone:
+        file.report.ids[file.run] = BY_BOTH if groups.split else BY_PROMPT
+    sample = Sample(numbers, pair(steps, prompts if alone else groups.keys))
     if asked.rewards is not None:
-        found = named_by_user(sample, known, asked.rewards)
+        found, texts = named_by_user(sample, known, asked.rewards), ()
     else:
-        for path in texts:
-            file.note(None, Problem.TEXTS, {"path": path})
         known = replace(known, total=None) if known.total in texts else known
-        described = asked.columns is not None
-        found = infer(sample, known, texts=texts, kind=every, described=described)
+        found = infer(sample, known, texts=texts, kind=kind, described=asked.columns is not None)
         file.remember(found)
-        if found.refused:
-            file.note(None, Problem.NOT_INFERRED, {"why": found.refused})
-    if found.contradicts:
-        file.note(None, Problem.CONTRADICTED, {"total": found.contradicts})
-    for path, twin in found.copied:
-        file.note(None, Problem.COPY, {"path": path, "twin": twin})
-    for name in sorted(found.zeros) if asked.rewards is None else ():
-        file.note(None, Problem.ZERO, {"name": name, "total": str(found.total)})
+    problems = [(Problem.TEXTS, {"path": path}) for path in texts]
+    problems += [(Problem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
+    problems += [(Problem.CONTRADICTED, {"total": found.contradicts})] if found.contradicts else []
+    problems += [(Problem.COPY, {"path": path, "twin": twin}) for path, twin in found.copied]
+    if asked.rewards is None:
+        total = str(found.total)
+        problems += [(Problem.ZERO, {"name": n, "total": total}) for n in sorted(found.zeros)]
+    for problem, values in problems:
+        file.note(None, problem, values)
     return found, known
 
 
