@@ -149,6 +149,9 @@ class Inferred:
         return path if fits and (self.kind == "function" or not is_total(path)) else None
 
 
+NOT_INFERRED = Inferred()
+
+
 def passed_over(left_out: Mapping[str, Reason]) -> str:
     """Return the end of a phrase, with the list of numeric fields that are not read as rewards."""
     phrases = [

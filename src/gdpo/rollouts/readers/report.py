@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any, TypeAlias
 
 from gdpo.rollouts.readers.files import RolloutFile, kind_of
-from gdpo.rollouts.readers.infer import Inferred, Reason
+from gdpo.rollouts.readers.infer import NOT_INFERRED, Inferred
 from gdpo.rollouts.readers.keys import Key
 from gdpo.rollouts.readers.names import likely, listed
 
@@ -133,7 +133,6 @@ class Notice:
     """First position of the problem: a line of a text file (from 1), or a row (from 0). None if the
     problem concerns the whole file."""
     values: Values
-    """Values that the sentence names."""
     count: int = 0
     """Number of occurrences."""
     rows: int = 0
@@ -191,12 +190,8 @@ class FileReport:
     """Whether the rewards were inferred from names and values, not known from the format."""
     scalar: bool = False
     """Whether the only reward is a scalar reward."""
-    left_out: Mapping[str, Reason] = field(default_factory=dict[str, Reason])
-    """Numeric fields that are not read as rewards, with the reason."""
-    refused: str = ""
-    """Reason why no rewards could be inferred."""
-    choices: tuple[tuple[str, ...], ...] = ()
-    """Readings between which the file does not decide, each as a list of rewards."""
+    inferred: Inferred = NOT_INFERRED
+    """What was inferred: fields that are not read as rewards, or why no rewards were found."""
     split: bool = False
     """Whether group id and prompt form a group together, because the prompts contradict the ids."""
     seen: tuple[Key, Key] | None = None
@@ -265,20 +260,17 @@ class FileReport:
 
     def known_rewards(self) -> Inferred | None:
         """Return the rewards that were inferred from earlier files of the run, or None."""
-        found = self.report.inferred.get((self.run, self.format))
-        found = found or self.report.refused.get((self.run, self.format, self.shape))
+        known = self.report.inferred
+        found = known.get((self.run, self.format)) or known.get((self.run, self.format, self.shape))
         if found is not None:
             self.remember(found)
         return found
 
     def remember(self, found: Inferred) -> None:
         """Record which rewards were inferred, for this file and for later files of the run."""
-        self.guessed, self.left_out = True, found.left_out
-        self.refused, self.choices = found.refused, found.choices
-        if found.refused:
-            self.report.refused[self.run, self.format, self.shape] = found
-        else:
-            self.report.inferred[self.run, self.format] = found
+        self.guessed, self.inferred = True, found
+        shape = (self.shape,) if found.refused else ()
+        self.report.inferred[self.run, self.format, *shape] = found
 
     def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool = False) -> None:
         """Add the rewards of some rollouts, and record how the rewards were determined."""
@@ -302,14 +294,10 @@ class ReadReport:
     """Numeric fields in the files that lack a requested reward."""
     fields: dict[str, None] = field(default_factory=dict[str, None])
     """Names of fields in the files, up to the number that a message lists."""
-    inferred: dict[tuple[str, str], Inferred] = field(
-        default_factory=dict[tuple[str, str], Inferred]
+    inferred: dict[tuple[Any, ...], Inferred] = field(
+        default_factory=dict[tuple[Any, ...], Inferred]
     )
-    """Rewards that were inferred for each run and format."""
-    refused: dict[tuple[str, str, tuple[str, ...]], Inferred] = field(
-        default_factory=dict[tuple[str, str, tuple[str, ...]], Inferred]
-    )
-    """Refusals for each run, format and set of numeric fields."""
+    """Rewards by run and format. Refusals by run, format and numeric fields."""
     ids: dict[str, str] = field(default_factory=dict[str, str])
     """For each run whose group ids the prompts of the first rollouts contradict, what forms the
     groups instead: `BY_BOTH` or `BY_PROMPT`."""
@@ -371,7 +359,7 @@ class ReadReport:
     @property
     def without_rewards(self) -> list[FileReport]:
         """Files in which no numeric field could be inferred to be a reward."""
-        return [file for file in self.files if file.refused] + self.unrecognized
+        return [file for file in self.files if file.inferred.refused] + self.unrecognized
 
     @property
     def alone(self) -> bool:
@@ -482,12 +470,13 @@ def without_rewards(report: ReadReport) -> str:
     first, where = files[0], str(files[0].path)
     where = where if len(where) <= 60 else f"{where[:20]}…{where[-39:]}"
     where += f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
-    if not first.numbers and not first.choices:
-        return f"no reward found in {where}: {first.refused or 'it contains no numbers'}"
-    why = first.refused or "no field is named as a reward or score"
+    refused, choices = first.inferred.refused, first.inferred.choices
+    if not first.numbers and not choices:
+        return f"no reward found in {where}: {refused or 'it contains no numbers'}"
+    why = refused or "no field is named as a reward or score"
     numbers = f" The numeric fields are {listed(first.numbers)}." if first.numbers else ""
     found = f"no reward can be inferred in {where}: {why}.{numbers} Name the rewards"
-    choices = [c for c in first.choices if all(map(_can_be_named, c))] or [_proposed(files)]
+    choices = [c for c in choices if all(map(_can_be_named, c))] or [_proposed(files)]
     commands = [command for names in choices if (command := _command(report, names, files))]
     if not commands:
         return f"{found} with --rewards"

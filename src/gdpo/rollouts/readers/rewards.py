@@ -325,9 +325,9 @@ class TableRewards:
             return Rewards({name: f"rewards.{name}" for name in names}, "as recorded by gdpo")
         names = logged_rewards(file.path) if file.format == "trl" else ()
         if logged := {n: n for n in names if n in schema.names and n not in taken}:
-            file.left_out = {path: "name" for path in own if path not in logged}
+            file.inferred = Inferred(left_out={p: "name" for p in own if p not in logged})
             how = "as TRL's log names them (trainer_state.json)"
-            return Rewards(logged, how + passed_over(file.left_out))
+            return Rewards(logged, how + passed_over(file.inferred.left_out))
         return self._infer(own)
 
     def _learned(
@@ -366,8 +366,7 @@ class TableRewards:
             if trl:
                 taken = {*own, *self.known.taken()}
                 names: dict[str, Reason] = {p: "name" for p in self._numbers if p not in taken}
-                file.left_out = names | dict(found.left_out)
-                found = replace(found, left_out=file.left_out)
+                file.inferred = found = replace(found, left_out=names | dict(found.left_out))
         for name, path in found.names.items():
             if path in texts:
                 file.note(None, Problem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
