@@ -52,7 +52,6 @@ class Column:
     values: Values
     """The values as numbers. NaN if a value is missing or is not a number."""
     missing: Bool[np.ndarray, " rollout"]
-    """True where the value is missing."""
     wrong: Bool[np.ndarray, " rollout"]
     """True where the value is not a number."""
     texts: Bool[np.ndarray, " rollout"]
@@ -127,7 +126,6 @@ class RolloutText:
     truth: Any = None
     """Reference that was used to score the completion."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Other fields of the record."""
     num_tokens: float | None = None
     row: int = -1
     """Index of the rollout within its file, counted from 0, or -1 if unknown."""
@@ -156,17 +154,13 @@ class Batch:
     lines: Int[np.ndarray, " rollout"]
     """Line number of each rollout, or row number from 0 if the file has no lines."""
     file: FileReport
-    """Report on the file, which receives notices about unusable values."""
     step: int | None
     """Step of the file, which is used for rollouts without a step. None: unknown."""
     rows: Sequence[Row] = ()
-    """The parsed records. Empty for tables."""
     table: Any = None
     """Arrow record batch. None: the rollouts are `rows`."""
     known: Layout = NOTHING_KNOWN
-    """Meanings of the columns of the table."""
     read: dict[str, Column | None] = field(default_factory=dict[str, Column | None])
-    """Columns that were read so far, by path."""
 
     def __len__(self) -> int:
         return len(self.lines)

@@ -43,7 +43,6 @@ class Format:
     """`parquet`, `jsonl`, `pt` or `table` (of W&B). Empty if any file with columns can have the
     format."""
     fields: frozenset[str]
-    """Fields that a file must have for the format to be detected."""
     rows: Callable[[Record], Iterator[Row]] | None = None
     """Function that converts a record to its rollouts. None if the columns are read directly."""
     lists: bool | None = None

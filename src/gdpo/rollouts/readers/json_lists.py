@@ -22,11 +22,9 @@ Decoder: TypeAlias = Callable[[], json.JSONDecoder]
 _Elements: TypeAlias = Iterator[tuple[int, Any, Problem]]
 """Elements of a list, each with its line, and the problem if it is not an object."""
 _LIST = re.compile(rb"\[\s*[{\]]")
-"""Start of a list of objects."""
 _HEAD = 4096
 _SPACE = re.compile(r"[ \t\r\n]*")
 _PART = 2**20
-"""Minimum number of bytes per read."""
 
 
 class _Text:

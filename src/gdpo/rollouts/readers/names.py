@@ -20,7 +20,6 @@ MEANINGS = (
     *("step", "group", "prompt", "completion", "advantage", "num_tokens", "finish_reason"),
     *("total", "rollout", "turn"),
 )
-"""The meanings that `columns` can assign to a column."""
 
 
 def _set(words: str) -> frozenset[str]:
@@ -108,7 +107,6 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _REWARD_ONLY = frozenset({"reward", "rewards", "score", "scores"})
 _REWARD = _REWARD_ONLY | {"penalty", "bonus"}
 _FUNCTION = frozenset({"fn", "func"})
-"""Last word in the name of a reward function."""
 _TOTAL = frozenset(
     {"total", "sum", "overall", "final", "combined", "weighted", "aggregate", "aggregated"}
     | {"scalar"}
@@ -129,7 +127,6 @@ _SHAPED = frozenset(
 """Words for two forms of one reward."""
 _WEIGHTS = frozenset({"weight", "weights", "name", "names", "coef", "coefficient"})
 _VALUES = frozenset({"value", "score", "reward"})
-"""Names of the value field in an object that describes one reward."""
 _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars", "characters", "words", "size"})
 REFERENCES = frozenset(
     {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
@@ -159,9 +156,7 @@ _NEVER_WHOLE = frozenset(
 """Names of fields that are never inferred to be rewards, such as settings, references, and fields
 with other meanings."""
 _IDS = frozenset({"n", "id", "idx", "index", "step", "uid", "timestamp", "seed"})
-"""Numbers inside an object of rewards that are no rewards."""
 _NO_CHILDREN = frozenset({"info", "meta", "metadata", "extra", "extras", "debug", "details", "log"})
-"""Objects inside an object of rewards that contain no rewards."""
 _VOCABULARY = _set(
     """
     acc accuracy accurate correct correctness format formatting style tests test passed pass bugs
@@ -176,7 +171,6 @@ _VOCABULARY = _set(
     validity valid robustness security process thinking planning plan
     """
 )
-"""Words in the names of rewards."""
 EARNED = frozenset(
     {"acc", "accuracy", "accurate", "correct", "correctness", "format", "success", "solved"}
     | {"passed", "pass", "win", "match", "outcome"}
@@ -193,7 +187,6 @@ NAME_LISTS = (
 ALIASES = frozenset({"acc", "correct", "is_correct", "success", "solved", "passed", "pass"})
 """Short names under which a reward is often logged a second time."""
 WEIGHTS = ("weights", "reward_weights")
-"""Names of objects and lists with the weights of the rewards."""
 _CONTAINERS = (
     re.compile(r"rewards"),
     re.compile(r"reward"),

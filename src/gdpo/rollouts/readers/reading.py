@@ -53,7 +53,6 @@ _SIBLINGS = 64
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
-"""Phrase that describes how the rewards of a file were determined, if they were rescored."""
 
 
 class RolloutReading(Iterator[RolloutTable]):
@@ -202,12 +201,13 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
     if opened is None:
         file.end_without_rows()
         return
-    for batch in opened.batches:
+    rewards, batches = opened
+    for batch in batches:
         scored = None if rescore is None else _rescored(rescore, batch, file)
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
-            table = _table_of(found, opened.rewards, scored or {}, batch, rows, of_step, file)
+            table = _table_of(found, rewards, scored or {}, batch, rows, of_step, file)
             if table.steps[0] < 0:
                 file.lose(int(batch.lines[rows][0]), Problem.NO_STEP, rows=len(table))
             else:
@@ -413,7 +413,7 @@ def read_texts(
     left, texts = set(rows), dict[int, RolloutText]()
     try:
         opened = open_file(found, asked, report, texts=True)
-        for batch in opened.batches if opened is not None and left else ():
+        for batch in opened[1] if opened is not None and left else ():
             first = report.numbered
             report.numbered += len(batch)
             inside = {row for row in left if first <= row < report.numbered}

@@ -65,12 +65,10 @@ class RowTurns:
     """Stores the turns of one rollout."""
 
     count: int
-    """Number of turns."""
     rewards: Mapping[str, Mapping[int, float]]
     """Rewards by name, and by turn from 0. A turn without a reward that another turn of the rollout
     has earned 0 of this reward."""
     num_tokens: Sequence[float]
-    """Number of tokens of each turn."""
 
     def only(self, names: Collection[str]) -> "RowTurns":
         """Return the turns with some of their rewards."""
@@ -98,7 +96,6 @@ class Row:
     prompt: Any = None
     completion: Any = None
     rewards: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """All fields that may be reward components."""
     total: Any = None
     total_name: str = "reward"
     weights: Mapping[str, float] | None = None
@@ -111,13 +108,11 @@ class Row:
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Other fields of the record, which rescoring may need."""
     turns: RowTurns | None = None
-    """The turns, if the record has rewards for each turn."""
     mixed: bool = False
     """Whether the completion is one text that also contains results of tools."""
 
 
 TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
-"""Booleans as texts."""
 
 
 def number(value: Any) -> float:

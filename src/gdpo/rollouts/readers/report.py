@@ -22,7 +22,6 @@ BY_BOTH = "group id and prompt"
 
 
 Values: TypeAlias = Mapping[str, str | int | float]
-"""Values that a sentence names."""
 NOTHING: Values = {}
 
 
@@ -134,7 +133,6 @@ class Notice:
     problem concerns the whole file."""
     values: Values
     count: int = 0
-    """Number of occurrences."""
     rows: int = 0
     """Number of rollouts that were skipped because of the problem. Rollouts that cannot be counted
     are not included."""
@@ -165,7 +163,6 @@ class FileReport:
     """Report on all files, which receives the notices."""
     format: str = ""
     format_from: str = ""
-    """Phrase that describes how the format was determined."""
     rows: int = 0
     """Number of rollouts or lines in the file, valid or not, counted before they are parsed."""
     read: int = 0
@@ -179,17 +176,14 @@ class FileReport:
     """Size of the lines read so far, in decompressed bytes."""
     rewards: tuple[str, ...] = ()
     rewards_from: str = ""
-    """Phrase that describes how the rewards were determined."""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
     shape: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollout or the schema."""
     step: str | None = None
-    """Name of the step field, if it was inferred."""
     guessed: bool = False
     """Whether the rewards were inferred from names and values, not known from the format."""
     scalar: bool = False
-    """Whether the only reward is a scalar reward."""
     inferred: Inferred = NOT_INFERRED
     """What was inferred: fields that are not read as rewards, or why no rewards were found."""
     split: bool = False
@@ -200,7 +194,6 @@ class FileReport:
     """Whether rows that have the same rollout id are turns of one rollout."""
     run: str = ""
     siblings: Sequence[RolloutFile] = ()
-    """Later files of the run."""
 
     def note(
         self,
@@ -287,7 +280,6 @@ class ReadReport:
     left_out: dict[Path, str] = field(default_factory=dict[Path, str])
     """Files that were not read, with the reason."""
     notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict[tuple[Any, ...], Notice])
-    """Notices by file, problem and values."""
     sought: dict[str, bool] = field(default_factory=dict[str, bool])
     """Rewards that were requested by name, and whether any file has them."""
     offered: dict[str, None] = field(default_factory=dict[str, None])
@@ -305,7 +297,6 @@ class ReadReport:
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
     group_sizes: Counter[int] = field(default_factory=Counter[int])
-    """Number of groups of each size."""
     grouped_by: Counter[str] = field(default_factory=Counter[str])
     """Number of rollouts that were grouped in each way."""
     size_unused: int = 0

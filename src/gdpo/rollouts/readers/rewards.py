@@ -78,15 +78,11 @@ class Rewards:
     """Stores the rewards of some rollouts."""
 
     paths: Mapping[str, str]
-    """Path of each reward, by name."""
     how: str
-    """Phrase about how the rewards were determined."""
     inferred: Inferred | None = None
     """None if the format defines the rewards."""
     scalar: bool = False
-    """Whether the only reward is a scalar reward."""
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
-    """Declared ranges by name."""
 
 
 class RecordRewards:

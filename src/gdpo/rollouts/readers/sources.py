@@ -9,9 +9,9 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -37,7 +37,6 @@ _CHECKED = 4096
 """Number of lines at the start of a file that are searched for repeated keys. The search doubles
 the parsing time."""
 _SKIPPED = 2**20
-"""Number of bytes per read while skipping a line."""
 UNREADABLE = (
     OSError,
     EOFError,
@@ -67,7 +66,6 @@ _DELIMITERS = ",;\t"
 _TRIED = 32
 """Number of rows that decide between two delimiters that are both in the first line."""
 _WIDEST = 2**20
-"""Maximum number of characters of a line that is looked at."""
 _NUMBER = r"^[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?$"
 _WITH_COMMA = r"^[+-]?\d+,\d+([eE][+-]?\d+)?$"
 _WITH_POINT = r"^[+-]?\d+\.\d+([eE][+-]?\d+)?$"
@@ -443,13 +441,6 @@ def _reader(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Stores the number of rows, as the metadata of parquet do."""
-
-    num_rows: int
-
-
 def is_arrow(path: Path, head: bytes) -> bool:
     """Return whether a file is an Arrow file, by its first bytes, or else by its name."""
     if head.startswith(b"PAR1"):
@@ -469,7 +460,7 @@ class ArrowFile:
             if head.startswith(_FEATHER_1):
                 raise DataError("the file is of Feather's version 1: write it in version 2")
         self.schema_arrow = self._opened(None).schema
-        self.metadata = Size(self._rows())
+        self.metadata = SimpleNamespace(num_rows=self._rows())
 
     def _source(self) -> Any:
         if self._unpacked is not None:

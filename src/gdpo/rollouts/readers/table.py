@@ -26,7 +26,6 @@ MOST = 2**26
 _NO_TURNS = RowTurns(0, {}, ())
 _Lines = Int[np.ndarray, " rollout"]
 Whole: TypeAlias = tuple[Float[np.ndarray, "rollout reward"], Values]
-"""Rewards and number of tokens of whole rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
