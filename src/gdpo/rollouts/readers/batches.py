@@ -26,13 +26,14 @@ from gdpo.rollouts.readers.formats import (
     recognized,
 )
 from gdpo.rollouts.readers.infer import LOOKED_AT
-from gdpo.rollouts.readers.metrics import evidence, flattened
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NOTHING_KNOWN,
     WEIGHTS,
     Kind,
     Layout,
+    evidence,
+    flattened,
     is_like_rollouts,
     kinds_in,
     layout,
@@ -53,12 +54,12 @@ from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import (
     UNREADABLE,
     csv_batches,
-    json_lines,
     open_parquet,
     parts,
     saved_samples,
     wandb_table,
 )
+from gdpo.rollouts.readers.text import json_lines
 
 MOST_OFFERED = 64
 """Maximum number of numeric fields of a file to keep for messages."""

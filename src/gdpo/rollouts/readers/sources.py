@@ -1,7 +1,4 @@
-"""Reads JSONL lines, `.pt` samples, and Arrow batches of CSV, parquet and Arrow files.
-
-The length of a line is limited, because a few kilobytes of gzip can expand to a line of any length.
-"""
+"""Reads `.pt` samples, and Arrow batches of CSV, parquet and Arrow files."""
 
 import csv
 import gzip
@@ -20,7 +17,6 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from gdpo.errors import DataError, MissingExtraError
-from gdpo.rollouts.readers.json_lists import Decoder, listed
 from gdpo.rollouts.readers.records import Record
 from gdpo.rollouts.readers.report import FileReport, Problem
 from gdpo.rollouts.readers.text import BROKEN, is_gzip, opened, opened_text
@@ -29,14 +25,6 @@ pc: Any = pyarrow.compute
 LoadPt: TypeAlias = Callable[[Path], Any]
 """Function that reads a `.pt` file with torch: `gdpo.integrations.torch_files.load_dump`."""
 
-LONGEST_LINE = 2**27
-"""Maximum size of a line, in decompressed bytes. A line of ms-swift contains a whole step, and this
-limit is enough for 1,000 rollouts of 32,000 tokens as text. Parsing a line of small nested lists
-takes 20 times its size in memory."""
-_CHECKED = 4096
-"""Number of lines at the start of a file that are searched for repeated keys. The search doubles
-the parsing time."""
-_SKIPPED = 2**20
 UNREADABLE = (
     OSError,
     EOFError,
@@ -122,31 +110,6 @@ class Unpacked(io.RawIOBase):
             return b""
 
 
-def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
-    """Yield each JSON object with its line, and report all other lines, or elements of a list."""
-    named, left, repeated = "", _CHECKED, list[str]()
-    checking = json.JSONDecoder(object_pairs_hook=_noting_repeated(repeated))
-    plain = json.JSONDecoder()
-
-    def decoder() -> json.JSONDecoder:
-        repeated.clear()
-        return checking if left > 0 else plain
-
-    elements = listed(file.path, decoder, LONGEST_LINE)
-    for line, record, wrong in _lines(file, decoder) if elements is None else elements:
-        left -= 1
-        if repeated:
-            # Only the first repeated key is named, so that a malicious file cannot cause many
-            # notices.
-            named = named or repeated[0]
-            which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
-            file.note(line, Problem.REPEATED_KEY, {"which": which})
-        if isinstance(record, dict):
-            yield line, cast("Record", record)
-        else:
-            file.reject(line, wrong)
-
-
 def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
     """Yield the samples of a `.pt` file that slime or miles saved, each with its number."""
     if load_pt is None:
@@ -164,48 +127,6 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
             yield index, {**cast("dict[str, Any]", sample), "rollout_id": found["rollout_id"]}
         else:
             file.reject(index, Problem.NO_DICT)
-
-
-def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, Problem]]:
-    line = 0
-    with opened_text(file.path) as stream:
-        try:
-            while raw := stream.readline(LONGEST_LINE + 1):
-                line += 1
-                file.bytes += len(raw)
-                if len(raw) > LONGEST_LINE:
-                    file.reject(line, Problem.LONG_LINE, {"most": LONGEST_LINE})
-                    while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
-                        pass
-                elif not raw.isspace():
-                    yield line, *_parsed(raw, decoder())
-        except BROKEN as error:
-            file.note(line + 1, Problem.REST, {"why": f"{type(error).__name__}: {error}"})
-
-
-def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """Return a hook that builds an object, and appends its first repeated key to a list."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            seen = set[str]()
-            repeated.append(next(name for name, _ in pairs if name in seen or seen.add(name)))
-        return found
-
-    return unique
-
-
-def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, Problem]:
-    try:
-        record = decoder.decode(raw.decode())  # json would guess the encoding of bytes
-    except RecursionError:
-        return None, Problem.TOO_DEEP
-    except UnicodeDecodeError:
-        return None, Problem.NOT_UTF8
-    except ValueError:
-        return None, Problem.NO_JSON if raw.endswith(b"\n") else Problem.CUT_LINE
-    return record, Problem.NO_OBJECT
 
 
 def wandb_table(file: FileReport) -> Iterator[Any]:
