@@ -64,15 +64,13 @@ from gdpo.rollouts.readers.text import json_lines
 MOST_OFFERED = 64
 """Maximum number of numeric fields of a file to keep for messages."""
 _CHUNK = 16_384
-"""Number of records per batch. Prompts are already hashed at this point, so only numbers take up
-memory."""
+"""Number of records per batch. Prompts are already hashed, so only numbers take up memory."""
 _BATCH = 65_536
 _TURNS = 2**20
 """Maximum number of turns per batch of records, for files with turns."""
 _TEXTS = 4096
 _FEW = 128
-"""Number of rollouts per batch if only a few texts are needed. Small batches avoid reading much of
-the file after the last text that is needed."""
+"""Number of rollouts per batch if only a few texts are needed, so that little is read in vain."""
 _TEXT_BYTES = 2**27
 """Maximum number of bytes per batch if texts are needed."""
 _ODD = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RuntimeError)

@@ -30,8 +30,7 @@ from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT,
 from gdpo.rollouts.record import opened
 
 LARGEST = 1e60
-"""Numbers above this limit count as missing, so that sums of squares of weighted rewards stay
-finite."""
+"""Numbers above this limit count as missing, so that sums of squares stay finite."""
 _MISSING = frozenset(
     {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
@@ -240,23 +239,18 @@ class Batch:
             for row in self.rows:
                 forget_texts(row, checked=self.file.format == "columns")
             return texts
-        known, others = (
-            self.known,
-            self.table.select(
-                [name for name in self.table.schema.names if name not in self.known.taken()]
-            ),
-        )
+        known, taken = self.known, self.known.taken()
+        others = self.table.select([n for n in self.table.schema.names if n not in taken])
         values = [self.meant(meaning) for meaning in ("prompt", "completion", "num_tokens")]
         columns = [[None] * len(self) if each is None else each.to_pylist() for each in values]
         extras = others.to_pylist() if others.num_columns else [{}] * len(self)
-        own = known is GDPO
         return [
             RolloutText(
                 _opened_text(prompt, known),
                 _opened_text(completion, known),
                 extras=_opened(extra),
                 num_tokens=_count(tokens),
-                restored=own,
+                restored=known is GDPO,
             )
             for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
         ]

@@ -55,8 +55,7 @@ _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
     | {"data", "dump", "dumped", "dumps", "rollout", "rollouts", "samples"}
 )
-"""Words in the names of folders for steps and evaluations. Folders with other words in their names
-are runs."""
+"""Words in the names of folders for steps and evaluations. Other folders are runs."""
 _NO_ROLLOUTS = frozenset(
     {"metrics.jsonl", "history.jsonl", "aggregated_results.jsonl", "checkpoints.jsonl"}
     | {"optimizer.pt", "scheduler.pt", "config.jsonl", "logging.jsonl"}
@@ -76,8 +75,7 @@ class RolloutFile:
     kind: str
     run: str
     step: int | None
-    """Step number in the name of the file or its folder. None if neither name contains a step
-    number."""
+    """Step number in the name of the file or its folder. None if there is none."""
     evaluation: bool
 
 

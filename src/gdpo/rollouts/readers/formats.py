@@ -40,8 +40,7 @@ class Format:
 
     name: str
     kind: str
-    """`parquet`, `jsonl`, `pt` or `table` (of W&B). Empty if any file with columns can have the
-    format."""
+    """`parquet`, `jsonl`, `pt` or `table` (of W&B). Empty: any file with columns."""
     fields: frozenset[str]
     rows: Callable[[Record], Iterator[Row]] | None = None
     """Function that converts a record to its rollouts. None if the columns are read directly."""

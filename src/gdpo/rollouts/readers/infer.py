@@ -41,8 +41,7 @@ from gdpo.rollouts.readers.names import (
 
 Values: TypeAlias = Float[np.ndarray, " rollout"]
 LOOKED_AT = 4096
-"""Number of rollouts whose values are used to infer rewards: the first ones of a run, which may be
-spread over several files."""
+"""Number of rollouts at the start of a run, in one file or more, whose values are looked at."""
 _COMPARED = 2048
 """Number of rollouts to examine when a total is compared with its parts."""
 _ADDED_UP = 24

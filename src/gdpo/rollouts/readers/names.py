@@ -119,8 +119,7 @@ _STATISTICS = frozenset(
     | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running", "ema"}
     | {"ref", "reference", "prev", "previous", "old", "chosen", "rejected"}
 )
-"""Words that, together with `reward` in a name, indicate a statistic or a bound of rewards instead
-of a reward."""
+"""Words that, together with `reward` in a name, indicate a statistic or a bound of rewards."""
 _RAW = frozenset({"raw", "unweighted", "unscaled", "unnormalized", "unclipped", "original", "orig"})
 _SHAPED = frozenset(
     {"weighted", "scaled", "normalized", "normalised", "norm", "clipped", "transformed", "shaped"}
@@ -155,8 +154,7 @@ _NEVER_WHOLE = frozenset(
     {"created_at", "learning_rate", "top_p", "top_k", "ground_truth", "answer_value", "n", "k"}
     | {name for meaning, names in _GUESSES.items() if meaning != "total" for name in names}
 )
-"""Names of fields that are never inferred to be rewards, such as settings, references, and fields
-with other meanings."""
+"""Names of settings, references, and fields with other meanings, which are never rewards."""
 _IDS = frozenset({"n", "id", "idx", "index", "step", "uid", "timestamp", "seed"})
 _NO_CHILDREN = frozenset({"info", "meta", "metadata", "extra", "extras", "debug", "details", "log"})
 _VOCABULARY = _set(
@@ -200,8 +198,7 @@ _CONTAINERS = (
 _MIXED = frozenset({"extra", "info", "details", "stats", "log", "logs", "meta"})
 """Words in the names of objects that contain other numbers in addition to rewards."""
 _MEASURES = re.compile(r"metrics|.*[_\-]metrics")
-"""Pattern for names of objects that contain other numbers in addition to rewards. Such objects are
-used only if no other field contains rewards."""
+"""Objects with other numbers too, which are used only if no other field contains rewards."""
 NEVER = 3
 """Rank of a field that is a reward only if the user requests the field explicitly."""
 _METRIC = re.compile(

@@ -46,8 +46,7 @@ from gdpo.rollouts.readers.table import (
 )
 
 _REPEATS = frozenset({"trl", "ms-swift"})
-"""Formats whose writers save the current rollouts whenever they log, even if the rollouts are not
-new."""
+"""Formats whose writers save the current rollouts whenever they log, new or not."""
 _SIBLINGS = 64
 """Maximum number of further files of a run whose values are used to infer its rewards."""
 _LONGEST = 1000
@@ -71,9 +70,6 @@ class RolloutReading(Iterator[RolloutTable]):
             for part in _read_file(file, asked, self.report, files[place + 1 :])
         )
         self._tables = self._finished(_whole_steps(parts, self.report))
-
-    def __iter__(self) -> "RolloutReading":
-        return self
 
     def __next__(self) -> RolloutTable:
         return next(self._tables)

@@ -66,8 +66,7 @@ class RowTurns:
 
     count: int
     rewards: Mapping[str, Mapping[int, float]]
-    """Rewards by name, and by turn from 0. A turn without a reward that another turn of the rollout
-    has earned 0 of this reward."""
+    """Rewards by name, and by turn from 0. A turn without a reward of another turn earned 0."""
     num_tokens: Sequence[float]
 
     def only(self, names: Collection[str]) -> "RowTurns":
@@ -91,8 +90,7 @@ class Row:
     group: Any = None
     """Group id. None if unknown, in which case rollouts with identical prompts form a group."""
     output: tuple[str, int] | None = None
-    """Key of the rollout and number of the output, for a rollout with several outputs. None if this
-    is the only output."""
+    """Key of the rollout and number of the output, or None if this is the only output."""
     prompt: Any = None
     completion: Any = None
     rewards: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -451,6 +449,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
     messages = [node.get("message") for node in nodes]
     group = (episode.get("group") or {}).get("id")
     work = ((episode.get("run") or {}).get("work")) or {}
+    credit = next((node["advantages"] for node in sampled[::-1] if node.get("advantages")), None)
     # The same prompt is a different problem for each agent.
     scored = [value for value in rewards.values() if value is not None]
     key = group if group is None or not several else f"{group}/{_agent(trace)}"
@@ -462,7 +461,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
         rewards={name: plain(_part(value, "score")) for name, value in rewards.items()},
         total=sum(number(_part(v, "score")) * _weight(v) for v in scored) if scored else None,
         weights={name: _weight(value) for name, value in rewards.items() if value is not None},
-        advantage=_advantage(trace, sampled),
+        advantage=as_object(trace.get("info")).get("advantage", credit[-1] if credit else None),
         num_tokens=sum(counts) if sampled else None,
         finish_reason=_reason(trace),
         trained=bool((trace.get("agent") or {}).get("trainable", True)),
@@ -481,12 +480,6 @@ def _part(value: Any, name: str) -> Any:
 def _weight(value: Any) -> float:
     weight = _part(value, "weight") if isinstance(value, Mapping) else None
     return 1.0 if weight is None else number(weight)
-
-
-def _advantage(trace: Record, sampled: list[Record]) -> Any:
-    info = as_object(trace.get("info"))
-    credit = next((node["advantages"] for node in sampled[::-1] if node.get("advantages")), None)
-    return info.get("advantage", credit[-1] if credit else None)
 
 
 def _reason(trace: Record) -> str | None:

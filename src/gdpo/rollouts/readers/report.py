@@ -134,8 +134,7 @@ class Notice:
     values: Values
     count: int = 0
     rows: int = 0
-    """Number of rollouts that were skipped because of the problem. Rollouts that cannot be counted
-    are not included."""
+    """Number of rollouts that were skipped because of it, as far as they can be counted."""
 
     @property
     def what(self) -> str:
@@ -170,8 +169,7 @@ class FileReport:
     expected: int = 0
     """Number of rollouts according to the file's metadata, or 0 if unknown."""
     numbered: int = 0
-    """Number of rollouts numbered so far, including repeated rollouts and rollouts without a
-    step."""
+    """Number of rollouts numbered so far, including repeated ones and those without a step."""
     bytes: int = 0
     """Size of the lines read so far, in decompressed bytes."""
     rewards: tuple[str, ...] = ()

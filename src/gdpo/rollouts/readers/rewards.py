@@ -108,8 +108,7 @@ class RecordRewards:
         self._found: dict[str, None] = {}
         """Fields in which a number has occurred so far."""
         self._texts: dict[str, tuple[int, int]] = {}
-        """Fields in which only texts have occurred so far, with the first line and the number of
-        texts."""
+        """Fields with nothing but texts so far, with the first line and the number of texts."""
 
     @property
     def needed(self) -> int:
