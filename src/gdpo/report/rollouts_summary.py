@@ -153,7 +153,7 @@ def _read(report: ReadReport) -> Iterator[str]:
     sources = [
         file.rewards_from for file in report.files if file.rewards and (file.guessed or file.scalar)
     ]
-    sources += [f.rewards_from for f in report.files if f.rewards and f.left_out]
+    sources += [f.rewards_from for f in report.files if f.rewards and f.inferred.left_out]
     remedy = ""
     if report.scalar_only:
         remedy = "; --rescore recomputes the components from the texts"

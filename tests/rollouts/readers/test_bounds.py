@@ -22,6 +22,7 @@ from gdpo.rollouts.readers import (
 )
 from gdpo.rollouts.readers import read_rollout_files as rollout_files
 from gdpo.rollouts.readers import table as tables
+from gdpo.rollouts.readers import text as text_files
 
 MEGABYTE = 2**20
 
@@ -43,7 +44,7 @@ def packed(path, *parts):
 
 
 def test_a_line_that_is_too_long_is_skipped_to_its_end_in_bounded_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "LONGEST_LINE", MEGABYTE)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", MEGABYTE)
     good = json.dumps(verl_line()).encode()
     bomb = [b"0" * MEGABYTE] * 64
     path = packed(tmp_path / "1.jsonl.gz", good, b"\n", *bomb, b"\n", good, b"\n", *bomb)
@@ -59,7 +60,7 @@ def test_a_line_that_is_too_long_is_skipped_to_its_end_in_bounded_memory(tmp_pat
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_line_may_be_as_long_as_is_said(tmp_path, monkeypatch, more):
     line = json.dumps(verl_line()) + "\n"
-    monkeypatch.setattr(sources, "LONGEST_LINE", len(line) - more)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", len(line) - more)
     path = tmp_path / "1.jsonl"
     path.write_text(line)
     _, report = read(path)
@@ -332,7 +333,7 @@ def test_lines_after_the_last_that_is_shown_are_not_parsed(tmp_path, monkeypatch
         [{"prompt": f"p{i}", "completion": f"c{i}", "reward": 1.0} for i in range(2000)],
     )
     parsed = []
-    parse = sources._parsed
-    monkeypatch.setattr(sources, "_parsed", lambda *a: parsed.append(a) or parse(*a))
+    parse = text_files._parsed
+    monkeypatch.setattr(text_files, "_parsed", lambda *a: parsed.append(a) or parse(*a))
     assert read_texts(path, [300])[0].prompt == "p300"
     assert len(parsed) < 600

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rollouts.readers.test_bad_input import read
 
-from gdpo.rollouts.readers import json_lists, read_texts, sources
-from gdpo.rollouts.readers.arrow import ArrowFile
+from gdpo.rollouts.readers import read_texts, sources
+from gdpo.rollouts.readers import text as text_files
+from gdpo.rollouts.readers.sources import ArrowFile
 
 BOM = b"\xef\xbb\xbf"
 
@@ -236,7 +237,7 @@ def test_a_long_list_takes_the_memory_of_a_part(tmp_path, monkeypatch):
         tracemalloc.stop()
         assert sum(map(len, tables)) == 4000
     assert peaks[1] < peaks[0] + 8 * 2**20 < path.stat().st_size
-    monkeypatch.setattr(sources, "LONGEST_LINE", 2**20)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 2**20)
     path.write_text(f"[{row}, {json.dumps({'prompt': 'p' * 2**22})}, {row}]")
     tables, report = read(path)
     assert [len(table) for table in tables] == [1]
@@ -244,7 +245,7 @@ def test_a_long_list_takes_the_memory_of_a_part(tmp_path, monkeypatch):
 
 
 def test_a_number_that_is_split_between_two_reads_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_lists, "_PART", 3)
+    monkeypatch.setattr(text_files, "_PART", 3)
     path = text(tmp_path / "a.json", json.dumps({"n": 12345, "data": ROWS, "more": [123, 456.5]}))
     assert [table.rewards[:, 0].tolist() for table in read(path)[0]] == [
         [0, 0.5, 1, 1.5],

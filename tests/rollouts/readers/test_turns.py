@@ -16,10 +16,9 @@ from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import ReaderOptions
 from gdpo.rollouts.readers.records import Row, RowTurns
-from gdpo.rollouts.readers.report import FileReport, ReadReport
+from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport
 from gdpo.rollouts.readers.rewards import MOST, RecordRewards
 from gdpo.rollouts.readers.table import joined
-from gdpo.rollouts.readers.turns import TOO_MANY
 
 
 def table(turns, *, names=("a", "b"), groups=None, file="x"):
@@ -237,7 +236,7 @@ def test_a_turn_that_is_null_or_lacks_fields_is_missing(tmp_path):
 @pytest.mark.parametrize("most", [2 * 3 * 4 - 1, 3 * 3 * 4 - 1])
 def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, monkeypatch, most):
     """In one file, or after its step has been joined with another one."""
-    monkeypatch.setattr("gdpo.rollouts.readers.turns.MOST", most)
+    monkeypatch.setattr("gdpo.rollouts.readers.table.MOST", most)
     three = (turn(1.0, 0.5), turn(0.0, 0.5), turn(0.0, 0.5))
     record(tmp_path, [rollout(0, three), rollout(1, None)])
     write_rollouts(tmp_path / "more_3.parquet", [rollout(2, (turn(1.0, 0.5),))])
@@ -246,7 +245,7 @@ def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, mon
     assert len(table) == 3
     kept = most < 3 * 3 * 4 - 1
     assert (table.turns is not None) == kept
-    assert [n.what for n in reading.report.notices.values()] == [TOO_MANY]
+    assert [n.problem for n in reading.report.notices.values()] == [Problem.MANY_TURNS]
 
 
 def test_rescored_rewards_have_no_turns(tmp_path):
@@ -347,8 +346,8 @@ def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 4)
     path = tinker(tmp_path, TINKER * 3)
     found = RolloutFile(path, "jsonl", "", None, evaluation=False)
-    opened = open_file(found, ReaderOptions(), FileReport(path, ReadReport((path,))))
-    assert [len(batch) for batch in opened.batches] == [2, 2, 2]
+    _, batches = open_file(found, ReaderOptions(), FileReport(path, ReadReport((path,))))
+    assert [len(batch) for batch in batches] == [2, 2, 2]
 
 
 def test_a_rollout_of_one_turn_is_the_same_alone_in_its_batch(tmp_path, monkeypatch):

@@ -101,9 +101,12 @@ def test_an_empty_table_is_no_error(tmp_path):
     assert list(read_rollout_files(tmp_path)) == []
 
 
-def test_metrics_of_whole_steps_are_not_taken_for_rollouts(tmp_path):
+@pytest.mark.parametrize(
+    "row", [{"rewards/a/mean": 0.5, "rewards/a/std": 0.5}, {"reward_a": 0.5, "kl": 1, "entropy": 2}]
+)
+def test_metrics_of_whole_steps_are_not_taken_for_rollouts(tmp_path, row):
     file = tmp_path / "log.jsonl"
-    file.write_text(json.dumps({"step": 1, "rewards/a/mean": 0.5, "rewards/a/std": 0.5}))
+    file.write_text(json.dumps({"step": 1, **row}))
     reading = read_rollout_files(file)
     assert list(reading) == []
     assert "metrics of whole steps, not rollouts" in reading.report.left_out[file]

@@ -11,17 +11,23 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gdpo.rollouts.readers.files import kind_of
-from gdpo.rollouts.readers.metrics import Evidence, evidence, flattened, reward_in, run_and_key
-from gdpo.rollouts.readers.names import Kind, kinds_in
+from gdpo.rollouts.readers.names import (
+    Evidence,
+    Kind,
+    evidence,
+    flattened,
+    kinds_in,
+    reward_in,
+    run_and_key,
+)
 from gdpo.rollouts.readers.report import FileReport, ReadReport
 from gdpo.rollouts.readers.sources import (
     UNREADABLE,
     csv_batches,
-    json_lines,
     open_parquet,
     parts,
 )
-from gdpo.rollouts.readers.text import Stream, opened_text
+from gdpo.rollouts.readers.text import Stream, json_lines, opened_text
 
 Row: TypeAlias = Mapping[str, Any]
 

@@ -1,12 +1,12 @@
 """Opens a file, detects its format, and returns its rollouts as batches of columns."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,13 +26,14 @@ from gdpo.rollouts.readers.formats import (
     recognized,
 )
 from gdpo.rollouts.readers.infer import LOOKED_AT
-from gdpo.rollouts.readers.metrics import evidence, flattened
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NOTHING_KNOWN,
     WEIGHTS,
     Kind,
     Layout,
+    evidence,
+    flattened,
     is_like_rollouts,
     kinds_in,
     layout,
@@ -48,50 +49,41 @@ from gdpo.rollouts.readers.records import (
     plain,
     rows_by,
 )
-from gdpo.rollouts.readers.report import FileReport, ReadReport
+from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport, Values
 from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import (
     UNREADABLE,
     csv_batches,
-    json_lines,
     open_parquet,
     parts,
     saved_samples,
     wandb_table,
 )
+from gdpo.rollouts.readers.text import json_lines
 
 MOST_OFFERED = 64
 """Maximum number of numeric fields of a file to keep for messages."""
 _CHUNK = 16_384
-"""Number of records per batch. Prompts are already hashed at this point, so only numbers take up
-memory."""
+"""Number of records per batch. Prompts are already hashed, so only numbers take up memory."""
 _BATCH = 65_536
-"""Number of parquet rows per batch."""
 _TURNS = 2**20
 """Maximum number of turns per batch of records, for files with turns."""
 _TEXTS = 4096
-"""Number of rollouts per batch if texts are needed."""
 _FEW = 128
-"""Number of rollouts per batch if only a few texts are needed. Small batches avoid reading much of
-the file after the last text that is needed."""
+"""Number of rollouts per batch if only a few texts are needed, so that little is read in vain."""
 _TEXT_BYTES = 2**27
 """Maximum number of bytes per batch if texts are needed."""
-_ODD = (TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
+_ODD = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RuntimeError)
 """Errors that a format raises for a record whose fields have unexpected types."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFile:
-    """Stores the batches of a file whose format is known."""
-
-    rewards: RecordRewards | TableRewards | None
-    """Determines the rewards of each batch. None if texts are read instead of rewards."""
-    batches: Iterator[Batch]
+Opened: TypeAlias = tuple[RecordRewards | TableRewards | None, Iterator[Batch]]
+"""What determines the rewards, None if texts are read instead, and the batches of a file."""
 
 
 def open_file(
     found: RolloutFile, asked: ReaderOptions, file: FileReport, *, texts: bool = False
-) -> OpenFile | None:
+) -> Opened | None:
     """Open a file, detect its format and record it in the report.
 
     Return None if no row in the file can be read. A broken file can also raise the other errors in
@@ -109,7 +101,7 @@ def open_file(
         parquet = open_parquet(found.path, None)
         form, known = _format_of_table(found, asked, file, parquet.schema_arrow)
         if form.rows is None:
-            file.count(parquet.metadata.num_rows)
+            file.rows += parquet.metadata.num_rows
             return _of_parquet(found, asked, file, known, parquet.schema_arrow, texts=texts)
         file.expected = parquet.metadata.num_rows
         records = _records_of(found, asked, form, texts=texts)
@@ -124,7 +116,7 @@ def open_file(
         some = partial(_first_batches, found, file, known, first[:LOOKED_AT])
         rewards = TableRewards(asked, file, known, schema, some)
         known = rewards.known
-    return _of_tables(found, file, known, rewards, chain([first], blocks))
+    return rewards, _table_batches(found, file, known, chain([first], blocks))
 
 
 def _format_of(
@@ -136,13 +128,13 @@ def _format_of(
     record: Record | None = None,
     paths: Iterable[str] | None = None,
 ) -> Format:
-    if recognized(found.kind, fields, record) is None:
-        told = evidence(fields if record is None else kinds_in(flattened(record)))
-        if told.sentence and asked.format is None and asked.columns is None:
-            raise DataError(told.sentence)
+    told = evidence(fields if record is None else kinds_in(flattened(record)))
+    doubtful = asked.format is None and asked.columns is None and told.sentence
+    if doubtful and recognized(found.kind, fields, record) is None:
+        raise DataError(told.sentence)
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
-    if is_like_rollouts(fields):
+    if is_like_rollouts(fields) and not told.are_metrics:
         file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
         file.step = layout(None, fields).step
     paths = numbers if paths is None else paths
@@ -176,7 +168,7 @@ def _of_parquet(
     schema: Any,
     *,
     texts: bool,
-) -> OpenFile:
+) -> Opened:
     """Open a parquet file, of which only the columns that are needed are read."""
     if texts:
         names = schema.names
@@ -184,7 +176,7 @@ def _of_parquet(
             paths = {known.prompt, known.completion} - {None}
             names = sorted({str(path).partition(".")[0] for path in paths})
         batches = parts(open_parquet(found.path, None), _TEXTS, names)
-        return _of_tables(found, file, known, None, batches)
+        return None, _table_batches(found, file, known, batches)
 
     some = partial(_first_batches, found, file, known, None)
     rewards = TableRewards(asked, file, known, schema, some)
@@ -198,16 +190,15 @@ def _of_parquet(
     paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
     paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
     paths |= {known.rollout, known.turn} if file.turns else set()
-    names = [n for path in paths if path is not None and (n := _column_of(path, schema))]
+    names = list[str]()
+    for path in filter(None, paths):
+        above = path.partition(".")[0]
+        if path in schema.names:
+            names.append(path)
+        elif above in schema.names:
+            names.append(path if kind_of_type(schema.field(above).type) == "object" else above)
     batches = parts(open_parquet(found.path, prompt), _CHUNK if has_turns else _BATCH, names)
-    return _of_tables(found, file, known, rewards, batches)
-
-
-def _column_of(path: str, schema: Any) -> str:
-    above = path.partition(".")[0]
-    if path in schema.names or above not in schema.names:
-        return path if path in schema.names else ""
-    return path if kind_of_type(schema.field(above).type) == "object" else above
+    return rewards, _table_batches(found, file, known, batches)
 
 
 def _first_batches(
@@ -232,19 +223,12 @@ def _first_batches(
             return
 
 
-def _of_tables(
-    found: RolloutFile,
-    file: FileReport,
-    known: Layout,
-    rewards: TableRewards | None,
-    batches: Iterator[Any],
-) -> OpenFile:
-    def read() -> Iterator[Batch]:
-        for batch in batches:
-            lines = file.numbered + np.arange(batch.num_rows)
-            yield Batch(lines, file, found.step, table=batch, known=known)
-
-    return OpenFile(rewards, read())
+def _table_batches(
+    found: RolloutFile, file: FileReport, known: Layout, batches: Iterator[Any]
+) -> Iterator[Batch]:
+    for batch in batches:
+        lines = file.numbered + np.arange(batch.num_rows)
+        yield Batch(lines, file, found.step, table=batch, known=known)
 
 
 def _records_of(
@@ -268,11 +252,9 @@ def _of_records(
     source: Iterator[tuple[int, Record]],
     *,
     texts: bool,
-) -> OpenFile:
-    rewards = None
-    if not texts:
-        more = partial(_later_rows, file, asked, form)
-        rewards = RecordRewards(asked, file, form.known, more)
+) -> Opened:
+    more = partial(_later_rows, file, asked, form)
+    rewards = None if texts else RecordRewards(asked, file, form.known, more)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
     def read() -> Iterator[Batch]:
@@ -281,7 +263,7 @@ def _of_records(
                 rewards.settle(rows)
             yield Batch(np.array(lines), file, found.step, rows)
 
-    return OpenFile(rewards, read())
+    return rewards, read()
 
 
 def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int) -> list[Row]:
@@ -338,12 +320,14 @@ def _rows_of(
 ) -> Iterator[tuple[int, Row]]:
     assert form.rows is not None, f"{form.name} is not a format of records"
     for line, record in source:
-        rows, why = _understood(form.rows, form.name, record)
-        if why:
-            file.reject(line, why)
-        elif not rows:
-            file.note(line, "the record contains no rollout")
-        file.count(len(rows))
+        try:
+            rows = list(form.rows(record))
+        except _ODD as error:
+            file.reject(line, *_misunderstood(error, form.name))
+            continue
+        if not rows:
+            file.note(line, Problem.NO_ROLLOUT)
+        file.rows += len(rows)
         for row in rows:
             if asked.rewards:
                 found = {name: at(record, name) for name in asked.rewards}
@@ -354,16 +338,11 @@ def _rows_of(
             yield line, row
 
 
-def _understood(
-    rows: Callable[[Record], Iterator[Row]], form: str, record: Record
-) -> tuple[list[Row], str]:
-    try:
-        return list(rows(record)), ""
-    except DataError as error:
-        return [], str(error)
-    except KeyError as error:
-        return [], f"the field {error} of format {form} is missing"
-    except RecursionError:
-        return [], "a field is nested too deeply to be read"
-    except _ODD as error:
-        return [], f"the fields do not have the types of format {form} ({type(error).__name__})"
+def _misunderstood(error: Exception, form: str) -> tuple[Problem, Values]:
+    if isinstance(error, DataError):
+        return Problem.TOLD, {"why": str(error)}
+    if isinstance(error, KeyError):
+        return Problem.NO_FIELD, {"field": str(error), "format": form}
+    if isinstance(error, RecursionError):
+        return Problem.DEEP_FIELD, {}
+    return Problem.TYPES, {"format": form, "error": type(error).__name__}

@@ -26,13 +26,11 @@ from gdpo.rollouts.readers.names import (
     spread,
 )
 from gdpo.rollouts.readers.records import TRUTHS, Doubtful, Row, number, plain
-from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
+from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, FileReport, Problem
 from gdpo.rollouts.record import opened
 
 LARGEST = 1e60
-"""Numbers above this limit count as missing, so that sums of squares of weighted rewards stay
-finite."""
-NO_NUMBER = "not a number, and counts as missing"
+"""Numbers above this limit count as missing, so that sums of squares stay finite."""
 _MISSING = frozenset(
     {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
@@ -44,11 +42,6 @@ _CUT = frozenset(
 )
 _ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "end_turn"})
 Rows: TypeAlias = Int[np.ndarray, " some"] | slice
-SPLIT = (
-    "the prompts of most group ids differ, as when ids restart in every batch: id and prompt "
-    "together form a group"
-)
-ALONE = "each group id has one rollout: equal prompts form the groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +51,6 @@ class Column:
     values: Values
     """The values as numbers. NaN if a value is missing or is not a number."""
     missing: Bool[np.ndarray, " rollout"]
-    """True where the value is missing."""
     wrong: Bool[np.ndarray, " rollout"]
     """True where the value is not a number."""
     texts: Bool[np.ndarray, " rollout"]
@@ -74,16 +66,17 @@ class Column:
         good = size <= LARGEST
         if good.all() and not self.texts.any():
             return self.values
-        for odd, why in (
-            (self.wrong, NO_NUMBER),
-            (np.isnan(self.values) & ~self.missing & ~self.wrong, "NaN, and counts as missing"),
-            (np.isinf(self.values), "infinite, and counts as missing"),
-            (np.isfinite(size) & ~good, f"beyond {LARGEST:g}, and counts as missing"),
-            (self.texts & good, "the text of a number, and is read as that number"),
+        for odd, problem in (
+            (self.wrong, Problem.NO_NUMBER),
+            (np.isnan(self.values) & ~self.missing & ~self.wrong, Problem.NAN),
+            (np.isinf(self.values), Problem.INFINITE),
+            (np.isfinite(size) & ~good, Problem.BEYOND),
+            (self.texts & good, Problem.TEXT),
         ):
             if odd.any():
-                count = int(np.sum(odd))
-                file.note(int(lines[np.argmax(odd)]), f"{what} is {why}", count=count)
+                values = {"field": what, "limit": LARGEST}
+                line, count = int(lines[np.argmax(odd)]), int(np.sum(odd))
+                file.note(line, problem, values, count=count)
         return np.where(good, self.values, nan)
 
 
@@ -132,7 +125,6 @@ class RolloutText:
     truth: Any = None
     """Reference that was used to score the completion."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Other fields of the record."""
     num_tokens: float | None = None
     row: int = -1
     """Index of the rollout within its file, counted from 0, or -1 if unknown."""
@@ -161,17 +153,13 @@ class Batch:
     lines: Int[np.ndarray, " rollout"]
     """Line number of each rollout, or row number from 0 if the file has no lines."""
     file: FileReport
-    """Report on the file, which receives notices about unusable values."""
     step: int | None
     """Step of the file, which is used for rollouts without a step. None: unknown."""
     rows: Sequence[Row] = ()
-    """The parsed records. Empty for tables."""
     table: Any = None
     """Arrow record batch. None: the rollouts are `rows`."""
     known: Layout = NOTHING_KNOWN
-    """Meanings of the columns of the table."""
     read: dict[str, Column | None] = field(default_factory=dict[str, Column | None])
-    """Columns that were read so far, by path."""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -251,23 +239,18 @@ class Batch:
             for row in self.rows:
                 forget_texts(row, checked=self.file.format == "columns")
             return texts
-        known, others = (
-            self.known,
-            self.table.select(
-                [name for name in self.table.schema.names if name not in self.known.taken()]
-            ),
-        )
+        known, taken = self.known, self.known.taken()
+        others = self.table.select([n for n in self.table.schema.names if n not in taken])
         values = [self.meant(meaning) for meaning in ("prompt", "completion", "num_tokens")]
         columns = [[None] * len(self) if each is None else each.to_pylist() for each in values]
         extras = others.to_pylist() if others.num_columns else [{}] * len(self)
-        own = known is GDPO
         return [
             RolloutText(
                 _opened_text(prompt, known),
                 _opened_text(completion, known),
                 extras=_opened(extra),
                 num_tokens=_count(tokens),
-                restored=own,
+                restored=known is GDPO,
             )
             for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
         ]
@@ -320,14 +303,14 @@ class Batch:
             turns = np.nan_to_num(np.clip(of_turns, -1, 2**53), nan=-1).astype(np.int64)
         how = "" if file.turns else file.report.ids.get(file.run, "")
         if how == BY_PROMPT:
-            file.note(None, ALONE)
+            file.note(None, Problem.ALONE)
             ids = np.full(len(ids), NO_KEY)
         found = grouping(steps, ids, prompts, rollouts, turns, split=how == BY_BOTH)
         if not found.split and np.all(steps == steps[:1]):
             found, file.seen = restarted(found, ids, prompts, file.seen)
         file.split |= found.split
         if found.split:
-            file.note(None, SPLIT, count=max(found.differing, 1))
+            file.note(None, Problem.SPLIT, count=max(found.differing, 1))
         if not file.turns:
             return {"groups": found.keys}
         of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))
@@ -432,8 +415,8 @@ def table_keys(
                 column = pc.cast(column, pa.int64())
         if column.null_count and file is not None:
             row = file.numbered + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            what = f"no {path}, although other rollouts have one: put into one group"
-            file.note(row, what, count=column.null_count)
+            values = {"path": str(path)}
+            file.note(row, Problem.SOME_WITHOUT, values, count=column.null_count)
         return group_keys(column)
 
     if known.group is None and known.prompt is None:

@@ -27,7 +27,6 @@ _KINDS = {
 """Kinds by extension. Files of one kind have the same formats: the content of a file tells its
 delimiter, whether its objects are in a list, and whether its columns are Arrow or parquet."""
 _TABLE = ".table.json"
-"""Extension of the tables that W&B saves."""
 ENDINGS = (
     *(".parquet", ".arrow", ".feather", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".pt"),
     _TABLE,
@@ -35,7 +34,6 @@ ENDINGS = (
 """Extensions of files that may contain rollouts. Each extension may be followed by `.gz`."""
 KINDS_READ = frozenset({"jsonl", "pt", "csv", "parquet", "table"})
 _PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z")
-"""Extensions of compressed files that cannot be read."""
 _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
 _EVALUATION = re.compile(r"(?:^|[_\-.])(?:evals?|val|valid|validation|test)(?:$|[_\-.\d])")
 _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
@@ -50,17 +48,14 @@ _OF_A_STEP = re.compile(r"completions_\d+\.parquet")
 _SET_ASIDE = "set aside when this run began or was resumed: pass the folder to read it"
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _PLACE_OF_TABLES = ("files", "media", "table")
-"""Folders of the tables in the folder of a W&B run."""
 _CHARTS = ("gdpo",)
-"""Folder of the tables behind the charts that gdpo logs to W&B."""
 _TABLE_NAME = re.compile(r"(.+)_(\d{1,18})_([0-9a-f]{20})\.table(?:\.json)?")
 """Name of a table: its key, W&B's step, and the digest of its content."""
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
     | {"data", "dump", "dumped", "dumps", "rollout", "rollouts", "samples"}
 )
-"""Words in the names of folders for steps and evaluations. Folders with other words in their names
-are runs."""
+"""Words in the names of folders for steps and evaluations. Other folders are runs."""
 _NO_ROLLOUTS = frozenset(
     {"metrics.jsonl", "history.jsonl", "aggregated_results.jsonl", "checkpoints.jsonl"}
     | {"optimizer.pt", "scheduler.pt", "config.jsonl", "logging.jsonl"}
@@ -80,8 +75,7 @@ class RolloutFile:
     kind: str
     run: str
     step: int | None
-    """Step number in the name of the file or its folder. None if neither name contains a step
-    number."""
+    """Step number in the name of the file or its folder. None if there is none."""
     evaluation: bool
 
 

@@ -13,7 +13,6 @@ from gdpo.rollouts.readers.names import (
     NOTHING_KNOWN,
     TRL,
     Layout,
-    are_metrics,
     is_container,
     is_named_reward,
     kinds_in,
@@ -41,10 +40,8 @@ class Format:
 
     name: str
     kind: str
-    """`parquet`, `jsonl`, `pt` or `table` (of W&B). Empty if any file with columns can have the
-    format."""
+    """`parquet`, `jsonl`, `pt` or `table` (of W&B). Empty: any file with columns."""
     fields: frozenset[str]
-    """Fields that a file must have for the format to be detected."""
     rows: Callable[[Record], Iterator[Row]] | None = None
     """Function that converts a record to its rollouts. None if the columns are read directly."""
     lists: bool | None = None
@@ -195,9 +192,7 @@ def format_of(
     elif asked.columns is None and (form := recognized(kind, fields, record)) is not None:
         how = f"detected from the fields {', '.join(sorted(form.fields))}"
     else:
-        form, how, numbers = FORMATS[-1], "read by column names", list(numbers)
-        if asked.columns is None and are_metrics(fields, numbers):
-            raise DataError("the rows are metrics of whole steps, not rollouts")
+        form, how = FORMATS[-1], "read by column names"
         by_columns = asked.columns is not None or asked.rewards is not None
         if not by_columns and not looks_rewarded(fields, numbers):
             raise DataError(

@@ -5,7 +5,7 @@ rollouts. Where the values contradict the guess, it is dropped; where they leave
 file is refused with both.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -41,8 +41,7 @@ from gdpo.rollouts.readers.names import (
 
 Values: TypeAlias = Float[np.ndarray, " rollout"]
 LOOKED_AT = 4096
-"""Number of rollouts whose values are used to infer rewards: the first ones of a run, which may be
-spread over several files."""
+"""Number of rollouts at the start of a run, in one file or more, whose values are looked at."""
 _COMPARED = 2048
 """Number of rollouts to examine when a total is compared with its parts."""
 _ADDED_UP = 24
@@ -76,7 +75,6 @@ class Sample:
     numbers: Mapping[str, Values]
     """Values by path. NaN means that a value is missing."""
     groups: Int[np.ndarray, " rollout"]
-    """Key of the group of each rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +86,8 @@ class Inferred:
     all numbers of a format that stores the rewards there (`function`: under the names of
     functions), a scalar reward alone, or where the user says."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Path of each reward, by name."""
     prefix: str = ""
-    """Prefix of the paths, if the rewards are in an object."""
     total: str | None = None
-    """Path of the total, or None if there is no total."""
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
     """Weight of each reward in the total, by name. Empty if unknown."""
     zeros: frozenset[str] = frozenset()
@@ -102,7 +97,6 @@ class Inferred:
     rounding: float = 0.0
     """Largest difference between the total and the sum that rounding explains."""
     left_out: Mapping[str, Reason] = field(default_factory=dict[str, Reason])
-    """Numeric fields that are not rewards, with the reason."""
     copied: tuple[tuple[str, str], ...] = ()
     """Fields named `reward` or `score` that repeat another field, with that field."""
     contradicts: str = ""
@@ -147,6 +141,9 @@ class Inferred:
             "function": not is_never(path, lenient=True),
         }.get(self.kind, False)
         return path if fits and (self.kind == "function" or not is_total(path)) else None
+
+
+NOT_INFERRED = Inferred()
 
 
 def passed_over(left_out: Mapping[str, Reason]) -> str:
@@ -335,9 +332,7 @@ class _Candidates:
     kind: Where
     prefix: str
     parts: list[str]
-    """Fields that are rewards by their names."""
     others: list[str]
-    """Other fields that may be rewards."""
     totals: list[str]
     rest: list[str]
     """All numbers that have no other meaning and are not named as a total."""
@@ -389,15 +384,12 @@ def _settled(found: _Candidates) -> Inferred:
 def _explained_by(found: _Candidates, total: str) -> Inferred | None:
     """Return the rewards that explain a total, with their weights, or None if there are none."""
     also = [path for path in found.totals if path != total and not is_total(path)]
-    pool = list[str]()
     known = {*found.parts, *found.others, *found.totals, *found.left_out}
     monitors = [path for path in found.numbers if path not in known]
-    for more in (found.parts, also, found.others, monitors):
-        pool += more
-        fit = explained(pool, found.numbers, total) if more else None
-        if fit is None or not (fit.enough or more is found.parts):
+    groups = found.parts, also, found.others, monitors
+    for pool, fit, carrying in _fits(groups, found.numbers, total):
+        if not (fit.enough or pool == found.parts):
             continue
-        carrying = [path for path in pool if fit.weights.get(path, 0.0) != 0]
         if len(carrying) > 1:
             used = [path for path in pool if path in found.parts or path in carrying]
             return found.found(used, fit, total)
@@ -480,17 +472,23 @@ def _with_total_of_any_name(found: _Candidates) -> Inferred | None:
     for total in [path for path in others if not is_vocabulary(path)]:
         others = [path for path in found.others if path != total]
         monitors = [p for p in found.rest if p not in (total, *others, *found.parts)]
-        pool = list[str]()
-        for more in (found.parts, others, monitors):
-            pool += more
-            fit = explained(pool, numbers, total) if more else None
-            carrying = [p for p in pool if fit is not None and fit.weights.get(p, 0.0) != 0]
-            if fit is None or not fit.certain or len(carrying) < 2:
-                continue
-            if all(path in carrying for path in varying):
+        for pool, fit, carrying in _fits((found.parts, others, monitors), numbers, total):
+            if fit.certain and len(carrying) > 1 and set(varying) <= set(carrying):
                 used = [path for path in pool if path in found.parts or path in carrying]
                 return found.found(used, fit, total)
     return None
+
+
+def _fits(
+    groups: Iterable[Sequence[str]], numbers: Mapping[str, Values], total: str
+) -> Iterator[tuple[list[str], "Fit", list[str]]]:
+    """Yield fields that explain a total, more and more of them, how, and those with a weight."""
+    pool = list[str]()
+    for more in groups:
+        pool = [*pool, *more]
+        fit = explained(pool, numbers, total) if more else None
+        if fit is not None:
+            yield pool, fit, [path for path in pool if fit.weights.get(path, 0.0) != 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,7 +496,6 @@ class Fit:
     """Stores the weights with which fields add up to a total, up to a constant."""
 
     weights: Mapping[str, float]
-    """Weight of each field that varies, by path."""
     constants: Mapping[str, float]
     """Weight of each field that is constant so far, as far as it can be told."""
     zeros: frozenset[str]

@@ -31,7 +31,6 @@ class Grouping:
     alone: bool = False
     """Whether each id has one row, although most rows share their prompt with another row."""
     differing: int = 0
-    """Number of ids with several prompts."""
 
 
 def grouping(

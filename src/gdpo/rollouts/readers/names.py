@@ -1,7 +1,9 @@
 """Tells from the names of fields what they are: their meanings, and which numbers may be rewards.
 
-The same rules apply to all formats, because all provide their numbers by path. A dot or slash
-separates an object or struct from the fields inside, also in the name of a column.
+Names also tell whether the rows of a file are rollouts, or metrics of whole steps, which trainers
+log under names of their own, such as `grad_norm` and `rewards/NAME/mean`. The same rules apply to
+all formats, because all provide their numbers by path. A dot or slash separates an object or struct
+from the fields inside, also in the name of a column.
 """
 
 import json
@@ -20,25 +22,10 @@ MEANINGS = (
     *("step", "group", "prompt", "completion", "advantage", "num_tokens", "finish_reason"),
     *("total", "rollout", "turn"),
 )
-"""The meanings that `columns` can assign to a column."""
-_METRIC = re.compile(
-    r"(?:.+[./_])?(?:rewards|diagnostics|gdpo)/.+/"
-    r"(?:mean|std|group_std|zero_variance_groups|influence_share)"
-)
 
 
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
-
-
-_LOGGED = _set(
-    """
-    loss grad_norm learning_rate lr epoch train_loss reward_std kl entropy clip_ratio
-    completion_length mean_length num_tokens _runtime _timestamp _step policy_loss
-    frac_reward_zero_std step_time train_runtime
-    """
-)
-"""Numbers that a trainer logs for a whole step."""
 
 
 class Inner(str):
@@ -122,7 +109,6 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _REWARD_ONLY = frozenset({"reward", "rewards", "score", "scores"})
 _REWARD = _REWARD_ONLY | {"penalty", "bonus"}
 _FUNCTION = frozenset({"fn", "func"})
-"""Last word in the name of a reward function."""
 _TOTAL = frozenset(
     {"total", "sum", "overall", "final", "combined", "weighted", "aggregate", "aggregated"}
     | {"scalar"}
@@ -133,8 +119,7 @@ _STATISTICS = frozenset(
     | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running", "ema"}
     | {"ref", "reference", "prev", "previous", "old", "chosen", "rejected"}
 )
-"""Words that, together with `reward` in a name, indicate a statistic or a bound of rewards instead
-of a reward."""
+"""Words that, together with `reward` in a name, indicate a statistic or a bound of rewards."""
 _RAW = frozenset({"raw", "unweighted", "unscaled", "unnormalized", "unclipped", "original", "orig"})
 _SHAPED = frozenset(
     {"weighted", "scaled", "normalized", "normalised", "norm", "clipped", "transformed", "shaped"}
@@ -143,7 +128,6 @@ _SHAPED = frozenset(
 """Words for two forms of one reward."""
 _WEIGHTS = frozenset({"weight", "weights", "name", "names", "coef", "coefficient"})
 _VALUES = frozenset({"value", "score", "reward"})
-"""Names of the value field in an object that describes one reward."""
 _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars", "characters", "words", "size"})
 REFERENCES = frozenset(
     {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
@@ -170,12 +154,9 @@ _NEVER_WHOLE = frozenset(
     {"created_at", "learning_rate", "top_p", "top_k", "ground_truth", "answer_value", "n", "k"}
     | {name for meaning, names in _GUESSES.items() if meaning != "total" for name in names}
 )
-"""Names of fields that are never inferred to be rewards, such as settings, references, and fields
-with other meanings."""
+"""Names of settings, references, and fields with other meanings, which are never rewards."""
 _IDS = frozenset({"n", "id", "idx", "index", "step", "uid", "timestamp", "seed"})
-"""Numbers inside an object of rewards that are no rewards."""
 _NO_CHILDREN = frozenset({"info", "meta", "metadata", "extra", "extras", "debug", "details", "log"})
-"""Objects inside an object of rewards that contain no rewards."""
 _VOCABULARY = _set(
     """
     acc accuracy accurate correct correctness format formatting style tests test passed pass bugs
@@ -190,7 +171,6 @@ _VOCABULARY = _set(
     validity valid robustness security process thinking planning plan
     """
 )
-"""Words in the names of rewards."""
 EARNED = frozenset(
     {"acc", "accuracy", "accurate", "correct", "correctness", "format", "success", "solved"}
     | {"passed", "pass", "win", "match", "outcome"}
@@ -207,7 +187,6 @@ NAME_LISTS = (
 ALIASES = frozenset({"acc", "correct", "is_correct", "success", "solved", "passed", "pass"})
 """Short names under which a reward is often logged a second time."""
 WEIGHTS = ("weights", "reward_weights")
-"""Names of objects and lists with the weights of the rewards."""
 _CONTAINERS = (
     re.compile(r"rewards"),
     re.compile(r"reward"),
@@ -219,10 +198,41 @@ _CONTAINERS = (
 _MIXED = frozenset({"extra", "info", "details", "stats", "log", "logs", "meta"})
 """Words in the names of objects that contain other numbers in addition to rewards."""
 _MEASURES = re.compile(r"metrics|.*[_\-]metrics")
-"""Pattern for names of objects that contain other numbers in addition to rewards. Such objects are
-used only if no other field contains rewards."""
+"""Objects with other numbers too, which are used only if no other field contains rewards."""
 NEVER = 3
 """Rank of a field that is a reward only if the user requests the field explicitly."""
+_METRIC = re.compile(
+    r"(?:.+[./_])?(?:rewards|diagnostics|gdpo)/.+/"
+    r"(?:mean|std|group_std|zero_variance_groups|influence_share)"
+)
+"""Keys of the statistics of a reward over a whole step."""
+_RUN_AND_KEY = (
+    re.compile(r"(.+?) - ((?:train/|eval/)?(?:rewards|diagnostics|gdpo)/.+)", re.DOTALL),
+    re.compile(r"(.+) - (.+)", re.DOTALL),
+)
+"""Columns of a W&B export: the run, and the key."""
+_EXTREME = re.compile(r".+__(?:MIN|MAX)", re.DOTALL)
+"""Columns that only W&B exports, with the range of the values that it averaged for a key."""
+_OF_ONE_REWARD = re.compile(r"(?:train/)?rewards/([^/]+(?:/.+)?)", re.DOTALL)
+"""Key of a reward's mean in TRL up to 0.15. Its name is not that of a statistic."""
+_STATISTIC = frozenset({"mean", "std", "min", "max", "median", "sum", "total", "var"})
+_OF_PAIRS = frozenset({"chosen", "rejected", "margins", "accuracies"})
+"""Rewards that trainings on pairs, such as DPO, log. None of them is one of several rewards."""
+_LOGGED = frozenset(
+    {"loss", "train_loss", "training loss", "grad_norm", "learning_rate", "reward_std"}
+    | {"frac_reward_zero_std", "clip_ratio", "total_flos", "num_input_tokens_seen", "_runtime"}
+    | {"global_step/max_steps", "memory(gib)", "train_speed(iter/s)", "train_runtime"}
+)
+"""Keys, in lower case, that trainers log for a step, and that no rollout has."""
+_LOGGED_PARTS = ("completions/", "clip_ratio/", "sampling/", "actor/", "critic/", "timing_s/")
+_ALSO_LOGGED = frozenset(
+    {"kl", "entropy", "epoch", "num_tokens", "completion_length", "step_time", "lr"}
+    | {"mean_length", "policy_loss", "_step", "_timestamp"}
+)
+"""Keys of steps that rollouts may have, too."""
+_OF_WANDB = ({"_step", "_runtime"}, {"_step", "_timestamp"})
+_ENOUGH_LOGGED = 2
+"""Number of logged keys that make rows metrics, if they contain nothing of rollouts."""
 
 
 def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
@@ -305,7 +315,7 @@ def is_like_rollouts(fields: Collection[str]) -> bool:
     spelt = _spelt(fields)
     known = any(name in spelt for name in _OF_ROLLOUTS)
     rewarded = any(not _REWARD.isdisjoint(words_of(name)) for name in fields)
-    return (known or rewarded) and not are_metrics(fields, fields)
+    return known or rewarded
 
 
 def likely(paths: Sequence[str]) -> list[str]:
@@ -358,24 +368,6 @@ def is_all_rewards(path: str) -> bool:
     """Return whether the name suggests a field with all rewards, or with their total."""
     words = set(words_of(path))
     return bool(words & _REWARD) and words <= _REWARD | {"components"}
-
-
-def is_metric(path: str) -> bool:
-    """Return whether the name is that of a statistic of a whole step, as trainers log them."""
-    return _METRIC.fullmatch(path) is not None
-
-
-def are_metrics(fields: Collection[str], numbers: Iterable[str]) -> bool:
-    """Return whether the fields are those of a log of whole steps, not of rollouts.
-
-    A log has statistics of rewards, or no texts and no groups, but several numbers of a trainer.
-    """
-    if any(map(is_metric, numbers)):
-        return True
-    spelt = _spelt(fields)
-    if any(name in spelt for name in _OF_ROLLOUTS):
-        return False
-    return len(_LOGGED & {leaf_of(name) for name in (*spelt, *fields)}) > 1
 
 
 def is_container(name: str) -> bool:
@@ -601,3 +593,91 @@ def is_per_completion(value: Any, record: Mapping[str, Any]) -> bool:
 def listed_names(record: Mapping[str, Any]) -> Any:
     """Return the list of the names of rewards in a record, or None."""
     return next((record[name] for name in NAME_LISTS if isinstance(record.get(name), list)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Stores which fields belong to metrics, and which to rollouts."""
+
+    metrics: tuple[str, ...]
+    rollouts: tuple[str, ...]
+    certain: bool
+    """Whether the rows can only be metrics, or only rollouts."""
+
+    @property
+    def are_metrics(self) -> bool:
+        """Whether the rows can only be metrics."""
+        return self.certain and bool(self.metrics)
+
+    @property
+    def sentence(self) -> str:
+        """Sentence about rows that are metrics, or may be. Empty if the rows are rollouts."""
+        if self.certain:
+            return "the rows are metrics of whole steps, not rollouts" if self.metrics else ""
+        like = f", and {listed(self.rollouts)} of rollouts" if self.rollouts else ""
+        return (
+            "unknown format: the rows may be metrics of whole steps, or rollouts. "
+            f"{listed(self.metrics)} may be logged keys{like}"
+        )
+
+
+@lru_cache(maxsize=4096)
+def run_and_key(name: str) -> tuple[str, str]:
+    """Return the run and the key in the name of a column. The run is empty in most files."""
+    match = next(filter(None, (pattern.fullmatch(name) for pattern in _RUN_AND_KEY)), None)
+    run, key = (match[1], match[2]) if match is not None else ("", name)
+    if _EXTREME.fullmatch(key):
+        return run, ""
+    return run, re.sub(r"\s*/\s*", "/", key).removeprefix("train/")
+
+
+def reward_in(key: str) -> str | None:
+    """Return the reward whose mean has this key in TRL up to 0.15, or None."""
+    match = _OF_ONE_REWARD.fullmatch(key)
+    if match is None or match[1] in _OF_PAIRS or match[1].rpartition("/")[2] in _STATISTIC:
+        return None
+    return match[1]
+
+
+def evidence(fields: Mapping[str, Kind]) -> Evidence:
+    """Return what the names of the fields of a file tell.
+
+    A text field of a prompt or completion, a group id or an advantage belongs to rollouts.
+    """
+    keys = {name: key for name in fields if (key := run_and_key(name)[1])}
+    means = [name for name, key in keys.items() if _METRIC.fullmatch(key)]
+    logged = [
+        name
+        for name, key in keys.items()
+        if key.lower() in _LOGGED or key.startswith(_LOGGED_PARTS) or name.endswith(f"train/{key}")
+    ]
+    also = [name for name, key in keys.items() if key.lower() in _ALSO_LOGGED]
+    slashed = [name for name in keys if "/" in name]
+    metrics = tuple(dict.fromkeys((*means, *logged, *slashed)))
+    known = layout(None, fields)
+    texts = [n for n in (known.prompt, known.completion, known.finish_reason) if n is not None]
+    found = [name for name in texts if fields[name] != "number"]
+    rollouts = tuple(found + [n for n in (known.group, known.advantage) if n is not None])
+    extremes = ({f"{name}__MIN", f"{name}__MAX"} for name in keys)
+    if any(columns <= fields.keys() for columns in (*_OF_WANDB, *extremes)):
+        return Evidence(tuple(keys), (), certain=True)
+    if rollouts:
+        return Evidence(tuple(means), rollouts, certain=not means)
+    if means or len({*logged, *also}) >= _ENOUGH_LOGGED:
+        return Evidence(metrics or tuple(also), (), certain=True)
+    rewarded = any(is_named_reward(key) or key in ("reward", "score") for key in keys.values())
+    slashed_most = 2 * len(slashed) >= len(keys)
+    doubtful = bool(metrics) and (rewarded or slashed_most)
+    return Evidence(metrics if doubtful else (), (), certain=not doubtful)
+
+
+def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record, and those of objects in it that contain metrics.
+
+    verl's logger writes the metrics in `data`.
+    """
+    found = dict(record)
+    for name, value in record.items():
+        if isinstance(value, dict) and (name == "data" or any(map(_METRIC.fullmatch, value))):
+            found |= cast("dict[str, Any]", value)
+    return found

@@ -30,29 +30,28 @@ from gdpo.rollouts.readers.files import (
 )
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.infer import Inferred, Values
-from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, ReadReport
+from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, Problem, ReadReport
 from gdpo.rollouts.readers.rewards import RecordRewards, Rewards, TableRewards
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
-from gdpo.rollouts.readers.table import FOUND, RECORDED, RolloutTable, joined, places
-from gdpo.rollouts.readers.turns import (
-    TOO_MANY,
-    TURN_ROWS,
+from gdpo.rollouts.readers.table import (
+    FOUND,
+    RECORDED,
+    RolloutTable,
     fits,
+    joined,
+    places,
     turns_of,
     whole_rollouts,
     without_single,
 )
 
 _REPEATS = frozenset({"trl", "ms-swift"})
-"""Formats whose writers save the current rollouts whenever they log, even if the rollouts are not
-new."""
+"""Formats whose writers save the current rollouts whenever they log, new or not."""
 _SIBLINGS = 64
 """Maximum number of further files of a run whose values are used to infer its rewards."""
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
-"""Phrase that describes how the rewards of a file were determined, if they were rescored."""
-WEIGHTS_DIFFER = "weights differ from an earlier rollout of the group: the earlier weights are used"
 
 
 class RolloutReading(Iterator[RolloutTable]):
@@ -71,9 +70,6 @@ class RolloutReading(Iterator[RolloutTable]):
             for part in _read_file(file, asked, self.report, files[place + 1 :])
         )
         self._tables = self._finished(_whole_steps(parts, self.report))
-
-    def __iter__(self) -> "RolloutReading":
-        return self
 
     def __next__(self) -> RolloutTable:
         return next(self._tables)
@@ -95,7 +91,7 @@ class RolloutReading(Iterator[RolloutTable]):
             lost = int(np.sum(table.file == index)) - int(np.sum(whole.file == index))
             if lost:
                 row = int(table.row[rows[0]]) if len(rows) else None
-                self.report.file_of(path).give_back(row, TURN_ROWS, rows=lost)
+                self.report.file_of(path).give_back(row, Problem.TURN_ROWS, rows=lost)
         return whole
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
@@ -121,9 +117,8 @@ class RolloutReading(Iterator[RolloutTable]):
             return False
         for index, path in enumerate(table.files):
             rows = np.flatnonzero(table.file == index)
-            what = "the rollouts of the previous step again: skipped"
             row = int(table.row[rows[0]]) if table.format == "trl" else None
-            self.report.file_of(path).give_back(row, what, rows=len(rows))
+            self.report.file_of(path).give_back(row, Problem.REPEATED_STEP, rows=len(rows))
         return True
 
 
@@ -202,17 +197,17 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
     if opened is None:
         file.end_without_rows()
         return
-    for batch in opened.batches:
+    rewards, batches = opened
+    for batch in batches:
         scored = None if rescore is None else _rescored(rescore, batch, file)
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
-            table = _table_of(found, opened.rewards, scored or {}, batch, rows, of_step, file)
+            table = _table_of(found, rewards, scored or {}, batch, rows, of_step, file)
             if table.steps[0] < 0:
-                what = "the step is not a whole number of at least 0"
-                file.lose(int(batch.lines[rows][0]), what, rows=len(table))
+                file.lose(int(batch.lines[rows][0]), Problem.NO_STEP, rows=len(table))
             else:
-                file.take(len(table))
+                file.read += len(table)
                 yield table
         file.numbered += len(batch)
 
@@ -276,7 +271,8 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
 def _rescored(rescore: Rescore, batch: Batch, file: FileReport) -> dict[str, Column]:
     found = rescore(batch.texts())
     for what, rows in found.problems.items():
-        file.note(int(batch.lines[rows[0]]), what, count=len(rows))
+        line = int(batch.lines[rows[0]])
+        file.note(line, Problem.TOLD, {"why": what}, count=len(rows))
     return {name: column_of(values) for name, values in found.rewards.items()}
 
 
@@ -297,14 +293,14 @@ def _weights(
     first = weights[np.argmax(known, axis=0), np.arange(len(columns))]
     weights = np.where(known | np.isnan(rewards), weights, first)
     if not np.all(np.abs(first) <= LARGEST) or np.any(np.abs(weights) > LARGEST):
-        what = "some weights are not usable numbers: weight 1 is used for each reward"
-        file.note(int(lines[0]), what)
+        file.note(int(lines[0]), Problem.NO_WEIGHTS)
         return None
     prompt, sample = places(groups)
     first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
     others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
     if others.any():
-        file.note(int(lines[np.argmax(others)]), WEIGHTS_DIFFER, count=int(np.sum(others)))
+        line, count = int(lines[np.argmax(others)]), int(np.sum(others))
+        file.note(line, Problem.WEIGHTS_DIFFER, count=count)
     return weights
 
 
@@ -326,11 +322,8 @@ def _in_total(
     apart = np.abs(total - parts.sum(axis=1) - found.constant)
     wrong = apart > found.rounding + 1e-5 * size  # not where the total is NaN
     if wrong.any():
-        what = (
-            f"{found.total!r} is not the sum that the weights of the first rollouts give: give the "
-            "weights of these rollouts (--weights)"
-        )
-        file.note(int(lines[np.argmax(wrong)]), what, count=int(wrong.sum()))
+        line, values_of = int(lines[np.argmax(wrong)]), {"total": str(found.total)}
+        file.note(line, Problem.OTHER_WEIGHTS, values_of, count=int(wrong.sum()))
     return values, weights
 
 
@@ -339,12 +332,10 @@ def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
     line = int(batch.lines[rows][0])
     bare = int(np.sum(~grouped & ~prompted))
     if 0 < bare < len(grouped):
-        what = "neither a group nor a prompt, although other rollouts have one: put into one group"
-        file.note(line, what, count=bare)
+        file.note(line, Problem.UNGROUPED, count=bare)
     by_prompt = int(np.sum(~grouped & prompted))
     if by_prompt and grouped.any():
-        what = "no group id, although other rollouts have one: grouped by prompt"
-        file.note(line, what, count=by_prompt)
+        file.note(line, Problem.BY_PROMPT, count=by_prompt)
 
 
 def _is_record(path: Path) -> bool:
@@ -363,8 +354,7 @@ def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[
         tables = _with_few_turns(of_step, report)
         table = joined(tables)
         if table.weights is None and any(part.weights is not None for part in tables):
-            what = "other files of the step have no weights: weight 1 is used for each reward"
-            report.file_of(tables[-1].files[0]).note(None, what)
+            report.file_of(tables[-1].files[0]).note(None, Problem.FILES_WITHOUT_WEIGHTS)
         yield table
 
 
@@ -376,7 +366,7 @@ def _with_few_turns(parts: Iterable[RolloutTable], report: ReadReport) -> list[R
         longest = max(longest, 0 if part.turns is None else part.turns.rewards.shape[1])
         kept.append(part if fits(size, longest, names) else replace(part, turns=None))
     if not fits(size, longest, names):
-        report.file_of(kept[-1].files[0]).note(None, TOO_MANY)
+        report.file_of(kept[-1].files[0]).note(None, Problem.MANY_TURNS)
         return [replace(part, turns=None) for part in kept]
     return kept
 
@@ -419,7 +409,7 @@ def read_texts(
     left, texts = set(rows), dict[int, RolloutText]()
     try:
         opened = open_file(found, asked, report, texts=True)
-        for batch in opened.batches if opened is not None and left else ():
+        for batch in opened[1] if opened is not None and left else ():
             first = report.numbered
             report.numbered += len(batch)
             inside = {row for row in left if first <= row < report.numbered}

@@ -22,7 +22,7 @@ from gdpo.rollouts.readers.names import (
     listed_names,
     spread,
 )
-from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.report import FileReport, Problem
 
 Record: TypeAlias = Mapping[str, Any]
 
@@ -49,8 +49,6 @@ _SPREAD = frozenset({list, str})
 """Types of values that may contain all rewards in a form other than an object."""
 _DEEPEST = 8
 """Maximum depth of nested objects that are searched."""
-OTHER = "an earlier output of a rollout: only the last output is read, as in verl's GRPO"
-APART = "a second output of a rollout, not next to the first: only the first is read"
 
 
 class Doubtful(str):
@@ -67,12 +65,9 @@ class RowTurns:
     """Stores the turns of one rollout."""
 
     count: int
-    """Number of turns."""
     rewards: Mapping[str, Mapping[int, float]]
-    """Rewards by name, and by turn from 0. A turn without a reward that another turn of the rollout
-    has earned 0 of this reward."""
+    """Rewards by name, and by turn from 0. A turn without a reward of another turn earned 0."""
     num_tokens: Sequence[float]
-    """Number of tokens of each turn."""
 
     def only(self, names: Collection[str]) -> "RowTurns":
         """Return the turns with some of their rewards."""
@@ -95,12 +90,10 @@ class Row:
     group: Any = None
     """Group id. None if unknown, in which case rollouts with identical prompts form a group."""
     output: tuple[str, int] | None = None
-    """Key of the rollout and number of the output, for a rollout with several outputs. None if this
-    is the only output."""
+    """Key of the rollout and number of the output, or None if this is the only output."""
     prompt: Any = None
     completion: Any = None
     rewards: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """All fields that may be reward components."""
     total: Any = None
     total_name: str = "reward"
     weights: Mapping[str, float] | None = None
@@ -113,13 +106,11 @@ class Row:
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Other fields of the record, which rescoring may need."""
     turns: RowTurns | None = None
-    """The turns, if the record has rewards for each turn."""
     mixed: bool = False
     """Whether the completion is one text that also contains results of tools."""
 
 
 TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
-"""Booleans as texts."""
 
 
 def number(value: Any) -> float:
@@ -458,6 +449,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
     messages = [node.get("message") for node in nodes]
     group = (episode.get("group") or {}).get("id")
     work = ((episode.get("run") or {}).get("work")) or {}
+    credit = next((node["advantages"] for node in sampled[::-1] if node.get("advantages")), None)
     # The same prompt is a different problem for each agent.
     scored = [value for value in rewards.values() if value is not None]
     key = group if group is None or not several else f"{group}/{_agent(trace)}"
@@ -469,7 +461,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
         rewards={name: plain(_part(value, "score")) for name, value in rewards.items()},
         total=sum(number(_part(v, "score")) * _weight(v) for v in scored) if scored else None,
         weights={name: _weight(value) for name, value in rewards.items() if value is not None},
-        advantage=_advantage(trace, sampled),
+        advantage=as_object(trace.get("info")).get("advantage", credit[-1] if credit else None),
         num_tokens=sum(counts) if sampled else None,
         finish_reason=_reason(trace),
         trained=bool((trace.get("agent") or {}).get("trainable", True)),
@@ -488,12 +480,6 @@ def _part(value: Any, name: str) -> Any:
 def _weight(value: Any) -> float:
     weight = _part(value, "weight") if isinstance(value, Mapping) else None
     return 1.0 if weight is None else number(weight)
-
-
-def _advantage(trace: Record, sampled: list[Record]) -> Any:
-    info = as_object(trace.get("info"))
-    credit = next((node["advantages"] for node in sampled[::-1] if node.get("advantages")), None)
-    return info.get("advantage", credit[-1] if credit else None)
 
 
 def _reason(trace: Record) -> str | None:
@@ -591,7 +577,7 @@ def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterat
 
     def later(one: tuple[int, Row], other: tuple[int, Row]) -> tuple[int, Row]:
         first, last = sorted((one, other), key=lambda row: row[1].output or ("", 0))
-        file.lose(first[0], OTHER)
+        file.lose(first[0], Problem.OTHER)
         return last
 
     for rollout, outputs in groupby(rows, lambda row: row[1].output and row[1].output[0]):
@@ -602,7 +588,7 @@ def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterat
         if last[1].step != step:
             step, of_step = last[1].step, set()
         if rollout in of_step:
-            file.lose(last[0], APART)
+            file.lose(last[0], Problem.APART)
         else:
             of_step.add(rollout)
             yield last

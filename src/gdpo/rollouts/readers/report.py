@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from shlex import quote
+from typing import Any, TypeAlias
 
 from gdpo.rollouts.readers.files import RolloutFile, kind_of
-from gdpo.rollouts.readers.infer import Inferred, Reason
+from gdpo.rollouts.readers.infer import NOT_INFERRED, Inferred
 from gdpo.rollouts.readers.keys import Key
 from gdpo.rollouts.readers.names import likely, listed
 
@@ -19,20 +21,125 @@ BY_BOTH = "group id and prompt"
 """Ways in which rollouts are grouped, in addition to `group_size`."""
 
 
-@dataclass(slots=True)
+Values: TypeAlias = Mapping[str, str | int | float]
+NOTHING: Values = {}
+
+
+class Problem(Enum):
+    """Names the kinds of problems. Each has the template of its sentence, and a remedy, if any."""
+
+    UNREADABLE = "cannot be read: {why}"
+    REST = "the rest cannot be read: {why}"
+    NOT_UTF8 = "the line is not UTF-8", "write the file in UTF-8"
+    NO_OBJECT_IN_ROW = "the row is not a JSON object"
+    NO_OBJECT = "the line is not a JSON object"
+    NO_DICT = "the sample is not a dict"
+    NO_JSON = "the line is not valid JSON"
+    TOO_DEEP = "the line is nested too deeply to be read"
+    CUT_ROW = "the last row is incomplete: the run is still writing, or was killed"
+    CUT_LINE = "the last line is incomplete: the run is still writing, or was killed"
+    LONG_LINE = (
+        "the line has more than {most:,} bytes and is skipped",
+        "write fewer rollouts per line, or parquet",
+    )
+    REPEATED_KEY = "{which} occurs more than once in an object: its last value is used"
+    FIELDS = "the number of fields in the row differs from the first line"
+    QUOTE = (
+        "a quote is not closed, so {lines:,} lines were read as one row",
+        "close the quote",
+    )
+    TOLD = "{why}"
+    """What a format says about a record, or a reward function about a rollout."""
+    NO_FIELD = "the field {field} of format {format} is missing"
+    DEEP_FIELD = "a field is nested too deeply to be read"
+    TYPES = "the fields do not have the types of format {format} ({error})"
+    NO_ROLLOUT = "the record contains no rollout"
+    OTHER = "an earlier output of a rollout: only the last output is read, as in verl's GRPO"
+    APART = "a second output of a rollout, not next to the first: only the first is read"
+
+    NO_NUMBER = "{field} is not a number, and counts as missing"
+    NAN = "{field} is NaN, and counts as missing"
+    INFINITE = "{field} is infinite, and counts as missing"
+    BEYOND = "{field} is beyond {limit:g}, and counts as missing"
+    TEXT = "{field} is the text of a number, and is read as that number"
+    NO_STEP = "the step is not a whole number of at least 0"
+    REPEATED_STEP = "the rollouts of the previous step again: skipped"
+
+    NO_REWARD = "no reward {name!r}; the numeric fields are {fields}"
+    NO_COLUMN = "no column {path!r}; the columns are {columns}"
+    MANY = (
+        "more than {most} {which} contain numbers and may be rewards; the first {most} are read",
+        "name the rewards (--rewards)",
+    )
+    MANY_TEXTS = (
+        "more than {most:,} fields contain text",
+        "if rewards are among them, name them (--rewards)",
+    )
+    TEXT_BEFORE = (
+        "reward {name!r} is text before its first number, and counts as missing there",
+        "to have the text read, name the rewards (--rewards)",
+    )
+    TEXTS = "{path!r} contains text, not numbers, and is not read as a reward"
+    NOT_INFERRED = "no reward can be inferred: {why}; name the rewards (--rewards)"
+    CONTRADICTED = (
+        "{total!r} is not the sum of the rewards, and their weights cannot be found in it",
+        "give the weights (--weights), or judge the total alone (--rewards)",
+    )
+    COPY = "{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
+    ZERO = "reward {name!r} counts as 0 where it is missing, as in {total!r}"
+    NO_WEIGHTS = "some weights are not usable numbers: weight 1 is used for each reward"
+    WEIGHTS_DIFFER = (
+        "weights differ from an earlier rollout of the group: the earlier weights are used"
+    )
+    OTHER_WEIGHTS = (
+        "{total!r} is not the sum that the weights of the first rollouts give",
+        "give the weights of these rollouts (--weights)",
+    )
+    FILES_WITHOUT_WEIGHTS = (
+        "other files of the step have no weights: weight 1 is used for each reward"
+    )
+
+    ALONE = "each group id has one rollout: equal prompts form the groups"
+    SPLIT = (
+        "the prompts of most group ids differ, as when ids restart in every batch: id and prompt "
+        "together form a group"
+    )
+    SOME_WITHOUT = "no {path}, although other rollouts have one: put into one group"
+    UNGROUPED = "neither a group nor a prompt, although other rollouts have one: put into one group"
+    BY_PROMPT = "no group id, although other rollouts have one: grouped by prompt"
+
+    TURN_ROWS = "an earlier turn of a rollout: the rows with one rollout id are read as its turns"
+    MANY_TURNS = "the turns of the step would take too much memory, and are not read"
+    NO_TURNS = "the column 'turns' does not contain turns, and is not read"
+    TURNS_APART = (
+        "reward {name!r} of the turns does not add up to the reward of the rollout: results by "
+        "turn and results by rollout do not fit together"
+    )
+
+    def sentence(self, values: Values) -> str:
+        """Return the sentence with its values and its remedy."""
+        problem, *remedy = (self.value,) if isinstance(self.value, str) else self.value
+        return ": ".join((problem.format_map(values), *remedy))
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Stores one kind of problem that a reader found in a file."""
 
+    problem: Problem
     file: Path
     line: int | None
     """First position of the problem: a line of a text file (from 1), or a row (from 0). None if the
     problem concerns the whole file."""
-    what: str
+    values: Values
     count: int = 0
-    """Number of occurrences."""
     rows: int = 0
-    """Number of rollouts that were skipped because of the problem. Rollouts that cannot be counted
-    are not included."""
+    """Number of rollouts that were skipped because of it, as far as they can be counted."""
+
+    @property
+    def what(self) -> str:
+        """Sentence about the problem."""
+        return self.problem.sentence(self.values)
 
     @property
     def place(self) -> str:
@@ -42,15 +149,12 @@ class Notice:
         in_lines = kind_of(self.file) == "jsonl"
         return f"{self.file}:{self.line}" if in_lines else f"{self.file}, row {self.line}"
 
-    def __str__(self) -> str:
-        return f"{self.place}: {_summary([self])}"
-
 
 @dataclass(slots=True)
 class FileReport:
     """Stores the format of a file and counts its rows.
 
-    Only the methods may change the counts. At the end of the file, `rows == read + skipped`.
+    At the end of the file, `rows == read + skipped`.
     """
 
     path: Path
@@ -58,7 +162,6 @@ class FileReport:
     """Report on all files, which receives the notices."""
     format: str = ""
     format_from: str = ""
-    """Phrase that describes how the format was determined."""
     rows: int = 0
     """Number of rollouts or lines in the file, valid or not, counted before they are parsed."""
     read: int = 0
@@ -66,29 +169,21 @@ class FileReport:
     expected: int = 0
     """Number of rollouts according to the file's metadata, or 0 if unknown."""
     numbered: int = 0
-    """Number of rollouts numbered so far, including repeated rollouts and rollouts without a
-    step."""
+    """Number of rollouts numbered so far, including repeated ones and those without a step."""
     bytes: int = 0
     """Size of the lines read so far, in decompressed bytes."""
     rewards: tuple[str, ...] = ()
     rewards_from: str = ""
-    """Phrase that describes how the rewards were determined."""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
     shape: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollout or the schema."""
     step: str | None = None
-    """Name of the step field, if it was inferred."""
     guessed: bool = False
     """Whether the rewards were inferred from names and values, not known from the format."""
     scalar: bool = False
-    """Whether the only reward is a scalar reward."""
-    left_out: Mapping[str, Reason] = field(default_factory=dict[str, Reason])
-    """Numeric fields that are not read as rewards, with the reason."""
-    refused: str = ""
-    """Reason why no rewards could be inferred."""
-    choices: tuple[tuple[str, ...], ...] = ()
-    """Readings between which the file does not decide, each as a list of rewards."""
+    inferred: Inferred = NOT_INFERRED
+    """What was inferred: fields that are not read as rewards, or why no rewards were found."""
     split: bool = False
     """Whether group id and prompt form a group together, because the prompts contradict the ids."""
     seen: tuple[Key, Key] | None = None
@@ -97,36 +192,43 @@ class FileReport:
     """Whether rows that have the same rollout id are turns of one rollout."""
     run: str = ""
     siblings: Sequence[RolloutFile] = ()
-    """Later files of the run."""
 
-    def note(self, line: int | None, what: str, *, count: int = 1) -> Notice:
-        """Add a notice without skipping a row, and return the notice."""
-        notice = self.report.notices.setdefault((self.path, what), Notice(self.path, line, what))
-        notice.count += count
-        return notice
+    def note(
+        self,
+        line: int | None,
+        problem: Problem,
+        values: Values = NOTHING,
+        *,
+        count: int = 1,
+        rows: int = 0,
+    ) -> None:
+        """Add a notice, or count a known one further."""
+        key = (self.path, problem, *values.values())
+        known = self.report.notices.get(key) or Notice(problem, self.path, line, values)
+        found = replace(known, count=known.count + count, rows=known.rows + rows)
+        self.report.notices[key] = found
 
-    def count(self, rows: int) -> None:
-        """Count rows that were found, valid or not."""
-        self.rows += rows
+    def note_once(self, problem: Problem, values: Values) -> None:
+        """Add a notice about the whole file, unless there is one already."""
+        if (self.path, problem, *values.values()) not in self.report.notices:
+            self.note(None, problem, values)
 
-    def take(self, rows: int) -> None:
-        """Count some of the rows in `rows` as read."""
-        self.read += rows
-
-    def lose(self, line: int | None, what: str, *, rows: int = 1) -> None:
+    def lose(
+        self, line: int | None, problem: Problem, values: Values = NOTHING, *, rows: int = 1
+    ) -> None:
         """Count some of the rows in `rows` as skipped, and add a notice."""
-        self.note(line, what, count=rows).rows += rows
+        self.note(line, problem, values, count=rows, rows=rows)
         self.skipped += rows
 
-    def reject(self, line: int | None, what: str) -> None:
+    def reject(self, line: int | None, problem: Problem, values: Values = NOTHING) -> None:
         """Count a new line or row, mark it as skipped, and add a notice."""
         self.rows += 1
-        self.lose(line, what)
+        self.lose(line, problem, values)
 
-    def give_back(self, line: int | None, what: str, *, rows: int) -> None:
+    def give_back(self, line: int | None, problem: Problem, *, rows: int) -> None:
         """Count rows as skipped that were already counted as read, and add a notice."""
         self.read -= rows
-        self.lose(line, what, rows=rows)
+        self.lose(line, problem, rows=rows)
 
     def end(self, why: str) -> None:
         """Count all remaining rows as skipped, because the file cannot be read further."""
@@ -137,7 +239,7 @@ class FileReport:
             return
         self.rows = max(self.rows, self.expected)
         done = self.read + self.skipped
-        self.lose(done, f"cannot be read: {why}", rows=max(self.rows - done, 0))
+        self.lose(done, Problem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
 
     def end_without_rows(self) -> None:
         """Record that no row of the file could be read, or that the file has no rows."""
@@ -149,20 +251,17 @@ class FileReport:
 
     def known_rewards(self) -> Inferred | None:
         """Return the rewards that were inferred from earlier files of the run, or None."""
-        found = self.report.inferred.get((self.run, self.format))
-        found = found or self.report.refused.get((self.run, self.format, self.shape))
+        known = self.report.inferred
+        found = known.get((self.run, self.format)) or known.get((self.run, self.format, self.shape))
         if found is not None:
             self.remember(found)
         return found
 
     def remember(self, found: Inferred) -> None:
         """Record which rewards were inferred, for this file and for later files of the run."""
-        self.guessed, self.left_out = True, found.left_out
-        self.refused, self.choices = found.refused, found.choices
-        if found.refused:
-            self.report.refused[self.run, self.format, self.shape] = found
-        else:
-            self.report.inferred[self.run, self.format] = found
+        self.guessed, self.inferred = True, found
+        shape = (self.shape,) if found.refused else ()
+        self.report.inferred[self.run, self.format, *shape] = found
 
     def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool = False) -> None:
         """Add the rewards of some rollouts, and record how the rewards were determined."""
@@ -178,21 +277,17 @@ class ReadReport:
     files: list[FileReport] = field(default_factory=list[FileReport])
     left_out: dict[Path, str] = field(default_factory=dict[Path, str])
     """Files that were not read, with the reason."""
-    notices: dict[tuple[Path, str], Notice] = field(default_factory=dict[tuple[Path, str], Notice])
+    notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict[tuple[Any, ...], Notice])
     sought: dict[str, bool] = field(default_factory=dict[str, bool])
     """Rewards that were requested by name, and whether any file has them."""
     offered: dict[str, None] = field(default_factory=dict[str, None])
     """Numeric fields in the files that lack a requested reward."""
     fields: dict[str, None] = field(default_factory=dict[str, None])
     """Names of fields in the files, up to the number that a message lists."""
-    inferred: dict[tuple[str, str], Inferred] = field(
-        default_factory=dict[tuple[str, str], Inferred]
+    inferred: dict[tuple[Any, ...], Inferred] = field(
+        default_factory=dict[tuple[Any, ...], Inferred]
     )
-    """Rewards that were inferred for each run and format."""
-    refused: dict[tuple[str, str, tuple[str, ...]], Inferred] = field(
-        default_factory=dict[tuple[str, str, tuple[str, ...]], Inferred]
-    )
-    """Refusals for each run, format and set of numeric fields."""
+    """Rewards by run and format. Refusals by run, format and numeric fields."""
     ids: dict[str, str] = field(default_factory=dict[str, str])
     """For each run whose group ids the prompts of the first rollouts contradict, what forms the
     groups instead: `BY_BOTH` or `BY_PROMPT`."""
@@ -200,7 +295,6 @@ class ReadReport:
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
     group_sizes: Counter[int] = field(default_factory=Counter[int])
-    """Number of groups of each size."""
     grouped_by: Counter[str] = field(default_factory=Counter[str])
     """Number of rollouts that were grouped in each way."""
     size_unused: int = 0
@@ -254,7 +348,7 @@ class ReadReport:
     @property
     def without_rewards(self) -> list[FileReport]:
         """Files in which no numeric field could be inferred to be a reward."""
-        return [file for file in self.files if file.refused] + self.unrecognized
+        return [file for file in self.files if file.inferred.refused] + self.unrecognized
 
     @property
     def alone(self) -> bool:
@@ -326,18 +420,16 @@ class ReadReport:
         left_out: dict[str, list[Path]] = {}
         for path, why in self.left_out.items():
             left_out.setdefault(why, []).append(path)
-        found = [(notices[0].place, _summary(notices)) for notices in kinds.values()]
+        found = list[tuple[str, str]]()
+        for what, notices in kinds.items():
+            count = sum(notice.count for notice in notices)
+            files = f", in {len(notices):,} files" if len(notices) > 1 else ""
+            more = f" (and {count - 1:,} more{files})" if count > 1 else ""
+            found.append((notices[0].place, f"{what}{more}"))
         for why, paths in left_out.items():
             more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
             found.append((str(paths[0]), f"not read: {why}{more}"))
         return found
-
-
-def _summary(notices: Sequence[Notice]) -> str:
-    first, count = notices[0], sum(notice.count for notice in notices)
-    files = f", in {len(notices):,} files" if len(notices) > 1 else ""
-    more = f" (and {count - 1:,} more{files})" if count > 1 else ""
-    return f"{first.what}{more}"
 
 
 def ready_command(report: ReadReport) -> str:
@@ -367,12 +459,13 @@ def without_rewards(report: ReadReport) -> str:
     first, where = files[0], str(files[0].path)
     where = where if len(where) <= 60 else f"{where[:20]}…{where[-39:]}"
     where += f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
-    if not first.numbers and not first.choices:
-        return f"no reward found in {where}: {first.refused or 'it contains no numbers'}"
-    why = first.refused or "no field is named as a reward or score"
+    refused, choices = first.inferred.refused, first.inferred.choices
+    if not first.numbers and not choices:
+        return f"no reward found in {where}: {refused or 'it contains no numbers'}"
+    why = refused or "no field is named as a reward or score"
     numbers = f" The numeric fields are {listed(first.numbers)}." if first.numbers else ""
     found = f"no reward can be inferred in {where}: {why}.{numbers} Name the rewards"
-    choices = [c for c in first.choices if all(map(_can_be_named, c))] or [_proposed(files)]
+    choices = [c for c in choices if all(map(_can_be_named, c))] or [_proposed(files)]
     commands = [command for names in choices if (command := _command(report, names, files))]
     if not commands:
         return f"{found} with --rewards"

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gdpo.rewards.gates import Range, described_ranges
 from gdpo.rollouts.readers.columns import (
+    LARGEST,
     Batch,
     Rows,
     column_in,
@@ -55,7 +56,7 @@ from gdpo.rollouts.readers.names import (
     unlikelihood,
 )
 from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number
-from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, FileReport
+from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, FileReport, Problem
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
@@ -77,15 +78,11 @@ class Rewards:
     """Stores the rewards of some rollouts."""
 
     paths: Mapping[str, str]
-    """Path of each reward, by name."""
     how: str
-    """Phrase about how the rewards were determined."""
     inferred: Inferred | None = None
     """None if the format defines the rewards."""
     scalar: bool = False
-    """Whether the only reward is a scalar reward."""
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
-    """Declared ranges by name."""
 
 
 class RecordRewards:
@@ -111,8 +108,7 @@ class RecordRewards:
         self._found: dict[str, None] = {}
         """Fields in which a number has occurred so far."""
         self._texts: dict[str, tuple[int, int]] = {}
-        """Fields in which only texts have occurred so far, with the first line and the number of
-        texts."""
+        """Fields with nothing but texts so far, with the first line and the number of texts."""
 
     @property
     def needed(self) -> int:
@@ -127,7 +123,7 @@ class RecordRewards:
         if self._known is not None:
             likeliest = sorted(row.rewards, key=unlikelihood)
             if asked is None and unlikelihood(likeliest[MOST]) < NEVER:
-                self._note_once(_many("fields of its records"))
+                self._file.note_once(Problem.MANY, {"most": MOST, "which": "fields of its records"})
             kept = {*likeliest[:MOST], *(asked or ())}
         elif asked is not None:
             kept = {*asked, *islice(row.rewards, MOST)}
@@ -170,10 +166,10 @@ class RecordRewards:
         self._file.numbers = tuple(islice(numbers, MOST))
         steps = np.nan_to_num(column_of([row.step for row in looked]).values).view(np.int64)
         ids, prompts = keys([row.group for row in looked]), keys([row.prompt for row in looked])
-        sample = _sample(self._asked, self._file, numbers, (steps, ids, prompts))
         texts = _texts_of(looked, numbers, known)
-        every: Where = "none" if self._file.format == "columns" else "every"
-        found, self._known = _settled(self._asked, self._file, sample, texts, known, every)
+        kind: Where = "none" if self._file.format == "columns" else "every"
+        rows_of = (steps, ids, prompts)
+        found, self._known = _learned(self._asked, self._file, known, numbers, rows_of, texts, kind)
         self._no_total = self._known.total != known.total
         return found
 
@@ -195,7 +191,8 @@ class RecordRewards:
             found = any(name in row.rewards or name == row.total_name for row in part)
             if not found:
                 has = listed(list(dict.fromkeys(numbers)))
-                self._file.note(lines[0], f"no reward {name!r}; the numeric fields are {has}")
+                values = {"name": name, "fields": has}
+                self._file.note(lines[0], Problem.NO_REWARD, values)
             if name in (self._asked.rewards or ()):
                 self._file.report.seek(name, numbers, found=found)
         return Rewards({name: name for name in names}, how, self._inferred, scalar)
@@ -232,10 +229,7 @@ class RecordRewards:
             self._take(name)
         for name in [name for name in texts if name not in self._found]:
             if name not in self._texts and len(self._texts) >= _TEXTS:
-                self._note_once(
-                    f"more than {_TEXTS:,} fields contain text: if rewards are among them, name "
-                    "them (--rewards)"
-                )
+                self._file.note_once(Problem.MANY_TEXTS, {"most": _TEXTS})
             else:
                 first, before = self._texts.get(name, (texts[name][0], 0))
                 self._texts[name] = first, before + len(texts[name])
@@ -244,20 +238,12 @@ class RecordRewards:
         if name in self._found:
             return
         if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
-            self._note_once(_many("fields of its records"))
+            self._file.note_once(Problem.MANY, {"most": MOST, "which": "fields of its records"})
             return
         self._found[name] = None
         if name in self._texts:
             line, rows = self._texts.pop(name)
-            what = (
-                f"reward {name!r} is text before its first number, and counts as missing there: "
-                "to have the text read, name the rewards (--rewards)"
-            )
-            self._file.note(line, what, count=rows)
-
-    def _note_once(self, what: str) -> None:
-        if (self._file.path, what) not in self._file.report.notices:
-            self._file.note(None, what)
+            self._file.note(line, Problem.TEXT_BEFORE, {"name": name}, count=rows)
 
 
 class TableRewards:
@@ -281,10 +267,7 @@ class TableRewards:
         self.known = known if known.total in self._kinds else replace(known, total=None)
         self.split = True
         """Whether the prompts of the first rows contradict the group ids, or are not known yet."""
-        self._numeric = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
-        if file.format == "trl":  # which writes rewards as floats
-            free = [each for each in schema if each.name not in self.known.taken()]
-            self._numeric = [each.name for each in free if pa.types.is_floating(each.type)]
+        self._numbers = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
         self._texts = [p for p, kind in self._kinds.items() if kind == "text" and may_be_text(p)]
         found = self._find()
         declared = described_ranges(read_declared(schema))
@@ -316,76 +299,80 @@ class TableRewards:
         return found, unread
 
     def _find(self) -> Rewards:
-        file, schema, asked = self._file, self._schema, self._asked.rewards
+        file, schema, asked, taken = (
+            self._file,
+            self._schema,
+            self._asked.rewards,
+            self.known.taken(),
+        )
+        own = self._numbers
+        if file.format == "trl":  # which writes rewards as floats
+            free = [each for each in schema if each.name not in taken]
+            own = [each.name for each in free if pa.types.is_floating(each.type)]
         if asked is not None:
-            inferred = None
-            if file.format in ("columns", "trl"):
-                sample = self._sample()
-                inferred, _ = _settled(self._asked, file, sample, (), self.known, "none")
+            guessed = file.format in ("columns", "trl")
+            inferred = self._learned(self._numbers, (), (), "none") if guessed else None
             numbers = [path for path, kind in self._kinds.items() if kind == "number"]
             return Rewards(resolved(asked, [*numbers, *self._texts]), "as given", inferred)
         if file.format == "gdpo":
             record = schema.field("rewards").type
             names = [each.name for each in record] if pa.types.is_struct(record) else []
             return Rewards({name: f"rewards.{name}" for name in names}, "as recorded by gdpo")
-        taken = self.known.taken()
         names = logged_rewards(file.path) if file.format == "trl" else ()
         if logged := {n: n for n in names if n in schema.names and n not in taken}:
-            file.left_out = {path: "name" for path in self._numeric if path not in logged}
+            file.inferred = Inferred(left_out={p: "name" for p in own if p not in logged})
             how = "as TRL's log names them (trainer_state.json)"
-            return Rewards(logged, how + passed_over(file.left_out))
-        return self._infer()
+            return Rewards(logged, how + passed_over(file.inferred.left_out))
+        return self._infer(own)
 
-    def _sample(self, texts: Sequence[str] = ()) -> Sample:
-        some = list(self._numeric)
-        if self._asked.rewards is not None:
-            some = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
+    def _learned(
+        self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str], kind: Where
+    ) -> Inferred:
+        """Return the rewards among some columns with numbers or texts of numbers."""
         known = self.known
-        some += [known.total] if known.total is not None and known.total not in some else []
-        likeliest = set(sorted([*some, *texts], key=unlikelihood)[:_MOST_LOOKED_AT])
-        kept = [path for path in (*some, *texts) if path in likeliest]
+        total = [known.total] if known.total is not None and known.total not in own else []
+        paths = [*own, *total, *texts]
+        likeliest = set(sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT])
+        paths = [path for path in paths if path in likeliest]
         others = [path for path in (known.group, known.prompt, known.step) if path is not None]
-        batches = list(self._first([*kept, *others]))
-        numbers = {p: _joined([_values_in(batch, p) for batch in batches]) for p in kept}
+        batches = list(self._first([*paths, *others]))
+        numbers = {p: _joined([_values_in(batch, p) for batch in batches]) for p in paths}
         steps = [
             np.full(batch.num_rows, file, np.int64)
             if known.step is None
             else np.nan_to_num(_values_in(batch, known.step)).view(np.int64)
             for file, batch in enumerate(batches)
         ]
-        found = [table_keys(batch, known, None, checked=True) for batch in batches]
-        groups = (_joined(each) for each in (steps, [k for k, _ in found], [k for _, k in found]))
-        sample = _sample(self._asked, self._file, numbers, tuple(groups))
-        self.split = self._file.run in self._file.report.ids
-        return sample
+        ids = [table_keys(batch, known, None, checked=True) for batch in batches]
+        rows = _joined(steps), _joined([k for k, _ in ids]), _joined([k for _, k in ids])
+        file = self._file
+        found, self.known = _learned(self._asked, file, known, numbers, rows, unread, kind)
+        self.split = file.run in file.report.ids
+        return found
 
-    def _infer(self) -> Rewards:
-        file, own = self._file, self._numeric
-        numeric, texts = self._named_texts()
+    def _infer(self, own: Sequence[str]) -> Rewards:
+        file = self._file
+        texts, unread = self._named_texts()
         found = file.known_rewards()
         if found is None:
             trl = file.format == "trl"
-            sample, unread = self._sample(numeric), [*texts, *self._unread]
-            every: Where = "function" if trl else "none"
-            found, self.known = _settled(self._asked, file, sample, unread, self.known, every)
+            unread = [*unread, *self._unread]
+            found = self._learned(own, texts, unread, "function" if trl else "none")
             if trl:
-                numbers = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
-                others = [p for p in numbers if p not in own and p not in self.known.taken()]
-                names: dict[str, Reason] = dict.fromkeys(others, "name")
-                found = replace(found, left_out=names | dict(found.left_out))
-                file.left_out = found.left_out
+                taken = {*own, *self.known.taken()}
+                names: dict[str, Reason] = {p: "name" for p in self._numbers if p not in taken}
+                file.inferred = found = replace(found, left_out=names | dict(found.left_out))
         for name, path in found.names.items():
-            if path in numeric:
-                what = f"reward {name!r} is the text of a number, and is read as that number"
-                file.note(None, what)
+            if path in texts:
+                file.note(None, Problem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
         if found.total is not None:
             self.known = replace(self.known, total=found.total)
         named = {name: path for name, path in found.names.items() if path in self._kinds}
         known = [*named.values(), *found.left_out]
-        more = {path: found.name_of(path) for path in (*own, *numeric) if path not in known}
+        more = {path: found.name_of(path) for path in (*own, *texts) if path not in known}
         named |= {name: path for path, name in more.items() if name is not None}
         if len(named) > MOST:
-            file.note(None, _many("columns"))
+            file.note(None, Problem.MANY, {"most": MOST, "which": "columns"})
         return Rewards(dict(islice(named.items(), MOST)), found.how, found)
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
@@ -415,7 +402,7 @@ class TableRewards:
             found = path in self._kinds or entered(empty, path) is not None
             if not found:
                 has = listed(schema.names)
-                self._file.note(None, f"no column {path!r}; the columns are {has}")
+                self._file.note(None, Problem.NO_COLUMN, {"path": path, "columns": has})
             if name in asked:
                 self._file.report.seek(name, numbers, found=found)
 
@@ -429,61 +416,43 @@ def _joined(arrays: Sequence[np.ndarray]) -> Any:
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
-def _sample(
+def _learned(
     asked: ReaderOptions,
     file: FileReport,
-    numbers: Mapping[str, Values],
-    groups: tuple[Key, ...],
-) -> Sample:
-    steps, ids, prompts = groups
-    none = np.full(len(ids), NO_KEY)
-    found = grouping(steps, ids, prompts, none, none)
-    alone = found.alone and "group" not in (asked.columns or {})
-    if found.split or alone:
-        file.report.ids[file.run] = BY_BOTH if found.split else BY_PROMPT
-    return Sample(numbers, pair(steps, prompts if alone else found.keys))
-
-
-def _settled(
-    asked: ReaderOptions,
-    file: FileReport,
-    sample: Sample,
-    texts: Sequence[str],
     known: Layout,
-    every: Where,
+    numbers: Mapping[str, Values],
+    rows: tuple[Key, Key, Key],
+    texts: Sequence[str],
+    kind: Where,
 ) -> tuple[Inferred, Layout]:
+    """Return the rewards among the numbers of the first rollouts, and the meanings of the fields.
+
+    `rows` are the step, the key of the group id and the key of the prompt of each rollout, `texts`
+    the fields named as rewards that contain text. Both are reported, and kept for later files.
+    """
+    steps, ids, prompts = rows
+    none = np.full(len(ids), NO_KEY)
+    groups = grouping(steps, ids, prompts, none, none)
+    alone = groups.alone and "group" not in (asked.columns or {})
+    if groups.split or alone:
+        file.report.ids[file.run] = BY_BOTH if groups.split else BY_PROMPT
+    sample = Sample(numbers, pair(steps, prompts if alone else groups.keys))
     if asked.rewards is not None:
-        found = named_by_user(sample, known, asked.rewards)
+        found, texts = named_by_user(sample, known, asked.rewards), ()
     else:
-        for path in texts:
-            what = f"{path!r} contains text, not numbers, and is not read as a reward"
-            file.note(None, what)
         known = replace(known, total=None) if known.total in texts else known
-        described = asked.columns is not None
-        found = infer(sample, known, texts=texts, kind=every, described=described)
+        found = infer(sample, known, texts=texts, kind=kind, described=asked.columns is not None)
         file.remember(found)
-        if found.refused:
-            what = f"no reward can be inferred: {found.refused}; name the rewards (--rewards)"
-            file.note(None, what)
-    if found.contradicts:
-        what = (
-            f"{found.contradicts!r} is not the sum of the rewards, and their weights cannot be "
-            "found in it: give the weights (--weights), or judge the total alone (--rewards)"
-        )
-        file.note(None, what)
-    for path, twin in found.copied:
-        what = f"{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
-        file.note(None, what)
-    for name in sorted(found.zeros) if asked.rewards is None else ():
-        file.note(None, f"reward {name!r} counts as 0 where it is missing, as in {found.total!r}")
+    problems = [(Problem.TEXTS, {"path": path}) for path in texts]
+    problems += [(Problem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
+    problems += [(Problem.CONTRADICTED, {"total": found.contradicts})] if found.contradicts else []
+    problems += [(Problem.COPY, {"path": path, "twin": twin}) for path, twin in found.copied]
+    if asked.rewards is None:
+        total = str(found.total)
+        problems += [(Problem.ZERO, {"name": n, "total": total}) for n in sorted(found.zeros)]
+    for problem, values in problems:
+        file.note(None, problem, values)
     return found, known
-
-
-def _many(which: str) -> str:
-    return (
-        f"more than {MOST} {which} contain numbers and may be rewards; the first {MOST} are read: "
-        "name the rewards (--rewards)"
-    )
 
 
 def _weights_beside(row: Row, found: Inferred) -> dict[str, float] | None:

@@ -1,7 +1,4 @@
-"""Reads JSONL lines, `.pt` samples, and Arrow batches of CSV and parquet files.
-
-The length of a line is limited, because a few kilobytes of gzip can expand to a line of any length.
-"""
+"""Reads `.pt` samples, and Arrow batches of CSV, parquet and Arrow files."""
 
 import csv
 import gzip
@@ -9,34 +6,25 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from gdpo.errors import DataError, MissingExtraError
-from gdpo.rollouts.readers.arrow import ArrowFile, is_arrow
-from gdpo.rollouts.readers.delimited import DecimalCommas, delimiter_of
-from gdpo.rollouts.readers.json_lists import CUT, Decoder, listed
 from gdpo.rollouts.readers.records import Record
-from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.report import FileReport, Problem
 from gdpo.rollouts.readers.text import BROKEN, is_gzip, opened, opened_text
 
+pc: Any = pyarrow.compute
 LoadPt: TypeAlias = Callable[[Path], Any]
 """Function that reads a `.pt` file with torch: `gdpo.integrations.torch_files.load_dump`."""
 
-LONGEST_LINE = 2**27
-"""Maximum size of a line, in decompressed bytes. A line of ms-swift contains a whole step, and this
-limit is enough for 1,000 rollouts of 32,000 tokens as text. Parsing a line of small nested lists
-takes 20 times its size in memory."""
-_CHECKED = 4096
-"""Number of lines at the start of a file that are searched for repeated keys. The search doubles
-the parsing time."""
-_NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
-_SKIPPED = 2**20
-"""Number of bytes per read while skipping a line."""
 UNREADABLE = (
     OSError,
     EOFError,
@@ -62,6 +50,19 @@ _COLUMNS = 10_000
 _PART = 2**20
 _ROWS, _BYTES = 65_536, 2**26
 """Number of rows and number of bytes at which a batch is complete."""
+_DELIMITERS = ",;\t"
+_TRIED = 32
+"""Number of rows that decide between two delimiters that are both in the first line."""
+_WIDEST = 2**20
+_NUMBER = r"^[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?$"
+_WITH_COMMA = r"^[+-]?\d+,\d+([eE][+-]?\d+)?$"
+_WITH_POINT = r"^[+-]?\d+\.\d+([eE][+-]?\d+)?$"
+_PARTS = r"^([+-]?\d+),(\d+([eE][+-]?\d+)?)$"
+_THOUSANDS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
+"""Numbers in which a comma may separate thousands or decimals."""
+_FILE, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
+_MOST_HELD = 2**26
+"""Number of bytes at which a batch that is made of several is complete."""
 
 
 class Unpacked(io.RawIOBase):
@@ -109,32 +110,6 @@ class Unpacked(io.RawIOBase):
             return b""
 
 
-def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
-    """Yield each JSON object with its line, and report all other lines, or elements of a list."""
-    named, left, repeated = "", _CHECKED, list[str]()
-    checking = json.JSONDecoder(object_pairs_hook=_noting_repeated(repeated))
-    plain = json.JSONDecoder()
-
-    def decoder() -> json.JSONDecoder:
-        repeated.clear()
-        return checking if left > 0 else plain
-
-    elements = listed(file.path, decoder, LONGEST_LINE)
-    for line, record, wrong in _lines(file, decoder) if elements is None else elements:
-        left -= 1
-        if repeated:
-            # Only the first repeated key is named, so that a malicious file cannot cause many
-            # notices.
-            named = named or repeated[0]
-            which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
-            what = f"{which} occurs more than once in an object: its last value is used"
-            file.note(line, what)
-        if isinstance(record, dict):
-            yield line, cast("Record", record)
-        else:
-            file.reject(line, wrong)
-
-
 def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
     """Yield the samples of a `.pt` file that slime or miles saved, each with its number."""
     if load_pt is None:
@@ -151,56 +126,7 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
         if isinstance(sample, dict):
             yield index, {**cast("dict[str, Any]", sample), "rollout_id": found["rollout_id"]}
         else:
-            file.reject(index, "the sample is not a dict")
-
-
-def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, str]]:
-    line = 0
-    with opened_text(file.path) as stream:
-        try:
-            while raw := stream.readline(LONGEST_LINE + 1):
-                line += 1
-                file.bytes += len(raw)
-                if len(raw) > LONGEST_LINE:
-                    what = (
-                        f"the line has more than {LONGEST_LINE:,} bytes and is skipped: write "
-                        "fewer rollouts per line, or parquet"
-                    )
-                    file.reject(line, what)
-                    while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
-                        pass
-                elif not raw.isspace():
-                    yield line, *_parsed(raw, decoder())
-        except BROKEN as error:
-            what = f"the rest cannot be read: {type(error).__name__}: {error}"
-            file.note(line + 1, what)
-
-
-def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """Return a hook that builds an object, and appends its first repeated key to a list."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            seen = set[str]()
-            repeated.append(next(name for name, _ in pairs if name in seen or seen.add(name)))
-        return found
-
-    return unique
-
-
-def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, str]:
-    try:
-        record = decoder.decode(raw.decode())  # json would guess the encoding of bytes
-    except RecursionError:
-        return None, "the line is nested too deeply to be read"
-    except UnicodeDecodeError:
-        return None, _NOT_UTF8
-    except ValueError:
-        if raw.endswith(b"\n"):
-            return None, "the line is not valid JSON"
-        return None, f"the last line is {CUT}"
-    return record, "the line is not a JSON object"
+            file.reject(index, Problem.NO_DICT)
 
 
 def wandb_table(file: FileReport) -> Iterator[Any]:
@@ -217,8 +143,89 @@ def wandb_table(file: FileReport) -> Iterator[Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError("not a table of W&B: it has no columns and data") from error
     if rows:
-        file.count(len(rows))
+        file.rows += len(rows)
         yield pa.RecordBatch.from_pydict(columns)
+
+
+def delimiter_of(path: Path) -> str:
+    """Return the character that separates the columns of a CSV file.
+
+    It is the one that splits the first line, or, if several do, the one that splits all of the
+    first rows into equally many fields.
+    """
+    with opened_text(path) as stream:
+        text = io.TextIOWrapper(stream, "utf-8", "replace", newline="")
+        try:
+            lines = list(islice(iter(lambda: text.readline(_WIDEST), ""), _TRIED))
+        except BROKEN:
+            return ","
+    counts = {each: _counts(lines, each) for each in _DELIMITERS}
+    splitting = [each for each, found in counts.items() if found and found[0] > 1]
+    even = [each for each in splitting if len(set(counts[each])) == 1]
+    return next(iter(even or splitting), ",")
+
+
+def _counts(lines: list[str], delimiter: str) -> list[int]:
+    try:
+        rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
+    except csv.Error:
+        return []
+    return [len(row) for row in (rows[:-1] if len(lines) == _TRIED else rows)]
+
+
+class DecimalCommas:
+    """Replaces decimal commas with points in blocks of text columns.
+
+    The first block decides: in columns that contain only numbers there, or nothing, numbers may
+    have decimal commas.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[int] | None = None
+
+    def __call__(self, block: Any) -> Any:
+        """Return the block with decimal points."""
+        columns = list(block.columns)
+        if self._places is None:
+            numbers = [i for i, column in enumerate(columns) if _all(column, _NUMBER)]
+            empty = [i for i, column in enumerate(columns) if column.null_count == len(column)]
+            self._places = numbers + empty if _has_decimal_commas(block, numbers) else []
+        for place in self._places:
+            columns[place] = pc.replace_substring_regex(columns[place], _PARTS, r"\1.\2")
+        return pa.RecordBatch.from_arrays(columns, schema=block.schema)
+
+
+def _has_decimal_commas(block: Any, numbers: list[int]) -> bool:
+    with_comma = [p for p in numbers if len(_matching(block.column(p), _WITH_COMMA))]
+    if not with_comma:
+        return False
+    names = [block.schema.names[place] for place in with_comma]
+    clear = any(not _all(_matching(block.column(p), _WITH_COMMA), _THOUSANDS) for p in with_comma)
+    with_point = [p for p in numbers if len(_matching(block.column(p), _WITH_POINT))]
+    if clear and not with_point:
+        return True
+    if with_point and not clear:
+        return False
+    example = _matching(block.column(with_comma[0]), _WITH_COMMA)[0].as_py()
+    if clear:
+        other = block.schema.names[with_point[0]]
+        raise DataError(
+            f"the column {names[0]!r} has decimal commas ({example}), but {other!r} has decimal "
+            "points: write all numbers with a decimal point"
+        )
+    raise DataError(
+        f"the comma in {example}, in the column {names[0]!r}, may separate decimals or thousands: "
+        "write the numbers with a decimal point, and without separators of thousands"
+    )
+
+
+def _matching(column: Any, pattern: str) -> Any:
+    return pc.drop_null(column.filter(pc.match_substring_regex(column, pattern)))
+
+
+def _all(column: Any, pattern: str) -> bool:
+    found = pc.all(pc.match_substring_regex(column, pattern)).as_py()
+    return len(column) > column.null_count and bool(found)
 
 
 class _Wrong:
@@ -236,8 +243,8 @@ class _Wrong:
         self._seen += 1
         if self._seen > self._reported:
             self._reported = self._seen
-            what = "the number of fields in the row differs from the first line"
-            self._file.reject(max(row.number - 2, 0) if row.number else None, what)
+            line = max(row.number - 2, 0) if row.number else None
+            self._file.reject(line, Problem.FIELDS)
         return "skip"
 
 
@@ -249,7 +256,7 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
     try:
         with_points = (lambda block: block) if delimiter == "," else DecimalCommas()
         for block in map(with_points, _blocks(file.path, delimiter, _Wrong(file))):
-            file.count(block.num_rows)
+            file.rows += block.num_rows
             held.append(block)
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
                 yield _joined(held)
@@ -265,8 +272,7 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
     found = _swallowed(file.path, delimiter) if _lines_of(file.path) > file.rows + 1 else None
     if found is not None:
         row, lines = found
-        what = f"a quote is not closed, so {lines:,} lines were read as one row: close the quote"
-        file.note(row, what)
+        file.note(row, Problem.QUOTE, {"lines": lines})
 
 
 def _lines_of(path: Path) -> int:
@@ -354,6 +360,84 @@ def _reader(
             strings_can_be_null=True,
         ),
     )
+
+
+def is_arrow(path: Path, head: bytes) -> bool:
+    """Return whether a file is an Arrow file, by its first bytes, or else by its name."""
+    if head.startswith(b"PAR1"):
+        return False
+    known = head.startswith((_FILE, _STREAM, _FEATHER_1))
+    return known or path.name.lower().removesuffix(".gz").endswith((".arrow", ".feather"))
+
+
+class ArrowFile:
+    """Provides the schema, the number of rows and the batches of an Arrow file."""
+
+    def __init__(self, path: Path, unpacked: Any = None) -> None:
+        self._path, self._unpacked = path, unpacked
+        with self._source() as source:
+            head = source.read(len(_FILE))
+            self._in_file_format = head == _FILE
+            if head.startswith(_FEATHER_1):
+                raise DataError("the file is of Feather's version 1: write it in version 2")
+        self.schema_arrow = self._opened(None).schema
+        self.metadata = SimpleNamespace(num_rows=self._rows())
+
+    def _source(self) -> Any:
+        if self._unpacked is not None:
+            return pa.BufferReader(self._unpacked)
+        return pa.memory_map(str(self._path))
+
+    def _opened(self, fields: Sequence[int] | None) -> Any:
+        options = pa.ipc.IpcReadOptions(included_fields=None if fields is None else list(fields))
+        opened = pa.ipc.open_file if self._in_file_format else pa.ipc.open_stream
+        return opened(self._source(), options=options)
+
+    def _stored(self, fields: Sequence[int] | None) -> Iterator[Any]:
+        """Yield the stored batches, checked because Arrow trusts their offsets."""
+        reader = self._opened(fields)
+        if self._in_file_format:
+            batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
+        else:
+            batches = iter(reader)
+        for batch in batches:
+            batch.validate(full=True)
+            yield batch
+
+    def _rows(self) -> int:
+        """Return the number of rows up to the end, or up to where the file is broken."""
+        count = 0
+        try:
+            for batch in self._stored([0][: len(self.schema_arrow)]):
+                count += batch.num_rows
+        except (pa.ArrowException, OSError):  # raised again when these rows are read
+            pass
+        return count
+
+    def iter_batches(self, size: int, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield batches of `size` rows with some of the columns.
+
+        Batches of very long rows are smaller. For a field of a struct, they contain the struct.
+        """
+        names = self.schema_arrow.names
+        columns = list(dict.fromkeys(c if c in names else c.partition(".")[0] for c in columns))
+        held, rows = list[Any](), 0
+        for batch in self._stored([names.index(name) for name in columns]):
+            at = 0
+            while at < batch.num_rows:
+                part = batch.slice(at, size - rows)
+                held.append(part)
+                at, rows = at + part.num_rows, rows + part.num_rows
+                if rows == size or sum(each.nbytes for each in held) >= _MOST_HELD:
+                    yield from _in_one(held, columns)
+                    held, rows = [], 0
+        yield from _in_one(held, columns)
+
+
+def _in_one(batches: list[Any], columns: Sequence[str]) -> list[Any]:
+    if not batches:
+        return []
+    return pa.Table.from_batches(batches).select(list(columns)).combine_chunks().to_batches()
 
 
 def open_parquet(path: Path, text: str | None) -> Any:

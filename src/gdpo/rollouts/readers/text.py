@@ -1,19 +1,47 @@
-"""Opens text files: decompresses gzip, skips a byte order mark, and refuses UTF-16."""
+"""Opens text files, and reads the JSON objects in them: one per line, or in a list.
 
+A list is parsed one element at a time, so that memory holds at most one of its elements. The length
+of a line is limited, because a few kilobytes of gzip can expand to a line of any length.
+"""
+
+import codecs
 import gzip
 import io
+import json
+import re
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
+from gdpo.rollouts.readers.records import Record
+from gdpo.rollouts.readers.report import FileReport, Problem
 
 _GZIP = b"\x1f\x8b"
 _MARK = b"\xef\xbb\xbf"
 Stream: TypeAlias = gzip.GzipFile | io.BufferedReader
 BROKEN = (EOFError, OSError, zlib.error)
 """Errors that are raised if a file cannot be read or decompressed to the end."""
+LONGEST_LINE = 2**27
+"""Maximum size of a line, in decompressed bytes. A line of ms-swift contains a whole step, and this
+limit is enough for 1,000 rollouts of 32,000 tokens as text. Parsing a line of small nested lists
+takes 20 times its size in memory."""
+_CHECKED = 4096
+"""Number of lines at the start of a file that are searched for repeated keys. The search doubles
+the parsing time."""
+_SKIPPED = 2**20
+Decoder: TypeAlias = Callable[[], json.JSONDecoder]
+
+_Elements: TypeAlias = Iterator[tuple[int, Any, Problem]]
+"""Elements of a list, each with its line, and the problem if it is not an object."""
+_LIST = re.compile(rb"\[\s*[{\]]")
+_HEAD = 4096
+_SPACE = re.compile(r"[ \t\r\n]*")
+_PART = 2**20
 
 
 def is_gzip(path: Path) -> bool:
@@ -49,3 +77,274 @@ def _wide(head: bytes) -> str:
     if len(head) == 4 and head[1] == head[3] == 0 < min(head[0], head[2]):
         return "UTF-16LE"
     return "UTF-16BE" if len(head) == 4 and head[0] == head[2] == 0 < min(head[1], head[3]) else ""
+
+
+def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
+    """Yield each JSON object with its line, and report all other lines, or elements of a list."""
+    named, left, repeated = "", _CHECKED, list[str]()
+    checking = json.JSONDecoder(object_pairs_hook=_noting_repeated(repeated))
+    plain = json.JSONDecoder()
+
+    def decoder() -> json.JSONDecoder:
+        repeated.clear()
+        return checking if left > 0 else plain
+
+    elements = _listed(file.path, decoder)
+    for line, record, wrong in _lines(file, decoder) if elements is None else elements:
+        left -= 1
+        if repeated:
+            # Only the first repeated key is named, so that a malicious file cannot cause many
+            # notices.
+            named = named or repeated[0]
+            which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
+            file.note(line, Problem.REPEATED_KEY, {"which": which})
+        if isinstance(record, dict):
+            yield line, cast("Record", record)
+        else:
+            file.reject(line, wrong)
+
+
+def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, Problem]]:
+    line = 0
+    with opened_text(file.path) as stream:
+        try:
+            while raw := stream.readline(LONGEST_LINE + 1):
+                line += 1
+                file.bytes += len(raw)
+                if len(raw) > LONGEST_LINE:
+                    file.reject(line, Problem.LONG_LINE, {"most": LONGEST_LINE})
+                    while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
+                        pass
+                elif not raw.isspace():
+                    yield line, *_parsed(raw, decoder())
+        except BROKEN as error:
+            file.note(line + 1, Problem.REST, {"why": f"{type(error).__name__}: {error}"})
+
+
+def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """Return a hook that builds an object, and appends its first repeated key to a list."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            seen = set[str]()
+            repeated.append(next(name for name, _ in pairs if name in seen or seen.add(name)))
+        return found
+
+    return unique
+
+
+def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, Problem]:
+    try:
+        record = decoder.decode(raw.decode())  # json would guess the encoding of bytes
+    except RecursionError:
+        return None, Problem.TOO_DEEP
+    except UnicodeDecodeError:
+        return None, Problem.NOT_UTF8
+    except ValueError:
+        return None, Problem.NO_JSON if raw.endswith(b"\n") else Problem.CUT_LINE
+    return record, Problem.NO_OBJECT
+
+
+class _Text:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._text, self._at, self._ended = "", 0, False
+        self.line = 1
+
+    def _more(self) -> bool:
+        """Read further, twice as much as is left, and return whether there was more."""
+        left = self._text[self._at :]
+        if len(left) > LONGEST_LINE:
+            raise DataError(
+                f"the row at line {self.line:,} has more than {LONGEST_LINE:,} bytes: write "
+                "smaller rows, or parquet"
+            )
+        raw = self._read(max(_PART, len(left)))
+        self._ended = not raw
+        try:
+            self._text, self._at = left + self._decoder.decode(raw, final=not raw), 0
+        except UnicodeDecodeError as error:
+            raise DataError("the file is not UTF-8: write it in UTF-8") from error
+        return not self._ended
+
+    def _read(self, size: int) -> bytes:
+        """Return up to `size` bytes. The error of a damaged file is raised after its last bytes."""
+        found = bytearray()
+        while len(found) < size:
+            try:
+                part = self._stream.read1(size - len(found))
+            except BROKEN as error:
+                if found:
+                    break
+                why = f"the rest cannot be read: {type(error).__name__}: {error}"
+                raise DataError(why) from error
+            if not part:
+                break
+            found += part
+        return bytes(found)
+
+    def peek(self) -> str:
+        while True:
+            self._move(_after_space(self._text, self._at))
+            if self._at < len(self._text) or self._ended or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def peek_second(self) -> str:
+        self.peek()
+        while (end := _after_space(self._text, self._at + 1)) >= len(self._text):
+            if self._ended or not self._more():
+                break
+        return self._text[end : end + 1]
+
+    def take(self, expected: str) -> None:
+        if (found := self.peek()) != expected:
+            what = f"{found!r} instead of {expected!r}" if found else "an end that is missing"
+            raise DataError(f"the file is not valid JSON at line {self.line:,}: it has {what}")
+        self._move(self._at + 1)
+
+    def value(self, decoder: json.JSONDecoder) -> Any:
+        self.peek()
+        while True:
+            try:
+                value, end = decoder.raw_decode(self._text, self._at)
+            except RecursionError as error:
+                raise DataError(
+                    f"the row at line {self.line:,} is nested too deeply to be read"
+                ) from error
+            except json.JSONDecodeError as error:
+                if not self._ended:
+                    self._more()
+                    continue
+                rest = self._text.rstrip()
+                if error.pos >= len(rest) or rest[-1] not in "]}":
+                    raise EOFError from error
+                line = self.line + self._text.count("\n", self._at, error.pos)
+                raise DataError(f"the file is not valid JSON at line {line:,}") from error
+            except ValueError as error:  # an integer with thousands of digits
+                raise DataError(f"a number at line {self.line:,} is too long") from error
+            if end < len(self._text) or self._ended:
+                self._move(end)
+                return value
+            self._more()  # a number may go on
+
+    def _move(self, end: int) -> None:
+        self.line += self._text.count("\n", self._at, end)
+        self._at = end
+
+
+def _after_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return at if match is None else match.end()
+
+
+def _listed(path: Path, decoder: Decoder) -> _Elements | None:
+    """Return the elements of the list in a file, or None for a file of lines.
+
+    An object without a list is an element.
+    """
+    begin = b""
+    with opened_text(path) as stream, suppress(*BROKEN):
+        begin = stream.read(_HEAD).lstrip()
+    if _LIST.match(begin):
+        return _of_list(path, decoder)
+    if not begin.startswith(b"{") or not path.name.lower().removesuffix(".gz").endswith(".json"):
+        return None
+    return None if _is_lines(path) else _of_object(path, decoder)
+
+
+def _of_list(path: Path, decoder: Decoder) -> _Elements:
+    with opened_text(path) as stream:
+        yield from _elements(_Text(stream), decoder)
+
+
+def _of_object(path: Path, decoder: Decoder) -> _Elements:
+    """Yield the elements of the only list of objects in an object, or else the object itself."""
+    names = _lists_in(path)
+    if len(names) > 1:
+        raise DataError(
+            f"the file contains several lists of rows ({', '.join(map(repr, names[:12]))}): write "
+            f"one of them to a file of its own: python -c {quote(_one_list(path, names[0]))}"
+        )
+    with opened_text(path) as stream:
+        text = _Text(stream)
+        if not names:
+            yield 1, text.value(decoder()), Problem.NO_OBJECT_IN_ROW
+            return
+        for name, _ in _members(text):
+            if name == names[0]:
+                yield from _elements(text, decoder)
+                return
+
+
+def _one_list(path: Path, name: str) -> str:
+    to = path.name.partition(".")[0] + "_rows.jsonl"
+    return (
+        f"import json; rows = json.load(open({str(path)!r}, encoding='utf-8'))[{name!r}]; "
+        f"open({to!r}, 'w').writelines(json.dumps(row) + chr(10) for row in rows)"
+    )
+
+
+def _elements(text: _Text, decoder: Decoder) -> _Elements:
+    """Yield the elements of a list. An element within which the file ends is None."""
+    text.take("[")
+    if text.peek() == "]":
+        text.take("]")
+        return
+    while True:
+        try:
+            if text.peek() == "":
+                raise EOFError
+            yield text.line, text.value(decoder()), Problem.NO_OBJECT_IN_ROW
+        except EOFError:
+            yield text.line, None, Problem.CUT_ROW
+            return
+        if text.peek() != ",":
+            break
+        text.take(",")
+    if text.peek() != "":
+        text.take("]")
+
+
+def _lists_in(path: Path) -> list[str]:
+    names: list[str] = []
+    with opened_text(path) as stream:
+        text = _Text(stream)
+        try:
+            for name, of_objects in _members(text):
+                if of_objects:
+                    names.append(name)
+        except (DataError, EOFError):
+            if not names:
+                raise
+    return names
+
+
+def _members(text: _Text) -> Iterator[tuple[str, bool]]:
+    plain = json.JSONDecoder()
+    text.take("{")
+    while text.peek() == '"':
+        name = str(text.value(plain))
+        text.take(":")
+        if text.peek() == "[":
+            yield name, text.peek_second() == "{"
+            for _ in _elements(text, lambda: plain):
+                pass
+        else:
+            text.value(plain)
+        if text.peek() != ",":
+            break
+        text.take(",")
+    text.take("}")
+
+
+def _is_lines(path: Path) -> bool:
+    """Return whether a file that begins with an object has another object after the first line."""
+    with opened_text(path) as stream:
+        first = stream.readline(LONGEST_LINE)
+        while first.isspace():
+            first = stream.readline(LONGEST_LINE)
+        second = chain.from_iterable(iter(lambda: [stream.read(_PART)], [b""]))
+        begin = next((part.lstrip() for part in second if not part.isspace()), b"")
+    return first.rstrip().endswith(b"}") and begin.startswith(b"{")
