@@ -94,8 +94,8 @@ def prepare_smollm2(variant, setting, folder):
         processing_class=numbered_tokenizer(model.config.vocab_size),
         callbacks=[clock],
         settings={
-            "per_device_train_batch_size": 8,
-            "gradient_accumulation_steps": len(lengths) // 8,
+            "per_device_train_batch_size": len(lengths) // prompts,
+            "gradient_accumulation_steps": prompts,
             "num_generations": len(lengths) // prompts,
             "max_completion_length": max(lengths),
             "max_steps": 1,
