@@ -44,7 +44,7 @@ engines: $(VENV)/.installed  ## Complete trainings on real engines, on a CPU (EN
 
 ROWS ?=
 gpu: $(VENV)/.installed  ## What only a GPU can show, in twelve minutes; without a GPU, prints the list (ROWS=rlla_sft.json.gz)
-	$(BIN)/python -m tests.gpu $(if $(ROWS),--rows $(ROWS))
+	$(BIN)/python -m benchmarks.gpu $(if $(ROWS),--rows $(ROWS))
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check

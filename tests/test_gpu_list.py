@@ -6,8 +6,8 @@ import sys
 
 import pytest
 import torch
+from benchmarks.gpu import Part, parts, run
 from tests.environments import ROOT
-from tests.gpu.__main__ import Part, parts, run
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the list")
 
@@ -15,7 +15,11 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the li
 @NO_GPU
 def test_without_a_gpu_the_list_is_printed_and_nothing_runs():
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu"], cwd=ROOT, check=False, capture_output=True, text=True
+        [sys.executable, "-m", "benchmarks.gpu"],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1
     assert "no GPU" in done.stderr

@@ -1,6 +1,6 @@
 """Runs what only a GPU can show, within twelve minutes, the most valuable part first.
 
-    python -m tests.gpu [--rows ROWS] [--only PARTS] [--rehearse]
+    python -m benchmarks.gpu [--rows ROWS] [--only PARTS] [--rehearse]
 
 Each part has a limit in seconds. Its complete output is printed and kept in runs/gpu/PART.txt, also
 if it is stopped. Without a GPU, it prints the list and exits with 1, or with --rehearse runs each
@@ -19,8 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from tests.environments import ROOT
 
+ROOT = Path(__file__).parents[1]
 FOLDER = Path("runs/gpu")
 PYTHON = sys.executable
 
