@@ -281,6 +281,7 @@ def test_weights_count_in_the_ratio():
     assert negative.evidence["ratio"] == pytest.approx(plain)
     assert Kind.PAID_PER_TURN not in kinds(rewards, counts, weights=[0.5, 1])
     assert kinds(rewards, counts, weights=[0.5, 1]) == {Kind.TURN_COUNT}
+    assert Kind.PAID_PER_TURN not in kinds(rewards, counts, weights=[1, 2])
 
 
 def test_without_a_reward_at_the_end_there_is_nothing_to_outweigh():

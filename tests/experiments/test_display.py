@@ -5,6 +5,7 @@ import io
 from rich.console import Console
 from tests.experiments.conftest import write_run
 
+from gdpo.lab.experiments import display
 from gdpo.lab.experiments.display import grid_display
 from gdpo.lab.experiments.grid import Cell, Grid
 from gdpo.lab.experiments.reading import Plan, failure_file
@@ -39,5 +40,16 @@ def test_runs_that_end_together_are_counted_one_by_one(tmp_path):
             write_run(tmp_path, "gdpo", seed, {"format": [0.5] * 4})
         update()
     first, second = out.getvalue().splitlines()
+    assert "cost" not in first
     assert first.startswith("gdpo, seed 1: finished at step 4; format 0.50. 1 of 3 runs")
     assert "2 of 3 runs" in second
+
+
+def test_a_price_gives_the_cost_of_the_rest(tmp_path, monkeypatch):
+    grid, out, clock = grid_of(tmp_path, [1, 2]), io.StringIO(), iter([0.0, 1800.0, 1800.0])
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
+    grid.cells[0].began = 1.0
+    with grid_display(grid, Console(file=out), jobs=2, total_steps=4, price=3) as update:
+        write_run(tmp_path, "gdpo", 1, {"format": [0.5] * 4})
+        update()
+    assert "30:00 min left (1:00 h of run time), cost 3.00" in out.getvalue()
