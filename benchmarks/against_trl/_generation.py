@@ -46,7 +46,7 @@ def prompt_ids(prompts=PROMPTS, length=PROMPT_LENGTH):
 def prepare(variant, setting, folder):
     make, samples, lengths = setting
     torch.manual_seed(0)
-    model = with_given_lengths(make(), lengths)
+    model = make()
     trainer = GRPOTrainer(
         model,
         lambda completions, **_: [0.0] * len(completions),
@@ -64,6 +64,7 @@ def prepare(variant, setting, folder):
         processing_class=numbered_tokenizer(model.config.vocab_size),
     )
     assert fast_rollouts(trainer) is not None
+    with_given_lengths(model, lengths)  # after the trial of `fast_rollouts`
     model.train()
     batch = [prompt for prompt in prompt_ids() for _ in range(samples)]
 

@@ -84,7 +84,7 @@ def prepare_overhead(variant, rows, folder):
 def prepare_smollm2(variant, setting, folder):
     clock = Clock()
     prompts, length, lengths = setting
-    model = with_given_lengths(smollm2(), lengths)
+    model = smollm2()
     texts = [" ".join(f"<{i}>" for i in ids) for ids in prompt_ids(prompts, length)]
     trainer = trainer_of(
         variant,
@@ -101,6 +101,7 @@ def prepare_smollm2(variant, setting, folder):
             "max_steps": 1,
         },
     )
+    with_given_lengths(model, lengths)  # after the trials of the trainer
 
     def work():
         trainer.train()
