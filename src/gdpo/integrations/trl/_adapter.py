@@ -131,21 +131,22 @@ def tried(check: Callable[[], str | None]) -> str | None:
         return f"a trial with {versions} failed ({type(error).__name__}: {error})"
 
 
-def rounding(dtype: torch.dtype, *scores: torch.Tensor) -> float:
-    """Return the relative difference that the precision `dtype` of a model may cause in its scores.
+def epsilon(dtype: torch.dtype, *scores: torch.Tensor) -> float:
+    """Return the relative rounding of scores of a model with the precision `dtype`.
 
-    3 % in bfloat16, and 1e-5 in float32 (on a GPU 1 %, because of TF32).
+    On a GPU at least 1e-3, because of TF32.
     """
     eps = max(torch.finfo(each).eps for each in (dtype, *(each.dtype for each in scores)))
-    return (max(eps, 1e-3) if scores[0].is_cuda else eps) ** 0.7
+    return max(eps, 1e-3) if scores[0].is_cuda else eps
 
 
 def agree(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
     """Return whether the scores of a speed-up are those of the code that it replaces.
 
-    `rounding` of the largest score is allowed. Infinite scores must be equal.
+    Rounding in the precision `dtype` of the model is allowed: 3 % of the largest score in bfloat16,
+    and 1e-5 in float32 (on a GPU 1 %). Infinite scores must be equal.
     """
-    allowed = rounding(dtype, ours, theirs)
+    allowed = epsilon(dtype, ours, theirs) ** 0.7
     ours, theirs = ours.double(), theirs.double()
     largest = theirs[theirs.isfinite()].abs().max().clamp(min=1.0)
     return torch.allclose(ours, theirs, rtol=0, atol=allowed * float(largest))
