@@ -82,9 +82,11 @@ def quiet():
 
 
 def free():
-    """Return the memory of earlier trainers to the GPU."""
+    """Return the memory of earlier trainers to the GPU, and forget their peak."""
     gc.collect()  # a trainer holds its optimizer in a cycle
-    torch.cuda.empty_cache()
+    if ON_GPU:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 def once(part, variant, name):
@@ -98,8 +100,6 @@ def compare(part, name, variants, rounds):
     seconds, peaks = {variant: [] for variant in variants}, {}
     for i in range(rounds):
         for variant in variants if i % 2 == 0 else reversed(variants):
-            if ON_GPU:  # its counters can be reset
-                torch.cuda.reset_peak_memory_stats()
             seconds[variant].append(once(part, variant, name))
             if ON_GPU:
                 peaks[variant] = f"{torch.cuda.max_memory_allocated() / 2**20:.0f}"
