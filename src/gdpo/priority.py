@@ -1,0 +1,599 @@
+r"""Decides from which weight on a primary reward always wins within a group.
+
+A reward $p$ has priority if, in every group of $G$ samples, a sample with a larger value of $p$ has
+a larger advantage, whatever the other rewards are. Most estimators order a group by a weighted sum
+$\sum_k w_k s_k$ over the rewards: of their values (`SUMS`), or of their values standardized within
+the group (`SCORES`). Then $p$ has priority if and only if
+
+$$ w_p \, d > \sum_{k \ne p} w_k \, g_k. $$
+
+$d$ is the smallest difference that a larger value of $p$ can make, and $g_k$ the largest difference
+that reward $k$ can make against it. Rewards can occur in any combination, so the worst group takes
+each reward from its own worst group. Rewards behind a gate depend on the reward that opens the
+gate: $d$ and $g_k$ are compared for each number of samples with an open gate.
+
+For other estimators, all small groups are tried.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement, product
+from math import comb, copysign, inf, isfinite, prod, sqrt
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from gdpo._naming import did_you_mean
+from gdpo._shapes import Float
+from gdpo.advantages import AdvantageRule
+from gdpo.errors import ConfigError
+from gdpo.rewards.gates import Gate, apply_gates, check_gates
+
+SUMS = ("corr_grpo", "dvao", "grpo", "grpo_batch_norm", "grpo_batch_std", "grpo_no_std", "rloo")
+"""Estimators that order a group by the weighted sum of the rewards."""
+
+SCORES = ("gdpo", "mo_grpo")
+"""Estimators that order a group by the weighted sum of the standardized rewards."""
+
+_BY_STD = "per_reward_batch_std"
+"""Estimator that orders a group by the weighted sum of the rewards, divided by their std in the
+batch."""
+
+_ORDER_KEPT = ("scale_half_life", "token_counts", "schedules", "influence")
+"""Options that do not change the order within a group, given the weights."""
+
+_MOST_GROUPS = 1000
+"""Maximum number of groups of one size that are tried one after another."""
+
+_MOST_SAMPLES = 6
+"""Largest size of the groups that are tried one after another."""
+
+_TIE = 1e-9
+"""Difference of two advantages, or relative difference of two weights, that counts as none."""
+
+
+class Continuous(NamedTuple):
+    """The range of a reward that can have every value from `low` to `high`."""
+
+    low: float
+    high: float
+
+
+Values: TypeAlias = Sequence[float] | Continuous
+"""All values that a reward can have, or its range."""
+
+Difference: TypeAlias = tuple[Float[np.ndarray, " state"], list[tuple[Any, Any]]]
+"""The largest difference in each state, and the group with it: values and how often they occur."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """Stores how the rewards of a run are combined.
+
+    Args:
+        weights: Weight of each reward.
+        samples: Number of samples in a group, at least 2.
+        estimator: Name of the estimator.
+        options: Its options, as `AdvantageRule` takes them.
+        gates: Gates, keyed by the name of the gated reward.
+        stds: Standard deviation of each reward in the batch, which `per_reward_batch_std` needs for
+            an exact answer.
+    """
+
+    weights: Mapping[str, float]
+    samples: int
+    estimator: str = "gdpo"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])
+    stds: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples < 2:
+            raise ConfigError(f"samples is {self.samples}: a group has at least 2 samples")
+        check_gates(self.names, self.gates)
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the rewards."""
+        return list(self.weights)
+
+    def rule(self, values: Mapping[str, Values]) -> Callable[[Any], Any]:
+        """Return a function from the rewards of a group, `[sample, reward]`, to its advantages.
+
+        The batch consists of this group.
+        """
+        low, high = ([end(values[name]) for name in self.names] for end in (min, max))
+        rule = AdvantageRule(self.estimator, self.names, self.options, low=low, high=high)
+        weights = np.array(list(self.weights.values()))
+        return lambda rewards: np.asarray(rule(rewards[None], weights))[0]
+
+    def unit(self, name: str) -> float:
+        """Return the factor of a reward's values so that larger is better."""
+        std = 1.0 if self.stds is None or self.estimator != _BY_STD else self.stds[name]
+        return copysign(1.0, self.weights[name]) / std
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """Stores a group in which a sample with less of the primary reward is not behind."""
+
+    rewards: Float[np.ndarray, "sample reward"]
+    """Rewards behind their gates. NaN: missing."""
+    advantages: Float[np.ndarray, " sample"]
+    better: int = 0
+    """Index of the sample with more of the primary reward."""
+    worse: int = 1
+    """Index of the sample with less of it, and an advantage at least as large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """Stores whether a primary reward always wins, and with which weights it would.
+
+    All weights but the one in question are those in force.
+    """
+
+    primary: str
+    holds: bool | None
+    """Whether a larger value of the primary reward always gives a larger advantage. None: not
+    decided."""
+    smallest: float | None = None
+    """The primary reward has priority if its weight is above this. Infinity: with no weight. None:
+    not decided."""
+    largest: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The primary reward has priority if the absolute weight of another reward is below this,
+    keyed by its name. 0: the others break it without this reward. Infinity: this reward cannot
+    break it."""
+    smallest_sign: float | None = None
+    """From this weight on, no sample below the highest value of the primary reward has a positive
+    advantage while a sample with it is in the group. None: not decided."""
+    counterexample: Counterexample | None = None
+    tried_up_to: int | None = None
+    """Size of the largest groups that were tried one after another. None: the answer is exact."""
+
+
+def smallest_weight(
+    values: Mapping[str, Values],
+    primary: str,
+    *,
+    weights: Mapping[str, float],
+    samples: int,
+    estimator: str = "gdpo",
+) -> float | None:
+    r"""Return the weight above which a primary reward always wins.
+
+    For $K$ other binary rewards with weight 1, the weight is $K$ for `grpo`, and
+    $K \sqrt{\lfloor G^2 / 4 \rfloor / (G - 1)}$ for `gdpo`.
+
+    Args:
+        values: Values or range of each reward.
+        primary: Name of the primary reward.
+        weights: Weight of each reward. That of the primary reward is not used.
+        samples: Number of samples in a group.
+        estimator: Name of the estimator.
+
+    Returns:
+        The weight. Infinity: no weight is large enough. None: not decided for this estimator.
+
+    Raises:
+        ConfigError: If a reward is unknown or has no values.
+
+    Examples:
+        >>> binary = {"correct": [0, 1], "format": [0, 1]}
+        >>> round(smallest_weight(binary, "correct", weights={"format": 1}, samples=8), 3)
+        1.512
+    """
+    combined = Combination(
+        {**dict.fromkeys(values, 1.0), **weights, primary: 1.0}, samples, estimator
+    )
+    return priority(combined, values, primary).smallest
+
+
+def priority(combined: Combination, values: Mapping[str, Values], primary: str) -> Priority:
+    """Return whether a primary reward always wins within a group, and from which weight on.
+
+    Args:
+        combined: How the rewards are combined.
+        values: Values or range of each reward, before gates. A primary reward with a range can
+            differ by as little as you like, so no weight is large enough if anything opposes it.
+        primary: Name of the primary reward. Its weight must be positive.
+
+    Raises:
+        ConfigError: If a reward is unknown, has no values, or the weight is not positive.
+    """
+    values = _checked(combined, values, primary)
+    if combined.weights[primary] <= 0:
+        raise ConfigError(
+            f"the primary reward {primary!r} has the weight {combined.weights[primary]:g}: give it "
+            "a positive weight"
+        )
+    if not _is_exact(combined, values, primary):
+        return _tried(combined, values, primary)
+    pairs = {name: _pairs(values[name], primary=name == primary) for name in values}
+    parts = _parts(combined, values, pairs, primary)
+    w = combined.weights[primary]
+    mine, others = parts[0], parts[1:]
+    against = sum(float(np.max(part.against())) for part in others)
+    gains, losses = -mine.differences[primary], mine.against(without=primary) + against
+    if not gains.size:  # the primary reward has one value
+        return Priority(primary, True, 0.0, smallest_sign=0.0)
+    smallest = max(0.0, float(np.max(losses / gains)))
+    if isinstance(values[primary], Continuous) and smallest > 0:
+        smallest = inf
+    holds = w > smallest * (1 + _TIE)
+    largest: dict[str, float] = {}
+    room = w * gains - losses
+    for part in parts:
+        rest = part.against(without=primary)
+        for name in part.differences:
+            if name == primary or not combined.weights[name]:
+                continue
+            g, own = part.differences[name], abs(combined.weights[name])
+            spare = room if part is mine else np.min(room) + np.max(rest) - rest
+            most = _largest(spare + own * g, g)
+            largest[name] = 0.0 if smallest == inf and most < inf else most
+    return Priority(
+        primary,
+        holds,
+        smallest,
+        largest,
+        _smallest_sign(combined, values, primary),
+        None if holds else _worst_group(combined, values, parts),
+    )
+
+
+def _largest(spare: Any, differences: Any) -> float:
+    """Return up to which weight w, in every state, the spare exceeds w times the difference."""
+    opposes = differences > 0
+    most = float(np.min(spare[opposes] / differences[opposes], initial=inf))
+    helps = differences < 0
+    least = float(np.max(spare[helps] / differences[helps], initial=0.0))
+    lost = np.any(spare[differences == 0] <= 0)
+    return 0.0 if lost or most <= least else most
+
+
+def beats(
+    combined: Combination,
+    values: Mapping[str, Values],
+    right: Mapping[str, float],
+    wrong: Mapping[str, float],
+) -> Counterexample | None:
+    """Return a group in which one given sample does not lose against another. None: none exists.
+
+    Args:
+        combined: How the rewards are combined.
+        values: Values or range of each reward for the rest of the group, before gates.
+        right: Value of each reward of the sample that should win, before gates.
+        wrong: Those of the sample that should lose.
+
+    Raises:
+        ConfigError: If a reward is unknown or has no values, or the answer is not known for this
+            combination.
+    """
+    values = _checked(combined, values, *right)
+    if not _is_exact(combined, values, None):
+        raise ConfigError(f"only {', '.join(SUMS + SCORES)} have an exact answer")
+    pairs = {name: np.array([[right[name], wrong[name]]], dtype=np.float64) for name in values}
+    parts = _parts(combined, values, pairs)
+    if sum(float(np.max(part.against())) for part in parts) < -_TIE:
+        return None
+    return _worst_group(combined, values, parts)
+
+
+def _checked(combined: Combination, values: Mapping[str, Values], *named: str) -> dict[str, Values]:
+    """Return the values in the order of the weights: sorted and distinct, or a range."""
+    for name in (*values, *named):
+        if name not in combined.weights:
+            raise ConfigError(f"unknown reward {name!r}: {did_you_mean(name, combined.names)}")
+    found: dict[str, Values] = {}
+    for name in combined.names:
+        given = values.get(name, ())
+        if not len(given) or not all(map(isfinite, given)):
+            raise ConfigError(
+                f"values of {name!r} are {given!r}: give the finite values that it can have, or "
+                "Continuous(low, high)"
+            )
+        found[name] = given if isinstance(given, Continuous) else sorted(set(map(float, given)))
+    return found
+
+
+def _is_exact(combined: Combination, values: Mapping[str, Values], primary: str | None) -> bool:
+    """Return whether the worst group follows from the worst group of each reward."""
+    gates, estimator = combined.gates, combined.estimator
+    ordered = (*SUMS, *SCORES) if combined.stds is None else (*SUMS, *SCORES, _BY_STD)
+    conditions = {(gate.on, gate.at_least) for gate in gates.values()}
+    opening = {on for on, _ in conditions}
+    return (
+        estimator in ordered
+        and set(combined.options) <= set(_ORDER_KEPT)
+        and len(conditions) == len(opening)  # one threshold for each reward
+        and not opening & set(gates)
+        and primary not in gates
+        and not any(isinstance(values[on], Continuous) for on in opening)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Stores rewards that depend on each other, in every state that they can be in together.
+
+    A state is which of the two samples that are compared have an open gate, and how many of the
+    others. Without a gate, there is one state.
+    """
+
+    weights: Mapping[str, float]
+    differences: dict[str, Float[np.ndarray, " state"]]
+    """How much the worse sample can be ahead in each reward, at most."""
+    groups: dict[str, list[tuple[Any, Any]]]
+    """Values in the group with this difference, and how often they occur, in every state."""
+
+    def against(self, without: str | None = None) -> Any:
+        """Return how much the worse sample can be ahead in each state, with weights."""
+        return sum(
+            abs(self.weights[name]) * g for name, g in self.differences.items() if name != without
+        ) + np.zeros_like(next(iter(self.differences.values())))
+
+    def column(self, name: str, state: int) -> Float[np.ndarray, " sample"]:
+        """Return the values of a reward in the group, the better and the worse sample first."""
+        parts = [(v[state], int(n[state])) for v, n in self.groups[name]]
+        return np.repeat([v for v, _ in parts], [n for _, n in parts])
+
+
+def _parts(
+    combined: Combination,
+    values: Mapping[str, Values],
+    pairs: Mapping[str, Float[np.ndarray, "pair 2"]],
+    first: str | None = None,
+) -> list[_Part]:
+    """Return a part for each reward that is behind no gate: that of the reward `first` is first."""
+    free = sorted((n for n in values if n not in combined.gates), key=lambda name: name != first)
+    return [_part(combined, on, values, pairs) for on in free]
+
+
+def _part(
+    combined: Combination,
+    on: str,
+    values: Mapping[str, Values],
+    pairs: Mapping[str, Float[np.ndarray, "pair 2"]],
+) -> _Part:
+    """Return the largest differences of a reward and of the rewards behind its gate.
+
+    Args:
+        combined: How the rewards are combined.
+        on: The reward that opens the gate, or a reward without one.
+        values: Values of each reward.
+        pairs: What the better and the worse sample can have of each reward.
+    """
+    others = combined.samples - 2
+    behind = {name: gate for name, gate in combined.gates.items() if gate.on == on}
+    unit = {name: combined.unit(name) for name in (on, *behind)}
+    scores = combined.estimator in SCORES
+    if not behind:
+        pools = [(values[on], np.array([others]))]
+        gap, group = _widest(pairs[on], pools, unit[on], scores=scores)
+        return _Part(combined.weights, {on: gap}, {on: group})
+    at_least = next(iter(behind.values())).at_least
+    levels = np.array(values[on])
+    opening, closing = levels[levels >= at_least], levels[levels < at_least]
+    states: list[dict[str, Difference]] = []
+    for both in product((True, False), repeat=2):
+        of_kind = pairs[on][((pairs[on] >= at_least) == both).all(axis=1)]
+        opened = np.arange(others + 1)
+        opened = opened[(len(opening) > 0) | (opened == 0)]
+        opened = opened[(len(closing) > 0) | (opened == others)]
+        if not len(of_kind) or not len(opened):
+            continue
+        rest = [(opening, opened), (closing, others - opened)]
+        pools = [(pool, count) for pool, count in rest if len(pool)]
+        found = {on: _widest(of_kind, pools, unit[on], scores=scores)}
+        for name, gate in behind.items():
+            pair, rest = np.where(both, pairs[name], 0.0), (values[name], opened)
+            if gate.otherwise == "zero":
+                pools = [rest, ([0.0], others - opened)]
+                found[name] = _widest(pair, pools, unit[name], scores=scores)
+            else:
+                closed = others - opened
+                found[name] = _widest_if_missing(
+                    pair, both, *rest, closed, unit[name], scores=scores
+                )
+        states.append(found)
+    return _Part(
+        combined.weights,
+        {name: np.concatenate([state[name][0] for state in states]) for name in unit},
+        {name: _joined([state[name][1] for state in states]) for name in unit},
+    )
+
+
+def _pairs(values: Values, *, primary: bool) -> Float[np.ndarray, "pair 2"]:
+    """Return what the better and the worse sample can have of a reward."""
+    found = np.array(values, dtype=np.float64)
+    if isinstance(values, Continuous):  # values around 0 matter if a closed gate gives 0
+        near = min(abs(values.low), abs(values.high)) if values.low < 0 < values.high else 0.0
+        middle = (values.low + values.high) / 2
+        found = np.concatenate([found, [near, -near] if near else []])
+        if primary:
+            found = np.array([values.low, middle, middle + 1e-6 * (values.high - values.low)])
+    pairs = np.stack(np.meshgrid(found, found, indexing="ij"), axis=-1).reshape(-1, 2)
+    return pairs[pairs[:, 0] > pairs[:, 1]] if primary else pairs
+
+
+def _widest(
+    pairs: Float[np.ndarray, "pair 2"],
+    pools: Sequence[tuple[Any, Any]],
+    unit: float,
+    *,
+    scores: bool,
+) -> Difference:
+    """Return how much the worse sample can be ahead of the better one in one reward, at most.
+
+    If it is ahead, its standardized lead is largest if the other samples lie close together, which
+    they do at one value of each pool. If it must be behind, its lag is smallest if the others lie
+    far apart, at the ends of each pool.
+
+    Args:
+        pairs: Values that the better and the worse sample can have.
+        pools: Values of the other samples, and the number of samples with them in each state.
+        unit: Factor of a value.
+        scores: Whether values are standardized within the group.
+    """
+    lead = unit * (pairs[:, 1] - pairs[:, 0])
+    pairs = pairs[lead >= 0] if np.any(lead >= 0) else pairs
+    behind = bool(np.all(lead < 0))
+    better, worse = (column.reshape(1, -1, 1, 1) for column in pairs.T)
+    parts: list[tuple[Any, Any]] = [(better, 1), (worse, 1)]
+    for axis, (values, count) in enumerate(pools, start=2):
+        n = count.reshape(-1, 1, 1, 1)
+        if not scores:
+            parts.append((values[0], n))
+        elif behind:
+            parts += _far_apart(parts, values, n, axis, is_last=axis == len(pools) + 1)
+        elif isinstance(values, Continuous):
+            fixed = sum(other.reshape(-1, 1, 1, 1) for pool, other in pools if pool is not values)
+            parts.append((np.clip((better + worse) / (2 + fixed), *values), n))
+        else:
+            parts.append((_along(values, axis), n))
+    size = sum(n for _, n in parts)
+    mean = sum(v * n for v, n in parts) / size
+    squares = sum(n * (v - mean) ** 2 for v, n in parts)
+    std = np.sqrt(squares / (size - 1)) if scores else np.ones_like(squares)
+    gap = unit * (worse - better) / np.where(std > 0, std, 1.0)
+    flat = gap.reshape(len(gap), -1)
+    states, best = np.arange(len(flat)), np.argmax(flat, axis=1)
+
+    def at_best(array: Any) -> Any:
+        return np.broadcast_to(array, gap.shape).reshape(flat.shape)[states, best]
+
+    return at_best(gap), [(at_best(v), at_best(n)) for v, n in parts]
+
+
+def _far_apart(
+    parts: Sequence[tuple[Any, Any]], values: Values, n: Any, axis: int, *, is_last: bool
+) -> list[tuple[Any, Any]]:
+    """Return `n` samples at both ends of a pool, in all ways or, for the last pool, in the best.
+
+    The sum of squares is a concave quadratic function of the number of samples at the low end.
+    """
+    low, high = values[0], values[-1]
+    at_low = np.minimum(_along(range(int(np.max(n)) + 1), axis), n)
+    if is_last:
+        above = sum((v - (low + high) / 2) * m for v, m in [*parts, (high, n)])
+        at_low = np.clip(np.rint(above / (high - low or inf)), 0, n)
+    return [(low, at_low), (high, n - at_low)]
+
+
+def _along(values: Sequence[float], axis: int) -> Any:
+    """Return the values along one of four axes: state, pair, and one for each pool."""
+    return np.expand_dims(np.array(values), tuple(k for k in range(4) if k != axis))
+
+
+def _widest_if_missing(
+    pairs: Float[np.ndarray, "pair 2"],
+    is_open: tuple[bool, ...],
+    values: Values,
+    opened: Any,
+    closed: Any,
+    unit: float,
+    *,
+    scores: bool,
+) -> Difference:
+    """Return the largest lead in a reward that is missing where its gate is closed.
+
+    A missing reward adds 0. One sample that has it is compared with the `opened` others that do.
+    """
+    missing, one = np.full(len(opened), np.nan), np.ones(len(opened), np.int64)
+    if all(is_open):
+        gap, group = _widest(pairs, [(values, opened)], unit, scores=scores)
+        return gap, [*group, (missing, closed)]
+    if not any(is_open):
+        rest = np.full(len(opened), float(values[0]))
+        return 0.0 * rest, [(missing, 2 * one), (rest, opened), (missing, closed)]
+    toward = -unit if is_open[0] else unit
+    best = max(pairs[:, 0 if is_open[0] else 1], key=lambda value: toward * value)
+    others = min(*values, best, key=lambda value: toward * value)
+    lead, n = toward * (best - others), opened + 1
+    # one sample among equal others: its distance from their mean, or its standardized distance
+    gap = (n - 1) / np.sqrt(n) * (lead > 0) if scores else (n - 1) / n * lead
+    alone = [(np.full(len(opened), best), one), (missing, one)]
+    rest = [(np.full(len(opened), float(others)), opened), (missing, closed)]
+    return gap, [*(alone if is_open[0] else alone[::-1]), *rest]
+
+
+def _joined(groups: Sequence[list[tuple[Any, Any]]]) -> list[tuple[Any, Any]]:
+    """Return the groups of several kinds of states as one list. Missing parts occur 0 times."""
+    most = max(map(len, groups))
+    filled = [
+        [*group, *[(0.0 * group[0][1], 0 * group[0][1])] * (most - len(group))] for group in groups
+    ]
+    return [
+        (np.concatenate([g[k][0] for g in filled]), np.concatenate([g[k][1] for g in filled]))
+        for k in range(most)
+    ]
+
+
+def _worst_group(
+    combined: Combination, values: Mapping[str, Values], parts: Sequence[_Part]
+) -> Counterexample:
+    """Return the group in which the worse sample is ahead by most."""
+    columns: dict[str, Any] = {}
+    for part in parts:
+        state = int(np.argmax(part.against()))
+        columns |= {name: part.column(name, state) for name in part.differences}
+    rewards = np.stack([columns[name] for name in combined.names], axis=1)
+    return Counterexample(rewards, combined.rule(values)(rewards))
+
+
+def _smallest_sign(
+    combined: Combination, values: Mapping[str, Values], primary: str
+) -> float | None:
+    """Return the weight from which on no sample with less of the primary reward is above average.
+
+    The worst group has one sample with the highest value, and one other sample that has more of
+    every other reward than the rest.
+    """
+    levels, n = values[primary], combined.samples
+    if combined.gates or isinstance(levels, Continuous) or "token_counts" in combined.options:
+        return None
+    if len(levels) > 2:  # with less than the highest value, a sample can still be above average
+        above = levels[-2] * n >= levels[-1] + levels[-2] + (n - 2) * levels[0]
+        return inf if above else None
+    scores = combined.estimator in SCORES
+    reach = {
+        name: (n - 1) / sqrt(n) * (v[0] < v[-1])
+        if scores
+        else (v[-1] - v[0]) * abs(combined.unit(name)) * (n - 1) / n
+        for name, v in values.items()
+        if name != primary
+    }
+    against = sum(abs(combined.weights[name]) * most for name, most in reach.items())
+    own = 1 / sqrt(n) if scores else (levels[-1] - levels[0]) * combined.unit(primary) / n
+    return against / own
+
+
+def _tried(combined: Combination, values: Mapping[str, Values], primary: str) -> Priority:
+    """Try all groups of 2, 3, … samples, as long as their number is small."""
+    levels = [
+        [v.low, (v.low + v.high) / 2, v.high] if isinstance(v, Continuous) else v
+        for v in values.values()
+    ]
+    if prod(map(len, levels)) > _MOST_GROUPS:
+        return Priority(primary, None)
+    raw = np.array(list(product(*levels)))
+    gated = apply_gates(raw[None], combined.names, combined.gates)[0]
+    main = raw[:, combined.names.index(primary)]
+    advantages_of, tried_up_to = combined.rule(values), None
+    for size in range(2, min(combined.samples, _MOST_SAMPLES) + 1):
+        if comb(len(raw) + size - 1, size) > _MOST_GROUPS:
+            break
+        for group in map(list, combinations_with_replacement(range(len(raw)), size)):
+            if np.ptp(main[group]) == 0:
+                continue
+            advantages = advantages_of(gated[group])
+            broken = (main[group][:, None] > main[group]) & (
+                advantages[:, None] <= advantages + _TIE
+            )
+            if np.any(broken):
+                better, worse = map(int, np.argwhere(broken)[0])
+                found = Counterexample(gated[group], advantages, better, worse)
+                return Priority(primary, False, counterexample=found, tried_up_to=size)
+        tried_up_to = size
+    return Priority(primary, None if tried_up_to is None else True, tried_up_to=tried_up_to)

@@ -1,0 +1,264 @@
+"""The exact answer to "does this reward always win?" equals trying all groups."""
+
+from itertools import combinations_with_replacement, product
+from math import comb, inf, sqrt
+
+import numpy as np
+import pytest
+
+from gdpo.advantages import ESTIMATORS, AdvantageRule
+from gdpo.errors import ConfigError
+from gdpo.priority import (
+    SCORES,
+    SUMS,
+    Combination,
+    Continuous,
+    beats,
+    priority,
+    smallest_weight,
+)
+from gdpo.rewards import Gate, apply_gates
+
+NAMES = ("right", "format", "short", "safe")
+LEVELS = ((0, 1), (0, 0.5, 1), (-3, 0, 3), (-1, 0), (0.25, 1, 2), (-2, -1, 1))
+
+
+def drawn(seed):
+    """A combination with its values, small enough to try all groups."""
+    random = np.random.default_rng(seed)
+    samples = int(random.integers(2, 7))
+    while True:
+        names = NAMES[: random.integers(2, 5)]
+        values = {name: LEVELS[random.integers(len(LEVELS))] for name in names}
+        signatures = np.prod([len(v) for v in values.values()])
+        if comb(int(signatures) + samples - 1, samples) <= 5000:
+            break
+    weights = {name: float(random.choice((-1, 0, 0.5, 1, 2))) for name in names}
+    weights["right"] = float(random.choice((0.5, 1, 3, 8)))
+    gates = {}
+    for name in names[1:]:
+        on = "right" if name == "format" or random.random() < 0.6 else "format"
+        if random.random() < 0.6 and on not in gates:
+            threshold = next((g.at_least for g in gates.values() if g.on == on), None)
+            threshold = random.choice(values[on]) if threshold is None else threshold
+            otherwise = str(random.choice(("zero", "missing")))
+            gates[name] = Gate(on, at_least=float(threshold), otherwise=otherwise)
+    estimator = str(random.choice((*SUMS, *SCORES)))
+    return Combination(weights, samples, estimator, gates=gates), values
+
+
+def scores_of_all_groups(combined, values):
+    """Scores[group, sample, reward], and the primary reward[group, sample], of all groups."""
+    raw = np.array(list(product(*values.values())), dtype=float)
+    gated = apply_gates(raw[None], combined.names, combined.gates)[0]
+    groups = np.array(list(combinations_with_replacement(range(len(raw)), combined.samples)))
+    return scored(gated[groups], combined.estimator), raw[groups][..., 0]
+
+
+def scored(rewards, estimator):
+    """Distances from the mean of the group, standardized or not. A missing reward gets 0."""
+    n = np.sum(~np.isnan(rewards), axis=1, keepdims=True)
+    scores = rewards - np.nansum(rewards, axis=1, keepdims=True) / np.maximum(n, 1)
+    if estimator in SCORES:
+        std = np.sqrt(np.nansum(scores**2, axis=1, keepdims=True) / np.maximum(n - 1, 1))
+        scores = scores / np.where(std > 1e-12, std, inf)
+    return np.nan_to_num(scores)
+
+
+def smallest_by_trying(combined, values):
+    scores, primary = scores_of_all_groups(combined, values)
+    weights = np.array(list(combined.weights.values()))
+    lead = scores[:, None, :, :] - scores[:, :, None, :]  # [group, better, worse, reward]
+    ahead = np.where(primary[:, :, None] > primary[:, None, :], -lead[..., 0], np.nan)
+    return max(0.0, np.nanmax(lead[..., 1:] @ weights[1:] / ahead, initial=0.0))
+
+
+@pytest.mark.parametrize("first", range(0, 240, 40))
+def test_the_smallest_weight_equals_trying_all_groups(first):
+    for seed in range(first, first + 40):
+        combined, values = drawn(seed)
+        found = priority(combined, values, "right")
+        wanted = smallest_by_trying(combined, values)
+        assert found.tried_up_to is None
+        assert found.smallest == pytest.approx(wanted, abs=1e-9), (seed, combined, values)
+        assert found.holds == (combined.weights["right"] > wanted + 1e-9), (seed, combined)
+        if found.holds:
+            assert found.counterexample is None
+            continue
+        worst = found.counterexample
+        assert worst.rewards[0, 0] > worst.rewards[1, 0]
+        assert worst.advantages[1] >= worst.advantages[0] - 1e-9, (seed, combined, worst)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_below_the_largest_weight_of_a_reward_the_primary_reward_wins(seed):
+    combined, values = drawn(seed)
+    found = priority(combined, values, "right")
+    for name, largest in found.largest.items():
+        for factor, holds in ((0.999, True), (1.001, False)):
+            weight = np.copysign(min(largest, 1e3) * factor, combined.weights[name])
+            if largest > 0 and (holds or largest < inf):
+                changed = Combination(
+                    combined.weights | {name: float(weight)},
+                    combined.samples,
+                    combined.estimator,
+                    gates=combined.gates,
+                )
+                assert priority(changed, values, "right").holds == holds, (name, largest, combined)
+
+
+def test_binary_rewards_have_the_closed_form():
+    for samples in (2, 4, 8, 16, 64):
+        for others in (1, 3, 7):
+            values = {"right": [0, 1], **{f"cheap{k}": [0, 1] for k in range(others)}}
+            asked = {"weights": {}, "samples": samples}
+            expected = others * sqrt(samples**2 // 4 / (samples - 1))
+            assert smallest_weight(values, "right", **asked) == pytest.approx(expected)
+            assert smallest_weight(values, "right", estimator="grpo", **asked) == others
+
+
+@pytest.mark.parametrize("gate", [None, "zero", "missing"])
+@pytest.mark.parametrize("estimator", ["gdpo", "grpo"])
+@pytest.mark.parametrize("low", [-1.0, 0.0, 0.5])
+def test_no_group_of_a_range_exceeds_the_answer_and_one_reaches_it(low, estimator, gate):
+    random = np.random.default_rng(0)
+    gates = {"length": Gate("right", at_least=1, otherwise=gate)} if gate else {}
+    combined = Combination({"right": 1e-3, "length": 1.0}, 5, estimator, gates=gates)
+    found = priority(combined, {"right": [0, 1], "length": Continuous(low, 2.0)}, "right")
+    values = np.where(random.random((20_000, 5)) < 0.3, low, random.uniform(low, 2, (20_000, 5)))
+    rewards = np.stack([random.integers(0, 2, values.shape), values], axis=-1).astype(float)
+    scores = scored(apply_gates(rewards, combined.names, gates), estimator)
+    totals = scores @ [found.smallest * (1 + 1e-6) + 1e-9, 1.0]
+    wrong = np.where(rewards[..., 0] == 0, totals, -inf).max(axis=1)
+    assert (wrong < np.where(rewards[..., 0] == 1, totals, inf).min(axis=1)).all()
+    if found.smallest:
+        at = Combination({"right": found.smallest, "length": 1.0}, 5, estimator, gates=gates)
+        tie = priority(at, {"right": [0, 1], "length": Continuous(low, 2.0)}, "right")
+        assert tie.counterexample.advantages[1] == pytest.approx(tie.counterexample.advantages[0])
+
+
+def test_a_continuous_primary_reward_never_wins_against_another():
+    values = {"right": Continuous(0, 1), "format": [0, 1]}
+    found = priority(Combination({"right": 9, "format": 1}, 4), values, "right")
+    assert found.smallest == inf
+    assert found.counterexample.advantages[1] >= found.counterexample.advantages[0]
+    assert found.largest == {"format": 0.0}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_sample_that_can_beat_another_equals_trying_all_groups(seed):
+    combined, values = drawn(seed)
+    raw = np.array(list(product(*values.values())), dtype=float)
+    random = np.random.default_rng(seed)
+    right, wrong = raw[random.choice(len(raw), 2)]
+    answer = beats(
+        combined,
+        values,
+        dict(zip(values, right, strict=True)),
+        dict(zip(values, wrong, strict=True)),
+    )
+    scores, _ = scores_of_all_groups(combined, values)
+    totals = scores @ np.array(list(combined.weights.values()))
+    groups = np.array(list(combinations_with_replacement(range(len(raw)), combined.samples)))
+    is_right, is_wrong = ((raw[groups] == one).all(axis=-1) for one in (right, wrong))
+    lead = np.where(
+        is_wrong[:, :, None] & is_right[:, None], totals[:, :, None] - totals[:, None], -inf
+    )
+    if (right == wrong).all():
+        lead = np.zeros(1)
+    assert (answer is not None) == (np.max(lead) >= -1e-9), (combined, values, right, wrong)
+    if answer is not None:
+        assert answer.advantages[1] >= answer.advantages[0] - 1e-9
+
+
+def signs(values):
+    return np.sign(np.round(values[:, :, None] - values[:, None, :], 9))
+
+
+def test_the_tables_hold_exactly_the_estimators_that_order_a_group_by_a_sum():
+    random = np.random.default_rng(0)
+    chance = np.array([0.9, 0.3, 0.1])
+    batches = (random.random((50, 6, 5, 3)) < chance) * np.array([1.0, 3.0, 10.0])
+    weights = np.array([1.0, 2.0, 0.5])
+    orders = {"sum": set(ESTIMATORS), "scores": set(ESTIMATORS)}
+    for name in ESTIMATORS:
+        try:
+            rule = AdvantageRule(name, NAMES[:3], low=[0] * 3, high=[1, 3, 10])
+        except ConfigError:  # it needs options, which decide the order
+            rule = None
+        for rewards in batches:
+            for how, like in (("sum", "grpo"), ("scores", "gdpo")):
+                order = signs(scored(rewards, like) @ weights)
+                if rule is None or not (signs(rule(rewards, weights)) == order).all():
+                    orders[how].discard(name)
+    assert orders["sum"] == set(SUMS)
+    assert orders["scores"] == set(SCORES)
+
+
+@pytest.mark.parametrize(
+    "estimator", ["gdpo_decorrelated", "gdpo_leave_one_out", "rvpo", "gd2po_hard"]
+)
+def test_other_estimators_are_tried_on_small_groups(estimator):
+    values = {"right": [0, 1], "format": [0, 1]}
+    found = priority(Combination({"right": 0.1, "format": 1}, 8, estimator), values, "right")
+    assert found.holds is False
+    assert found.smallest is None
+    group = found.counterexample
+    assert len(group.advantages) == found.tried_up_to <= 6
+    assert group.rewards[group.better, 0] > group.rewards[group.worse, 0]
+    assert group.advantages[group.worse] >= group.advantages[group.better] - 1e-9
+
+
+def test_with_standard_deviations_the_batch_has_an_exact_answer():
+    values, weights = {"right": [0, 1], "length": [0, 100]}, {"right": 1.0, "length": 1.0}
+    stds = {"right": 0.5, "length": 25.0}
+    found = priority(Combination(weights, 8, "per_reward_batch_std", stds=stds), values, "right")
+    assert found.smallest == 2.0
+    assert found.tried_up_to is None
+    assert priority(Combination(weights, 8, "per_reward_batch_std"), values, "right").tried_up_to
+
+
+@pytest.mark.parametrize("estimator", [*SUMS, *SCORES])
+@pytest.mark.parametrize("samples", [2, 3, 5])
+def test_from_the_smallest_sign_weight_on_no_wrong_sample_is_pushed_up(samples, estimator):
+    values = {"right": [0, 1], "format": [0, 1], "short": [0, 0.5, 2]}
+    combined = Combination({"right": 1.0, "format": 1.0, "short": -0.5}, samples, estimator)
+    smallest = priority(combined, values, "right").smallest_sign
+    scores, right = scores_of_all_groups(combined, values)
+    some = (right.max(1) == 1)[:, None] & (right == 0)
+    for factor, pushed in ((1.0, False), (0.99, True)):
+        totals = scores @ [smallest * factor, 1.0, -0.5]
+        assert (np.max(totals[some]) > 1e-9) == pushed
+
+
+def test_a_sample_just_below_the_highest_value_can_always_be_above_average():
+    values = {"right": [0, 0.5, 1], "format": [0, 1]}
+    assert priority(Combination({"right": 9, "format": 1}, 4), values, "right").smallest_sign == inf
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"samples": 1}, "samples"),
+        ({"weights": {"right": 0.0, "format": 1.0}}, "right"),
+        ({"values": {"right": [0, 1], "format": []}}, "format"),
+        ({"values": {"right": [0, 1], "format": [np.nan]}}, "format"),
+        ({"values": {"right": [0, 1]}}, "format"),
+        ({"primary": "rihgt"}, "did you mean 'right'"),
+        ({"gates": {"format": Gate("rihgt", at_least=1)}}, "rihgt"),
+    ],
+)
+def test_wrong_questions_are_refused(change, named):
+    asked = {
+        "weights": {"right": 1.0, "format": 1.0},
+        "samples": 4,
+        "gates": {},
+        "values": {"right": [0, 1], "format": [0, 1]},
+        "primary": "right",
+    } | change
+    with pytest.raises(ConfigError, match=named):
+        priority(
+            Combination(asked["weights"], asked["samples"], gates=asked["gates"]),
+            asked["values"],
+            asked["primary"],
+        )
