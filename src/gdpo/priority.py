@@ -16,7 +16,7 @@ For other estimators, all small groups are tried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement, product
 from math import comb, copysign, inf, isfinite, prod, sqrt
 from typing import Any, NamedTuple, TypeAlias
@@ -62,6 +62,9 @@ class Continuous(NamedTuple):
 Values: TypeAlias = Sequence[float] | Continuous
 """All values that a reward can have, or its range."""
 
+Factors: TypeAlias = tuple[float, float]
+"""Smallest and largest factor of a weight during a run."""
+
 Difference: TypeAlias = tuple[Float[np.ndarray, " state"], list[tuple[Any, Any]]]
 """The largest difference in each state, and the group with it: values and how often they occur."""
 
@@ -71,7 +74,7 @@ class Combination:
     """Stores how the rewards of a run are combined.
 
     Args:
-        weights: Weight of each reward.
+        weights: Weight of each reward, with the factors of schedules and requested influence.
         samples: Number of samples in a group, at least 2.
         estimator: Name of the estimator.
         options: Its options, as `AdvantageRule` takes them.
@@ -103,7 +106,8 @@ class Combination:
         The batch consists of this group.
         """
         low, high = ([end(values[name]) for name in self.names] for end in (min, max))
-        rule = AdvantageRule(self.estimator, self.names, self.options, low=low, high=high)
+        options = {key: v for key, v in self.options.items() if key not in _ORDER_KEPT}
+        rule = AdvantageRule(self.estimator, self.names, options, low=low, high=high)
         weights = np.array(list(self.weights.values()))
         return lambda rewards: np.asarray(rule(rewards[None], weights))[0]
 
@@ -242,6 +246,65 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
     )
 
 
+def in_words(combined: Combination, answer: Priority) -> str:
+    """Return an answer as one sentence, without the final period."""
+    name, weight = answer.primary, combined.weights[answer.primary]
+    if answer.holds is None:
+        return f"whether {name} always wins is not decided for {combined.estimator}"
+    tried = "" if answer.tried_up_to is None else f" (in all groups of up to {answer.tried_up_to})"
+    if answer.holds:
+        above = (
+            ""
+            if answer.smallest is None
+            else f": its weight {weight:g} is above {answer.smallest:.4g}"
+        )
+        return f"{name} always wins within a group{tried}{above}"
+    text = f"{name} does not always win within a group{tried}"
+    if answer.smallest is not None:
+        text += f": its weight {weight:g} would have to be above {answer.smallest:.4g}"
+    if answer.smallest == inf:
+        text = f"{name} does not always win within a group, with no weight"
+    return (
+        text
+        if answer.counterexample is None
+        else f"{text}. {example_in_words(combined, answer.counterexample)}"
+    )
+
+
+def example_in_words(combined: Combination, example: Counterexample) -> str:
+    """Return the two samples of a counterexample as one sentence, without the final period."""
+    worse, better = (
+        ", ".join(
+            f"{name} {'missing' if value != value else f'{value:.4g}'}"
+            for name, value in zip(combined.names, example.rewards[place], strict=True)
+        )
+        + f" gets {example.advantages[place]:+.2f}"
+        for place in (example.worse, example.better)
+    )
+    return (
+        f"In one group of {len(example.advantages)}, a sample with {worse}, and one with {better}"
+    )
+
+
+def table_of(
+    combined: Combination, values: Mapping[str, Values], answer: Priority
+) -> tuple[tuple[str, ...], ...]:
+    """Return rows of text, the headings first: each reward with the weights that give priority."""
+    rows = [("reward", "weight", "values", f"{answer.primary} wins if the weight is")]
+    for name, weight in combined.weights.items():
+        given = values[name]
+        shown = ", ".join(f"{value:.4g}" for value in given)
+        if isinstance(given, Continuous):
+            shown = f"{given.low:.4g} to {given.high:.4g}"
+        limit = "any" if weight == 0 else "not decided"
+        if name == answer.primary and answer.smallest is not None:
+            limit = "none" if answer.smallest == inf else f"above {answer.smallest:.4g}"
+        elif (most := answer.largest.get(name)) is not None:
+            limit = "any" if most == inf else f"below {most:.4g}" if most else "none"
+        rows.append((name, f"{weight:g}", shown, limit))
+    return tuple(rows)
+
+
 def _largest(spare: Any, differences: Any) -> float:
     """Return up to which weight w, in every state, the spare exceeds w times the difference."""
     opposes = differences > 0
@@ -250,6 +313,39 @@ def _largest(spare: Any, differences: Any) -> float:
     least = float(np.max(spare[helps] / differences[helps], initial=0.0))
     lost = np.any(spare[differences == 0] <= 0)
     return 0.0 if lost or most <= least else most
+
+
+def at_worst(
+    combined: Combination,
+    values: Mapping[str, Values],
+    primary: str,
+    factors: Mapping[str, Factors],
+) -> tuple[Combination, Priority]:
+    """Return the answer for the weights at which the primary reward is furthest from priority.
+
+    Args:
+        combined: How the rewards are combined, with the configured weights.
+        values: Those of `priority`.
+        primary: Name of the primary reward.
+        factors: Smallest and largest factor of each weight, as `AdvantageRule.factors` returns
+            them. Every combination of them is tried.
+
+    Returns:
+        The combination with these weights, and the answer.
+    """
+    answers: list[tuple[Combination, Priority]] = []
+    for corner in product(*(sorted(set(factors[name])) for name in combined.names)):
+        weights = {n: w * f for (n, w), f in zip(combined.weights.items(), corner, strict=True)}
+        each = replace(combined, weights=weights)
+        answers.append((each, priority(each, values, primary)))
+
+    return max(answers, key=lambda answer: distance(*answer))
+
+
+def distance(combined: Combination, answer: Priority) -> tuple[bool, float]:
+    """Return a key that is larger the further the primary reward is from priority."""
+    weight = combined.weights[answer.primary]
+    return answer.holds is False, (answer.smallest or 0.0) / weight
 
 
 def beats(

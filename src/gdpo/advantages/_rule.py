@@ -261,6 +261,11 @@ class AdvantageRule:
             now = now * np.where(np.isnan(multipliers), 1.0, multipliers)
         return now.tolist() if now.ndim == 1 else now
 
+    @property
+    def factors(self) -> list[tuple[float, float]]:
+        """Return the smallest and the largest factor of each weight during a run."""
+        return [(1.0, 1.0)] * self._count if self.weighting is None else self.weighting.bounds
+
     def check_prompt_weights(self) -> None:
         """Check that the estimator takes weights for each prompt. Call this before a run.
 

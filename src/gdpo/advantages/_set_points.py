@@ -153,6 +153,17 @@ class SetPoints:
         """Return the weight of each reward, or 1 for a reward without a requested share."""
         return self._weights.tolist()
 
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """Return the smallest and the largest weight of each reward with a requested share.
+
+        The sum of the weights is that of the request.
+        """
+        low, high = self._start / _LARGEST_FACTOR, self._start * _LARGEST_FACTOR
+        highest = np.minimum(high, np.sum(low) * (_LARGEST_FACTOR - 1) + low)
+        pairs = zip(self._named, low, highest, strict=True)
+        return [(float(low), float(high)) if named else (1.0, 1.0) for named, low, high in pairs]
+
     def check(self, weights: Any) -> None:
         given = [float(w) for w in weights] if np.ndim(weights) == 1 else []
         if len(given) != len(self._names):

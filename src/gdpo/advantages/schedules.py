@@ -94,6 +94,12 @@ class Schedules:
         """Return the current factor of each reward's weight."""
         return [self._factor(name) for name in self._names]
 
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """Return the smallest and the largest factor of each reward's weight."""
+        ends = [(s.start, s.end) if (s := self._schedules.get(n)) else (1, 1) for n in self._names]
+        return [(float(min(pair)), float(max(pair))) for pair in ends]
+
     def check(self, weights: Any) -> None:
         """Accept all weights: a schedule multiplies them."""
 

@@ -8,7 +8,7 @@ from rich.text import Text
 from gdpo._text import counted, one_line
 from gdpo.analysis.logs.trends import RewardTrend, RunTrends
 from gdpo.diagnostics.diagnosis import interval
-from gdpo.report._terminal import (
+from gdpo.report.terminal import (
     as_number,
     as_share,
     finding_lines,

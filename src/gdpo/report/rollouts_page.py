@@ -15,7 +15,6 @@ from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis, TurnOverall, WithTurns
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
-from gdpo.report._terminal import as_share
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report.html import bars, finding_row, in_words, render, shortened
 from gdpo.report.rollouts_summary import (
@@ -25,6 +24,7 @@ from gdpo.report.rollouts_summary import (
     when_found,
     with_options,
 )
+from gdpo.report.terminal import as_share
 from gdpo.report.viewer import Labels, count_shown, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'

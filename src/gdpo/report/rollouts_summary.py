@@ -18,7 +18,7 @@ from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import OVER_STEPS, HeldFinding
-from gdpo.report._terminal import (
+from gdpo.report.terminal import (
     as_number,
     as_share,
     finding_lines,

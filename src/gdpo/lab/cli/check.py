@@ -28,8 +28,6 @@ def check(
     data: Annotated[list[str] | None, Parameter(negative=())] = None,
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     rows: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
-    exploits: Annotated[bool, Parameter(negative=())] = False,
-    rollouts: Path | None = None,
 ) -> int:
     """Validate a recipe without training, or benchmarks without a model.
 
@@ -41,11 +39,8 @@ def check(
     the benchmarks that installed packages contain (BFCL, HumanEval). Exits with 0 if `gdpo train`
     can start, otherwise with 1.
 
-    With --exploits, puts lazy completions (such as an empty form or a guess) into groups of right
-    and wrong ones, and computes the advantages with the recipe's estimator, weights and gates.
-    Reports an error if a lazy completion reaches the advantage of a right one, and a warning if it
-    has more advantage than a well-formed honest wrong one. Names the reward that causes this, and a
-    gate or weight that ends it.
+    Prints with which weights a right response always wins within a group, whatever the other
+    rewards are, and whether a lazy response (such as an empty form) can beat a right one.
 
     With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
     response. At least 95 % of the reference answers must be scored as correct, and the empty
@@ -58,10 +53,6 @@ def check(
         set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
         rows: Score the rewards on the first N rows only. The other checks always use all rows.
             Default: all rows.
-        exploits: Test whether lazy completions win under the combination of rewards. Uses at most
-            64 rows. Default: not tested.
-        rollouts: File or folder with recorded rollouts of the recipe's rows. Their wrong
-            completions replace the constructed ones of --exploits. Default: all are constructed.
     """
     if benchmarks is not None and recipe is None:
         return _check_benchmarks(benchmarks, data or (), rows)
@@ -70,22 +61,19 @@ def check(
             "gdpo check needs a recipe, --benchmarks (optionally with --data), or both. Example: "
             "gdpo check recipe.yaml"
         )
-    if rollouts is not None and not exploits:
-        raise ConfigError("--rollouts is used by --exploits: add --exploits, or remove --rollouts")
     from gdpo.lab.cli._evaluating import the_benchmarks
     from gdpo.lab.cli._user_code import exits_reported
     from gdpo.lab.evaluation.overlap import overlap_findings
     from gdpo.lab.recipes.read import read_recipe
     from gdpo.lab.recipes.resolve import resolve
     from gdpo.lab.training import check as check_recipe
-    from gdpo.lab.training import find_exploits
+    from gdpo.lab.training import priority_findings
 
     tests = None if benchmarks is None else the_benchmarks(benchmarks, data or ())
 
     def also(task: "Task", found: "Rows") -> "Iterator[Finding]":
         yield from overlap_findings(task, found, tests)
-        if exploits:
-            yield from find_exploits(resolved, found.problems[:rows], rollouts=rollouts)
+        yield from priority_findings(resolved, found.problems[:rows])
 
     with exits_reported():
         resolved = resolve(read_recipe(recipe, set or ()))
@@ -99,12 +87,15 @@ def _print_findings(findings: "Sequence[Finding]", recipe: Path) -> int:
 
     from gdpo._terminal import terminal
     from gdpo.lab.training.preflight import Verdict
+    from gdpo.report.terminal import table
 
     console = terminal()
     styles = {Verdict.FINE: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
     for finding in findings:
         mark = (f"{finding.verdict.value} ", styles[finding.verdict])
         console.print(Text.assemble(mark, finding.text), soft_wrap=True)
+        for line in table(finding.table, console.width, whole=True) if finding.table else ():
+            console.print("  ", line, soft_wrap=True)
     wrong = sum(finding.verdict is Verdict.WRONG for finding in findings)
     if wrong:
         console.print(f"{wrong} of {len(findings)} checks failed", style="bold red")

@@ -56,6 +56,8 @@ class Finding:
 
     verdict: Verdict
     text: str
+    table: tuple[tuple[str, ...], ...] = ()
+    """Rows that are printed below the text, the headings first."""
 
 
 @dataclass(frozen=True, slots=True)

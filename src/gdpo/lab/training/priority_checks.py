@@ -1,0 +1,194 @@
+"""Tells whether a right response always wins under the rewards, weights and gates of a recipe.
+
+The reward that judges correctness is the primary one. `gdpo.priority` decides for which weights it
+always wins, and whether a lazy response (`gdpo.lab.tasks.lazy`) can beat a right one.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gdpo._shapes import Float
+from gdpo._text import one_line
+from gdpo.errors import ConfigError, GdpoError
+from gdpo.lab.recipes.resolve import Resolved
+from gdpo.lab.tasks import Problem
+from gdpo.lab.tasks.lazy import CHARACTERS_PER_TOKEN, lazy_completions
+from gdpo.lab.training._reward_checks import gold_of
+from gdpo.lab.training.preflight import Finding, Verdict
+from gdpo.priority import (
+    Combination,
+    Continuous,
+    Priority,
+    Values,
+    at_worst,
+    beats,
+    example_in_words,
+    in_words,
+    table_of,
+)
+from gdpo.rewards import Reward
+from gdpo.rewards.weights_column import weights_of_cells
+
+_ROWS, _ASKED_ROWS = 16, 4
+"""Maximum number of rows whose responses are scored, and if a reward calls a service."""
+
+_OTHERS = 3
+"""Number of reference answers of other rows that are tried on a row."""
+
+_JUDGES = 0.75
+"""Correctness is judged by a reward that prefers the reference answer to that of another row in at
+least this share of the rows. A reward that does not depend on the row does so in at most half."""
+
+_LEVELS = 16
+"""A reward with more different scores than this counts as continuous in its range."""
+
+_BUDGET = 256
+"""Number of tokens in a completion if the recipe sets none. This is TRL's default."""
+
+_RIGHT, _OTHER = "the reference answer", "another row's answer"
+
+
+def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[Finding]:
+    """Return whether right responses always win: a table, and what lazy responses can do.
+
+    A token counts as 4 characters. A right response counts as one that needs all tokens, and the
+    scores that are seen, with the ends of its range, as the values of a reward.
+
+    Args:
+        resolved: The recipe. Weights that change during the run are tried at their extremes, and
+            weights of rows are tried for each row.
+        problems: The recipe's rows, of which at most 16 are used.
+    """
+    try:
+        scored = _scored(resolved, problems)
+        if not scored:
+            return [_note("fewer than two rows have different reference answers")]
+        primary = _judge(resolved, scored)
+        if primary is None:
+            return [
+                _note(
+                    "no reward with a positive weight prefers a row's reference answer to that of "
+                    "another row, so no reward judges correctness"
+                )
+            ]
+        values = _values(resolved, scored)
+        combined, answer = _answer(resolved, problems, values, primary)
+    except GdpoError as error:
+        return [_note(f"not decided, because {one_line(str(error))}")]
+    verdict = Verdict.FINE if answer.holds else Verdict.NOTE
+    table = table_of(combined, values, answer)
+    found = [Finding(verdict, f"priority: {in_words(combined, answer)}", table)]
+    if answer.tried_up_to is not None or answer.holds is None:
+        return found
+    return found + _lazy(combined, values, scored, primary)
+
+
+def _note(text: str) -> Finding:
+    return Finding(Verdict.NOTE, f"priority: {text}")
+
+
+Scored = list[Mapping[str, Float[np.ndarray, " reward"]]]
+"""For each row, the raw rewards of the reference answer and of lazy responses."""
+
+
+def _scored(resolved: Resolved, problems: Sequence[Problem]) -> Scored:
+    asks = any(reward.asks_elsewhere for reward in resolved.rewards)
+    each = enumerate(problems, 1)
+    golds = {n: gold for n, problem in each if (gold := gold_of(resolved.task, problem, n))}
+    budget = int(resolved.recipe.trainer.get("max_completion_length") or _BUDGET)
+    rows: Scored = []
+    with resolved.scorer() as scorer:
+        for n, gold in list(golds.items())[: _ASKED_ROWS if asks else _ROWS]:
+            others = list(dict.fromkeys(g for g in golds.values() if g != gold))[:_OTHERS]
+            if not others:
+                continue
+            problem = problems[n - 1]
+            lazy = lazy_completions(resolved.task, problem, others=others, budget=budget)
+            texts = {_RIGHT: gold, **lazy}
+            counts = [min(budget, len(t) // CHARACTERS_PER_TOKEN + 1) for t in texts.values()]
+            counts[0] = budget  # a right response may need all tokens
+            references = [problem.reference] * len(texts)
+            scores = scorer.score(list(texts.values()), references, num_tokens=counts).values
+            rows.append(dict(zip(texts, scores, strict=True)))
+    return rows
+
+
+def _judge(resolved: Resolved, scored: Scored) -> str | None:
+    """Return the reward with the largest weight among those that judge correctness."""
+    preferred = np.mean([row[_RIGHT] > row[_OTHER] for row in scored if _OTHER in row], axis=0)
+    weights = np.array(resolved.weights)
+    judges = np.flatnonzero((preferred >= _JUDGES) & (weights > 0))
+    return resolved.names[max(judges, key=lambda k: weights[k])] if len(judges) else None
+
+
+def _values(resolved: Resolved, scored: Scored) -> dict[str, Values]:
+    """Return the scores that were seen, or the range of a reward with many scores."""
+    seen = np.concatenate([np.stack(list(row.values())) for row in scored])
+    return {
+        reward.name: _values_of(reward, seen[:, k]) for k, reward in enumerate(resolved.rewards)
+    }
+
+
+def _values_of(reward: Reward, seen: Float[np.ndarray, " response"]) -> Values:
+    examples = [float(e.score) for e in reward.examples if e.score is not None]
+    levels = sorted({*seen[~np.isnan(seen)].tolist(), *examples})
+    if len(levels) > _LEVELS or not levels:
+        return Continuous(reward.low, reward.high)
+    ends = {float(reward.low), float(reward.high)}
+    if reward.of == "tokens" and not set(levels) <= ends:
+        return Continuous(reward.low, reward.high)
+    return sorted({*levels, *ends})
+
+
+def _answer(
+    resolved: Resolved, problems: Sequence[Problem], values: Mapping[str, Values], primary: str
+) -> tuple[Combination, Priority]:
+    """Return the answer for the row whose weights are furthest from priority."""
+    cells = [problem.weights for problem in problems]
+    column = resolved.recipe.data.weights_column or "weights"
+    rows = weights_of_cells(cells, resolved.names, resolved.weights, column=column)
+    factors = dict(zip(resolved.names, resolved.rule.factors, strict=True))
+    answers: list[tuple[Combination, Priority]] = []
+    for row in np.unique(np.nan_to_num(rows), axis=0).tolist():
+        weights = dict(zip(resolved.names, row, strict=True))
+        if weights[primary] <= 0:
+            continue
+        combined = Combination(
+            weights,
+            resolved.recipe.batch.samples,
+            resolved.recipe.advantage,
+            resolved.options,
+            resolved.gates,
+        )
+        answers.append(at_worst(combined, values, primary, factors))
+    if not answers:
+        raise ConfigError(f"{primary} applies to no row")
+    return max(
+        answers, key=lambda a: (a[1].holds is False, (a[1].smallest or 0) / a[0].weights[primary])
+    )
+
+
+def _lazy(
+    combined: Combination, values: Mapping[str, Values], scored: Scored, primary: str
+) -> list[Finding]:
+    """Return which lazy responses can beat the reference answer of their row."""
+    place = combined.names.index(primary)
+    examples: dict[str, str] = {}
+    """What happens in a group where the response wins. Empty: it always loses."""
+    for row in scored:
+        for policy, lazy in row.items():
+            right, worse = row[_RIGHT], lazy[place] < row[_RIGHT][place]
+            if worse and np.all(np.isfinite(right + lazy)) and not examples.get(policy):
+                pair = (dict(zip(combined.names, r.tolist(), strict=True)) for r in (right, lazy))
+                found = beats(combined, values, *pair)
+                examples[policy] = example_in_words(combined, found) if found else ""
+    findings: list[Finding] = []
+    if winning := [policy for policy, example in examples.items() if example]:
+        named = ", ".join(winning)
+        text = f"a lazy response can beat a right one: {named}. {examples[winning[0]]}"
+        findings.append(_note(text))
+    if fine := [policy for policy, example in examples.items() if not example]:
+        text = f"priority: a right response always beats these lazy ones: {', '.join(fine)}"
+        findings.append(Finding(Verdict.FINE, text))
+    return findings

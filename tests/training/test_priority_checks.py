@@ -1,0 +1,178 @@
+"""What `gdpo check` says about priority and lazy responses."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdpo.advantages import AdvantageRule
+from gdpo.lab.recipes.data import read_data
+from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
+from gdpo.lab.recipes.resolve import Resolved, resolve
+from gdpo.lab.tasks import Problem, Task
+from gdpo.lab.training import priority_findings
+from gdpo.lab.training.preflight import Verdict
+from gdpo.rewards import Gate, Reward
+
+PROBLEMS = [
+    Problem([{"role": "user", "content": f"What is {n} + {n}?"}], {"answer": str(2 * n)})
+    for n in range(100, 130)
+]
+
+
+def gold(reference):
+    return f"<think>worked out</think>\n<answer>{reference['answer']}</answer>"
+
+
+def answer_in(text):
+    return text.rpartition("<answer>")[2].partition("</answer>")[0]
+
+
+CORRECT = Reward("correct", lambda text, ref: float(answer_in(text) == ref["answer"]), 0, 1)
+FORM = Reward("form", lambda t, _: float(t.startswith("<think>") and "</answer>" in t), 0, 1)
+SHORT = Reward("short", lambda count, _: float(count <= 12), 0, 1, of="tokens")
+BREVITY = Reward("brevity", lambda text, _: max(0.0, 1 - len(text) / 1024), 0, 1)
+ON_CORRECT = Gate("correct", at_least=1)
+
+
+def own(
+    *rewards,
+    weights=None,
+    gates=None,
+    advantage="gdpo",
+    rule_options=None,
+    problems=PROBLEMS,
+    **more,
+):
+    """The findings on a recipe with these rewards, whose task writes `<think>` and `<answer>`."""
+    weights = weights or [1.0] * len(rewards)
+    task = Task("own", (("q",),), lambda _: PROBLEMS[0], tuple(rewards), gold, "I do not know.")
+    names = [reward.name for reward in rewards]
+    recipe = Recipe(
+        task="own",
+        model="none",
+        data=DataConfig(source="none"),
+        rewards=tuple(RewardConfig(name=n, weight=w) for n, w in zip(names, weights, strict=True)),
+        batch=BatchConfig(samples=8),
+        advantage=advantage,
+        **more,
+    )
+    rule = AdvantageRule(advantage, names, rule_options)
+    return priority_findings(Resolved(recipe, task, rewards, gates or {}, rule), problems)
+
+
+def lines(findings, mark=None):
+    return "\n".join(f.text for f in findings if mark is None or f.verdict is mark)
+
+
+def test_the_table_holds_the_weights_that_give_priority():
+    found = own(CORRECT, FORM)
+    assert found[0].verdict is Verdict.NOTE
+    assert found[0].table == (
+        ("reward", "weight", "values", "correct wins if the weight is"),
+        ("correct", "1", "0, 1", "above 1.512"),
+        ("form", "1", "0, 1", "below 0.6614"),
+    )
+    assert own(CORRECT, FORM, weights=[1.6, 1])[0].verdict is Verdict.FINE
+
+
+@pytest.mark.parametrize(
+    ("third", "weight", "gates", "wins"),
+    [
+        (BREVITY, 1.0, {}, True),
+        (BREVITY, 1.0, {"brevity": ON_CORRECT}, False),
+        (SHORT, 1.0, {}, True),
+        (SHORT, 0.05, {}, False),
+    ],
+)
+def test_the_four_sets_of_the_trained_policies_end_as_the_check_says(third, weight, gates, wins):
+    """research/log.md: 10 of 10 policies ended with non-answers, and 10 of 10 with at most 1 %."""
+    found = own(CORRECT, FORM, third, weights=[1, 1, weight], gates=gates)
+    beaten = lines(found[1:], Verdict.NOTE)
+    assert ("the form without an answer" in beaten) == wins
+    assert ("the form without an answer" in lines(found, Verdict.FINE)) == (not wins)
+
+
+def test_the_judge_is_the_reward_that_prefers_a_rows_own_answer():
+    assert lines(own(FORM, CORRECT)).startswith("priority: correct ")
+    assert "no reward judges correctness" in lines(own(FORM, BREVITY))
+    assert "no reward judges correctness" in lines(own(CORRECT, FORM, weights=[0, 1]))
+
+
+def test_weights_that_change_are_tried_at_their_extremes():
+    schedule = {"schedules": {"form": {"from": 0.1, "to": 2.0, "steps": 9}}}
+    found = own(CORRECT, FORM, weights=[2, 1], rule_options=schedule)
+    assert found[0].verdict is Verdict.NOTE
+    assert found[0].table[2][1] == "2"
+    assert own(CORRECT, FORM, weights=[2, 1])[0].verdict is Verdict.FINE
+    rule = AdvantageRule("gdpo", ["correct", "form"], schedule)
+    assert rule.factors == [(1.0, 1.0), (0.1, 2.0)]
+
+
+def test_weights_of_rows_count_with_the_row_that_is_furthest_from_priority():
+    rows = [Problem(p.prompt, p.reference, weights={"correct": 2, "form": 1}) for p in PROBLEMS]
+    assert own(CORRECT, FORM, problems=rows)[0].verdict is Verdict.FINE
+    rows[3] = replace(rows[3], weights={"correct": 2, "form": 9})
+    assert own(CORRECT, FORM, problems=rows)[0].verdict is Verdict.NOTE
+    assert own(CORRECT, FORM, problems=rows)[0].table[2][1] == "9"
+
+
+def test_an_estimator_without_an_exact_answer_is_tried_on_small_groups():
+    found = own(CORRECT, FORM, advantage="gdpo_leave_one_out")
+    assert len(found) == 1
+    assert "in all groups of up to" in found[0].text
+
+
+def test_a_reward_that_cannot_be_scored_is_said():
+    def broken(text, _):
+        raise OSError("no service")
+
+    found = own(CORRECT, Reward("broken", broken, 0, 1), scorer={"on_error": "raise"})
+    assert "not decided" in lines(found)
+    assert "no service" in lines(found)
+
+
+def test_too_few_rows_are_said():
+    assert "fewer than two rows" in lines(own(CORRECT, FORM, problems=PROBLEMS[:1]))
+
+
+NAMES = [folder.name for folder in (Path(__file__).parents[2] / "recipes").glob("*/")]
+
+
+def rows_of(task):
+    """Rows in which every reference answer is another one."""
+    numbers = np.random.default_rng(0).permutation(900)[:8].tolist()
+    if task == "gsm8k":
+        return [{"question": f"{n}+1?", "answer": f"#### {n + 1}"} for n in numbers]
+    if task == "math_length":
+        return [{"problem": f"{n}+1?", "answer": str(n + 1)} for n in numbers]
+    if task == "coding":
+        return [
+            {
+                "text": f"Add {n}. Name: f{n}",
+                "test_list": [f"assert f{n}(1) == {n + 1}"],
+                "code": f"def f{n}(x):\n    return x + {n}",
+            }
+            for n in numbers
+        ]
+    call = '<think>a</think>\n<tool_call>\n{{"name": "f", "parameters": {{"x": {}}}}}\n</tool_call>'
+    return [
+        {"instruction": "tools: f(x)", "input": f"call f with {n}", "output": call.format(n)}
+        for n in numbers
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"launch"}))
+def test_the_readme_of_a_shipped_recipe_shows_its_table(name, tmp_path):
+    recipe = Path(__file__).parents[2] / "recipes" / name
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f"{json.dumps(r)}\n" for r in rows_of(load_recipe(recipe).task)))
+    resolved = resolve(load_recipe(recipe, [f"data.source={rows}"]))
+    found = priority_findings(resolved, read_data(resolved.task, resolved.recipe.data).problems)
+    readme = (recipe / "README.md").read_text("utf-8")
+    for row in found[0].table:
+        assert f"| {' | '.join(row)} |" in readme, found
