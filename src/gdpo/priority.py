@@ -48,6 +48,9 @@ _MOST_GROUPS = 1000
 _MOST_SAMPLES = 6
 """Largest size of the groups that are tried one after another."""
 
+_SHOWN = 8
+"""Maximum number of values of a reward that a table lists."""
+
 _TIE = 1e-9
 """Difference of two advantages, or relative difference of two weights, that counts as none."""
 
@@ -294,8 +297,9 @@ def table_of(
     for name, weight in combined.weights.items():
         given = values[name]
         shown = ", ".join(f"{value:.4g}" for value in given)
-        if isinstance(given, Continuous):
-            shown = f"{given.low:.4g} to {given.high:.4g}"
+        if isinstance(given, Continuous) or len(given) > _SHOWN:
+            several = "" if isinstance(given, Continuous) else f", {len(given)} values"
+            shown = f"{min(given):.4g} to {max(given):.4g}{several}"
         limit = "any" if weight == 0 else "not decided"
         if name == answer.primary and answer.smallest is not None:
             limit = "none" if answer.smallest == inf else f"above {answer.smallest:.4g}"

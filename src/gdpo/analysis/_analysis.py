@@ -1,10 +1,11 @@
 """Analyzes the rollouts of several runs in one pass over their steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gdpo._naming import did_you_mean
+from gdpo.analysis.priorities import PriorityOverall
 from gdpo.analysis.replay import RECORDED, Replay, Replayed
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
 from gdpo.analysis.sample import Sample, SampledGroup
@@ -20,7 +21,7 @@ from gdpo.analysis.steps import (
 from gdpo.analysis.verdict import Unchecked, Verdict, unchecked_of, verdict_of, worst
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
-from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
+from gdpo.rollouts.readers import ReadReport, RolloutReading
 from gdpo.rollouts.readers.names import listed
 
 _VIEWED = ("grpo", "gdpo")
@@ -39,6 +40,8 @@ class Analysis:
     sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
     lengths: dict[str, LengthBins] = field(default_factory=dict[str, LengthBins])
     """Rewards by completion length, for each run."""
+    priorities: dict[str, PriorityOverall] = field(default_factory=dict[str, PriorityOverall])
+    """Whether the primary reward won, for each run. Empty if none was named."""
     not_analyzed: int = 0
     """Number of rollouts that were read but not analyzed, because their step has no rewards, no
     trained rollouts, or groups of very different sizes."""
@@ -93,7 +96,7 @@ def analyze(
     high: Bounds = None,
     replayed: Sequence[str] | None = None,
     sampled: bool = False,
-    progress: Callable[[RolloutTable], None] | None = None,
+    primary: str | None = None,
 ) -> Analysis:
     """Return the analysis of all steps. Each step is diagnosed as soon as it is read.
 
@@ -111,7 +114,8 @@ def analyze(
             steps without recorded advantages, the first estimator (or GRPO by default) computes the
             advantages.
         sampled: Whether to sample some groups for display. Default: False.
-        progress: Function that is called with each step before it is analyzed. Default: None.
+        primary: Name of the reward that should always win (see `PriorityOverall`). None: not
+            checked.
 
     Raises:
         ConfigError: If a requested reward is not in any file, a weight or bound refers to an
@@ -123,8 +127,6 @@ def analyze(
     done, sample = Analysis(reading.report), Sample()
     names: dict[str, None] = {}
     for table in reading:
-        if progress is not None:
-            progress(table)
         names |= dict.fromkeys(table.names)
         try:
             batch = batch_of(table, weights)
@@ -135,6 +137,8 @@ def analyze(
             done.not_analyzed += len(table)
             continue
         done.add(batch, analyze_step(batch, estimator=estimator, low=low, high=high))
+        if primary is not None:
+            done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
         if sampled and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)
@@ -142,6 +146,7 @@ def analyze(
     check_weights(weights, names)
     check_weights(low, names, what="low values")
     check_weights(high, names, what="high values")
+    check_weights({primary: 1.0} if primary else None, names, what="primary")
     for run in done.runs:
         run.sort()
     done.sample = sample.groups
@@ -205,6 +210,7 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
         "problems": [{"what": w, "rollouts": n} for w, n in analysis.problems.items()],
         "runs": [_run(run, analysis.verdict(run)) for run in analysis.runs],
         "estimators": [{**asdict(each), "same": each.same} for each in analysis.replayed],
+        "priority": [each.as_dict() for each in analysis.priorities.values()],
     }
 
 

@@ -32,6 +32,7 @@ class AnalyzeOptions:
     high: Mapping[str, float]
     rescore: str | None
     estimators: tuple[str, ...] | None
+    primary: str | None
     json: bool
     fail_on: Severity | None
     page: Path | None
@@ -56,6 +57,7 @@ class AnalyzeOptions:
         high: str | None,
         rescore: str | None,
         estimators: Sequence[str] | None,
+        primary: str | None,
         json: bool,
         fail_on: str | None,
         output: Path | None,
@@ -96,6 +98,7 @@ class AnalyzeOptions:
             "--group-size": group_size,
             "--rescore": rescore,
             "--estimators": estimators,
+            "--primary": primary,
             "--fail-on": fail_on,
             "--output": output,
         }
@@ -113,6 +116,7 @@ class AnalyzeOptions:
             high={} if high is None else _numbers(high, "--high"),
             rescore=rescore,
             estimators=_estimators(estimators),
+            primary=primary,
             json=json,
             fail_on=None if fail_on is None else Severity(fail_on),
             page=page,

@@ -34,6 +34,7 @@ from gdpo.report.logs_summary import logs_summary
 from gdpo.report.rollouts_summary import (
     LINES,
     estimators_summary,
+    priority_summary,
     rollouts_summary,
     verdict_line,
 )
@@ -125,7 +126,8 @@ def _show(
         width, whole = _width(console), not console.is_terminal
         room = LINES - _AROUND - -(-len(verdict_line(analysis)) // width)
         lines = rollouts_summary(analysis, width=width, room=room, whole=whole)
-        for line in (*lines, *estimators_summary(analysis, width=width, whole=whole)):
+        lines += estimators_summary(analysis, width=width, whole=whole)
+        for line in (*lines, *priority_summary(analysis, width=width, whole=whole)):
             console.print(line, soft_wrap=True)
     if not analysis.runs:
         return bad
@@ -185,15 +187,16 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
             stack.enter_context(_quiet())
             stack.enter_context(_stdout_kept())
             rescorer = stack.enter_context(Rescorer(options.rescore))
-        progress = stack.enter_context(_progress())
+        reading = read_rollout_files(options.paths, **options.reading, rescore=rescorer)
+        reading.progress = stack.enter_context(_progress())
         return analyze(
-            read_rollout_files(options.paths, **options.reading, rescore=rescorer),
+            reading,
             weights=options.weights,
             low={**(rescorer.low if rescorer else {}), **options.low},
             high={**(rescorer.high if rescorer else {}), **options.high},
             replayed=options.estimators,
             sampled=options.page is not None,
-            progress=progress,
+            primary=options.primary,
         )
 
 

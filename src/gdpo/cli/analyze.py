@@ -22,6 +22,7 @@ def analyze(
     high: str | None = None,
     rescore: str | None = None,
     estimators: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
+    primary: str | None = None,
     json: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     fail_on: str | None = None,
     output: Path | None = None,
@@ -64,6 +65,8 @@ def analyze(
         estimators: Recompute the advantages of every step with these comma-separated estimators.
             The first estimator is the baseline. `recorded` means the advantages in the files.
             Without names, all estimators are used.
+        primary: Name of the reward that should always win. Prints with which weights it would, and
+            in how many groups it did not.
         json: Print the analysis as JSON instead of the summary. Writes a page only with --output.
         fail_on: Exit with code 1 if a finding of this severity (note or warning) or worse is true
             for the whole run, or lasted for 5 steps in a row. With --follow, a finding must be
@@ -106,6 +109,7 @@ def analyze(
         high=high,
         rescore=rescore,
         estimators=estimators,
+        primary=primary,
         json=json,
         fail_on=fail_on,
         output=output,

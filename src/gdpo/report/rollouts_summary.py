@@ -14,10 +14,12 @@ from rich.text import Text
 
 from gdpo._text import counted, one_line
 from gdpo.analysis import Analysis
+from gdpo.analysis.priorities import BOTH
 from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import OVER_STEPS, HeldFinding
+from gdpo.priority import table_of
 from gdpo.report.terminal import (
     as_number,
     as_share,
@@ -93,6 +95,34 @@ def verdict_line(analysis: Analysis) -> Text:
     where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
     text = f"verdict: {where}{one_line(verdict.sentence)}"
     return Text(_cut(text, _WHOLE), style="bold")
+
+
+def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
+    """Return lines about the primary reward: with which weights it always wins, and whether it did.
+
+    `width` and `whole` are those of `rollouts_summary`. Empty if no primary reward was named.
+    """
+    lines: list[Text] = []
+    for run in analysis.priorities.values():
+        name = run.primary
+        if run.weights.get(name, 0) <= 0 or name not in run.values:
+            continue
+        where = f" of {short_name(run.run)}" if len(analysis.priorities) > 1 else ""
+        lines.append(Text(f"priority{where}: weights with which {name} always wins", style="bold"))
+        grpo, gdpo = (table_of(run.combined(e), run.values, run.answer(e)) for e in BOTH)
+        rows = [(*first, second[-1]) for first, second in zip(grpo[1:], gdpo[1:], strict=True)]
+        lines += table([(*grpo[0][:3], *BOTH), *rows], width, whole=whole)
+        for gated, gate in run.gates.items():
+            text = f"{gated} was 0 or missing wherever {name} was below {gate.at_least:g}: a gate"
+            lines.append(Text(text))
+        text = "not checked: no advantages are recorded"
+        if run.groups:
+            text = (
+                f"in {run.broken:,} of {counted(run.groups, 'group')}, a sample with less {name} "
+                "had at least the advantage of one with more"
+            )
+        lines.append(Text(text))
+    return lines
 
 
 def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:

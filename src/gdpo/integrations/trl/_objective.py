@@ -1,7 +1,9 @@
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 
@@ -9,11 +11,14 @@ from gdpo.advantages import AdvantageRule
 from gdpo.integrations.trl._adapter import check_turns
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._rewards import check_weights_column
+from gdpo.priority import SCORES, SUMS, Combination, Continuous, in_words, priority
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import Gate, check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
 from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts.record import Declared
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,32 @@ class Objective:
         here = weights_of_cells(cells, self.names, weights, column=column)
         rows: Any = gather_object(here.tolist())
         return torch.tensor(rows, dtype=torch.float64)[::samples]
+
+    def log_priority(self, args: GDPOConfig, weights: Sequence[float]) -> None:
+        """Log whether the reward with the largest weight always wins, if all ranges are declared.
+
+        It counts as either its lowest or its highest value.
+        """
+        ends: dict[str, Any] = {name: (self.low[name], self.high[name]) for name in self.names}
+        options: Any = args.advantage_options or {}
+        primary = max(zip(weights, self.names, strict=True), key=lambda pair: pair[0])[1]
+        if (
+            args.advantage not in (*SUMS, *SCORES)
+            or np.isnan(np.array([*ends.values()], dtype=np.float64)).any()
+        ):
+            return
+        values: Any = {name: Continuous(*pair) for name, pair in ends.items()}
+        combined = Combination(
+            dict(zip(self.names, weights, strict=True)),
+            args.num_generations or 2,
+            args.advantage,
+            options,
+            self.gates,
+        )
+        if combined.weights[primary] > 0:
+            answer = priority(combined, values | {primary: ends[primary]}, primary)
+            level = logging.INFO if answer.holds else logging.WARNING
+            logger.log(level, "priority: %s", in_words(combined, answer))
 
 
 def objective_of(

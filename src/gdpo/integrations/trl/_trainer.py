@@ -210,6 +210,8 @@ class GDPOTrainer(GRPOTrainer):
         warning = warning_of_loss(objective.rule.name, self.loss_type)
         if objective.rule.wants_turns and warning and self.accelerator.is_main_process:
             logger.warning("%s", warning)
+        if self.accelerator.is_main_process:
+            objective.log_priority(args, self._weights())
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         samples = super().get_batch_samples(*args, **kwargs)

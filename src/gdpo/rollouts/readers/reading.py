@@ -1,6 +1,6 @@
 """Reads the files of runs into one table per step, and reports what was read."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -59,6 +59,8 @@ class RolloutReading(Iterator[RolloutTable]):
 
     def __init__(self, paths: Sequence[Path], asked: ReaderOptions, group_size: int | None) -> None:
         self.report = ReadReport(tuple(paths))
+        self.progress: Callable[[RolloutTable], None] | None = None
+        """Function that is called with each step that was read."""
         self._group_size = group_size
         self._last: RolloutTable | None = None
         files = find_files(paths, self.report.left_out)
@@ -72,7 +74,10 @@ class RolloutReading(Iterator[RolloutTable]):
         self._tables = self._finished(_whole_steps(parts, self.report))
 
     def __next__(self) -> RolloutTable:
-        return next(self._tables)
+        table = next(self._tables)
+        if self.progress is not None:
+            self.progress(table)
+        return table
 
     def _finished(self, steps: Iterator[RolloutTable]) -> Iterator[RolloutTable]:
         for table in steps:

@@ -1,0 +1,122 @@
+"""Tells whether a primary reward always won in a run, and with which weights it always would."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from gdpo.analysis.steps import Batch
+from gdpo.priority import Combination, Continuous, Priority, Values, priority
+from gdpo.rewards.gates import Gate, Otherwise
+
+BOTH = ("grpo", "gdpo")
+"""Estimators that the answer is given for."""
+
+_LEVELS, _LEVELS_OF_PRIMARY = 16, 64
+"""A reward with more different values than this counts as continuous."""
+
+
+@dataclass(slots=True)
+class PriorityOverall:
+    """Collects, over the steps of one run, what decides whether a primary reward always wins."""
+
+    run: str
+    primary: str
+    groups: int = 0
+    """Number of groups with recorded advantages in which the primary reward varies."""
+    broken: int = 0
+    """Number of these groups in which a sample with less of it has at least the advantage of one
+    with more."""
+    weights: dict[str, float] = field(default_factory=dict[str, float])
+    """Weights of the last step, averaged over its prompts."""
+    _seen: dict[str, set[float]] = field(default_factory=dict[str, set[float]])
+    _opened: dict[str, float] = field(default_factory=dict[str, float])
+    """Lowest value of the primary reward at which another reward was not 0."""
+    _missing: set[str] = field(default_factory=set[str])
+    _sizes: Counter[int] = field(default_factory=Counter[int])
+
+    def add(self, batch: Batch) -> None:
+        """Add a step of the run. Steps without the primary reward are left out."""
+        names = batch.table.names
+        if self.primary not in names:
+            return
+        main = batch.rewards[..., names.index(self.primary)]
+        self.weights = dict(
+            zip(names, np.nanmean(np.atleast_2d(batch.weights), axis=0).tolist(), strict=True)
+        )
+        self._sizes.update(np.sum(batch.there, axis=1).tolist())
+        for name, values in zip(names, np.moveaxis(batch.rewards, -1, 0), strict=True):
+            there = batch.there & ~np.isnan(main)
+            self._seen.setdefault(name, set()).update(np.unique(values[~np.isnan(values)]).tolist())
+            if len(seen := self._seen[name]) > self._most(name):  # the ends, and enough to tell
+                self._seen[name] = {max(seen), *sorted(seen)[: self._most(name)]}
+            earned = main[there & (values != 0) & ~np.isnan(values)]
+            self._opened[name] = min(self._opened.get(name, inf), np.min(earned, initial=inf))
+            if np.any(there & np.isnan(values)):
+                self._missing.add(name)
+        if batch.advantages is not None:
+            a = batch.advantages
+            more = main[:, :, None] > main[:, None, :]
+            self.groups += int(np.sum(np.any(more, axis=(1, 2))))
+            broken = more & (a[:, :, None] <= a[:, None, :] + 1e-9)
+            self.broken += int(np.sum(np.any(broken, axis=(1, 2))))
+
+    def _most(self, name: str) -> int:
+        return _LEVELS_OF_PRIMARY if name == self.primary else _LEVELS
+
+    @property
+    def values(self) -> dict[str, Values]:
+        """Return the values that each reward had, or their range if there were many."""
+        return {
+            name: Continuous(min(seen), max(seen)) if len(seen) > self._most(name) else sorted(seen)
+            for name, seen in self._seen.items()
+            if seen
+        }
+
+    @property
+    def gates(self) -> Mapping[str, Gate]:
+        """Return the gates that the rollouts show.
+
+        A reward counts as gated if it was 0 or missing wherever the primary reward was below some
+        value.
+        """
+        lowest = min(self._seen[self.primary])
+        found: dict[str, Gate] = {}
+        for name, opened in self._opened.items():
+            if name != self.primary and lowest < opened < inf:
+                otherwise: Otherwise = "missing" if name in self._missing else "zero"
+                found[name] = Gate(self.primary, at_least=opened, otherwise=otherwise)
+        return found
+
+    def combined(self, estimator: str) -> Combination:
+        """Return the combination of the run with an estimator."""
+        values = self.values
+        weights = {name: weight for name, weight in self.weights.items() if name in values}
+        return Combination(weights, self._sizes.most_common(1)[0][0], estimator, gates=self.gates)
+
+    def answer(self, estimator: str) -> Priority:
+        """Return with which weights the primary reward always wins under an estimator."""
+        return priority(self.combined(estimator), self.values, self.primary)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the results in JSON types."""
+        answers = {name: self.answer(name) for name in BOTH}
+        return {
+            "run": self.run,
+            "primary": self.primary,
+            "groups": self.groups,
+            "broken": self.broken,
+            "weights": self.weights,
+            "gates": {name: asdict(gate) for name, gate in self.gates.items()},
+            "estimators": {
+                name: {
+                    "holds": answer.holds,
+                    "smallest": answer.smallest,
+                    "largest": dict(answer.largest),
+                }
+                for name, answer in answers.items()
+            },
+        }

@@ -1,0 +1,83 @@
+"""Whether a primary reward always won in a run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gdpo.advantages import AdvantageRule
+from gdpo.rollouts import Rollout, write_rollouts
+
+
+def recorded(folder, *, gate=False, estimator="gdpo", seed=0):
+    """A file with 2 steps of 16 groups of 4: right or wrong, and formed or not."""
+    random = np.random.default_rng(seed)
+    for step in (1, 2):
+        rewards = random.integers(0, 2, (16, 4, 2)).astype(float)
+        if gate:
+            rewards[..., 1] *= rewards[..., 0]
+        advantages = AdvantageRule(estimator, ["right", "format"])(rewards, [1.0, 1.0])
+        rollouts = [
+            Rollout(
+                step=step,
+                group_id=f"{step}-{g}",
+                sample_id=i,
+                prompt=f"question {g}",
+                completion="x",
+                num_tokens=1,
+                truncated=False,
+                rewards=dict(zip(("right", "format"), rewards[g, i].tolist(), strict=True)),
+                weights={"right": 1.0, "format": 1.0},
+                advantage=float(advantages[g, i]),
+            )
+            for g in range(16)
+            for i in range(4)
+        ]
+        write_rollouts(folder / f"step-{step}.parquet", rollouts)
+    return folder
+
+
+def broken_by_loops(folder):
+    from gdpo.rollouts import read_rollouts
+
+    groups = {}
+    for file in sorted(folder.glob("*.parquet")):
+        for rollout in read_rollouts(file):
+            groups.setdefault(rollout.group_id, []).append(rollout)
+    pairs = {
+        key: [(a, b) for a in rows for b in rows if a.rewards["right"] > b.rewards["right"]]
+        for key, rows in groups.items()
+    }
+    varied = {key: each for key, each in pairs.items() if each}
+    lost = [any(a.advantage <= b.advantage + 1e-9 for a, b in each) for each in varied.values()]
+    return len(lost), sum(lost)
+
+
+def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path, gdpo_says):
+    folder = recorded(tmp_path)
+    code, out, _ = gdpo_says("analyze", folder, "--no-report", "--primary", "right", "--json")
+    assert code == 0
+    (found,) = json.loads(out)["priority"]
+    assert (found["groups"], found["broken"]) == broken_by_loops(folder)
+    assert found["broken"] > 0
+    assert found["estimators"]["grpo"]["smallest"] == 1
+    assert found["estimators"]["gdpo"]["smallest"] == pytest.approx(2 / np.sqrt(3))
+    assert found["estimators"]["gdpo"]["holds"] is False
+    assert found["gates"] == {}
+
+
+def test_a_gate_that_the_rollouts_show_counts(tmp_path, gdpo_says):
+    folder = recorded(tmp_path, gate=True)
+    code, out, _ = gdpo_says("analyze", folder, "--no-report", "--primary", "right")
+    assert code == 0
+    assert "format was 0 or missing wherever right was below 1: a gate" in out
+    assert "right         1    0, 1  above 0  above 0" in out
+    assert "in 0 of " in out
+
+
+def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(tmp_path, gdpo_says):
+    folder = recorded(tmp_path)
+    assert "priority" not in gdpo_says("analyze", folder, "--no-report")[1]
+    code, _, err = gdpo_says("analyze", folder, "--no-report", "--primary", "rigth")
+    assert code == 2
+    assert "did you mean 'right'" in err
