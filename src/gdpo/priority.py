@@ -16,7 +16,7 @@ For other estimators, all small groups are tried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations_with_replacement, product
 from math import comb, copysign, inf, isfinite, prod, sqrt
 from typing import Any, NamedTuple, TypeAlias
@@ -64,9 +64,6 @@ class Continuous(NamedTuple):
 
 Values: TypeAlias = Sequence[float] | Continuous
 """All values that a reward can have, or its range."""
-
-Factors: TypeAlias = tuple[float, float]
-"""Smallest and largest factor of a weight during a run."""
 
 Difference: TypeAlias = tuple[Float[np.ndarray, " state"], list[tuple[Any, Any]]]
 """The largest difference in each state, and the group with it: values and how often they occur."""
@@ -317,39 +314,6 @@ def _largest(spare: Any, differences: Any) -> float:
     least = float(np.max(spare[helps] / differences[helps], initial=0.0))
     lost = np.any(spare[differences == 0] <= 0)
     return 0.0 if lost or most <= least else most
-
-
-def at_worst(
-    combined: Combination,
-    values: Mapping[str, Values],
-    primary: str,
-    factors: Mapping[str, Factors],
-) -> tuple[Combination, Priority]:
-    """Return the answer for the weights at which the primary reward is furthest from priority.
-
-    Args:
-        combined: How the rewards are combined, with the configured weights.
-        values: Those of `priority`.
-        primary: Name of the primary reward.
-        factors: Smallest and largest factor of each weight, as `AdvantageRule.factors` returns
-            them. Every combination of them is tried.
-
-    Returns:
-        The combination with these weights, and the answer.
-    """
-    answers: list[tuple[Combination, Priority]] = []
-    for corner in product(*(sorted(set(factors[name])) for name in combined.names)):
-        weights = {n: w * f for (n, w), f in zip(combined.weights.items(), corner, strict=True)}
-        each = replace(combined, weights=weights)
-        answers.append((each, priority(each, values, primary)))
-
-    return max(answers, key=lambda answer: distance(*answer))
-
-
-def distance(combined: Combination, answer: Priority) -> tuple[bool, float]:
-    """Return a key that is larger the further the primary reward is from priority."""
-    weight = combined.weights[answer.primary]
-    return answer.holds is False, (answer.smallest or 0.0) / weight
 
 
 def beats(

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gdpo.lab.training._attack_rows import Completions
+from gdpo.lab.training._recorded import recorded_completions
 from tests.integrations.nemo_rl.recorded import environment
 from tests.rollouts.readers import written
 
@@ -21,8 +23,6 @@ from gdpo.errors import ConfigError
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, with_messages
 from gdpo.lab.tasks import Problem
-from gdpo.lab.training._attack_rows import Completions
-from gdpo.lab.training._recorded import recorded_completions
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.text import completion_text, from_file
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 from tests.report.runs import experiment_of, trained, two_estimators, unrecorded
 
-from gdpo.analysis.trained import TrainedRun, analyze_trained
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.reading import Measured
 from gdpo.lab.report import write_report
 from gdpo.lab.report._run_contents import read_contents
 from gdpo.lab.report.requested import note, requested_summary
+from gdpo.lab.report.trained import TrainedRun, analyze_trained
 
 STEPS = 12
 REQUEST = {"format": 0.7, "correct": 0.3}

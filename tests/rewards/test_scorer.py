@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError, RewardError
+from gdpo.lab.training.unchanging import has_changed, unchanging
 from gdpo.rewards import Reward, Scorer, score
 from gdpo.rewards.scorer import check_distinct
 from gdpo.rewards.scores import score_one
-from gdpo.rewards.unchanging import has_changed, unchanging
 
 
 def length(completion, reference):

@@ -12,11 +12,11 @@ from tests.checkout import environment
 from tests.training.conftest import assert_equal_runs, forget_checkpoints_after, repeatable
 
 from gdpo.errors import RewardError
-from gdpo.integrations.trl.resumable import ResumableTrainer
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.lab.training import train
 from gdpo.lab.training._interrupt import Stopped, StopRequest, stop_on_signal
+from gdpo.lab.training.resumable import ResumableTrainer
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gdpo.analysis.replay import TrainedWith
-from gdpo.analysis.trained import TrainedAnalysis, TrainedRun, analyze_trained
 from gdpo.diagnostics import Finding
 from gdpo.diagnostics.diagnosis import Kind
 from gdpo.diagnostics.watch import Span
@@ -16,6 +15,7 @@ from gdpo.lab.experiments.reading import Experiment
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.report._run_charts import curves, lengths, survival, weights
 from gdpo.lab.report.requested import RequestedShare, requested_shares
+from gdpo.lab.report.trained import TrainedAnalysis, TrainedRun, analyze_trained
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.report.charts import Chart
 from gdpo.report.html import in_words

@@ -13,11 +13,11 @@ from rich.text import Text
 from gdpo._text import capitalized, visible
 from gdpo.advantages import AdvantageRule
 from gdpo.analysis.run import RunAnalysis
-from gdpo.analysis.trained import TrainedAnalysis
 from gdpo.diagnostics.influence import Influence, pooled
 from gdpo.lab.experiments.reading import Experiment, Measured, Run
 from gdpo.lab.experiments.statistics import Interval
 from gdpo.lab.report._tables import Estimate, estimate
+from gdpo.lab.report.trained import TrainedAnalysis
 from gdpo.report.text import NAME, number, short
 
 _CODES = AdvantageRule.SET_POINT_STATUSES

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import TrainerCallback
 
-    from gdpo.integrations.trl.resumable import ResumableTrainer
+    from gdpo.lab.training.resumable import ResumableTrainer
 
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     """Return the trainer of a job, with its model loaded."""
     from transformers import PrinterCallback, ProgressCallback
 
-    from gdpo.integrations.trl.resumable import Hooks, ResumableTrainer
+    from gdpo.lab.training.resumable import Hooks, ResumableTrainer
 
     job = loop.job
     epochs_done = start.step // job.batches.steps_per_epoch if start else 0

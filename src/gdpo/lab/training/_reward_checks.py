@@ -9,8 +9,8 @@ from math import isnan, nan
 
 from gdpo.errors import GdpoError, RewardError
 from gdpo.lab.tasks import Problem, Task
+from gdpo.lab.training.unchanging import has_changed, unchanging
 from gdpo.rewards import Reward, Scorer, Scores
-from gdpo.rewards.unchanging import has_changed, unchanging
 from gdpo.rewards.weights_column import applies
 
 logger = logging.getLogger(__name__)

@@ -5,6 +5,8 @@ always wins, and whether a lazy response (`gdpo.lab.tasks.lazy`) can beat a righ
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -21,10 +23,10 @@ from gdpo.priority import (
     Continuous,
     Priority,
     Values,
-    at_worst,
     beats,
     example_in_words,
     in_words,
+    priority,
     table_of,
 )
 from gdpo.rewards import Reward
@@ -161,12 +163,38 @@ def _answer(
             resolved.options,
             resolved.gates,
         )
-        answers.append(at_worst(combined, values, primary, factors))
+        answers.append(_at_worst(combined, values, primary, factors))
     if not answers:
         raise ConfigError(f"{primary} applies to no row")
     return max(
         answers, key=lambda a: (a[1].holds is False, (a[1].smallest or 0) / a[0].weights[primary])
     )
+
+
+def _at_worst(
+    combined: Combination,
+    values: Mapping[str, Values],
+    primary: str,
+    factors: Mapping[str, tuple[float, float]],
+) -> tuple[Combination, Priority]:
+    """Return the answer for the weights at which the primary reward is furthest from priority.
+
+    `factors` are the smallest and the largest factor of each weight during the run. Every
+    combination of them is tried.
+    """
+    answers: list[tuple[Combination, Priority]] = []
+    for corner in product(*(sorted(set(factors[name])) for name in combined.names)):
+        weights = {n: w * f for (n, w), f in zip(combined.weights.items(), corner, strict=True)}
+        each = replace(combined, weights=weights)
+        answers.append((each, priority(each, values, primary)))
+
+    return max(answers, key=lambda answer: _distance(*answer))
+
+
+def _distance(combined: Combination, answer: Priority) -> tuple[bool, float]:
+    """Return a key that is larger the further the primary reward is from priority."""
+    weight = combined.weights[answer.primary]
+    return answer.holds is False, (answer.smallest or 0.0) / weight
 
 
 def _lazy(

@@ -59,7 +59,7 @@ from gdpo.lab.training.preflight import Job, prepare
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-    from gdpo.integrations.trl.resumable import ResumableTrainer
+    from gdpo.lab.training.resumable import ResumableTrainer
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from transformers.trainer_pt_utils import safe_globals
 from transformers.training_args import ParallelMode
 
 from gdpo.errors import GdpoError
-from gdpo.integrations.trl._trainer import GDPOTrainer
+from gdpo.integrations.trl import GDPOTrainer
 
 _EVALUATION_DUE = "gdpo.evaluation"
 """Key in the callbacks' states that marks a step whose evaluation has not run yet."""
