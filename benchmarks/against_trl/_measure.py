@@ -145,6 +145,8 @@ def peak_apart(part, variant, name):
         return ""
     command = [sys.executable, "-m", "benchmarks.against_trl", part.title, "--peak-of", variant]
     done = subprocess.run([*command, "--only", name], capture_output=True, text=True)
+    if done.returncode < 0:  # the system ended it, usually because memory ran out
+        return f"not measured (signal {-done.returncode})"
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
     return f"{json.loads(done.stdout.splitlines()[-1]):.0f}"
