@@ -244,6 +244,8 @@ def test_a_sample_just_below_the_highest_value_can_always_be_above_average():
         ({"values": {"right": [0, 1], "format": []}}, "format"),
         ({"values": {"right": [0, 1], "format": [np.nan]}}, "format"),
         ({"values": {"right": [0, 1]}}, "format"),
+        ({"values": {"right": [0, 1], "format": np.arange(300)}}, "Continuous"),
+        ({"weights": {"right": 1.0, "format": np.inf}}, "format"),
         ({"primary": "rihgt"}, "did you mean 'right'"),
         ({"gates": {"format": Gate("rihgt", at_least=1)}}, "rihgt"),
     ],

@@ -48,6 +48,9 @@ _MOST_GROUPS = 1000
 _MOST_SAMPLES = 6
 """Largest size of the groups that are tried one after another."""
 
+_MOST_VALUES = 256
+"""Maximum number of values of a reward. Every pair of them is tried."""
+
 _SHOWN = 8
 """Maximum number of values of a reward that a table lists."""
 
@@ -94,6 +97,13 @@ class Combination:
         if self.samples < 2:
             raise ConfigError(f"samples is {self.samples}: a group has at least 2 samples")
         check_gates(self.names, self.gates)
+        for name, weight in self.weights.items():
+            std = (self.stds or {}).get(name, 1.0)
+            if not (isfinite(weight) and 0 < std < inf):
+                raise ConfigError(
+                    f"{name!r} has the weight {weight} and the standard deviation {std}: give "
+                    "finite numbers, and a standard deviation above 0"
+                )
 
     @property
     def names(self) -> list[str]:
@@ -113,7 +123,7 @@ class Combination:
 
     def unit(self, name: str) -> float:
         """Return the factor of a reward's values so that larger is better."""
-        std = 1.0 if self.stds is None or self.estimator != _BY_STD else self.stds[name]
+        std = 1.0 if self.stds is None or self.estimator != _BY_STD else self.stds.get(name, 1.0)
         return copysign(1.0, self.weights[name]) / std
 
 
@@ -352,9 +362,9 @@ def _checked(combined: Combination, values: Mapping[str, Values], *named: str) -
     found: dict[str, Values] = {}
     for name in combined.names:
         given = values.get(name, ())
-        if not len(given) or not all(map(isfinite, given)):
+        if not 0 < len(given) <= _MOST_VALUES or not all(map(isfinite, given)):
             raise ConfigError(
-                f"values of {name!r} are {given!r}: give the finite values that it can have, or "
+                f"{name!r} has {len(given)} values: give 1 to {_MOST_VALUES} finite values, or "
                 "Continuous(low, high)"
             )
         found[name] = given if isinstance(given, Continuous) else sorted(set(map(float, given)))

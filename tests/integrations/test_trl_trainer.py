@@ -139,6 +139,27 @@ def test_a_reward_object_that_fails_is_missing_and_counted(tiny_policy, tmp_path
     assert logged(trainer, "rewards/odd/mean") == [1.0]
 
 
+def test_the_start_tells_whether_the_reward_with_the_largest_weight_always_wins(
+    tiny_policy, tmp_path, caplog
+):
+    rewards = [Reward(name, lambda *_: 0.0, 0.0, 1.0) for name in ("right", "short")]
+
+    def told(rewards, **changed):
+        caplog.clear()
+        config = GDPOConfig(**settings(tmp_path, max_steps=1, **changed))
+        with caplog.at_level(logging.INFO, logger="gdpo"):
+            GDPOTrainer(str(tiny_policy), rewards, config, train_dataset=answers())
+        return [(r.levelname, r.getMessage()) for r in caplog.records if "priority" in r.msg]
+
+    ((level, text),) = told(rewards, reward_weights=[1.0, 1.0], advantage="grpo")
+    assert level == "WARNING"
+    assert "right does not always win" in text
+    ((level, text),) = told(rewards, reward_weights=[1.5, 1.0], advantage="grpo")
+    assert level == "INFO"
+    assert "its weight 1.5 is above 1" in text
+    assert told([rewards[0], digits], reward_weights=None) == []
+
+
 def test_all_reward_objects_score_a_batch_once_with_its_text_and_its_tokens(
     tiny_policy, tmp_path, monkeypatch
 ):
