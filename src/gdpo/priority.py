@@ -257,28 +257,21 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
 
 
 def in_words(combined: Combination, answer: Priority) -> str:
-    """Return an answer as one sentence, without the final period."""
-    name, weight = answer.primary, combined.weights[answer.primary]
+    """Return an answer as one or two sentences, without the final period."""
+    name, weight, smallest = answer.primary, combined.weights[answer.primary], answer.smallest
     if answer.holds is None:
         return f"whether {name} always wins is not decided for {combined.estimator}"
-    tried = "" if answer.tried_up_to is None else f" (in all groups of up to {answer.tried_up_to})"
+    if answer.holds and smallest is None:
+        return f"{name} wins in every group of up to {answer.tried_up_to} samples; all were tried"
     if answer.holds:
-        above = (
-            ""
-            if answer.smallest is None
-            else f": its weight {weight:g} is above {answer.smallest:.4g}"
-        )
-        return f"{name} always wins within a group{tried}{above}"
-    text = f"{name} does not always win within a group{tried}"
-    if answer.smallest is not None:
-        text += f": its weight {weight:g} would have to be above {answer.smallest:.4g}"
-    if answer.smallest == inf:
-        text = f"{name} does not always win within a group, with no weight"
-    return (
-        text
-        if answer.counterexample is None
-        else f"{text}. {example_in_words(combined, answer.counterexample)}"
-    )
+        return f"{name} always wins within a group: its weight {weight:g} is above {smallest:.4g}"
+    text = f"{name} does not always win within a group"
+    if smallest == inf:
+        text += ", with no weight"
+    elif smallest is not None:
+        text += f": its weight {weight:g} would have to be above {smallest:.4g}"
+    shown = answer.counterexample
+    return text if shown is None else f"{text}. {example_in_words(combined, shown)}"
 
 
 def example_in_words(combined: Combination, example: Counterexample) -> str:
@@ -291,9 +284,8 @@ def example_in_words(combined: Combination, example: Counterexample) -> str:
         + f" gets {example.advantages[place]:+.2f}"
         for place in (example.worse, example.better)
     )
-    return (
-        f"In one group of {len(example.advantages)}, a sample with {worse}, and one with {better}"
-    )
+    of = len(example.advantages)
+    return f"In one group of {of}, a sample with {worse}, and one with {better}"
 
 
 def table_of(
