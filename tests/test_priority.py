@@ -231,6 +231,17 @@ def test_from_the_smallest_sign_weight_on_no_wrong_sample_is_pushed_up(samples, 
         assert (np.max(totals[some]) > 1e-9) == pushed
 
 
+def test_a_primary_reward_with_one_value_cannot_be_beaten():
+    gates = {"format": Gate("right", at_least=1)}
+    for given in ({}, gates):
+        found = priority(
+            Combination({"right": 1, "format": 1}, 4, gates=given),
+            {"right": [1], "format": [0, 1]},
+            "right",
+        )
+        assert (found.holds, found.smallest) == (True, 0)
+
+
 def test_a_sample_just_below_the_highest_value_can_always_be_above_average():
     values = {"right": [0, 0.5, 1], "format": [0, 1]}
     assert priority(Combination({"right": 9, "format": 1}, 4), values, "right").smallest_sign == inf

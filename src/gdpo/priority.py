@@ -221,6 +221,8 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
             f"the primary reward {primary!r} has the weight {combined.weights[primary]:g}: give it "
             "a positive weight"
         )
+    if len(values[primary]) == 1:
+        return Priority(primary, True, 0.0, dict.fromkeys(combined.names, inf), 0.0)
     if not _is_exact(combined, values, primary):
         return _tried(combined, values, primary)
     pairs = {name: _pairs(values[name], primary=name == primary) for name in values}
@@ -229,8 +231,6 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
     mine, others = parts[0], parts[1:]
     against = sum(float(np.max(part.against())) for part in others)
     gains, losses = -mine.differences[primary], mine.against(without=primary) + against
-    if not gains.size:  # the primary reward has one value
-        return Priority(primary, True, 0.0, smallest_sign=0.0)
     smallest = max(0.0, float(np.max(losses / gains)))
     if isinstance(values[primary], Continuous) and smallest > 0:
         smallest = inf
