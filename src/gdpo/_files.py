@@ -58,9 +58,15 @@ def sync(path: Path) -> None:
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
     """Return strict JSON, with null for non-finite numbers."""
-    return json.dumps(
-        _finite(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str
-    )
+    return json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str)
+
+
+def from_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text, or None if it is not valid or nested too deeply."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def is_full(error: BaseException) -> bool:
@@ -73,15 +79,18 @@ def is_full(error: BaseException) -> bool:
     return any(isinstance(cause, OSError) and cause.errno in _FULL for cause in causes)
 
 
-def _finite(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as dicts, lists, numbers and strings. Non-finite numbers become None."""
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
+        return {key: plain(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in cast("list[Any]", value)]
+        return [plain(inner) for inner in cast("list[Any]", value)]
     return value
 
 

@@ -1,7 +1,7 @@
 """Resolves names: suggests the nearest valid name, and imports objects from `module:attribute`."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -59,6 +59,16 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     everything = f"Allowed: {', '.join(shown)}{more}"
     return f"did you mean {near!r}? {everything}" if near is not None else everything
+
+
+def refuse_unknown(names: Iterable[Any], allowed: Collection[str], what: str) -> None:
+    """Raise a ConfigError for the first of the names that is not allowed.
+
+    `what` begins the message, before the name: "unknown option".
+    """
+    for name in names:
+        if name not in allowed:
+            raise ConfigError(f"{what} {name!r}: {did_you_mean(str(name), allowed)}")
 
 
 def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:

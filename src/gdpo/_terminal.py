@@ -56,10 +56,7 @@ class Shown:
 
 
 def _fitted(table: Table, console: Console, options: ConsoleOptions) -> ConsoleOptions:
-    """Return options with which a table is no wider than the console.
-
-    A column with a minimum width makes the table of rich wider than the width that it was given.
-    """
+    # A column with a minimum width makes rich's table wider than the width that it was given.
     for width in range(options.max_width, options.max_width // 2, -1):
         tried = options.update(width=width)
         lines = Segment.split_lines(console.render(table, tried))

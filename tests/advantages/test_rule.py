@@ -122,7 +122,7 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
         ("gpdo", {}, "'gpdo': did you mean 'gdpo'"),
         ("gdpo", {"noise_flor": 1}, "'noise_flor': did you mean 'noise_floor'"),
         ("grpo", {"noise_floor": [1, 1]}, "'grpo' .*'noise_floor'"),
-        ("gdpo", {"noise_floor": {"formt": 1}}, "noise_floor .*'formt'"),
+        ("gdpo", {"noise_floor": {"formt": 1}}, "noise_floor: .*'formt'"),
         ("gdpo", {"noise_floor": [1, 2, 3]}, "noise_floor"),
         ("gdpo", {"noise_floor": "much"}, "options of estimator 'gdpo'"),
         ("gdpo", {"noise_floor": {"format": "0.1"}}, "options of estimator 'gdpo'"),
@@ -149,7 +149,7 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
         ("sa_mrpo", {"low": {"format": 0}, "high": [1, 1]}, "'low' .*correct"),
         ("constrained_grpo", {}, "targets"),
         ("constrained_grpo", {"target": {}}, "'target': did you mean 'targets'"),
-        ("constrained_grpo", {"targets": {"formt": 1}}, "targets .*'formt'"),
+        ("constrained_grpo", {"targets": {"formt": 1}}, "targets: .*'formt'"),
         ("constrained_grpo", {"targets": [1]}, "targets"),
         (
             "constrained_grpo",

@@ -490,7 +490,7 @@ for shape in [(), (4,), (4, 1), (2, 2, 3, 1), (0, 4, 1), (4, 0, 1)]:
         ({"weights": [1, NAN, 1]}, "finite"),
         ({"low": [0, 0, 1], "high": [1, 1, 1]}, r"'brevity'.* low < high, got \[1, 1\]"),
         ({"low": {"format": 2}, "high": {"format": -2}}, r"'format'.* got \[2, -2\]"),
-        ({"low": {"brevty": 0}}, "low .*'brevty'.* did you mean 'brevity'"),
+        ({"low": {"brevty": 0}}, "low: .*'brevty'.* did you mean 'brevity'"),
         ({"high": [1, 2]}, "high"),
         ({"high": [1, 2, np.inf]}, "high .*finite"),
         ({"estimator": "gdop"}, "did you mean 'gdpo'"),

@@ -204,7 +204,7 @@ def test_an_infinite_reward_and_wrong_shapes_are_named():
     rewards[3, 2, 0, 1] = np.inf
     with pytest.raises(DataError, match="'b' is inf at prompt 3, sample 2, turn 0"):
         diagnose_turns(rewards, None, B, turns=counts)
-    with pytest.raises(DataError, match=r"\(16, 6, 0, 2\).*four axes"):
+    with pytest.raises(DataError, match=r"\(16, 6, 0, 2\).*turn, reward"):
         diagnose_turns(rewards[:, :, :0], None, B, turns=counts)
     with pytest.raises(ConfigError, match="2 rewards"):
         diagnose_turns(rewards, None, A, turns=counts)

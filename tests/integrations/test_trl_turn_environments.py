@@ -172,7 +172,7 @@ def test_a_reward_that_is_no_number_is_an_error(tiny_policy, tmp_path):
 
 def test_a_wrong_number_of_turns_names_the_environment(tiny_policy, tmp_path):
     environment = type("Short", (Paying,), {"get_turn_rewards": lambda self: self.earned})
-    with pytest.raises(RewardError, match=r"'Short' returned 1 numbers.*completion 0.* 2 turns"):
+    with pytest.raises(RewardError, match=r"'Short' has 1 numbers.*completion 0.* 2 turns"):
         trained(tiny_policy, tmp_path, environment)
 
 

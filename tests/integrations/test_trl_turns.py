@@ -53,7 +53,7 @@ def test_tokens_get_the_advantage_of_their_turn_and_others_get_0():
 
 
 def test_another_number_of_rewards_than_turns_names_the_reward_the_completion_and_both_counts():
-    with pytest.raises(RewardError, match=r"'echo' returned 3 numbers .* completion 5.* 2 turns"):
+    with pytest.raises(RewardError, match=r"'echo' has 3 numbers .* completion 5.* 2 turns"):
         total_of("echo", [1, 2, 3], 5, 2)
 
 
@@ -217,7 +217,7 @@ def one_too_many(completions, earned, **columns):
 @pytest.mark.parametrize("advantage", ["turn_gdpo", "gdpo"])
 def test_a_wrong_number_of_rewards_is_an_error_with_every_estimator(advantage, tmp_path):
     trainer = trainer_of(tmp_path, how=at_random, rewards=[one_too_many], advantage=advantage)
-    with pytest.raises(RewardError, match=r"'one_too_many' returned (\d) numbers.*completion 0"):
+    with pytest.raises(RewardError, match=r"'one_too_many' has (\d) numbers.*completion 0"):
         trainer.train()
 
 

@@ -38,10 +38,10 @@ EXAMPLE = Example("", {}, 1.0)
     ("fields", "message"),
     [
         ({"name": 7}, "name .*got int 7"),
-        ({"name": None}, "name .*got NoneType None"),
+        ({"name": None}, "name .*got nothing"),
         ({"function": "one"}, "function .*got str 'one'"),
         ({"low": "0"}, "low .*got str '0'"),
-        ({"high": None}, "high .*got NoneType None"),
+        ({"high": None}, "high .*got nothing"),
         ({"high": True}, "high .*got bool True"),
         ({"deadline": "5"}, "deadline .*got str '5'"),
         ({"deadline": 0}, "deadline .*got int 0"),

@@ -268,9 +268,9 @@ def test_a_bad_response_is_judged_only_by_the_rewards_that_apply_to_the_row():
 
 def test_the_trainer_reads_a_column_that_a_transform_creates_with_the_rows():
     data = Dataset.from_dict({"row": [0]}).with_transform(lambda batch: {"w": [None]})
-    check_weights_column(data, "w", ["a"])
+    check_weights_column({"train_dataset": data}, "w", ["a"])
     with pytest.raises(ConfigError, match="'w'"):
-        check_weights_column(Dataset.from_dict({"row": [0]}), "w", ["a"])
+        check_weights_column({"train_dataset": Dataset.from_dict({"row": [0]})}, "w", ["a"])
 
 
 @pytest.mark.slow

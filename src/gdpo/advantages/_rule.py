@@ -15,12 +15,12 @@ import numpy as np
 from array_api_compat import device as device_of
 from array_api_compat import is_array_api_obj
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo._shapes import Real
 from gdpo.advantages._dual_ascent import DualAscent
 from gdpo.advantages._running import RunningScale
 from gdpo.advantages._set_points import FOLLOWING, STATUSES, SetPoint, SetPoints
-from gdpo.advantages._trial import MadeUp, ToArray, made_up_batches, try_out
+from gdpo.advantages._trial import ToArray, made_up_batches, try_out
 from gdpo.advantages._turns import TURN_ESTIMATORS, TurnAdvantages, TurnRewards
 from gdpo.advantages._types import Advantages, Number, Rewards, Weights
 from gdpo.advantages.arrays import broadcast_weights, number, positive
@@ -185,7 +185,6 @@ class AdvantageRule:
         return advantages
 
     def _computed(self, rewards: Any, weights: Any, token_counts: Any, turns: Any) -> Any:
-        """Return what the estimator returns."""
         options = dict(self._options)
         weights = self._weighted(weights)
         if not self.wants_turns:  # these estimators take weights [prompt, reward] as they are
@@ -329,7 +328,6 @@ class AdvantageRule:
         return [part for part in (self.duals, scale, self.weighting) if part is not None]
 
     def _weighted(self, weights: Any) -> Any:
-        """Return the weights, multiplied by the schedules or set-points."""
         if self.weighting is None:
             return weights
         self.weighting.check(weights)
@@ -366,11 +364,7 @@ class AdvantageRule:
         weighting = (_SCHEDULES, _INFLUENCE) if self.estimator in _WITH_INFLUENCE else (_SCHEDULES,)
         duals = _DUAL_OPTIONS if _DUALS in parameters else ()
         allowed = [*weighting, *(key for key in parameters if key != _DUALS), *duals]
-        for key in given:
-            if key not in allowed:
-                raise ConfigError(
-                    f"estimator {self.name!r} has no option {key!r}: {did_you_mean(key, allowed)}"
-                )
+        refuse_unknown(given, allowed, f"estimator {self.name!r} has no option")
 
     def _refuse_missing(self, parameters: Mapping[str, Parameter], names: Sequence[str]) -> None:
         for key, parameter in parameters.items():
@@ -419,11 +413,7 @@ class AdvantageRule:
         tried = copy.copy(self)
         with suppress(Exception):  # an object with a state starts the training without a trace
             tried.estimator = copy.deepcopy(self.estimator)
-
-        def compute(batch: MadeUp) -> Any:
-            return tried._computed(batch.rewards, batch.weights, batch.token_counts, batch.turns)
-
-        return try_out(compute, self.name, batches)
+        return try_out(tried._computed, self.name, batches)
 
 
 def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None:
@@ -458,20 +448,13 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
-    """Convert a mapping keyed by reward name to a list in reward order.
-
-    NaN stands for a missing number, and False for a missing boolean.
-    """
+    """Return a mapping by reward name as a list, with NaN or False for what is missing."""
     if isinstance(value, list):
         return [nan if item is None else item for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):
         return value
     values = {k: v for k, v in cast("Mapping[str, Any]", value).items() if v is not None}
-    for name in cast("Mapping[str, Any]", value):
-        if name not in names:
-            raise ConfigError(
-                f"{key} contains {name!r}, which is not a reward: {did_you_mean(str(name), names)}"
-            )
+    refuse_unknown(cast("Mapping[str, Any]", value), names, f"{key}: unknown reward")
     missing = False if any(isinstance(each, bool) for each in values.values()) else nan
     return [values.get(name, missing) for name in names]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float
 from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
 from gdpo.advantages._types import Number, PerReward, Rewards
@@ -200,14 +200,20 @@ class SetPoints:
 
     def update(self, rewards: Rewards, advantages: Any) -> None:
         batch, values = self._batch(rewards), as_numpy(rewards)
-        self._realize(batch, as_numpy(advantages).reshape(-1))
+        influence = np.where(self._named, as_numpy(advantages).reshape(-1) @ batch.z, 0.0)
+        aged = self._aged(batch, _SHARES, self._seen, self._seen_steps)
+        kept, self._seen, self._seen_steps = aged
+        self._influence = kept * self._influence + influence
+        self._squares = kept**2 * self._squares + np.outer(influence, influence)
         self._products, self._rollouts = self._averaged(batch)
         _, self._live, self._steps = self._aged(batch, _AVERAGES, self._live, self._steps)
         quiet = np.minimum(self._quiet + batch.groups, _QUIET_GROUPS)
         self._quiet = np.where(batch.live > 0, 0, quiet)
         for k, mean in enumerate(self._means):
             mean.add(values[:, :, k])
-            self._release(k, mean.value)
+            if mean.value is not None and not isnan(self._range[k]):
+                reached = (mean.value - self._low[k]) / self._range[k]
+                self._released[k] = reached > (_RETAKE if self._released[k] else _RELEASE)
         target = np.where(self._released, self._start, self._weights)
         active, solution, _, _ = self._solve()
         target[active] = solution[active]
@@ -268,20 +274,6 @@ class SetPoints:
         governed = self._named & ~self._released & varies & (rates > 0)
         kept = 0.5 ** (float(np.min(rates[governed], initial=most)) / groups)
         return kept, kept * live + new, kept * steps + 1
-
-    def _realize(self, batch: _Batch, advantages: Float[np.ndarray, " rollout"]) -> None:
-        influence = np.where(self._named, advantages @ batch.z, 0.0)
-        kept, self._seen, self._seen_steps = self._aged(
-            batch, _SHARES, self._seen, self._seen_steps
-        )
-        self._influence = kept * self._influence + influence
-        self._squares = kept**2 * self._squares + np.outer(influence, influence)
-
-    def _release(self, k: int, mean: float | None) -> None:
-        if mean is None or isnan(self._range[k]):
-            return
-        reached = (mean - self._low[k]) / self._range[k]
-        self._released[k] = reached > (_RETAKE if self._released[k] else _RELEASE)
 
     def _solve(self) -> tuple[Mask, Vector, Mask, Mask]:
         varies = (self._live > 0) & (self._quiet < _QUIET_GROUPS)
@@ -365,15 +357,12 @@ def _missed(influence: Vector, request: Vector, free: Mask) -> Mask:
 
 
 def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[np.ndarray, " free"]:
-    """Return the free weights that give the free rewards shares in proportion to the request.
-
-    If their sum is not positive, they are not scaled to the request's total.
-    """
+    """Return the free weights that give the free rewards shares in proportion to the request."""
     inner = m[np.ix_(free, free)]
     wanted = np.linalg.solve(inner, request[free])
     taken = np.linalg.solve(inner, (m @ fixed)[free])
     left = np.sum(request) - np.sum(fixed)
-    if np.sum(wanted) <= 0:
+    if np.sum(wanted) <= 0:  # cannot be scaled to the request's total
         return wanted
     return wanted * ((left + np.sum(taken)) / np.sum(wanted)) - taken
 
@@ -394,12 +383,8 @@ def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
             f"0.3}}, got {request!r}"
         )
     shares = cast("Mapping[str, Any]", request)
+    refuse_unknown(shares, names, "influence: unknown reward")
     for name, share in shares.items():
-        if name not in names:
-            raise ConfigError(
-                f"influence contains {name!r}, which is not a reward: "
-                f"{did_you_mean(str(name), names)}"
-            )
         if not _LEAST <= number(f"influence: {name}", share) <= 1 / _LEAST:
             raise ConfigError(
                 f"influence: {name} must be a number from {_LEAST:g} to {1 / _LEAST:g}, got "

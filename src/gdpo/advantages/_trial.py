@@ -4,7 +4,6 @@ import random
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -37,37 +36,28 @@ ToArray = Callable[[Any], Any]
 """Converts a NumPy array to the array type of a library."""
 
 
-@dataclass(frozen=True, slots=True)
-class MadeUp:
-    rewards: Any
-    weights: Any
-    token_counts: Any
-    turns: Any
-    to_array: ToArray
-
-
-def try_out(compute: Callable[[MadeUp], Any], name: str, batches: Iterator[MadeUp]) -> ToArray:
+def try_out(
+    compute: Callable[..., Any], name: str, batches: Iterator[tuple[dict[str, Any], ToArray]]
+) -> ToArray:
     """Return the array library of the first made-up batch for which an estimator works.
 
     An estimator may be written for one array library, for rewards of 0 and 1, for a number of
     samples, or for weights that sum to 1. It is therefore refused only if every batch fails.
     """
     problem: ConfigError | None = None
-    keys = ("rewards", "weights", "token_counts", "turns")
-    for batch in batches:
-        given = {key: getattr(batch, key) for key in keys}
+    for given, to_array in batches:
         before = {key: np.asarray(value).copy() for key, value in given.items()}
         try:
             with _kept_random_states():
-                _try_one(compute, name, batch)
+                _try_one(compute, name, given)
         except ConfigError as error:
             problem = problem or ConfigError(
                 f"{error} (called with a made-up batch before training: rewards of shape "
-                f"{tuple(batch.rewards.shape)}, {type(batch.rewards).__name__})"
+                f"{tuple(given['rewards'].shape)}, {type(given['rewards']).__name__})"
             )
         else:
             check_unchanged(given, before, f"estimator {name!r}")
-            return batch.to_array
+            return to_array
     assert problem is not None, "there are no batches to try"
     raise problem
 
@@ -86,23 +76,24 @@ def _kept_random_states() -> Generator[None]:
             torch.random.set_rng_state(tensors)
 
 
-def _try_one(compute: Callable[[MadeUp], Any], name: str, batch: MadeUp) -> None:
+def _try_one(compute: Callable[..., Any], name: str, given: dict[str, Any]) -> None:
     try:
-        advantages = compute(batch)
+        advantages = compute(**given)
     except (Exception, SystemExit) as error:  # a user's estimator may raise anything
         raise ConfigError(
             f"estimator {name!r} raised {type(error).__name__}: {error} ({last_line(error)}): "
             "correct the function, or its options"
         ) from error
-    check_advantages(advantages, batch.rewards, name)
+    check_advantages(advantages, given["rewards"], name)
 
 
 def made_up_batches(
     low: Sequence[Number], high: Sequence[Number], *, weights: Weights | None, turns: bool
-) -> Iterator[MadeUp]:
+) -> Iterator[tuple[dict[str, Any], ToArray]]:
     """Yield batches with varied rewards in their declared ranges, for every library in use.
 
-    If the weights are an array, only its library is used. None: equal weights.
+    A batch is the arguments of an estimator by name, with the library of their arrays. If the
+    weights are an array, only its library is used. None: equal weights.
     """
     count = len(low)
     given = [weights] if weights is not None else [np.ones(count), np.full(count, 1 / count)]
@@ -119,8 +110,8 @@ def made_up_batches(
         tokens = rng.integers(1, 100, counts.shape)
         values = np.array(_plain(each), dtype=np.float64)
         values = np.tile(values, (prompts, 1)) if of_prompts else values
-        arrays = map(to_array, (rewards, values, tokens, counts))
-        yield MadeUp(*arrays, to_array=to_array)
+        batch = {"rewards": rewards, "weights": values, "token_counts": tokens, "turns": counts}
+        yield {name: to_array(each) for name, each in batch.items()}, to_array
 
 
 def _ranges(low: Sequence[Number], high: Sequence[Number]) -> tuple[Any, Any]:

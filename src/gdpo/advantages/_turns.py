@@ -27,9 +27,10 @@ from gdpo.advantages.arrays import (
     finish,
     floors,
     per_reward,
-    per_rollout,
     precision,
     prepare,
+    turn_counts,
+    wrong_axes,
 )
 from gdpo.advantages.stages import (
     BATCH,
@@ -241,14 +242,14 @@ TURN_ESTIMATORS: dict[str, TurnEstimator] = {
 
 
 def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
-    """Check the input and convert it to the dtype of the statistics."""
-    _check_shape(rewards)
+    if rewards.ndim != 4 or 0 in rewards.shape:
+        raise wrong_axes(rewards, "prompt", "sample", "turn", "reward")
     xp = namespace(rewards)
     prompts, samples, longest, count = rewards.shape
     shape = (longest, samples, count, prompts)
     if not xp.isdtype(rewards.dtype, "real floating"):
         rewards = xp.astype(rewards, precision(xp, rewards.dtype)[0])
-    own = xp.permute_dims(_turn_counts(turns, rewards), (1, 0))[:, None, :]
+    own = xp.permute_dims(turn_counts(turns, rewards), (1, 0))[:, None, :]
     there = xp.arange(longest, dtype=own.dtype, device=device(own))[:, None, None, None] < own
     given = xp.reshape(xp.reshape(xp.permute_dims(rewards, (2, 1, 3, 0)), (-1,)), shape)
     given = xp.where(there, given, 0.0)
@@ -269,43 +270,6 @@ def _flat(values: Any) -> Any:
     """Return `[prompt, turn and sample, reward]` for `[turn, sample, reward, prompt]`."""
     xp, (longest, samples, count, prompts) = namespace(values), values.shape
     return xp.permute_dims(xp.reshape(values, (longest * samples, count, prompts)), (2, 0, 1))
-
-
-def _check_shape(rewards: Any) -> None:
-    shape = tuple(rewards.shape)
-    if len(shape) != 4:
-        raise DataError(
-            f"rewards have the shape {shape}: pass an array with the four axes "
-            "[prompt, sample, turn, reward]"
-        )
-    if 0 in shape:
-        raise DataError(
-            f"rewards have the shape {shape} [prompt, sample, turn, reward], so there is nothing "
-            "to compute: pass at least one turn of one rollout and one reward"
-        )
-
-
-def _turn_counts(turns: TurnCounts, rewards: Any) -> Any:
-    """Return the number of turns of each rollout as an array of the rewards' library."""
-    xp, longest = namespace(rewards), rewards.shape[2]
-    dtype, _ = precision(xp, rewards.dtype)  # half precision cannot count to 257
-    like = xp.astype(rewards[:, :, 0, :], dtype)
-    try:
-        counts = xp.asarray(turns, dtype=dtype, device=device(rewards))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"turns must be an array [prompt, sample] of numbers ({error}): pass the number of "
-            "turns that each rollout took"
-        ) from error
-    counts = per_rollout(counts, like, name="turns")
-    wrong = (counts != xp.floor(counts)) | (counts > longest)
-    if bool(xp.any(wrong)):
-        raise ConfigError(
-            f"turns must be whole numbers from 0 to {longest}, the length of the turn axis of the "
-            f"rewards, got {float(counts[wrong][0]):g}: pass the number of turns that each rollout "
-            "took"
-        )
-    return counts
 
 
 def _check_size(earned: Any) -> None:

@@ -93,16 +93,8 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
     array, because torch's overhead would exceed the time of the computation itself.
     """
     xp = namespace(rewards)
-    if rewards.ndim != 3:
-        raise DataError(
-            f"rewards have the shape {tuple(rewards.shape)}: pass an array with the three axes "
-            "[prompt, sample, reward]"
-        )
-    if 0 in rewards.shape:
-        raise DataError(
-            f"rewards have the shape {tuple(rewards.shape)} [prompt, sample, reward], so there is "
-            "nothing to compute: pass at least one rollout and one reward"
-        )
+    if rewards.ndim != 3 or 0 in rewards.shape:
+        raise wrong_axes(rewards, "prompt", "sample", "reward")
     dtype, noise = precision(xp, rewards.dtype)
     if not is_torch_array(rewards):
         values = xp.astype(rewards, dtype, copy=False)
@@ -124,6 +116,14 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
         raise DataError(f"rewards are too large for statistics in {values.dtype}: scale them down")
     typical = mean(size, over=SAMPLES)
     return Rounded(values, noise * xp.where(xp.isnan(typical), 0.0, typical))
+
+
+def wrong_axes(rewards: Any, *axes: str) -> DataError:
+    """Return the error for rewards that do not have these axes, or have an empty one."""
+    return DataError(
+        f"rewards have the shape {tuple(rewards.shape)}: pass an array with the axes "
+        f"[{', '.join(axes)}], with at least one rollout and one reward"
+    )
 
 
 def finish(
@@ -246,6 +246,33 @@ def per_rollout(
     return array
 
 
+def turn_counts(turns: Any, rewards: Any) -> Float[Any, "prompt sample"]:
+    """Return the number of turns of each rollout as an array of the rewards' library.
+
+    A ConfigError tells if they are not whole numbers from 0 to the length of the turn axis of the
+    rewards, `[prompt, sample, turn, reward]`.
+    """
+    xp, longest = namespace(rewards), rewards.shape[2]
+    dtype, _ = precision(xp, rewards.dtype)  # half precision cannot count to 257
+    like = xp.astype(rewards[:, :, 0, :], dtype)
+    try:
+        counts = xp.asarray(turns, dtype=dtype, device=device(rewards))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"turns must be an array [prompt, sample] of numbers ({error}): pass the number of "
+            "turns that each rollout took"
+        ) from error
+    counts = per_rollout(counts, like, name="turns")
+    wrong = (counts != xp.floor(counts)) | (counts > longest)
+    if bool(xp.any(wrong)):
+        raise ConfigError(
+            f"turns must be whole numbers from 0 to {longest}, the length of the turn axis of the "
+            f"rewards, got {float(counts[wrong][0]):g}: pass the number of turns that each rollout "
+            "took"
+        )
+    return counts
+
+
 def fixed_scale(scale: Number, like: Any, *, token_counts: Any) -> Any:
     """Return the divisor that replaces `gdpo`'s normalization over the batch.
 
@@ -284,7 +311,6 @@ def in_range(name: str, value: Any, low: Number, high: Number) -> None:
 
 
 def _wrong_weights(weights: Any, shape: tuple[int, ...]) -> ConfigError:
-    """Return an error that says what is wrong with weights, which should have this shape."""
     if tuple(weights.shape) != shape:
         prompts = "" if len(shape) == 1 else f"{shape[0]} prompts and "
         return ConfigError(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from gdpo._naming import did_you_mean, find
+from gdpo._naming import find, refuse_unknown
 from gdpo.advantages._turns import TURN_ESTIMATORS
 from gdpo.advantages.estimators import ESTIMATORS, Estimator
 from gdpo.errors import ConfigError
@@ -105,12 +105,12 @@ def check_unchanged(given: Mapping[str, Any], before: Mapping[str, Any], what: s
 
 
 def weights_by_name(
-    names: Sequence[str], weights: dict[str, float] | Sequence[float] | None
+    names: Sequence[str], weights: Mapping[str, float] | Sequence[float] | None
 ) -> list[float]:
     """Return one weight per reward, in the order of `names`. None: all weights are 1."""
     if weights is None:
         return [1.0] * len(names)
-    if not isinstance(weights, dict):
+    if not isinstance(weights, Mapping):
         if len(weights) != len(names):
             raise ConfigError(
                 f"reward_weights has {len(weights)} entries for {len(names)} rewards "
@@ -118,12 +118,7 @@ def weights_by_name(
                 "keyed by reward name"
             )
         return [float(weight) for weight in weights]
-    for name in weights:
-        if name not in names:
-            raise ConfigError(
-                f"reward_weights contains {name!r}, which is not a reward of this run: "
-                f"{did_you_mean(name, names)}"
-            )
+    refuse_unknown(weights, names, "reward_weights: unknown reward")
     if left_out := [name for name in names if name not in weights]:
         raise ConfigError(
             f"reward_weights leaves out {', '.join(map(repr, left_out))}: give each of "

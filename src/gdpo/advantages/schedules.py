@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, cast
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
 from gdpo.advantages._types import Number, Rewards
 from gdpo.advantages.arrays import number
@@ -70,11 +70,12 @@ class Schedules:
         schedules = cast("Mapping[str, Any]", given)
         self._names = tuple(names)
         self._schedules: dict[str, Linear | After] = {}
+        refuse_unknown(schedules, names, "schedules: unknown reward")
         for name, each in schedules.items():
-            _check_name("schedules", name, names)
             schedule = read_schedule(f"schedules: {name}", each)
             if isinstance(schedule, After):
-                _check_name(f"schedules: {name}: after", schedule.reward, names)
+                where = f"schedules: {name}: after: unknown reward"
+                refuse_unknown([schedule.reward], names, where)
                 if low is not None and high is not None:
                     k = self._names.index(schedule.reward)
                     _refuse_constant(f"schedules: {name}", schedule, low[k], high[k])
@@ -143,7 +144,7 @@ class Schedules:
 def read_schedule(place: str, given: Any) -> Linear | After:
     """Return the schedule in a configuration. `place` is its name in messages."""
     fields = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
-    _check_keys(place, fields, ("from", "to", "steps", "after", "value"))
+    refuse_unknown(fields, ("from", "to", "steps", "after", "value"), f"{place}: unknown key")
     start = _finite(f"{place}: from", fields.pop("from", 1.0))
     if set(fields) == {"to", "steps"}:
         steps = fields["steps"]
@@ -170,25 +171,10 @@ def _refuse_same(fields: str, start: Number, end: Number) -> None:
 
 def _condition(place: str, given: Any) -> tuple[str, Number]:
     after = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
-    _check_keys(f"{place}: after", after, ("reward", "mean_at_least"))
+    refuse_unknown(after, ("reward", "mean_at_least"), f"{place}: after: unknown key")
     if set(after) != {"reward", "mean_at_least"} or not isinstance(after["reward"], str):
         raise ConfigError(f"{place}: after is {given!r}: write {FORMS}")
     return after["reward"], _finite(f"{place}: mean_at_least", after["mean_at_least"])
-
-
-def _check_keys(place: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    for key in given:
-        if key not in allowed:
-            raise ConfigError(
-                f"{place}: unknown key {key!r}: {did_you_mean(str(key), allowed)}. Write {FORMS}"
-            )
-
-
-def _check_name(place: str, name: Any, names: Sequence[str]) -> None:
-    if name not in names:
-        raise ConfigError(
-            f"{place} contains {name!r}, which is not a reward: {did_you_mean(str(name), names)}"
-        )
 
 
 def _refuse_constant(place: str, schedule: After, low: Number, high: Number) -> None:

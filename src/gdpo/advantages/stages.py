@@ -320,7 +320,6 @@ class _Moments:
         )
 
     def changed(self, change: Callable[[Any], Any]) -> "_Moments":
-        """Return the moments with the same change applied to all three arrays."""
         return _Moments(change(self.count), change(self.mean), change(self.squares))
 
 

@@ -1,11 +1,11 @@
 """Recomputes rewards from the texts of recorded rollouts, for files with only a scalar reward."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from gdpo._files import from_json
 from gdpo._naming import find
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import BUILT_IN, Reference, Reward, Scorer
@@ -14,6 +14,7 @@ from gdpo.rewards.reward import Messages
 from gdpo.rewards.task import TASKS, Task
 from gdpo.rewards.text import from_file, prompt_text
 from gdpo.rollouts.readers import Rescored, RolloutText
+from gdpo.rollouts.readers.columns import count_of
 
 NO_TEXT = "the completion has no text, so it cannot be rescored"
 MIXED = (
@@ -86,7 +87,7 @@ class Rescorer:
         ]
         texts = completions_of(written)
         no_text = [MIXED if each.mixed else NO_TEXT for each in written]
-        tokens = [_count(each.num_tokens) for each in written]
+        tokens = [count_of(each.num_tokens) for each in written]
         values: dict[str, list[float | None]] = {r.name: [None] * len(texts) for r in self.rewards}
         for kind, judged, lacking in (
             ("text", texts, no_text),
@@ -156,13 +157,6 @@ def _is_restored(written: Sequence[RolloutText]) -> bool:
     return any(each.restored for each in written)
 
 
-def _count(tokens: Any) -> int | None:
-    try:
-        return None if tokens is None else int(float(tokens))
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
 def _truth(written: RolloutText) -> Reference | None:
     candidates = [written.truth, *(written.extras.get(name) for name in _TRUTHS)]
     given = next((value for value in candidates if value is not None), None)
@@ -178,10 +172,7 @@ def _truth(written: RolloutText) -> Reference | None:
 
 def _as_object(value: Any) -> Mapping[str, Any] | None:
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+        value = from_json(value)
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
 
 

@@ -7,12 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import AdvantageRule, Weights
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
-from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable, TurnArrays
 
 Bounds: TypeAlias = Mapping[str, float] | None
@@ -230,9 +229,7 @@ def check_weights(
     `what` names the values in the message.
     """
     known = list(names)
-    for name in weights or ():
-        if known and name not in known:
-            raise ConfigError(f"{what}: unknown reward {name!r}: {did_you_mean(name, known)}")
+    refuse_unknown(weights or () if known else (), known, f"{what}: unknown reward")
 
 
 def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:

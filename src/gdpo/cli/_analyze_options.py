@@ -151,15 +151,11 @@ def _page(
 
 
 def _run_around_here(paths: Sequence[Path]) -> Path | None:
-    """Return the given folder that contains the current directory, or None.
-
-    A page beside a given file is welcome, because the folder need not be that of a run.
-    """
+    """Return the given folder that contains the current directory, or None."""
+    # A page beside a given file is welcome, because the folder need not be that of a run.
     here = Path.cwd()
-    for folder in (path.resolve() for path in paths if path.is_dir()):
-        if folder == here or folder in here.parents:
-            return folder
-    return None
+    folders = (path.resolve() for path in paths if path.is_dir())
+    return next((each for each in folders if each in (here, *here.parents)), None)
 
 
 def _is_ours(page: Path) -> bool:
@@ -187,7 +183,6 @@ def _pairs(given: Sequence[str], option: str, form: str) -> dict[str, str]:
 
 
 def _numbers(given: str, option: str) -> dict[str, float]:
-    """Return the NAME=NUMBER pairs as a dict from name to number."""
     numbers: dict[str, float] = {}
     for name, text in _pairs(
         [given], option, "NAME=NUMBER, as in correctness=1,format=0.5"

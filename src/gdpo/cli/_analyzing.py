@@ -147,12 +147,7 @@ def _show(
 def _failing(
     analysis: Analysis, options: AnalyzeOptions, console: Console, *, follows: bool
 ) -> list[HeldFinding]:
-    """Return the lasting findings that `--fail-on` asks for.
-
-    Raises:
-        DataError: If every group has one rollout.
-        ConfigError: If `recorded` is listed but no file contains advantages.
-    """
+    """Return the lasting findings that `--fail-on` asks for."""
     if message := groups_of_one(analysis.report, options.reading.get("format")):
         if not options.json and not follows:
             _print_line("! every group has one rollout", console)
@@ -290,12 +285,7 @@ def _nothing(analysis: Analysis) -> str:
 
 
 def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console) -> int:
-    """Print what logged metrics tell, and return the exit code.
-
-    Raises:
-        ConfigError: If an option needs rollouts, or names an unknown reward.
-        DataError: If the logs contain no reward.
-    """
+    """Print what logged metrics tell, and return the exit code."""
     if not logs:
         given = ", ".join(map(str, options.paths[:3]))
         raise DataError(f"{given}: no metrics found, such as rewards/NAME/mean. Check the path")

@@ -47,11 +47,8 @@ def _error_panel(error: CycloptsError, note: str = "") -> Panel:
     """Return the error panel for an invalid command line.
 
     Users often type options of other trainers, such as `--max-steps`, which are recipe keys in
-    gdpo. For an unknown option, the panel therefore also suggests recipe keys.
-
-    Args:
-        error: The error of cyclopts.
-        note: What the panel says instead if the command is unknown.
+    gdpo. For an unknown option, the panel therefore also suggests recipe keys. `note` is what it
+    says instead if the command is unknown.
     """
     if note and isinstance(error, UnknownCommandError):
         return CycloptsPanel(CycloptsError(msg=note))
@@ -74,10 +71,7 @@ def _near(name: str, options: list[str], likeness: float) -> str:
 
 
 def _set(name: str, options: list[str]) -> str:
-    """Return the --set option for the recipe key with this name.
-
-    The result is empty if the verb has no --set option or recipes have no key with this name.
-    """
+    """Return the --set option for the recipe key with this name, or "" if there is none."""
     if "set" not in options:
         return ""
     key = import_module("gdpo.lab.recipes.read").recipe_key(name.replace("-", "_"))
@@ -144,10 +138,7 @@ def _code_of(arguments: Sequence[str] | None) -> int:
 
 
 def _code_of_exit(leaving: SystemExit) -> int:
-    """Return the exit code of a command that was ended by an exit, which no command of gdpo does.
-
-    An exit with code 0 would let a CI step pass although the command has not finished.
-    """
+    # No command of gdpo exits itself. Code 0 would let a CI step pass that has not finished.
     if isinstance(leaving.__context__, BrokenPipeError):  # rich exits with code 1
         return CLOSED
     if leaving.code:

@@ -388,7 +388,6 @@ def _factors(influence: Influence, name: str) -> dict[Cause, float]:
 
 
 def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
-    """Return a clause with the numbers behind a cause."""
     if cause is Cause.MISSING:
         return f"it is missing from {percent(1 - reward.present)} of the rollouts"
     if cause is Cause.SPARSE:

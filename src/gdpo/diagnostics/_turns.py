@@ -221,7 +221,8 @@ def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]
     if first == 0:
         return
     share = float(np.sum(sums.alive[first:]) / np.sum(sums.alive))
-    groups = _groups(sums, first)
+    influence = sums.influences[first]
+    groups = 0 if influence is None else influence.groups
     yield finding(
         Kind.CONSTANT_TURNS,
         (),
@@ -232,11 +233,6 @@ def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]
         groups=f"{groups:,}",
         share=percent(share),
     )
-
-
-def _groups(sums: TurnSums, turn: int) -> int:
-    influence = sums.influences[turn]
-    return 0 if influence is None else influence.groups
 
 
 def _constant_from(sums: TurnSums, first: int, thresholds: Thresholds) -> bool:

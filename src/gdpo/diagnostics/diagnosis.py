@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from math import isfinite, nan
+from math import nan
 from textwrap import wrap
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from gdpo._files import plain
 from gdpo._naming import did_you_mean
 from gdpo._text import capitalized, one_line
 from gdpo.diagnostics.influence import Influence
@@ -407,17 +408,6 @@ def check_detail(detail: Any, field: str) -> None:
     """Raise a ConfigError that names the field, if its value is not one of `DETAILS`."""
     if not isinstance(detail, str) or detail not in DETAILS:
         raise ConfigError(f"{field}={detail!r}: {did_you_mean(str(detail), DETAILS)}")
-
-
-def plain(value: Any) -> Any:
-    """Return the value as dicts, lists, numbers and strings for JSON. NaN becomes None."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, str):
-        return str(value)
-    return value if not isinstance(value, float) or isfinite(value) else None
 
 
 LINES, _WIDTH = 20, 100

@@ -16,7 +16,7 @@ from array_api_compat import (
     to_device,
 )
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float
 from gdpo.advantages import (
     ESTIMATORS,
@@ -219,7 +219,6 @@ def _computed(
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
 ) -> Scores:
-    """Return the advantages that an estimator computes."""
     if estimator is None:
         raise ConfigError("diagnose needs estimator= or advantages=: pass one of them")
     if isinstance(estimator, str) and estimator in _WITHOUT_OPTIONS:
@@ -249,9 +248,7 @@ def _name(estimator: str | Estimator | None) -> str | None:
 
 def weights_of(names: Sequence[str], weights: Any) -> Weights:
     """Return one weight per reward as floats, or the array of weights for each prompt."""
-    if isinstance(weights, Mapping):
-        return weights_by_name(names, {name: float(weight) for name, weight in weights.items()})
-    if weights is not None:
+    if weights is not None and not isinstance(weights, Mapping):
         array = as_numpy(weights) if is_array_api_obj(weights) else np.asarray(weights, np.float64)
         if array.ndim == 2:
             return array
@@ -264,12 +261,7 @@ def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tu
     found: list[Vector] = []
     for what, values in (("low", low), ("high", high)):
         if isinstance(values, Mapping):
-            for name in values:
-                if name not in names:
-                    raise ConfigError(
-                        f"{what} has an entry for {name!r}, which is not a reward: "
-                        f"{did_you_mean(name, names)}"
-                    )
+            refuse_unknown(values, names, f"{what}: unknown reward")
             values = [values.get(name) for name in names]
         if values is not None:
             values = [nan if value is None else value for value in values]
@@ -302,11 +294,7 @@ Rounding errors in float32 are of this size."""
 def _of_advantages(
     advantages: Scores, sum_first: Scores, applies: Bool[np.ndarray, "prompt sample"]
 ) -> dict[str, Any]:
-    """Return numbers of the advantages, by their names in `Diagnosis`.
-
-    `sum_first` are the advantages that GRPO gives, and `applies` tells whether a rollout has a
-    reward.
-    """
+    """Return numbers of the advantages and GRPO's (`sum_first`), by their names in `Diagnosis`."""
     live = np.any(advantages != 0, axis=SAMPLES)
     numbers: dict[str, Any] = {
         "zero_advantage_groups": float(np.mean(~live)),

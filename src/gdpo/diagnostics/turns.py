@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gdpo._files import plain
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
-from gdpo.advantages.arrays import check_finite
+from gdpo.advantages.arrays import check_finite, turn_counts, wrong_axes
 from gdpo.diagnostics._turns import (
     ByTurn,
     ToGo,
@@ -28,7 +29,6 @@ from gdpo.diagnostics.diagnosis import (
     finding_lines,
     interval,
     percent,
-    plain,
 )
 from gdpo.diagnostics.findings import Thresholds
 from gdpo.diagnostics.step import as_numpy, check_names, diagnose, weights_of
@@ -157,9 +157,13 @@ def diagnose_turns(
         [('turn_count', ('format',))]
     """
     r = as_numpy(rewards)
-    _check_shape(r)
+    if r.ndim != 4 or 0 in r.shape:
+        raise wrong_axes(r, "prompt", "sample", "turn", "reward")
     check_names(names, r)
-    counts = _counts(turns, r)
+    counts = turn_counts(turns if isinstance(turns, Sequence) else as_numpy(turns), r)
+    counts = counts.astype(np.int64)
+    if not np.any(counts):
+        raise DataError("turns are all 0, so there is nothing to diagnose: pass at least one turn")
     r = r[:, :, : int(counts.max())]
     r = r if r.dtype.kind == "f" else r.astype(np.float64)
     taken = np.arange(r.shape[2]) < counts[..., None]
@@ -239,29 +243,6 @@ def _advantages(
             f"{np.shape(advantages)}. Pass one finite number per turn, or per rollout"
         )
     return np.where(taken, a, 0.0).astype(np.float64)
-
-
-def _check_shape(rewards: Any) -> None:
-    if rewards.ndim != 4 or 0 in rewards.shape:
-        raise DataError(
-            f"rewards have the shape {rewards.shape}: pass an array with the four axes "
-            "[prompt, sample, turn, reward], none of them empty"
-        )
-
-
-def _counts(turns: TurnCounts, rewards: Any) -> Int[np.ndarray, "prompt sample"]:
-    counts = np.asarray(turns if isinstance(turns, Sequence) else as_numpy(turns), np.float64)
-    longest = rewards.shape[2]
-    whole = np.isfinite(counts) & (counts >= 0) & (counts <= longest) & (counts % 1 == 0)
-    if counts.shape != rewards.shape[:2] or not np.all(whole):
-        raise ConfigError(
-            f"turns must be whole numbers from 0 to {longest}, the length of the turn axis of the "
-            f"rewards, in the shape {rewards.shape[:2]} [prompt, sample]; got an array of shape "
-            f"{counts.shape}. Pass the number of turns that each rollout took"
-        )
-    if not np.any(counts):
-        raise DataError("turns are all 0, so there is nothing to diagnose: pass at least one turn")
-    return counts.astype(np.int64)
 
 
 class TurnWindow:

@@ -8,7 +8,7 @@ batch, but hardly in several batches in a row.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from math import isnan
 from typing import Any, TypeAlias
@@ -137,16 +137,16 @@ class Looks:
     sizes: list[Size] = field(default_factory=list[Size])
     begun: Influence | None = None
     """Sums of the smallest block that is not yet full."""
-    begun_steps: int = 0
+    steps: int = 0
 
     def add(self, step: Influence) -> Iterator[tuple[Influence, Look, int]]:
         """Add the next step, and yield each block that it fills, with its test and its steps."""
         self.begun = step if self.begun is None else pooled([self.begun, step])
-        self.begun_steps += 1
+        self.steps += 1
         if self.begun.groups < LEAST_GROUPS:
             return
-        block, steps, m = self.begun, self.begun_steps, 0
-        self.begun, self.begun_steps = None, 0
+        block, steps, m = self.begun, self.steps, 0
+        self.begun, self.steps = None, 0
         while True:
             if m == len(self.sizes):
                 self.sizes.append(Size())
@@ -277,44 +277,18 @@ class FindingHistory:
 
     def state(self) -> dict[str, Any]:
         """Return the state in JSON types, to be saved in a checkpoint."""
-        return {
+        kept = {
             "steps": self.steps,
-            "window": [_plain(step) for step in self._window],
-            "last": _plain(self._last),
-            "all": _plain(self._all),
-            "held": [
-                {"finding": asdict(held.finding), "spans": list(held.spans)}
-                for held in self._held.values()
-            ],
-            "course": [
-                {
-                    "first": block.first,
-                    "steps": block.steps,
-                    "sums": _plain(block.sums),
-                    "squares": dict(block.squares),
-                }
-                for block in self._course.blocks
-            ],
-            "looks": {
-                "begun": _plain(self._looks.begun),
-                "steps": self._looks.begun_steps,
-                "sizes": [
-                    {"full": size.full, "waiting": _plain(size.waiting), "steps": size.steps}
-                    for size in self._looks.sizes
-                ],
-            },
-            "measuring": [
-                {
-                    "noticed": list(each.noticed[:2]),
-                    "first": each.first,
-                    "since": each.since,
-                    "influence": _plain(each.influence),
-                    "scored": [_plain_scored(scored) for scored in each.scored],
-                }
-                for each in self._measuring.values()
-            ],
-            "ranges": {name: list(known) for name, known in self._ranges.items()},
+            "window": list(self._window),
+            "last": self._last,
+            "all": self._all,
+            "held": list(self._held.values()),
+            "course": self._course.blocks,
+            "looks": self._looks,
+            "measuring": list(self._measuring.values()),
+            "ranges": self._ranges,
         }
+        return _plain(kept)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load a state that was returned by `state`."""
@@ -341,7 +315,7 @@ class FindingHistory:
         )
         self._measuring = {}
         for each in state["measuring"]:
-            kind, reward = each["noticed"]
+            kind, reward, *_ = each["noticed"]
             self._measuring[reward] = _Measuring(
                 Noticed(Kind(kind), reward),
                 each["first"],
@@ -533,17 +507,20 @@ def _key(finding: Finding) -> Key:
     return finding.kind, finding.rewards
 
 
-def _plain(step: Influence | None) -> dict[str, Any] | None:
-    if step is None:
-        return None
-    return {
-        "names": list(step.names),
-        "groups": step.groups,
-        "table": np.stack(step.sums).tolist(),
-        "products": step.products.tolist(),
-        "sampled": step.sampled,
-        "alone": None if step.alone is None else step.alone.tolist(),
-    }
+def _plain(value: Any) -> Any:
+    """Return a value in JSON types: dataclasses as dicts, arrays and tuples as lists."""
+    if is_dataclass(value):
+        found = {each.name: getattr(value, each.name) for each in fields(value)}
+        if isinstance(value, Influence):
+            found["table"] = found.pop("sums")
+        if isinstance(value, Scored):
+            found["dtype"] = value.rewards.dtype.name
+        return _plain(found)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _known(plain: Mapping[str, Any] | None) -> Influence | None:
@@ -560,16 +537,6 @@ def _influence(plain: Mapping[str, Any]) -> Influence:
         sampled=plain["sampled"],
         alone=None if alone is None else np.array(alone, np.float64),
     )
-
-
-def _plain_scored(scored: Scored) -> dict[str, Any]:
-    return {
-        "names": list(scored.names),
-        "dtype": scored.rewards.dtype.name,
-        "rewards": scored.rewards.tolist(),
-        "weights": np.asarray(scored.weights).tolist(),
-        "estimator": scored.estimator,
-    }
 
 
 def _scored(plain: Mapping[str, Any]) -> Scored:

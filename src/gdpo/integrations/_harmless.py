@@ -1,10 +1,10 @@
 """Calls code that only observes a training, so that its errors cannot end the training."""
 
 import logging
-import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from gdpo._naming import last_line
 from gdpo.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -43,12 +43,8 @@ class Harmless:
                 )
             self._has_left_out = True
         except (Exception, SystemExit) as error:  # noqa: BLE001 (nothing may end a training)
-            frame = traceback.extract_tb(error.__traceback__)[-1]
             if self.on:
-                logger.warning(
-                    "%s: %s: %s (%s, line %s)",
-                    *(self._consequence, type(error).__name__, error),
-                    *(frame.filename, frame.lineno),
-                )
+                kind, place = type(error).__name__, last_line(error)
+                logger.warning("%s: %s: %s (%s)", self._consequence, kind, error, place)
             self.on = False
         return None

@@ -1,6 +1,5 @@
 """Scores completions with the task, rewards and gates that a framework's configuration names."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gdpo._files import from_json
 from gdpo._shapes import Float
 from gdpo.advantages import Weights
 from gdpo.diagnostics import Watch, diagnose
@@ -131,12 +131,7 @@ def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str,
 
     A ground truth that is neither a dict nor a JSON object as text raises a DataError.
     """
-    given = ground_truth
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError:
-            given = None
+    given = from_json(ground_truth) if isinstance(ground_truth, str) else ground_truth
     if not isinstance(given, Mapping):
         raise DataError(
             f"{place} is {ground_truth!r:.80}, but gdpo's rewards read named fields: write a "

@@ -79,7 +79,7 @@ def make_settings(
             ", ".join(state),
         )
     try:
-        numbers = weights_by_name(names, _floats(weights))
+        numbers = weights_by_name(names, weights)
     except (ConfigError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{shown}reward_weights={weights!r}: {error}. Write one number per entry of "
@@ -88,10 +88,3 @@ def make_settings(
     detail = "brief" if detail is None else detail
     check_detail(detail, f"{shown}diagnostics")
     return Settings(rule=rule, names=tuple(names), weights=tuple(numbers), detail=detail)
-
-
-def _floats(weights: Any) -> Any:
-    if isinstance(weights, Mapping):
-        by_name = cast("Mapping[str, Any]", weights)
-        return {name: float(weight) for name, weight in by_name.items()}
-    return None if weights is None else [float(weight) for weight in weights]

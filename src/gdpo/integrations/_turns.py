@@ -125,10 +125,12 @@ def is_number(value: Any) -> bool:
     return value is None or isinstance(value, int | float | np.number | np.bool_)
 
 
-def check_count(name: str, value: Any, count: int, *, rollout: str) -> None:
-    """Raise a DataError if there is not one number per turn. `rollout` names the rollout in it."""
+def check_count(
+    name: str, value: Any, count: int, *, rollout: str, error: type[Exception] = DataError
+) -> None:
+    """Raise an error if there is not one number per turn. `rollout` names the rollout in it."""
     if is_per_turn(value) and len(value) != count:
-        raise DataError(
+        raise error(
             f"reward {name!r} has {len(value)} numbers for {rollout}, which has {count} turns. A "
             "turn is a message of the model, also without a tool call. Return one number (or None) "
             "for each turn, with 0 where a turn earns nothing, or a single number for the whole "

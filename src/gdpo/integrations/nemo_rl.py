@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo.diagnostics import Watch
 from gdpo.errors import ConfigError
 from gdpo.integrations import rows
@@ -143,9 +143,7 @@ def _check_when_read(kind: Any, check: Callable[[Any], None]) -> None:
 def read_settings(config: Any) -> rows.Settings:
     """Return the settings in the `grpo.adv_estimator` section of NeMo-RL's configuration."""
     given, name = dict(config.model_extra or {}), rows.without_prefix(config.name)
-    for field in given:
-        if field not in FIELDS:
-            raise ConfigError(f"unknown field {PLACE}.{field}: {did_you_mean(field, FIELDS)}")
+    refuse_unknown(given, FIELDS, f"{PLACE}: unknown field")
     keys, weights, options, detail = (given.get(field) for field in FIELDS)
     place = f"{PLACE}.gdpo_"
     return rows.make_settings(name, keys, weights, options, place=place, detail=detail)

@@ -32,10 +32,7 @@ def load_dump(path: Path) -> Any:
 
 
 def _refuse_packed(path: Path) -> None:
-    """Raise a DataError for a compressed file, which could decompress to an enormous size.
-
-    torch does not compress its files, so a valid file takes up its full size on disk.
-    """
+    # A compressed file could decompress to an enormous size. torch does not compress its files.
     try:
         with ZipFile(path) as archive:
             size = sum(part.file_size for part in archive.infolist())

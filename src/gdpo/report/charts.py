@@ -254,10 +254,7 @@ def binned(table: Curves, points: int) -> Curves:
     """Average neighbouring steps, so that a long run has at most `points` points."""
     if table.shape[1] <= points:
         return table
-    return np.stack([_nanmean(part) for part in np.array_split(table, points, axis=1)], axis=1)
-
-
-def _nanmean(part: Curves) -> Float[np.ndarray, " seed"]:
+    parts = np.array_split(table, points, axis=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # raised if all values are NaN
-        return np.nanmean(part, axis=1)
+        return np.stack([np.nanmean(part, axis=1) for part in parts], axis=1)

@@ -24,7 +24,7 @@ from gdpo.report.rollouts_summary import (
     when_found,
     with_options,
 )
-from gdpo.report.terminal import as_share
+from gdpo.report.terminal import as_number, as_share
 from gdpo.report.viewer import Labels, count_shown, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
@@ -102,7 +102,7 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
         lengths=charts[others : others + len(lengths)],
         turns=charts[others + len(lengths) :],
         turn_tables=[_turn_table(run, shown) for run in runs if len(run.turns()) > 1],
-        figure=_figure,
+        figure=as_number,
         share=as_share,
         interval=interval,
         correlation=lambda value: f"{value:.3f}".replace("-", "−") if isfinite(value) else "–",
@@ -131,7 +131,6 @@ def _distinct(names: Sequence[str], called: Mapping[str, str]) -> dict[str, str]
 
 
 def _estimators(analysis: Analysis) -> list[str]:
-    """Return the estimators whose advantages the page shows."""
     every = list(dict.fromkeys(name for group in analysis.sample for name in group.advantages))
     first = [name for name in (RECORDED, *every[:1], "grpo", "gdpo") if name in every]
     return list(dict.fromkeys((*first, *every)))[:_ESTIMATORS]
@@ -151,7 +150,6 @@ def _setup(analysis: Analysis) -> str:
 
 
 def _made_of(run: RunAnalysis) -> str:
-    """Return a phrase about the data from which the numbers of a run are computed."""
     more = f", {run.left_out:,} more not trained on" if run.left_out else ""
     return (
         f"{len(run.steps):,} steps, {run.rollouts:,} rollouts{more}; weights: {run.weights_from}; "
@@ -160,16 +158,10 @@ def _made_of(run: RunAnalysis) -> str:
 
 
 def _left_out(analysis: Analysis) -> str:
-    """Return a sentence with the number of runs and rewards that the page does not show."""
     names = {name for run in analysis.runs for name in run.names}
     counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
     left = [f"{count - most:,} more {what}" for count, most, what in counts if count > most]
     return f"{' and '.join(left)} are not shown; --json prints all." if left else ""
-
-
-def _figure(value: float) -> str:
-    """Return a number with three significant digits."""
-    return "–" if not isfinite(value) else f"{value:.3g}".replace("-", "−")
 
 
 def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]:
@@ -186,7 +178,6 @@ def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]
 
 
 def _what_was_read(analysis: Analysis) -> list[str]:
-    """Return lines about the files of each format, the rewards, the groups, and all notices."""
     report = analysis.report
     return [
         f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
@@ -243,10 +234,7 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Return the charts of influence shares and of zero-variance groups for each run.
-
-    Bands show the confidence intervals of the shares.
-    """
+    """Return the charts of influence shares and of zero-variance groups for each run."""
     charts: list[Chart] = []
     for run in runs:
         names = [name for name in run.names if name in shown.rewards]
@@ -336,7 +324,6 @@ def _drawn(
 
 
 def _turn_table(run: RunAnalysis, shown: Labels) -> dict[str, Any]:
-    """Return the rows of the table of a run, as text."""
     turns = run.turns()
     rows = [
         {

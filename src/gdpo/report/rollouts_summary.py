@@ -206,12 +206,10 @@ def scalar_only(report: ReadReport) -> str:
 
 
 def _wordless(report: ReadReport) -> bool:
-    """Return True if no file contains texts that could be rescored."""
     return all(file.format in WORDLESS for file in report.files)
 
 
 def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
-    """Return lines about problems with files, groups and steps."""
     report = analysis.report
     oddities = [("", text) for text in report.group_findings()] + report.odd_places()
     oddities += [("", f"{why} ({count:,} rollouts)") for why, count in analysis.problems.items()]

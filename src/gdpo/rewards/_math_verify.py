@@ -106,10 +106,7 @@ def _equal_value(answer: str, gold: str, gold_text: str) -> bool:
 
 
 def _differentiates(expression: Any) -> bool:
-    """Return whether an expression contains an unevaluated derivative.
-
-    In dy/dx = 2x, the left side counts as a name, not as a derivative.
-    """
+    # In dy/dx = 2x, the left side counts as a name, not as an unevaluated derivative.
     if isinstance(expression, sp.Eq) and isinstance(expression.lhs, sp.Derivative):
         return _differentiates(expression.rhs) or not isinstance(expression.lhs.args[0], sp.Symbol)
     return expression.has(sp.Derivative)

@@ -137,10 +137,7 @@ def _closed(equation: Any, sides: list[Any]) -> Any:
 
 
 def _as_set(expression: Any) -> Any:
-    """Return inequalities joined by "or" as a set, and return any other expression unchanged.
-
-    None: sympy cannot convert the inequalities.
-    """
+    """Return inequalities joined by "or" as a set, or None. Others are returned unchanged."""
     if not isinstance(expression, Either):
         return expression
     try:
@@ -190,8 +187,10 @@ def _same_value(gold: Any, answer: Any) -> bool:
     theirs, percent = _without_percent(answer)
     if gold_percent and not percent:
         return _same_expression(ours, theirs) or _same_expression(_hundredth(ours), theirs)
-    if percent and not gold_percent and _is_proportion(ours):
-        theirs = _hundredth(theirs)
+    if percent and not gold_percent:
+        value = _value(ours)
+        is_proportion = value is not None and bool(abs(value) <= 1)
+        theirs = _hundredth(theirs) if is_proportion else theirs
     return _same_expression(ours, theirs)
 
 
@@ -203,11 +202,6 @@ def _without_percent(expression: Any) -> tuple[Any, bool]:
 
 def _hundredth(expression: Any) -> Any:
     return sp.Mul(expression, sp.Rational(1, 100), evaluate=False)
-
-
-def _is_proportion(expression: Any) -> bool:
-    value = _value(expression)
-    return value is not None and bool(abs(value) <= 1)
 
 
 def _same_expression(gold: Any, answer: Any) -> bool:

@@ -16,6 +16,11 @@ TEXT = r"\\(?:text(?:rm|normal|bf|it)?|mbox|mathrm)\s*"
 Unit: TypeAlias = frozenset[str]
 """Measures that a unit names, such as km and h. Empty: no unit, or one that is not a measure."""
 
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 # Marks and words around an answer.
 
 _EMPHASIS = re.compile(r"(?<![\w)}\]{^*`\\])(\*{1,3}|`{1,3})(?=\S)([^*`]+)(?<=\S)\1(?![\w({\[*`^])")
@@ -114,14 +119,11 @@ _FUNCTION = re.compile(
     r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|sqrt|det|max|min|lim|or|and"
 )
 
-_ALTERS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        no not wrong incorrect half twice thrice double triple minus plus times over negative
-        inverse reciprocal squared cubed
-        """,
-    )
+_ALTERS = _set(
+    """
+    no not wrong incorrect half twice thrice double triple minus plus times over negative
+    inverse reciprocal squared cubed
+    """
 )
 """Words that make a name the name of another value."""
 
@@ -204,22 +206,17 @@ _MEASURES = {
 
 _CELSIUS = {"c": "celsius", "f": "fahrenheit", "k": "kelvin"}
 
-_TWO_LETTERS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        mm cm dm km nm um ft in yd mi lb oz mg kg ml cl dl hr sq cu pt qt ha am pm hz kw mw kj ev kv
-        mv ma pa cc st nd rd th rs ms ns kn cd
-        """,
-    )
+_TWO_LETTERS = _set(
+    """
+    mm cm dm km nm um ft in yd mi lb oz mg kg ml cl dl hr sq cu pt qt ha am pm hz kw mw kj ev kv
+    mv ma pa cc st nd rd th rs ms ns kn cd
+    """
 )
 
-_BARE_TWO = frozenset(
-    re.findall(r"\w+", "mm cm km nm ft in yd mi lb oz mg kg ml hr am pm kw kj hz cc sq cu of an a")
-)
+_BARE_TWO = _set("mm cm km nm ft in yd mi lb oz mg kg ml hr am pm kw kj hz cc sq cu of an a")
 """Words of at most two letters that belong to a unit without `\\text`. Others are factors."""
 
-_JOINED = frozenset(re.findall(r"\w+", "mm cm km mg kg ml ft lb lbs mph kmh kph hrs"))
+_JOINED = _set("mm cm km mg kg ml ft lb lbs mph kmh kph hrs")
 """Units that may follow a number directly. Other letters are factors."""
 
 _ONE_LETTER = frozenset("acfghjklmnsvw")
@@ -232,26 +229,23 @@ _LETTER_IN_TEXT = re.compile(
     rf"{SPACE}*{TEXT}\{{\s*{_LETTER}\s*\}}(?:\s*\^\s*(?:[1-4]|\{{-?[1-4]\}}))?"
 )
 
-_CHANGING = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        hundred thousand million billion trillion dozen
-        hundreds thousands millions billions trillions dozens gross score
-        zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
-        fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty
-        ninety half third fourth fifth sixth seventh eighth ninth tenth hundredth thousandth
-        millionth halves thirds fourths fifths sixths sevenths eighths ninths tenths hundredths
-        thousandths millionths billionth billionths quarter quarters double triple twice thrice
-        percent pct percentage permille mille
-        mod modulo modulus rem remainder factorial squared cubed choose plus minus negative below
-        over divided multiplied power inverse reciprocal
-        sqrt log ln sin cos tan cot exp gcd lcm
-        inf infinity infinite pi tau phi theta alpha beta gamma delta lambda omega abc xyz
-        to than least most and or not no nor none if but is isn was are maybe rather wrong false
-        incorrect except fold basis
-        """,
-    )
+_CHANGING = _set(
+    """
+    hundred thousand million billion trillion dozen
+    hundreds thousands millions billions trillions dozens gross score
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+    fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty
+    ninety half third fourth fifth sixth seventh eighth ninth tenth hundredth thousandth
+    millionth halves thirds fourths fifths sixths sevenths eighths ninths tenths hundredths
+    thousandths millionths billionth billionths quarter quarters double triple twice thrice
+    percent pct percentage permille mille
+    mod modulo modulus rem remainder factorial squared cubed choose plus minus negative below
+    over divided multiplied power inverse reciprocal
+    sqrt log ln sin cos tan cot exp gcd lcm
+    inf infinity infinite pi tau phi theta alpha beta gamma delta lambda omega abc xyz
+    to than least most and or not no nor none if but is isn was are maybe rather wrong false
+    incorrect except fold basis
+    """
 )
 r"""Words that change the value of the number before them, or turn it into a condition or choice."""
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from array_api_compat import array_namespace
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float
 from gdpo.errors import ConfigError
 from gdpo.rewards.reward import DeclaredRange, Reward
@@ -132,12 +132,8 @@ def closed_gates(
 def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
     """Raise a ConfigError unless every gate refers to two different rewards in `names`."""
     for name, gate in gates.items():
-        for used in (name, gate.on):
-            if used not in names:
-                raise ConfigError(
-                    f"the gate of reward {name!r} refers to an unknown reward {used!r}: "
-                    f"{did_you_mean(used, names)}"
-                )
+        what = f"the gate of reward {name!r} refers to an unknown reward"
+        refuse_unknown((name, gate.on), names, what)
         if name == gate.on:
             raise ConfigError(f"reward {name!r} is gated on itself. Set `on` to another reward")
 
@@ -201,17 +197,10 @@ def described_ranges(described: object) -> dict[str, Range | None]:
 
 
 def _range_of_declared(entry: object) -> Range | None:
-    if not isinstance(entry, Mapping):
-        return None
-    low, high = _number(entry.get("low")), _number(entry.get("high"))
-    return None if low is None or high is None or low >= high else (low, high)
+    ends = [entry.get("low"), entry.get("high")] if isinstance(entry, Mapping) else []
+    known = [float(end) for end in ends if isinstance(end, int | float) and abs(end) <= _LARGEST]
+    return (known[0], known[1]) if len(known) == 2 and known[0] < known[1] else None
 
 
 _LARGEST = 1e60
 """Largest absolute value that a bound may have, so that squares stay finite."""
-
-
-def _number(value: object) -> float | None:
-    if not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) <= _LARGEST else None

@@ -57,7 +57,7 @@ def token_limit(limit: int, *, name: str = "length") -> Reward:
     _check_tokens("token_limit", "limit", limit, at_least=1)
     return Reward(
         name=name,
-        function=partial(_within, limit=limit),
+        function=partial(_in_range, shortest=0, longest=limit, width=1),
         low=0.0,
         high=1.0,
         examples=(Example(limit, {}, 1.0), Example(limit + 1, {}, 0.0)),
@@ -161,8 +161,6 @@ def token_range(low: int, high: int, *, width: int, name: str = "length") -> Rew
 
 
 # These functions are at module level so that a reward can be pickled for another process.
-def _within(num_tokens: int, _reference: Reference, *, limit: int) -> float:
-    return float(num_tokens <= limit)
 
 
 def _overlong(num_tokens: int, _reference: Reference, *, free: int, buffer: int) -> float:

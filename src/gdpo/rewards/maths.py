@@ -81,8 +81,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Literal, TypeAlias, get_args
 
-from gdpo._naming import did_you_mean
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo._naming import refuse_unknown
+from gdpo.errors import MissingExtraError
 from gdpo.rewards.reward import Example, Reward
 
 Extraction: TypeAlias = Literal["boxed", "answer_tag", "last_number"]
@@ -132,11 +132,7 @@ def maths_answer(
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2 (the correctness
         reward). math-verify, https://github.com/huggingface/Math-Verify.
     """
-    if extract not in get_args(Extraction):
-        raise ConfigError(
-            f"maths_answer: unknown value for extract {extract!r}: "
-            f"{did_you_mean(str(extract), get_args(Extraction))}"
-        )
+    refuse_unknown([extract], get_args(Extraction), "maths_answer: unknown value for extract")
     if find_spec("math_verify") is None:
         raise MissingExtraError("math-verify", "math", "to compare mathematical answers")
     from gdpo.rewards._math_verify import correctness

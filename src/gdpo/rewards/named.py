@@ -5,7 +5,7 @@ from dataclasses import fields as dataclass_fields
 from inspect import signature
 from typing import Any
 
-from gdpo._naming import did_you_mean, find
+from gdpo._naming import find, refuse_unknown
 from gdpo.errors import ConfigError, GdpoError
 from gdpo.rewards.gates import Gate
 from gdpo.rewards.reward import Reward
@@ -88,11 +88,8 @@ def read_gates(gates: Any) -> dict[str, Gate]:
     """Return the gates in a configuration that maps reward names to the fields of `Gate`."""
     allowed = [field.name for field in dataclass_fields(Gate)]
     for name, fields in gates.items() if isinstance(gates, Mapping) else ():
-        for key in fields if isinstance(fields, Mapping) else ():
-            if key not in allowed:
-                raise ConfigError(
-                    f"gates: {name}: unknown key {key!r}: {did_you_mean(str(key), allowed)}"
-                )
+        keys = fields if isinstance(fields, Mapping) else ()
+        refuse_unknown(keys, allowed, f"gates: {name}: unknown key")
     try:
         return {name: Gate(**fields) for name, fields in (gates or {}).items()}
     except (TypeError, AttributeError) as error:

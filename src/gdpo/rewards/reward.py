@@ -1,12 +1,13 @@
 """Defines a reward: a named, bounded function that scores one completion."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from math import inf, isfinite
 from numbers import Real
 from typing import Any, Literal, TypeAlias, get_args
 
+from gdpo._text import describe
 from gdpo.errors import ConfigError
 
 Reference: TypeAlias = Mapping[str, Any]
@@ -94,24 +95,9 @@ class Reward:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        if not callable(self.function):
-            raise ConfigError(
-                f"reward {self.name!r}: function must be callable, got {_shown(self.function)}"
-            )
-        _check_range(self.name, self.low, self.high)
-        if self.of not in ("text", "tokens", "turn"):
-            raise ConfigError(
-                f"reward {self.name!r}: `of` must be 'text', 'tokens' or 'turn', got {self.of!r}"
-            )
-        _check_scope(self)
-        if self.deadline is not None and not (
-            _is_number(self.deadline) and 0 < self.deadline < inf
-        ):
-            raise ConfigError(
-                f"reward {self.name!r}: deadline must be a number of seconds above 0, got "
-                f"{_shown(self.deadline)}"
-            )
-        _check_examples(self)
+        _refuse(self.name, _problems_of_range(self.low, self.high))
+        _refuse(self.name, _problems(self))
+        _refuse(self.name, _problems_of_examples(self))
 
     @property
     def asks_elsewhere(self) -> bool:
@@ -133,7 +119,7 @@ class DeclaredRange:
     high: float
 
     def __post_init__(self) -> None:
-        _check_range(self.name, self.low, self.high)
+        _refuse(self.name, _problems_of_range(self.low, self.high))
 
 
 def binary(
@@ -153,12 +139,12 @@ def refuse_no_reward(given: object) -> None:
             f"{name} is a plain function, not a gdpo.Reward. Wrap it: "
             f"Reward({name!r}, {name}, low=0, high=1), for a function of (completion, reference)"
         )
-    raise ConfigError(f"expected a gdpo.Reward, got {_shown(given)}")
+    raise ConfigError(f"expected a gdpo.Reward, got {describe(given)}")
 
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
-        raise ConfigError(f"a reward's name must be a string, got {_shown(name)}")
+        raise ConfigError(f"a reward's name must be a string, got {describe(name)}")
     if not name.isprintable() or not name or set(name) & set("/|"):
         raise ConfigError(
             f"a reward's name becomes part of metric names, so it must not be empty or contain "
@@ -166,59 +152,55 @@ def _check_name(name: object) -> None:
         )
 
 
-def _check_range(name: str, low: Any, high: Any) -> None:
+def _refuse(name: str, problems: Iterator[str]) -> None:
+    """Raise a ConfigError with the first problem of a reward, if there is one."""
+    for problem in problems:
+        raise ConfigError(f"reward {name!r}: {problem}")
+
+
+def _problems_of_range(low: Any, high: Any) -> Iterator[str]:
     for what, bound in (("low", low), ("high", high)):
         if not _is_number(bound):
-            raise ConfigError(f"reward {name!r}: {what} must be a number, got {_shown(bound)}")
+            yield f"{what} must be a number, got {describe(bound)}"
     if not (isfinite(low) and isfinite(high) and low < high):
-        raise ConfigError(
-            f"reward {name!r}: the range must be finite with low < high, got [{low}, {high}]"
-        )
+        yield f"the range must be finite with low < high, got [{low}, {high}]"
 
 
-def _check_scope(reward: Reward) -> None:
+def _problems(reward: Reward) -> Iterator[str]:
+    if not callable(reward.function):
+        yield f"function must be callable, got {describe(reward.function)}"
+    if reward.of not in ("text", "tokens", "turn"):
+        yield f"`of` must be 'text', 'tokens' or 'turn', got {reward.of!r}"
     if reward.scope not in get_args(Scope):
-        raise ConfigError(
-            f"reward {reward.name!r}: scope must be 'last' or 'all', got {_shown(reward.scope)}"
-        )
+        yield f"scope must be 'last' or 'all', got {describe(reward.scope)}"
     if reward.scope != "last" and reward.of != "text":
-        raise ConfigError(
-            f"reward {reward.name!r}: scope={reward.scope!r} is only for rewards of the text, but "
-            f"`of` is {reward.of!r}: remove scope, or set of='text'"
+        yield (
+            f"scope={reward.scope!r} is only for rewards of the text, but `of` is {reward.of!r}: "
+            "remove scope, or set of='text'"
         )
+    limit = reward.deadline
+    if limit is not None and not (_is_number(limit) and 0 < limit < inf):
+        yield f"deadline must be a number of seconds above 0, got {describe(limit)}"
 
 
-def _check_examples(reward: Reward) -> None:
+def _problems_of_examples(reward: Reward) -> Iterator[str]:
     given: Any = reward.examples
     if isinstance(given, Example):
-        raise ConfigError(
-            f"reward {reward.name!r}: examples is a single Example. Add a comma to make it a "
-            "tuple: (Example(...),)"
-        )
+        yield "examples is a single Example. Add a comma to make it a tuple: (Example(...),)"
+    form = "Example(completion, reference, score)"
     if not isinstance(given, tuple):
-        raise ConfigError(
-            f"reward {reward.name!r}: examples must be a tuple of Example(completion, reference, "
-            f"score), got {_shown(given)}"
-        )
+        yield f"examples must be a tuple of {form}, got {describe(given)}"
     for i, example in enumerate(reward.examples):
         if not isinstance(example, Example):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(
-                f"reward {reward.name!r}: examples[{i}] must be an Example(completion, reference, "
-                f"score), got {_shown(example)}"
-            )
+            yield f"examples[{i}] must be an {form}, got {describe(example)}"
         score: Any = example.score
         if score is not None and not (_is_number(score) and reward.low <= score <= reward.high):
-            raise ConfigError(
-                f"reward {reward.name!r}: the score of examples[{i}] must be a number in "
-                f"[{reward.low}, {reward.high}], or None if the reward does not apply; got "
-                f"{_shown(score)}"
+            yield (
+                f"the score of examples[{i}] must be a number in [{reward.low}, {reward.high}], or "
+                f"None if the reward does not apply; got {describe(score)}"
             )
 
 
 def _is_number(value: object) -> bool:
     # Python treats a bool as a number. Here a bool is an error.
     return not isinstance(value, bool) and isinstance(value, Real)
-
-
-def _shown(value: object) -> str:
-    return f"{type(value).__name__} {value!r:.80}"

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo._text import visible
 from gdpo.errors import ConfigError, DataError, RewardError
 from gdpo.rewards._judges import Judges
@@ -20,7 +20,6 @@ from gdpo.rewards.reward import (
     Messages,
     Reference,
     Reward,
-    Scope,
     as_messages,
     refuse_no_reward,
 )
@@ -100,9 +99,7 @@ class Scorer:
     ) -> "Scorer":
         """Return a scorer with the options in a mapping, as in recipes and trainer arguments."""
         allowed = set(signature(cls).parameters) - {"rewards", "progress"}
-        for name in options:
-            if name not in allowed:
-                raise ConfigError(f"unknown option {name!r}: {did_you_mean(name, allowed)}")
+        refuse_unknown(options, allowed, "unknown option")
         return cls(rewards, **options, progress=progress)
 
     def score(
@@ -264,14 +261,11 @@ def _judged(
         if reward.of == "turn":
             judged[kind] = _turns_of(completions, keys)
             continue
-        items = num_tokens or () if reward.of == "tokens" else _texts(completions, reward.scope)
+        texts = (completion_text(each, reward.scope) for each in completions)
+        items = num_tokens or () if reward.of == "tokens" else list(texts)
         places = [(i, None) for i in range(len(items))]
         judged[kind] = _Judged(items, places, _first_places(zip(items, keys, strict=True)), keys)
     return judged
-
-
-def _texts(completions: Sequence[str | Messages], scope: Scope) -> list[str]:
-    return [completion_text(completion, scope) for completion in completions]
 
 
 def _turns_of(completions: Sequence[str | Messages], keys: Sequence[bytes]) -> _Judged:
@@ -358,10 +352,7 @@ def _check_rewards(rewards: Sequence[Reward]) -> None:
 def _check_arguments(
     on_error: object, workers: object, concurrency: object, retries: object, memory: object
 ) -> None:
-    if not isinstance(on_error, str) or on_error not in get_args(OnError):
-        raise ConfigError(
-            f"unknown on_error {on_error!r}: {did_you_mean(str(on_error), get_args(OnError))}"
-        )
+    refuse_unknown([on_error], get_args(OnError), "unknown on_error")
     for name, count, least in (
         ("workers", workers, 1),
         ("concurrency", concurrency, 1),

@@ -1,8 +1,7 @@
 """Defines tasks, which turn rows of a dataset into a prompt, a reference and rewards."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -79,7 +78,7 @@ def without_arrays(value: Any) -> Any:
 def _without_arrays(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _without_arrays(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
+    if isinstance(value, np.ndarray | Sequence) and not isinstance(value, str | bytes):
         return [_without_arrays(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
 
@@ -98,18 +97,14 @@ class _Tasks(Mapping[str, Task]):
     """Maps names to tasks. Each task is imported on first use, which can take seconds."""
 
     def __getitem__(self, name: str) -> Task:
-        return _imported(*_PLACES[name])
+        module, attribute = _PLACES[name]
+        return getattr(import_module(module), attribute)
 
     def __iter__(self) -> Iterator[str]:
         return iter(_PLACES)
 
     def __len__(self) -> int:
         return len(_PLACES)
-
-
-@lru_cache
-def _imported(module: str, attribute: str) -> Task:
-    return getattr(import_module(module), attribute)
 
 
 TASKS: Mapping[str, Task] = _Tasks()

@@ -12,10 +12,10 @@ A reward gets the last message that has visible content, or all of these message
 newlines (`scope="all"`).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from gdpo._files import from_json
 from gdpo.rewards.reward import Messages, Scope, as_messages
 
 _TEXT_PARTS = (None, "text", "output_text")
@@ -102,12 +102,7 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
 
 
 def _decoded(text: str) -> Any:
-    if not text.lstrip().startswith(("[", "{")):
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    value = from_json(text) if text.lstrip().startswith(("[", "{")) else None
     messages: list[Any] = value if isinstance(value, list) else [value]
     has_roles = all(isinstance(each, Mapping) and each.get("role") for each in messages)
     return messages if has_roles and messages else None

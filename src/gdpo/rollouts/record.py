@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gdpo._files import to_json, written_whole
+from gdpo._files import from_json, to_json, written_whole
 from gdpo._shapes import Float
 from gdpo.errors import DataError
 
@@ -144,10 +144,7 @@ def read_declared(schema: Any) -> object:
 
     The value is not validated: use `described_ranges`.
     """
-    try:
-        return json.loads((schema.metadata or {})[_DECLARED])
-    except (KeyError, ValueError, RecursionError):
-        return None
+    return from_json((schema.metadata or {}).get(_DECLARED, b""))
 
 
 def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
@@ -238,10 +235,7 @@ def opened(messages: Sequence[Mapping[str, Any]]) -> Text:
 def _fields(content: Any) -> dict[str, Any] | None:
     if not isinstance(content, str) or not content.startswith("{"):
         return None
-    try:
-        found: dict[str, Any] = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
+    found: dict[str, Any] = from_json(content) or {}
     is_message = ("content" in found or "tool_calls" in found) and "role" not in found
     return found if is_message else None
 

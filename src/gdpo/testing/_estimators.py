@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo.errors import ConfigError, DataError
 
 Unit = Literal["each", "all", "kept", "mixed"]
@@ -71,8 +71,7 @@ class Claims:
     pooled: bool = False
 
     def __post_init__(self) -> None:
-        if self.unit not in get_args(Unit):
-            raise ConfigError(f"unit {self.unit!r}: {did_you_mean(self.unit, get_args(Unit))}")
+        refuse_unknown([self.unit], get_args(Unit), "unknown unit")
 
 
 def check_estimator(
@@ -137,9 +136,7 @@ def check_estimator(
 
 
 def _check_fixed(subject: "_Subject", library: str) -> None:
-    """Run the checks on fixed batches with a library's arrays, if the library is installed."""
-    if library not in LIBRARIES:
-        raise ConfigError(f"unknown library {library!r}: {did_you_mean(library, LIBRARIES)}")
+    refuse_unknown([library], LIBRARIES, "unknown library")
     if find_spec(library) is None:
         return
     module = import_module(library if library != "jax" else "jax.numpy")
@@ -185,7 +182,6 @@ class _Subject:
 
 
 def _same(got: Any, wanted: Any, *, of: Any, what: str, atol: float = _EXACT) -> None:
-    """Raise an AssertionError if advantages differ by more than `atol * max(1, largest)`."""
     got, wanted = np.asarray(got, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
     size = max(1.0, float(np.abs(wanted).max(initial=0.0)))
     assert got.shape == wanted.shape, f"{what}: shape {got.shape} instead of {wanted.shape}"
@@ -197,7 +193,6 @@ def _same(got: Any, wanted: Any, *, of: Any, what: str, atol: float = _EXACT) ->
 
 
 def _zero(got: Any, *, of: Any, what: str) -> None:
-    """Raise an AssertionError if an advantage is not exactly 0."""
     values = np.asarray(got)
     assert np.count_nonzero(values) == 0, (
         f"{what}: expected exactly 0, got\n{values}\nfor the rewards\n{np.asarray(of)!r}"
@@ -260,7 +255,6 @@ def search(check: Callable[..., None], *strategies: Any, examples: int) -> None:
 
 
 def _check(subject: _Subject, oracle: Oracle | None, r: Any, w: Any, seed: int) -> None:
-    """Raise an AssertionError if the estimator breaks its contract on this batch."""
     a = np.asarray(subject(r, w))
     if oracle is not None:
         wanted = oracle(r.tolist(), w.tolist(), **_lists(subject.options_for(r)))

@@ -200,15 +200,7 @@ def _search(reward: Reward, references: list[Reference], texts: int, seconds: fl
 def _score(
     reward: Reward, completion: str | int | Messages, reference: Reference, seconds: float
 ) -> float | None:
-    """Return the reward's value, or raise an error that identifies the broken part of the contract.
-
-    A text stands for one message of the model if the reward scores turns.
-
-    Raises:
-        RewardError: If the contract is broken.
-        TooLate: If the call takes too long. In this case, hypothesis does not search for a shorter
-            text.
-    """
+    # If a call is too late, hypothesis does not search for a shorter text.
     before = deepcopy(reference)
 
     def broken(what: str) -> str:

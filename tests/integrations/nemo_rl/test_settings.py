@@ -74,7 +74,7 @@ def test_weights_go_by_name_and_are_1_by_default():
 
 @pytest.mark.parametrize("field", ["gdpo_reward_weight", "options"])
 def test_a_field_that_nobody_reads_is_an_error(field):
-    refused(f"{field}: .*Allowed: gdpo_diagnostics, gdpo_options", **{field: [1, 2]})
+    refused(f"'{field}': .*Allowed: gdpo_diagnostics, gdpo_options", **{field: [1, 2]})
 
 
 def test_nemo_rls_own_weights_are_refused_because_they_are_in_alphabetical_order():

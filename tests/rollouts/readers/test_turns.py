@@ -13,7 +13,6 @@ from tests.rollouts.readers import written
 from gdpo.rollouts import Rollout, Turn, rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, RolloutTable, Turns, read_rollout_files
 from gdpo.rollouts.readers.batches import open_file
-from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import ReaderOptions
 from gdpo.rollouts.readers.records import Row, RowTurns
 from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport
@@ -345,8 +344,7 @@ def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     """So that little besides the turns of one line is ever kept as objects."""
     monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 4)
     path = tinker(tmp_path, TINKER * 3)
-    found = RolloutFile(path, "jsonl", "", None, evaluation=False)
-    _, batches = open_file(found, ReaderOptions(), FileReport(path, ReadReport((path,))))
+    _, batches = open_file(ReaderOptions(), FileReport(path, ReadReport((path,))))
     assert [len(batch) for batch in batches] == [2, 2, 2]
 
 

@@ -6,11 +6,10 @@ from math import nan
 
 import numpy as np
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo._shapes import Float
 from gdpo.analysis.logs.rows import Log, field_of, without_unclear
 from gdpo.analysis.logs.sources import SOURCES
-from gdpo.errors import ConfigError
 
 _OF_BATCH = {
     "frac_reward_zero_std": "zero_advantage_groups",
@@ -97,9 +96,7 @@ def _is_copy(run: LoggedRun, longer: LoggedRun) -> bool:
 
 def _selected(runs: Sequence[LoggedRun], names: Sequence[str]) -> list[LoggedRun]:
     known = [name for run in runs for name in run.rewards]
-    for name in names:
-        if runs and name not in known:
-            raise ConfigError(f"--rewards: unknown reward {name!r}: {did_you_mean(name, known)}")
+    refuse_unknown(names if runs else (), known, "--rewards: unknown reward")
     picked = [
         replace(run, rewards={n: run.rewards[n] for n in names if n in run.rewards}) for run in runs
     ]

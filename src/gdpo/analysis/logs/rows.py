@@ -207,10 +207,7 @@ def _evidence_of(fields: frozenset[tuple[str, Kind]]) -> Evidence:
 
 
 def _console(path: Path) -> Iterator[tuple[Row, Evidence]]:
-    """Yield the metrics that a program printed as dicts in Python or JSON, without nested ones.
-
-    Programs print other dicts as well.
-    """
+    """Yield the metrics among the dicts that a program printed in Python or JSON."""
     found = evidence({})
     with opened_text(path) as stream:
         for text in _dicts_in(stream):
@@ -224,10 +221,7 @@ def _console(path: Path) -> Iterator[tuple[Row, Evidence]]:
 
 
 def _dicts_in(stream: Stream) -> Iterator[str]:
-    """Yield each text in braces on one line, although a terminal may have broken it into several.
-
-    If the beginning of a long file contains none, the rest is not searched.
-    """
+    """Yield each text in braces on one line, although a terminal may have broken it."""
     left, searched, found = "", 0, False
     while raw := stream.read(_PART):
         text = left + raw.decode(errors="replace")

@@ -55,10 +55,7 @@ def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
 def _found(
     paths: Sequence[Path], endings: Sequence[str], *, forced: bool
 ) -> tuple[list[Log], list[str]]:
-    """Return the logs, and a sentence about each file that is broken or doubtful.
-
-    `endings` are those of console output in folders.
-    """
+    """Return the logs, and a sentence about each file that is broken or doubtful."""
     found: list[Log] = []
     problems: list[str] = []
     for path in paths:
@@ -96,7 +93,6 @@ def _doubt(found: Doubtful) -> str:
 
 
 def _folders(root: Path) -> Iterator[list[Path]]:
-    """Yield the files of each folder."""
     for folder, folders, names in os.walk(root):
         folders.sort()
         yield [Path(folder, name) for name in sorted(names)]
@@ -105,10 +101,7 @@ def _folders(root: Path) -> Iterator[list[Path]]:
 def _readers(
     files: Sequence[Path], named: Path, endings: Sequence[str], *, forced: bool
 ) -> Iterator[tuple[Callable[[Path], list[Log] | Doubtful], Path]]:
-    """Yield a function for each log among the files of a folder, and what to read with it.
-
-    `named` is the path that the user gave.
-    """
+    """Yield a function for each log among the files of a folder, and what to read with it."""
     events = [file for file in files if ".tfevents." in file.name]
     if events:
         several = len(events) > 1

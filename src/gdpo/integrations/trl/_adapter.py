@@ -85,11 +85,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 def check_trainer() -> None:
     """Check that TRL's trainer has the methods that `GDPOTrainer` wraps."""
-    if missing := _missing_callables("trainer"):
-        raise ConfigError(
-            f"GDPOTrainer needs {missing[0]}, which TRL {version('trl')} does not have. Install a "
-            f"version of TRL that gdpo is tested with: {TESTED}"
-        )
+    _refuse_missing("trainer", "GDPOTrainer")
 
 
 def check_turns(estimator: str, args: Any) -> None:
@@ -100,10 +96,14 @@ def check_turns(estimator: str, args: Any) -> None:
             f"kernel in TRL {version('trl')} takes one advantage per rollout. Set "
             "use_liger_kernel=False"
         )
-    if missing := _missing_callables("turns"):
+    _refuse_missing("turns", f"advantage={estimator!r}")
+
+
+def _refuse_missing(capability: str, needed_by: str) -> None:
+    if missing := _missing_callables(capability):
         raise ConfigError(
-            f"advantage={estimator!r} needs {missing[0]}, which TRL {version('trl')} does not "
-            f"have. Install a version of TRL that gdpo is tested with: {TESTED}"
+            f"{needed_by} needs {missing[0]}, which TRL {version('trl')} does not have. Install a "
+            f"version of TRL that gdpo is tested with: {TESTED}"
         )
 
 

@@ -119,8 +119,7 @@ def objective_of(
     rule.weights_in_force(weights)  # refuses weights that contradict requested shares
     if args.weights_column is not None:
         rule.check_prompt_weights()
-        for which in ("train_dataset", "eval_dataset"):
-            check_weights_column(arguments.get(which), args.weights_column, names)
+        check_weights_column(arguments, args.weights_column, names)
     return Objective(
         names=names,
         rule=rule,

@@ -1,21 +1,21 @@
 """Makes TRL's reward functions from `Reward` objects, and checks the result of every function."""
 
 import functools
+import inspect
 import logging
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from trl.trainer.utils import get_callable_name, get_config_model_id
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import did_you_mean, last_line
 from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError, RewardError
 from gdpo.integrations._turns import is_per_turn
 from gdpo.integrations.trl._adapter import is_async_callable
-from gdpo.integrations.trl._reward_calls import check_parameters, raised
 from gdpo.integrations.trl._turns import Located
 from gdpo.rewards import Reward, Scorer, Scores
 from gdpo.rewards.weights_column import weights_of_cells
@@ -133,28 +133,20 @@ def check_columns(
     functions = [
         reward for reward in given if not isinstance(reward, Reward | str | torch.nn.Module)
     ]
-    for which in ("train_dataset", "eval_dataset"):
-        dataset = arguments.get(which)
-        for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
-            columns = _known_columns(each)
-            if columns is None:
-                continue
-            if rewards and "reference" not in columns:
-                raise _no_reference(rewards[0], columns)
-            if not may_add_columns and not arguments.get("rollout_func"):
-                for function in functions:
-                    check_parameters(callable_name(function), function, columns)
+    for _, columns in _known_datasets(arguments):
+        if rewards and "reference" not in columns:
+            raise _no_reference(rewards[0], columns)
+        if not may_add_columns and not arguments.get("rollout_func"):
+            for function in functions:
+                _check_parameters(callable_name(function), function, columns)
 
 
-def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> None:
-    """Check every row of a dataset's column with weights.
+def check_weights_column(arguments: Mapping[str, Any], column: str, names: Sequence[str]) -> None:
+    """Check every row of the datasets' column with weights.
 
     Streams and datasets with a transform are checked as they are read.
     """
-    for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
-        columns = _known_columns(each)
-        if columns is None:
-            continue
+    for each, columns in _known_datasets(arguments):
         if column not in columns:
             raise ConfigError(
                 f"weights_column={column!r}, but the dataset has no such column: "
@@ -164,12 +156,16 @@ def check_weights_column(dataset: Any, column: str, names: Sequence[str]) -> Non
             weights_of_cells(each[column], names, [1.0] * len(names), column=column)
 
 
-def _known_columns(dataset: Any) -> Sequence[str] | None:
-    """Return the columns of a dataset. None: they are known only when a row is read."""
-    form = getattr(dataset, "format", None)
-    if isinstance(form, dict) and cast("dict[str, Any]", form).get("type") == "custom":
-        return None  # a transform creates the columns
-    return getattr(dataset, "column_names", None)
+def _known_datasets(arguments: Mapping[str, Any]) -> Iterator[tuple[Any, Sequence[str]]]:
+    """Yield the datasets among TRL's arguments whose columns are known, with their columns."""
+    for which in ("train_dataset", "eval_dataset"):
+        given = arguments.get(which)
+        for dataset in given.values() if isinstance(given, dict) else [given]:
+            form: Any = getattr(dataset, "format", None)
+            has_transform = isinstance(form, dict) and form.get("type") == "custom"
+            columns = None if has_transform else getattr(dataset, "column_names", None)
+            if columns is not None:
+                yield dataset, columns
 
 
 def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
@@ -265,7 +261,7 @@ def _checked(function: RewardFunction) -> RewardFunction:
         try:
             yield
         except Exception as error:
-            raise raised(name, function, error, passed) from error
+            raise _raised(name, function, error, passed) from error
 
     def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
         with explained({"completions": completions, **kwargs}):
@@ -306,3 +302,73 @@ def _check_values(name: str, values: Any, count: int) -> list[Any]:
                 "number, or None if the reward does not apply"
             )
     return checked
+
+
+_ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+"""Arguments that TRL passes to every reward function, besides the columns of the dataset."""
+
+_SOMETIMES = ("environments",)
+"""Arguments that TRL passes only in some trainings."""
+
+_RENAMED = ("prompt", "completion", "completion_ids")
+"""Columns that TRL does not pass under their own names."""
+
+
+def _check_parameters(name: str, function: Any, columns: Sequence[str]) -> None:
+    columns = [column for column in columns if column not in _RENAMED]
+    if problem := _wrong_parameters(function, [*_ALWAYS, *columns], columns):
+        raise RewardError(f"reward {name!r} {problem}")
+
+
+def _raised(name: str, function: Any, error: Exception, passed: Mapping[str, Any]) -> RewardError:
+    columns = [
+        key
+        for key, value in passed.items()
+        if isinstance(value, list) and key not in (*_ALWAYS, *_SOMETIMES)
+    ]
+    if problem := _wrong_parameters(function, list(passed), columns):
+        return RewardError(f"reward {name!r} {problem}")
+    return RewardError(
+        f"reward {name!r} raised {type(error).__name__}: {str(error)[:300]!r} "
+        f"({last_line(error)}). {_remedy(error, passed, columns)}"
+    )
+
+
+def _remedy(error: Exception, passed: Mapping[str, Any], columns: Sequence[str]) -> str:
+    if isinstance(error, KeyError) and error.args and error.args[0] not in passed:
+        return (
+            f"If {error.args[0]!r} is a column of the dataset, add it. The columns are: "
+            f"{_listed(columns)}. If the reward does not apply to the completion, return None"
+        )
+    return (
+        "A reward must return a number or None for every completion: catch the exception, and "
+        "return None if the reward does not apply"
+    )
+
+
+def _wrong_parameters(function: Any, passed: Sequence[str], columns: Sequence[str]) -> str | None:
+    try:
+        # Not those of a function that a decorator has wrapped: the decorator may adapt the call.
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return None
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    by_name = {each.name: each for each in parameters if each.kind in named}
+    needed = [name for name, each in by_name.items() if each.default is each.empty]
+    if missing := [name for name in needed if name not in (*passed, *_SOMETIMES)]:
+        return (
+            f"needs the argument {_listed(missing)}, which is neither a column of the dataset nor "
+            f"an argument of TRL. Add the column, or rename the parameter. Columns: "
+            f"{_listed(columns)}. TRL's arguments: {_listed(_ALWAYS)}"
+        )
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    if not takes_all and (refused := [name for name in passed if name not in by_name]):
+        return (
+            f"does not take {_listed(refused)}, which TRL passes to every reward function: add "
+            "**kwargs to its parameters"
+        )
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -44,7 +44,11 @@ def sample_rows(
     with model._optimize_model_for_decode():
         while True:
             scores = logits_processor(batch.ids, logits)
-            batch.append(_choose(scores, sample=generation_config.do_sample), pad)
+            if generation_config.do_sample:
+                tokens = torch.multinomial(scores.softmax(dim=-1), num_samples=1).squeeze(1)
+            else:
+                tokens = scores.argmax(dim=-1)
+            batch.append(tokens, pad)
             batch.is_open &= ~stopping_criteria(batch.ids, None)
             left = int(batch.is_open.sum())
             if left == 0:
@@ -52,12 +56,6 @@ def sample_rows(
             if len(batch.ids) - left >= LEAVE_TOGETHER * len(batch.ids):
                 batch.leave(logits_processor)
             logits = batch.next_logits(model)
-
-
-def _choose(scores: torch.Tensor, *, sample: bool) -> torch.Tensor:
-    if not sample:
-        return scores.argmax(dim=-1)
-    return torch.multinomial(scores.softmax(dim=-1), num_samples=1).squeeze(1)
 
 
 class _Batch:
@@ -120,17 +118,14 @@ class _Batch:
 
 
 class _Scores(LogitsProcessor):
-    """Records the scores of every step, and admits one token for each row, `[step, row]`.
-
-    Rows leave from the front.
-    """
+    """Records the scores of every step, and admits one token for each row, `[step, row]`."""
 
     def __init__(self, tokens: torch.Tensor) -> None:
         self.of_steps: list[torch.Tensor] = []
         self._tokens = tokens
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        tokens = self._tokens[len(self.of_steps), -len(scores) :]
+        tokens = self._tokens[len(self.of_steps), -len(scores) :]  # rows leave from the front
         self.of_steps.append(scores)
         return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
 

@@ -505,7 +505,7 @@ def _of_rollouts(advantages: torch.Tensor, groups: Groups) -> torch.Tensor:
     if advantages.ndim == 2:
         return advantages
     assert groups.turns is not None, "advantages of turns without turns"
-    return groups.turns.mean_advantages(advantages)
+    return advantages.sum(-1) / groups.turns.counts.clamp(min=1).to(advantages)
 
 
 def _checked(args: Any, model: Any) -> GDPOConfig:

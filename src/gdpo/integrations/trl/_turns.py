@@ -13,7 +13,14 @@ from typing import Any, TypeAlias
 import torch
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.integrations._turns import Spans, is_per_turn, messages_of, recorded_turns, spans_of
+from gdpo.integrations._turns import (
+    Spans,
+    check_count,
+    is_per_turn,
+    messages_of,
+    recorded_turns,
+    spans_of,
+)
 from gdpo.rewards.text import is_from_model
 
 Messages: TypeAlias = list[dict[str, Any]]
@@ -73,13 +80,7 @@ def total_of(name: str, value: Any, index: int, count: int) -> Any:
     """
     if not is_per_turn(value):
         return value
-    if len(value) != count:
-        raise RewardError(
-            f"reward {name!r} returned {len(value)} numbers for the turns of completion {index}, "
-            f"which has {count} turns. A turn is a message of the model, also without a tool call. "
-            "Return one number (or None) for each turn, with 0 where a turn earns nothing, or a "
-            "single number for the whole completion"
-        )
+    check_count(name, value, count, rollout=f"completion {index}", error=RewardError)
     known = list[float]()
     for turn, each in enumerate(value):
         place = f"turn {turn} of completion {index}"
@@ -116,10 +117,6 @@ class TurnRewards:
     def taken(self) -> torch.Tensor:
         """Return a mask `[prompt, sample, turn]` of the turns that were taken."""
         return torch.arange(self.rewards.shape[2]) < self.counts[..., None]
-
-    def mean_advantages(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the mean advantage of each rollout's turns, `[prompt, sample]`."""
-        return advantages.sum(-1) / self.counts.clamp(min=1).to(advantages)
 
 
 def joined(

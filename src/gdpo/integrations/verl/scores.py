@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError
 from gdpo.integrations._scoring import Judge, as_reference
 from gdpo.integrations._turns import messages_of, spans_of
-from gdpo.integrations.verl.settings import plain
 from gdpo.rewards.reward import Messages
+from gdpo.rewards.task import without_arrays
 from gdpo.rollouts.readers.records import ONE_RESPONSE
 
 SCORE = "score"
@@ -84,7 +84,7 @@ def compute_score(
     """
     info = extra_info or {}
     reference = as_reference(ground_truth, place="reward_model.ground_truth")
-    scores = _scores(json.dumps(plain(reward_kwargs)))
+    scores = _scores(json.dumps(without_arrays(reward_kwargs)))
     return scores.of(_completion(solution_str, info), reference, info.get(NUM_TOKENS))
 
 
@@ -140,14 +140,10 @@ def with_num_tokens(manager: type[Any]) -> type[Any]:
 def check_keys(reward: Any, keys: Sequence[str]) -> None:
     """Check that gdpo's `compute_score` returns all `keys`. Other functions are not checked."""
     scores = _our_scores(reward)
-    if scores is None:
-        return
-    for key in keys:
-        if key not in scores.names:
-            raise ConfigError(
-                f"algorithm.gdpo_reward_keys lists {key!r}, which compute_score does not return "
-                f"with these reward_kwargs: {did_you_mean(key, scores.names)}"
-            )
+    if scores is not None:
+        place = "algorithm.gdpo_reward_keys"
+        what = f"{place}: compute_score, with these reward_kwargs, returns no"
+        refuse_unknown(keys, scores.names, what)
 
 
 def declared_by(reward: Any) -> dict[str, dict[str, Any]]:
@@ -165,7 +161,7 @@ def is_ours(reward: Any) -> bool:
 def _our_scores(reward: Any) -> "_Scores | None":
     if not is_ours(reward):
         return None
-    function = plain(reward.get("custom_reward_function"))
+    function = without_arrays(reward.get("custom_reward_function"))
     return _scores(json.dumps(function.get("reward_kwargs") or {}))
 
 

@@ -1,15 +1,16 @@
 """Reads estimator, rewards, weights and options from verl's configuration (`algorithm`)."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
 from gdpo.integrations._settings import Settings, make_settings
 from gdpo.integrations.rows import NAME, PREFIX, as_text, without_prefix
+from gdpo.rewards.task import without_arrays
 
 FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagnostics")
 """Fields of `algorithm` for rewards, estimator and metrics. verl knows the first two."""
@@ -67,7 +68,7 @@ def read_settings(algorithm: Any, known: dict[str, Settings] | None = None) -> S
     """
     for message in _unknown(algorithm):
         raise ConfigError(message)
-    keys, weights, options, detail = (plain(algorithm.get(field)) for field in FIELDS)
+    keys, weights, options, detail = (without_arrays(algorithm.get(field)) for field in FIELDS)
     name, column = as_text(algorithm.get("adv_estimator")), algorithm.get(COLUMN)
     if uses_gdpo(algorithm):
         _check_switches(algorithm)
@@ -234,13 +235,3 @@ def _of_actor(config: Any, *sections: str) -> Mapping[str, Any]:
     for section in ("actor_rollout_ref", "actor", *sections):
         found = found.get(section) or {}
     return found
-
-
-def plain(value: Any) -> Any:
-    """Return a value with OmegaConf's containers converted to dicts and lists."""
-    if isinstance(value, Mapping):
-        mapping = cast("Mapping[Any, Any]", value)
-        return {str(key): plain(item) for key, item in mapping.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(item) for item in cast("Sequence[Any]", value)]
-    return value

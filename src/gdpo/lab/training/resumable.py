@@ -104,10 +104,7 @@ class ResumableTrainer(GDPOTrainer):
             self._keep_for_main(self.finished)
 
     def _keep_for_main(self, step: FinishedStep) -> None:
-        """Write this process's state to a file for the main process.
-
-        The files of two steps are kept, because the main process may be one step behind.
-        """
+        """Write this process's state to a file for the main process, which may be a step behind."""
         folder = self.hooks.others / str(self.args.process_index)
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / "partial.pth"

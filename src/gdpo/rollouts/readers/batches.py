@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,6 @@ from gdpo.rollouts.readers.columns import (
     numeric,
     paths_in,
 )
-from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import (
     Format,
     ReaderOptions,
@@ -81,46 +81,43 @@ Opened: TypeAlias = tuple[RecordRewards | TableRewards | None, Iterator[Batch]]
 """What determines the rewards, None if texts are read instead, and the batches of a file."""
 
 
-def open_file(
-    found: RolloutFile, asked: ReaderOptions, file: FileReport, *, texts: bool = False
-) -> Opened | None:
+def open_file(asked: ReaderOptions, file: FileReport, *, texts: bool = False) -> Opened | None:
     """Open a file, detect its format and record it in the report.
 
     Return None if no row in the file can be read. A broken file can also raise the other errors in
     `UNREADABLE`, here or while the batches are read.
     """
-    if found.kind in ("jsonl", "pt"):
-        source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)
+    if file.kind in ("jsonl", "pt"):
+        source = json_lines(file) if file.kind == "jsonl" else saved_samples(file, asked.load_pt)
         if (record := next(source, None)) is None:
             return None
         fields, paths = kinds_in(record[1]), numbers_by_path(record[1], but=frozenset())
         numbers = [path for path, value in paths.items() if is_number(value)]
-        form = _format_of(found, asked, file, fields, numbers, record[1], paths)
-        return _of_records(found, asked, file, form, chain([record], source), texts=texts)
-    if found.kind == "parquet":
-        parquet = open_parquet(found.path, None)
-        form, known = _format_of_table(found, asked, file, parquet.schema_arrow)
+        form = _format_of(asked, file, fields, numbers, record[1], paths)
+        return _of_records(asked, file, form, chain([record], source), texts=texts)
+    if file.kind == "parquet":
+        parquet = open_parquet(file.path, None)
+        form, known = _format_of_table(asked, file, parquet.schema_arrow)
         if form.rows is None:
             file.rows += parquet.metadata.num_rows
-            return _of_parquet(found, asked, file, known, parquet.schema_arrow, texts=texts)
+            return _of_parquet(asked, file, known, parquet.schema_arrow, texts=texts)
         file.expected = parquet.metadata.num_rows
-        records = _records_of(found, asked, form, texts=texts)
-        return _of_records(found, asked, file, form, records, texts=texts)
-    blocks = csv_batches(file) if found.kind == "csv" else wandb_table(file)
+        records = _records_of(file.path, asked, form, texts=texts)
+        return _of_records(asked, file, form, records, texts=texts)
+    blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
     if (first := next(blocks, None)) is None:
         return None
     schema = numeric(first)
-    _, known = _format_of_table(found, asked, file, schema)
+    _, known = _format_of_table(asked, file, schema)
     rewards = None
     if not texts:
-        some = partial(_first_batches, found, file, known, first[:LOOKED_AT])
+        some = partial(_first_batches, file, known, first[:LOOKED_AT])
         rewards = TableRewards(asked, file, known, schema, some)
         known = rewards.known
-    return rewards, _table_batches(found, file, known, chain([first], blocks))
+    return rewards, _table_batches(file, known, chain([first], blocks))
 
 
 def _format_of(
-    found: RolloutFile,
     asked: ReaderOptions,
     file: FileReport,
     fields: Mapping[str, Kind],
@@ -130,7 +127,7 @@ def _format_of(
 ) -> Format:
     told = evidence(fields if record is None else kinds_in(flattened(record)))
     doubtful = asked.format is None and asked.columns is None and told.sentence
-    if doubtful and recognized(found.kind, fields, record) is None:
+    if doubtful and recognized(file.kind, fields, record) is None:
         raise DataError(told.sentence)
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
@@ -138,7 +135,7 @@ def _format_of(
         file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
         file.step = layout(None, fields).step
     paths = numbers if paths is None else paths
-    form, file.format_from = format_of(found.kind, asked, fields, paths, record)
+    form, file.format_from = format_of(file.kind, asked, fields, paths, record)
     if form.rows is None and (record is not None or form.known is NOTHING_KNOWN):
         known = layout(asked.columns, fields)
         form = replace(form, rows=None if record is None else rows_by(known), known=known)
@@ -148,26 +145,18 @@ def _format_of(
     return form
 
 
-def _format_of_table(
-    found: RolloutFile, asked: ReaderOptions, file: FileReport, schema: Any
-) -> tuple[Format, Layout]:
+def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> tuple[Format, Layout]:
     repeated = [name for name, count in Counter(schema.names).items() if count > 1]
     if repeated:
         raise DataError(f"several columns are called {listed(repeated)}: rename them")
     fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
-    form = _format_of(found, asked, file, fields, numbers)
+    form = _format_of(asked, file, fields, numbers)
     return form, form.known or NOTHING_KNOWN
 
 
 def _of_parquet(
-    found: RolloutFile,
-    asked: ReaderOptions,
-    file: FileReport,
-    known: Layout,
-    schema: Any,
-    *,
-    texts: bool,
+    asked: ReaderOptions, file: FileReport, known: Layout, schema: Any, *, texts: bool
 ) -> Opened:
     """Open a parquet file, of which only the columns that are needed are read."""
     if texts:
@@ -175,10 +164,10 @@ def _of_parquet(
         if asked.rescore is None:
             paths = {known.prompt, known.completion} - {None}
             names = sorted({str(path).partition(".")[0] for path in paths})
-        batches = parts(open_parquet(found.path, None), _TEXTS, names)
-        return None, _table_batches(found, file, known, batches)
+        batches = parts(open_parquet(file.path, None), _TEXTS, names)
+        return None, _table_batches(file, known, batches)
 
-    some = partial(_first_batches, found, file, known, None)
+    some = partial(_first_batches, file, known, None)
     rewards = TableRewards(asked, file, known, schema, some)
     known = rewards.known
     if known.group is not None and known.step is not None and not rewards.split:
@@ -197,24 +186,24 @@ def _of_parquet(
             names.append(path)
         elif above in schema.names:
             names.append(path if kind_of_type(schema.field(above).type) == "object" else above)
-    batches = parts(open_parquet(found.path, prompt), _CHUNK if has_turns else _BATCH, names)
-    return rewards, _table_batches(found, file, known, batches)
+    batches = parts(open_parquet(file.path, prompt), _CHUNK if has_turns else _BATCH, names)
+    return rewards, _table_batches(file, known, batches)
 
 
 def _first_batches(
-    found: RolloutFile, file: FileReport, known: Layout, first: Any, paths: Sequence[str]
+    file: FileReport, known: Layout, first: Any, paths: Sequence[str]
 ) -> Iterator[Any]:
     """Yield the columns of some paths for the first rows of a table and later files of its run."""
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
-    for each in (found, *file.siblings):
-        batch = first if each is found else None
+    for each in (file, *file.siblings):
+        batch = first if each is file else None
         with suppress(*UNREADABLE):  # which is reported when the file is read
             if each.kind == "parquet":
                 parquet = open_parquet(each.path, known.prompt)
                 names = [name for name in parquet.schema_arrow.names if name in wanted]
                 batch = next(parts(parquet, left, names), None)
-            elif each.kind == "csv" and each is not found:
+            elif each.kind == "csv" and each is not file:
                 batch = next(csv_batches(FileReport(each.path, ReadReport((each.path,)))), None)
         if batch is not None:
             yield batch[:left]
@@ -223,18 +212,16 @@ def _first_batches(
             return
 
 
-def _table_batches(
-    found: RolloutFile, file: FileReport, known: Layout, batches: Iterator[Any]
-) -> Iterator[Batch]:
+def _table_batches(file: FileReport, known: Layout, batches: Iterator[Any]) -> Iterator[Batch]:
     for batch in batches:
         lines = file.numbered + np.arange(batch.num_rows)
-        yield Batch(lines, file, found.step, table=batch, known=known)
+        yield Batch(lines, file, table=batch, known=known)
 
 
 def _records_of(
-    found: RolloutFile, asked: ReaderOptions, form: Format, *, texts: bool
+    path: Path, asked: ReaderOptions, form: Format, *, texts: bool
 ) -> Iterator[tuple[int, Record]]:
-    parquet = open_parquet(found.path, None)
+    parquet = open_parquet(path, None)
     named = asked.rewards or ()
     fields = {*form.numbers, *named, *(name.partition(".")[0] for name in named)}
     if texts:
@@ -245,7 +232,6 @@ def _records_of(
 
 
 def _of_records(
-    found: RolloutFile,
     asked: ReaderOptions,
     file: FileReport,
     form: Format,
@@ -261,7 +247,7 @@ def _of_records(
         for rows, lines in _some_at_a_time(rollouts, file, asked, rewards):
             if rewards is not None:
                 rewards.settle(rows)
-            yield Batch(np.array(lines), file, found.step, rows)
+            yield Batch(np.array(lines), file, rows)
 
     return rewards, read()
 
@@ -273,8 +259,9 @@ def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int)
             break
         scratch = FileReport(other.path, ReadReport((other.path,)), format=form.name)
         with suppress(*UNREADABLE):  # which is reported when the file is read
-            lines = other.kind == "jsonl"
-            source = json_lines(scratch) if lines else _records_of(other, asked, form, texts=False)
+            source = json_lines(scratch)
+            if other.kind == "parquet":
+                source = _records_of(other.path, asked, form, texts=False)
             records = islice(source, rows - len(found))
             for _, row in one_per_rollout(_rows_of(scratch, form, records, asked), scratch):
                 row.step = other.step if row.step is None else row.step

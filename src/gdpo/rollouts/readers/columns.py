@@ -1,6 +1,5 @@
 """Converts rollouts, from records or from rows of a table, into columns of numbers."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gdpo._files import from_json
 from gdpo._shapes import Bool, Int
 from gdpo.rollouts.readers.infer import Values
 from gdpo.rollouts.readers.keys import NO_KEY, Key, group_keys, grouping, key_of, pair, restarted
@@ -153,8 +153,6 @@ class Batch:
     lines: Int[np.ndarray, " rollout"]
     """Line number of each rollout, or row number from 0 if the file has no lines."""
     file: FileReport
-    step: int | None
-    """Step of the file, which is used for rollouts without a step. None: unknown."""
     rows: Sequence[Row] = ()
     table: Any = None
     """Arrow record batch. None: the rollouts are `rows`."""
@@ -249,7 +247,7 @@ class Batch:
                 _opened_text(prompt, known),
                 _opened_text(completion, known),
                 extras=_opened(extra),
-                num_tokens=_count(tokens),
+                num_tokens=count_of(tokens),
                 restored=known is GDPO,
             )
             for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
@@ -272,7 +270,7 @@ class Batch:
         }
 
     def _steps(self) -> Key:
-        given, of_file = self.meant("step"), np.full(len(self), self.step or 0)
+        given, of_file = self.meant("step"), np.full(len(self), self.file.number or 0)
         if given is None:
             return of_file
         if self.table is None:
@@ -362,7 +360,7 @@ def forget_texts(row: Row, *, checked: bool = False) -> None:
 
 def text_of_row(row: Row) -> RolloutText:
     """Return the texts of a parsed record."""
-    tokens = _count(row.num_tokens)
+    tokens = count_of(row.num_tokens)
     return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed)
 
 
@@ -375,16 +373,14 @@ def _opened_text(value: Any, known: Layout) -> Any:
 
 def _opened(extras: dict[str, Any]) -> dict[str, Any]:
     extra = extras.get("extra")
-    try:
-        inner = json.loads(extra) if isinstance(extra, str) else None
-    except (ValueError, RecursionError):
-        inner = None
+    inner = from_json(extra) if isinstance(extra, str) else None
     return extras | inner if isinstance(inner, dict) else extras
 
 
-def _count(tokens: Any) -> float | None:
+def count_of(tokens: Any) -> int | None:
+    """Return a number of tokens, or None if the value is not a finite number."""
     count = number(tokens)
-    return count if isfinite(count) else None
+    return int(count) if isfinite(count) else None
 
 
 def cut_of(reason: Any) -> float:

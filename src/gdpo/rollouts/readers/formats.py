@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gdpo._naming import did_you_mean
-from gdpo.errors import ConfigError, DataError
+from gdpo._naming import refuse_unknown
+from gdpo.errors import DataError
 from gdpo.rollouts.readers import records
 from gdpo.rollouts.readers.columns import Rescore
 from gdpo.rollouts.readers.names import (
@@ -164,8 +164,7 @@ def recognized(kind: str, fields: Collection[str], record: Record | None) -> For
 
 def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
     """Return the format with this name, or None if the format uses another kind of file."""
-    if name not in NAMES:
-        raise ConfigError(f"unknown format {name!r}: {did_you_mean(name, NAMES)}")
+    refuse_unknown([name], NAMES, "unknown format")
     fitting = [f for f in FORMATS if f.name == name and f.kind in ("", kind)]
     return next((f for f in fitting if f.fields <= set(fields)), next(iter(fitting), None))
 

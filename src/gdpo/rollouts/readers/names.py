@@ -6,7 +6,6 @@ all formats, because all provide their numbers by path. A dot or slash separates
 from the fields inside, also in the name of a column.
 """
 
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, Literal, TypeAlias, cast
 
-from gdpo._naming import did_you_mean
-from gdpo.errors import ConfigError, DataError
+from gdpo._files import from_json
+from gdpo._naming import refuse_unknown
+from gdpo.errors import DataError
 
 Kind: TypeAlias = Literal["number", "text", "empty", "object", "other"]
 MEANINGS = (
@@ -255,11 +255,8 @@ def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
 def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Layout:
     """Return the column for each meaning, as given by the user or inferred from its name."""
     given = columns or {}
+    refuse_unknown(given, MEANINGS, "columns: unknown meaning")
     for meaning, column in given.items():
-        if meaning not in MEANINGS:
-            raise ConfigError(
-                f"columns: unknown meaning {meaning!r}: {did_you_mean(meaning, MEANINGS)}"
-            )
         dots = [place for place, letter in enumerate(column) if letter == "."]
         if not any(column[:end] in fields for end in (*dots, len(column))):
             raise DataError(
@@ -535,10 +532,7 @@ def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
     None if the value has another form.
     """
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+        value = from_json(value)
         return spread(value, names) if isinstance(value, (list, dict)) else None
     if isinstance(value, Mapping):
         return {str(name): found for name, found in cast("Mapping[Any, Any]", value).items()}

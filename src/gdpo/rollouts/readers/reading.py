@@ -25,7 +25,6 @@ from gdpo.rollouts.readers.files import (
     KINDS_READ,
     RolloutFile,
     find_files,
-    kind_of,
     without_twins,
 )
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
@@ -186,9 +185,10 @@ def _read_file(
         report.left_out[found.path] = f"its extension is none of {', '.join(ENDINGS)}"
         return
     alike = [each for each in later if (each.run, each.kind) == (found.run, found.kind)]
-    file = FileReport(found.path, report, run=found.run, siblings=alike[:_SIBLINGS])
+    alike = alike[:_SIBLINGS]
+    file = FileReport(found.path, report, run=found.run, number=found.step, siblings=alike)
     try:
-        yield from _tables(found, asked, file)
+        yield from _tables(asked, file)
     except UNREADABLE as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         file.end(why[:_LONGEST])
@@ -196,9 +196,9 @@ def _read_file(
     assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 
 
-def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
+def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
     rescore = asked.rescore
-    opened = open_file(found, asked, file, texts=rescore is not None)
+    opened = open_file(asked, file, texts=rescore is not None)
     if opened is None:
         file.end_without_rows()
         return
@@ -208,7 +208,7 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
-            table = _table_of(found, rewards, scored or {}, batch, rows, of_step, file)
+            table = _table_of(rewards, scored or {}, batch, rows, of_step, file)
             if table.steps[0] < 0:
                 file.lose(int(batch.lines[rows][0]), Problem.NO_STEP, rows=len(table))
             else:
@@ -218,7 +218,6 @@ def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Itera
 
 
 def _table_of(
-    found: RolloutFile,
     rewards: RecordRewards | TableRewards | None,
     scored: Mapping[str, Column],
     batch: Batch,
@@ -248,12 +247,12 @@ def _table_of(
         totals = (values, of_step["num_tokens"])
         turns = turns_of(batch, known.paths, rows=rows, whole=totals, file=file)
     return RolloutTable(
-        run=found.run,
+        run=file.run,
         format=file.format,
         names=tuple(columns),
         weights=weights,
         weights_from=weights_from,
-        files=(found.path,),
+        files=(file.path,),
         rewards=values,
         file=np.zeros(len(lines), np.int64),
         row=file.numbered + np.arange(len(batch))[rows],
@@ -408,12 +407,11 @@ def read_texts(
     Raises:
         DataError: If the file cannot be read, or a row does not exist.
     """
-    found = RolloutFile(file, kind_of(file), "", None, evaluation=False)
     asked = ReaderOptions(format, columns=columns, load_pt=load_pt)
     report = FileReport(file, ReadReport((file,)))
     left, texts = set(rows), dict[int, RolloutText]()
     try:
-        opened = open_file(found, asked, report, texts=True)
+        opened = open_file(asked, report, texts=True)
         for batch in opened[1] if opened is not None and left else ():
             first = report.numbered
             report.numbered += len(batch)

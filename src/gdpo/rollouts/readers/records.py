@@ -12,6 +12,7 @@ from itertools import groupby, takewhile
 from math import isnan, nan
 from typing import Any, TypeAlias, cast
 
+from gdpo._files import from_json
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.names import (
     WEIGHTS,
@@ -429,10 +430,7 @@ def platform(record: Record) -> Iterator[Row]:
 
 
 def _messages(value: Any) -> Any:
-    try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return value
+    found = from_json(value) if isinstance(value, str) else value
     messages = cast("list[Any]", found) if isinstance(found, list) else []
     return messages if messages and all(isinstance(each, Mapping) for each in messages) else value
 

@@ -191,7 +191,14 @@ class FileReport:
     turns: bool = False
     """Whether rows that have the same rollout id are turns of one rollout."""
     run: str = ""
+    number: int | None = None
+    """Step in the name of the file, for rollouts without a step. None: unknown."""
     siblings: Sequence[RolloutFile] = ()
+
+    @property
+    def kind(self) -> str:
+        """Kind of the file, as `kind_of` returns it."""
+        return kind_of(self.path)
 
     def note(
         self,

@@ -355,7 +355,8 @@ def _of_rows(
         for start, by_turn in zip(starts.tolist(), earned, strict=True):
             for turn, value in by_turn.items():
                 values[start + turn] = value
-        values = Column(values, ~given, none, none).usable(_called(name), places, file)
+        column, what = Column(values, ~given, none, none), f"reward {name!r} of a turn"
+        values = column.usable(what, places, file)
         values[starts[single]] = whole[0][single, k]
         columns.append(values)
     tokens = np.full(len(places), np.nan)
@@ -384,7 +385,7 @@ def _of_table(
         none = np.full(len(places), np.nan)
         return none if found is None else column_in(found).usable(what, places, file)
 
-    columns = [numbers(path, _called(name)) for name, path in rewards.items()]
+    columns = [numbers(path, f"reward {name!r} of a turn") for name, path in rewards.items()]
     advantages = numbers("advantage", "the advantage of a turn")
     turns = _padded(counts, columns, advantages, numbers("num_tokens", "num_tokens of a turn"))
     known = np.arange(turns.rewards.shape[1]) < counts[:, None]
@@ -398,10 +399,6 @@ def _of_table(
             first, count = int(lines[np.argmax(odd)]), int(odd.sum())
             file.note(first, Problem.TURNS_APART, {"name": name}, count=count)
     return turns
-
-
-def _called(name: str) -> str:
-    return f"reward {name!r} of a turn"
 
 
 def _few(counts: _Lines, names: Sequence[str], lines: _Lines, file: FileReport) -> bool:

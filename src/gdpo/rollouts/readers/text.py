@@ -240,10 +240,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _listed(path: Path, decoder: Decoder) -> _Elements | None:
-    """Return the elements of the list in a file, or None for a file of lines.
-
-    An object without a list is an element.
-    """
+    """Return the elements of the list in a file, or its only object. None: a file of lines."""
     begin = b""
     with opened_text(path) as stream, suppress(*BROKEN):
         begin = stream.read(_HEAD).lstrip()
