@@ -68,8 +68,8 @@ class Continuous(NamedTuple):
 Values: TypeAlias = Sequence[float] | Continuous
 """All values that a reward can have, or its range."""
 
-Difference: TypeAlias = tuple[Float[np.ndarray, " state"], list[tuple[Any, Any]]]
-"""The largest difference in each state, and the group with it: values and how often they occur."""
+Difference: TypeAlias = tuple[Float[np.ndarray, " state"], Float[np.ndarray, "state sample"]]
+"""The largest difference in each state, and the values of the reward in the group with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,19 +390,14 @@ class _Part:
     weights: Mapping[str, float]
     differences: dict[str, Float[np.ndarray, " state"]]
     """How much the worse sample can be ahead in each reward, at most."""
-    groups: dict[str, list[tuple[Any, Any]]]
-    """Values in the group with this difference, and how often they occur, in every state."""
+    groups: dict[str, Float[np.ndarray, "state sample"]]
+    """Values in the group with this difference. The better and the worse sample are first."""
 
     def against(self, without: str | None = None) -> Any:
         """Return how much the worse sample can be ahead in each state, with weights."""
         return sum(
             abs(self.weights[name]) * g for name, g in self.differences.items() if name != without
         ) + np.zeros_like(next(iter(self.differences.values())))
-
-    def column(self, name: str, state: int) -> Float[np.ndarray, " sample"]:
-        """Return the values of a reward in the group, the better and the worse sample first."""
-        parts = [(v[state], int(n[state])) for v, n in self.groups[name]]
-        return np.repeat([v for v, _ in parts], [n for _, n in parts])
 
 
 def _parts(
@@ -433,10 +428,9 @@ def _part(
     others = combined.samples - 2
     behind = {name: gate for name, gate in combined.gates.items() if gate.on == on}
     unit = {name: combined.unit(name) for name in (on, *behind)}
-    scores = combined.estimator in SCORES
+    fixed: dict[str, Any] = {"samples": combined.samples, "scores": combined.estimator in SCORES}
     if not behind:
-        pools = [(values[on], np.array([others]))]
-        gap, group = _widest(pairs[on], pools, unit[on], scores=scores)
+        gap, group = _widest(pairs[on], [(values[on], np.array([others]))], unit[on], **fixed)
         return _Part(combined.weights, {on: gap}, {on: group})
     at_least = next(iter(behind.values())).at_least
     levels = np.array(values[on])
@@ -451,22 +445,20 @@ def _part(
             continue
         rest = [(opening, opened), (closing, others - opened)]
         pools = [(pool, count) for pool, count in rest if len(pool)]
-        found = {on: _widest(of_kind, pools, unit[on], scores=scores)}
+        found = {on: _widest(of_kind, pools, unit[on], **fixed)}
         for name, gate in behind.items():
-            pair, rest = np.where(both, pairs[name], 0.0), (values[name], opened)
+            pair = np.where(both, pairs[name], 0.0)
             if gate.otherwise == "zero":
-                pools = [rest, ([0.0], others - opened)]
-                found[name] = _widest(pair, pools, unit[name], scores=scores)
+                pools = [(values[name], opened), ([0.0], others - opened)]
+                found[name] = _widest(pair, pools, unit[name], **fixed)
             else:
-                closed = others - opened
-                found[name] = _widest_if_missing(
-                    pair, both, *rest, closed, unit[name], scores=scores
-                )
+                given = values[name], opened, unit[name]
+                found[name] = _widest_if_missing(pair, both, *given, **fixed)
         states.append(found)
     return _Part(
         combined.weights,
         {name: np.concatenate([state[name][0] for state in states]) for name in unit},
-        {name: _joined([state[name][1] for state in states]) for name in unit},
+        {name: np.concatenate([state[name][1] for state in states]) for name in unit},
     )
 
 
@@ -487,6 +479,7 @@ def _widest(
     pairs: Float[np.ndarray, "pair 2"],
     pools: Sequence[tuple[Any, Any]],
     unit: float,
+    samples: int,
     *,
     scores: bool,
 ) -> Difference:
@@ -500,6 +493,7 @@ def _widest(
         pairs: Values that the better and the worse sample can have.
         pools: Values of the other samples, and the number of samples with them in each state.
         unit: Factor of a value.
+        samples: Number of samples in the group. Those in no pool are missing.
         scores: Whether values are standardized within the group.
     """
     lead = unit * (pairs[:, 1] - pairs[:, 0])
@@ -529,7 +523,12 @@ def _widest(
     def at_best(array: Any) -> Any:
         return np.broadcast_to(array, gap.shape).reshape(flat.shape)[states, best]
 
-    return at_best(gap), [(at_best(v), at_best(n)) for v, n in parts]
+    group = np.full((len(flat), samples), np.nan)
+    found = [(at_best(v), at_best(n).astype(np.int64)) for v, n in parts]
+    for state, row in enumerate(group):
+        values = np.repeat([v[state] for v, _ in found], [n[state] for _, n in found])
+        row[: len(values)] = values
+    return at_best(gap), group
 
 
 def _far_apart(
@@ -557,8 +556,8 @@ def _widest_if_missing(
     is_open: tuple[bool, ...],
     values: Values,
     opened: Any,
-    closed: Any,
     unit: float,
+    samples: int,
     *,
     scores: bool,
 ) -> Difference:
@@ -566,34 +565,22 @@ def _widest_if_missing(
 
     A missing reward adds 0. One sample that has it is compared with the `opened` others that do.
     """
-    missing, one = np.full(len(opened), np.nan), np.ones(len(opened), np.int64)
     if all(is_open):
-        gap, group = _widest(pairs, [(values, opened)], unit, scores=scores)
-        return gap, [*group, (missing, closed)]
+        return _widest(pairs, [(values, opened)], unit, samples, scores=scores)
+    group = np.full((len(opened), samples), np.nan)
+    rest = np.arange(samples - 2) < opened[:, None]
     if not any(is_open):
-        rest = np.full(len(opened), float(values[0]))
-        return 0.0 * rest, [(missing, 2 * one), (rest, opened), (missing, closed)]
+        group[:, 2:] = np.where(rest, values[0], np.nan)
+        return np.zeros(len(opened)), group
     toward = -unit if is_open[0] else unit
     best = max(pairs[:, 0 if is_open[0] else 1], key=lambda value: toward * value)
     others = min(*values, best, key=lambda value: toward * value)
     lead, n = toward * (best - others), opened + 1
     # one sample among equal others: its distance from their mean, or its standardized distance
     gap = (n - 1) / np.sqrt(n) * (lead > 0) if scores else (n - 1) / n * lead
-    alone = [(np.full(len(opened), best), one), (missing, one)]
-    rest = [(np.full(len(opened), float(others)), opened), (missing, closed)]
-    return gap, [*(alone if is_open[0] else alone[::-1]), *rest]
-
-
-def _joined(groups: Sequence[list[tuple[Any, Any]]]) -> list[tuple[Any, Any]]:
-    """Return the groups of several kinds of states as one list. Missing parts occur 0 times."""
-    most = max(map(len, groups))
-    filled = [
-        [*group, *[(0.0 * group[0][1], 0 * group[0][1])] * (most - len(group))] for group in groups
-    ]
-    return [
-        (np.concatenate([g[k][0] for g in filled]), np.concatenate([g[k][1] for g in filled]))
-        for k in range(most)
-    ]
+    group[:, 0 if is_open[0] else 1] = best
+    group[:, 2:] = np.where(rest, others, np.nan)
+    return gap, group
 
 
 def _worst_group(
@@ -603,7 +590,7 @@ def _worst_group(
     columns: dict[str, Any] = {}
     for part in parts:
         state = int(np.argmax(part.against()))
-        columns |= {name: part.column(name, state) for name in part.differences}
+        columns |= {name: group[state] for name, group in part.groups.items()}
     rewards = np.stack([columns[name] for name in combined.names], axis=1)
     return Counterexample(rewards, combined.rule(values)(rewards))
 
