@@ -29,6 +29,18 @@ from gdpo.advantages import AdvantageRule
 from gdpo.errors import ConfigError
 from gdpo.rewards.gates import Gate, apply_gates, check_gates
 
+__all__ = [
+    "SCORES",
+    "SUMS",
+    "Combination",
+    "Continuous",
+    "Counterexample",
+    "Priority",
+    "beats",
+    "priority",
+    "smallest_weight",
+]
+
 SUMS = ("corr_grpo", "dvao", "grpo", "grpo_batch_norm", "grpo_batch_std", "grpo_no_std", "rloo")
 """Estimators that order a group by the weighted sum of the rewards."""
 
@@ -264,7 +276,8 @@ def in_words(combined: Combination, answer: Priority) -> str:
     if answer.holds and smallest is None:
         return f"{name} wins in every group of up to {answer.tried_up_to} samples; all were tried"
     if answer.holds:
-        return f"{name} always wins within a group: its weight {weight:g} is above {smallest:.4g}"
+        above = f"its weight {weight:g} is above {smallest:.4g}" if smallest else "with any weight"
+        return f"{name} always wins within a group: {above}"
     text = f"{name} does not always win within a group"
     if smallest == inf:
         text += ", with no weight"

@@ -1,18 +1,16 @@
 """Tests recipes with an estimator for turns. A completion of a recipe is one turn."""
 
-import dataclasses
-
 import numpy as np
 import pytest
-from tests.training.test_exploits import CORRECT, FORM, PROBLEMS, brief, own
 
-from gdpo.advantages import TURN_ESTIMATORS, AdvantageRule
+from gdpo.advantages import TURN_ESTIMATORS
 from gdpo.errors import ConfigError
 from gdpo.lab.launch.batches import Machines
 from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
-from gdpo.lab.training import check, find_exploits, train
+from gdpo.lab.training import check, priority_findings, train
 from gdpo.lab.training.preflight import Verdict
 from gdpo.rollouts import read_rollouts
 
@@ -51,16 +49,11 @@ def test_verl_refuses_an_estimator_for_turns(recipe_file):
         plan_verl(recipe, Machines(1, 1))
 
 
-def test_exploits_are_found_as_with_the_same_estimator_without_turns():
-    """With one turn, turn_gdpo differs from per_reward_batch_std only in the scale of the batch."""
-    resolved = own(CORRECT, FORM, brief(), advantage="per_reward_batch_std")
-    rule = AdvantageRule("turn_gdpo", resolved.names, turns=True)
-    found, wanted = (
-        [(f.verdict, f.text.partition("(")[0]) for f in find_exploits(each, PROBLEMS)]
-        for each in (dataclasses.replace(resolved, rule=rule), resolved)
-    )
-    assert Verdict.WRONG in [verdict for verdict, _ in found]
-    assert found == wanted
+def test_priority_is_not_decided_for_an_estimator_for_turns(turn_recipe):
+    resolved = resolve(turn_recipe)
+    problems = read_data(resolved.task, resolved.recipe.data).problems
+    (found,) = priority_findings(resolved, problems)
+    assert found.verdict is Verdict.NOTE
 
 
 def test_a_loss_with_one_ratio_per_rollout_is_found_by_the_check(turn_recipe):
