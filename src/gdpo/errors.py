@@ -51,6 +51,12 @@ class MissingExtraError(GdpoError, ImportError):
         )
 
 
+def check_whole(name: str, value: object, *, least: int) -> None:
+    """Raise a ConfigError unless a value is a whole number of at least `least`, and not a bool."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
 def install_hint(extra: str) -> str:
     """Return a sentence, without its final period, that explains how to install an extra.
 

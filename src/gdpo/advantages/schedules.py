@@ -9,7 +9,7 @@ from gdpo._naming import refuse_unknown
 from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
 from gdpo.advantages._types import Number, Rewards
 from gdpo.advantages.arrays import number
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, check_whole
 
 FORMS = (
     "{from: 1.0, to: 0.2, steps: 200} or {after: {reward: format, mean_at_least: 0.95}, value: 0.2}"
@@ -148,8 +148,7 @@ def read_schedule(place: str, given: Any) -> Linear | After:
     start = _finite(f"{place}: from", fields.pop("from", 1.0))
     if set(fields) == {"to", "steps"}:
         steps = fields["steps"]
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ConfigError(f"{place}: steps must be a whole number of at least 1, got {steps!r}")
+        check_whole(f"{place}: steps", steps, least=1)
         end = _finite(f"{place}: to", fields["to"])
         _finite(f"{place}: to - from", float(end) - float(start))
         _refuse_same(f"{place}: from and to", start, end)

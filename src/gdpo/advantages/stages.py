@@ -278,11 +278,8 @@ def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
 
 
 def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
-    """Return the spread of the other samples in the group, for one reward.
-
-    The moments of the samples before and after each sample are merged. Subtracting the sample from
-    a sum over the group would leave rounding errors if one sample is much larger than the others.
-    """
+    # The moments of the samples before and after each sample are merged. Subtracting the sample
+    # from a sum would leave rounding errors if it is much larger than the others.
     xp = namespace(x)
     present, total, count = _counted(Rounded(x, error), SAMPLES)[:3]
     values = xp.where(present, x, 0.0)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gdpo._shapes import Float
-from gdpo.analysis.steps import StepAnalysis, known_mean
+from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
 from gdpo.diagnostics import Diagnosis, Influence
 from gdpo.diagnostics.influence import pooled
 from gdpo.diagnostics.replay import ScoredSteps, remedies
@@ -23,8 +23,6 @@ OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
 """Fields of `RewardDiagnosis` that are computed at every step over a window of the most recent
 groups."""
-
-_TENTH = 10
 
 _Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, "reward reward"]]
 
@@ -321,15 +319,13 @@ class RunAnalysis:
 
     def _overall(self, name: str, whole: Influence) -> RewardOverall:
         steps, there, total, groups, constant = self._counts[name].tolist()
-        means = self.over_time(name, "mean")
-        means = means[~np.isnan(means)]
-        tenth = max(1, len(means) // _TENTH)
+        first, last = end_means(self.over_time(name, "mean"))
         return RewardOverall(
             name=name,
             steps=int(steps),
             mean=total / there if there else nan,
-            first=known_mean(means[:tenth]),
-            last=known_mean(means[-tenth:]),
+            first=first,
+            last=last,
             missing=1 - there / self.rollouts if self.rollouts else nan,
             groups=int(groups),
             zero_variance_groups=int(constant),

@@ -243,6 +243,13 @@ def known_mean(values: Float[np.ndarray, " value"]) -> float:
     return float(np.mean(known)) if len(known) else nan
 
 
+def end_means(values: Float[np.ndarray, " value"]) -> tuple[float, float]:
+    """Return the means of the first and of the last tenth of the values that are not NaN."""
+    known = values[~np.isnan(values)]
+    count = max(1, len(known) // 10)
+    return known_mean(known[:count]), known_mean(known[-count:])
+
+
 def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
     r"""Return $\sum a b / \sqrt{\sum a^2 \sum b^2}$ for rewards and tokens, centered per group."""
     tokens = batch.num_tokens[..., None]

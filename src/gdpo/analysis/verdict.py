@@ -4,14 +4,14 @@ The checks that could not run are listed too, with what to do about each.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from math import isnan, nan
 from typing import Any
 
-from gdpo._text import capitalized
+from gdpo._text import capitalized, counted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
@@ -100,7 +100,7 @@ class Verdict:
             case Action.NOTHING:
                 text = f"nothing to do: {self._nothing()}"
         if self.more:
-            text += f" ({self.more} more warning{'s' * (self.more > 1)})"
+            text += f" ({counted(self.more, 'more warning')})"
         return text
 
     def as_dict(self) -> dict[str, Any]:
@@ -200,9 +200,8 @@ def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
     `places` are NaN where a reward has no declared range. `of_sum`: the range is that of the sum
     over turns.
     """
-    names = [f"`{name}`" for name in places]
-    ranges, they, are = "the range", "it", "is"
-    if len(names) > 1:
+    names, ranges, they, are = _names(places), "the range", "it", "is"
+    if len(places) > 1:
         ranges, they, are = "the ranges", "they", "are"
     wrong = not any(map(isnan, places.values()))
     state = f"{'wrong' if wrong else 'unknown'}, so {they} may be learned or out of reach"
@@ -211,8 +210,8 @@ def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
     )
     total = " (of the sum over the turns)" if of_sum else ""
     return Unchecked(
-        f"whether {' and '.join(names)} {are} learned",
-        f"{ranges} of {' and '.join(names)} {are} {state}",
+        f"whether {names} {are} learned",
+        f"{ranges} of {names} {are} {state}",
         f"add --low {low} --high {high}{total}",
     )
 
@@ -293,5 +292,5 @@ def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[s
     ]
 
 
-def _names(names: Sequence[str]) -> str:
+def _names(names: Iterable[str]) -> str:
     return " and ".join(f"`{name}`" for name in names)

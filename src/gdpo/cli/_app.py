@@ -123,7 +123,8 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         _complain(str(stopped) or STOPPED)
         return INTERRUPTED
     except BrokenPipeError:
-        _close_output()
+        # The reader has closed the pipe: further output goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
     except SystemExit as leaving:
         return _code_of_exit(leaving)
@@ -148,11 +149,6 @@ def _code_of_exit(leaving: SystemExit) -> int:
         "call"
     )
     return MISTAKE
-
-
-def _close_output() -> None:
-    """Redirect further output to /dev/null after the reader has closed the pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:

@@ -91,7 +91,9 @@ def analyze(
             f"PATH is missing: pass a file or folder with rollouts before the options, as in gdpo "
             f"analyze PATH{taken}, or run gdpo analyze --example"
         )
-    names = ", ".join(map(_printable, paths)) if len(paths) <= 3 else f"{len(paths):,} paths"
+    # Control characters are escaped to protect the terminal.
+    shown = (text if text.isprintable() else ascii(text) for text in map(str, paths))
+    names = ", ".join(shown) if len(paths) <= 3 else f"{len(paths):,} paths"
     # Printed before the heavy imports, because reading may take long.
     print(f"reading {names}", flush=True, file=sys.stderr if json else sys.stdout)
 
@@ -116,8 +118,3 @@ def analyze(
         report=report,
     )
     return follow_runs(options) if follow else run_analysis(options)
-
-
-def _printable(path: Path) -> str:
-    """Return the path as text, with control characters escaped to protect the terminal."""
-    return str(path) if str(path).isprintable() else ascii(str(path))

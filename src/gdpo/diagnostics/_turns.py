@@ -236,11 +236,8 @@ def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]
 
 
 def _constant_from(sums: TurnSums, first: int, thresholds: Thresholds) -> bool:
-    """Return whether no trained reward varies from a turn on, as far as rollouts can be compared.
-
-    The share must also hold at the turn itself if two more groups varied, so that it cannot be due
-    to few groups.
-    """
+    """Return whether no trained reward varies from a turn on, as far as rollouts compare."""
+    # So that it cannot be due to few groups, the turn itself may have two more that vary.
     most = 1 - thresholds.constant_turns
     counts = np.array([_varying(sums, turn) for turn in range(first, len(sums.alive))])
     if 2 + counts[0, 1] > most * counts[0, 0] * (1 + _ROUNDING):

@@ -413,7 +413,7 @@ def check_detail(detail: Any, field: str) -> None:
 LINES, _WIDTH = 20, 100
 """Target number of lines of a summary, and maximum number of characters per line."""
 
-_MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
+MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -468,7 +468,7 @@ def finding_lines(findings: Sequence[Finding], room: int) -> Iterator[str]:
         yield "no findings"
         return
     for index, finding in enumerate(findings):
-        message = f"{_MARKS[finding.severity]} {one_line(finding.message)}"
+        message = f"{MARKS[finding.severity]} {one_line(finding.message)}"
         remedy = f"→ {one_line(finding.remedy)}"
         lines = [
             *wrap(message, _WIDTH, subsequent_indent="  "),

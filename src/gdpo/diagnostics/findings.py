@@ -396,10 +396,7 @@ def _of_rewards(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Findin
 
 
 def _part_of_range(reward: RewardDiagnosis, thresholds: Thresholds) -> float:
-    """Return the part of its range over which a reward varies, if that part has an influence.
-
-    With a noise floor, or summed with larger rewards, a small variation does no harm.
-    """
+    # With a noise floor, or summed with larger rewards, a small variation does no harm.
     varies = (reward.zero_variance_groups or 0) < thresholds.zero_variance
     counts = (reward.influence_share or 0) >= (reward.weight_share or 0) / 2
     if not (varies and counts and reward.varying_std) or reward.low is None or reward.high is None:

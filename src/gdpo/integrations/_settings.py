@@ -13,6 +13,9 @@ from gdpo.rewards.scorer import check_distinct
 
 logger = logging.getLogger(__name__)
 
+FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagnostics")
+"""Fields of a framework's configuration for rewards, estimator and metrics."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

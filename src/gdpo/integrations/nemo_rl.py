@@ -20,14 +20,13 @@ from gdpo.diagnostics import Watch
 from gdpo.errors import ConfigError
 from gdpo.integrations import rows
 from gdpo.integrations._scoring import compute
+from gdpo.integrations._settings import FIELDS
 
 __all__ = ["install"]
 
 logger = logging.getLogger(__name__)
 
 PLACE = "grpo.adv_estimator"
-FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagnostics")
-"""Fields that gdpo adds to `grpo.adv_estimator`. NeMo-RL accepts unknown fields."""
 
 REFUSED = (
     (f"{PLACE}.normalize_rewards", True, "set name: gdpo/grpo_no_std for GRPO without the std"),

@@ -19,7 +19,7 @@ from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings, make_settings
-from gdpo.integrations._turns import TurnPlaces, Turns, is_number
+from gdpo.integrations._turns import Turns, is_number
 
 __all__ = [
     "Groups",
@@ -87,11 +87,6 @@ class Groups:
             of_turns = np.where(np.isnan(weights)[:, None, None], nan, turns.rewards)
             turns = replace(turns, rewards=of_turns)
         return replace(self, rewards=rewards, weights=np.nan_to_num(weights), turns=turns)
-
-    def with_turns(self, located: TurnPlaces, columns: Sequence[Sequence[Any]]) -> "Groups":
-        """Return the groups with rewards of each turn. Columns hold one number, or one per turn."""
-        places = self.prompts, self.samples
-        return replace(self, turns=located.turns(self.rewards, columns, places))
 
     def per_rollout(
         self, values: Float[np.ndarray, " row"], outputs: Sequence[int] | None

@@ -78,7 +78,8 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
     where = path if len(report.paths) == 1 else f"{len(report.paths):,} paths"
     question = f"Influence of each reward in {where}"
     answer = " ".join(_sentences(analysis))
-    lines = _what_was_read(analysis)
+    problems = (f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items())
+    lines = [*report.lines(), *problems]
     page = render(
         "rollouts.html",
         data={"charts": [chart.data() for chart in drawn], "rollouts": viewer},
@@ -175,21 +176,6 @@ def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]
         finding = replace(held.finding, remedy=with_options(held.finding.remedy))
         rows.append(finding_row(finding, [when]))
     return run, rows, len(found) - len(rows)
-
-
-def _what_was_read(analysis: Analysis) -> list[str]:
-    report = analysis.report
-    return [
-        f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
-        *(f"format {name}: {counted(count, 'file')}" for name, count in report.formats.items()),
-        *dict.fromkeys(
-            f"rewards: {', '.join(f.rewards)} ({f.rewards_from})" for f in report.files if f.rewards
-        ),
-        f"{report.groups:,} groups by {', '.join(report.grouped_by)}",
-        *report.group_findings(),
-        *(f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items()),
-        *report.oddities(),
-    ]
 
 
 def _sentences(analysis: Analysis) -> Iterator[str]:

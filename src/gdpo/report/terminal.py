@@ -7,7 +7,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from gdpo._text import one_line
-from gdpo.diagnostics.diagnosis import Severity, percent
+from gdpo.diagnostics.diagnosis import MARKS, Severity, percent
 
 _NAME = 32
 """Maximum number of characters in a name."""
@@ -16,12 +16,11 @@ _LEAST = 14
 """Minimum width of a shortened name, in terminal cells."""
 
 _STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
-_MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 
 
 def finding_lines(severity: Severity, message: str, remedy: str, width: int) -> Iterator[Text]:
     """Yield the lines of a finding: its mark and message in colour, then its remedy."""
-    for line in wrap(f"{_MARKS[severity]} {message}", width, subsequent_indent="  "):
+    for line in wrap(f"{MARKS[severity]} {message}", width, subsequent_indent="  "):
         yield Text(line, style=_STYLES[severity])
     for line in wrap(f"→ {remedy}", width, initial_indent="  ", subsequent_indent="    "):
         yield Text(line)

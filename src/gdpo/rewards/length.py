@@ -27,7 +27,7 @@ array([[1., 1.],
 
 from functools import partial
 
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, check_whole
 from gdpo.rewards.reward import Example, Reference, Reward
 
 
@@ -54,7 +54,7 @@ def token_limit(limit: int, *, name: str = "length") -> Reward:
         >>> token_limit(4000).function(4001, {})
         0.0
     """
-    _check_tokens("token_limit", "limit", limit, at_least=1)
+    check_whole("token_limit: limit", limit, least=1)
     return Reward(
         name=name,
         function=partial(_in_range, shortest=0, longest=limit, width=1),
@@ -92,8 +92,8 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
         >>> soft_overlong(100, 20).function(90, {})
         -0.5
     """
-    _check_tokens("soft_overlong", "maximum", maximum, at_least=1)
-    _check_tokens("soft_overlong", "buffer", buffer, at_least=0)
+    check_whole("soft_overlong: maximum", maximum, least=1)
+    check_whole("soft_overlong: buffer", buffer, least=0)
     if buffer > maximum:
         raise ConfigError(
             f"soft_overlong: buffer must be at most maximum ({maximum}), got {buffer}. The penalty "
@@ -139,9 +139,9 @@ def token_range(low: int, high: int, *, width: int, name: str = "length") -> Rew
         >>> [reward.function(n, {}) for n in (75, 100, 200, 210, 250)]
         [0.5, 1.0, 1.0, 0.8, 0.0]
     """
-    _check_tokens("token_range", "low", low, at_least=0)
-    _check_tokens("token_range", "high", high, at_least=0)
-    _check_tokens("token_range", "width", width, at_least=1)
+    check_whole("token_range: low", low, least=0)
+    check_whole("token_range: high", high, least=0)
+    check_whole("token_range: width", width, least=1)
     if low > high:
         raise ConfigError(f"token_range: low must be at most high ({high}), got {low}")
     short = (Example(low - width, {}, 0.0),) if low >= width else ()
@@ -175,12 +175,3 @@ def _in_range(
 ) -> float:
     outside = max(shortest - num_tokens, num_tokens - longest, 0)
     return max(0, width - outside) / width
-
-
-def _check_tokens(factory: str, field: str, value: object, *, at_least: int) -> None:
-    # Python treats a bool as an int. Here a bool is an error.
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise ConfigError(
-            f"{factory}: {field} must be an integer number of tokens, {at_least} or more, "
-            f"got {value!r}"
-        )

@@ -38,23 +38,16 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
     if callable(found) and not isinstance(found, Reward):
         if not options and _scores(found):
             raise ConfigError(f"reward {name!r} {_PLAIN}")
-        made = make(f"reward {name!r}", found, options)
-        if not isinstance(made, Reward):
-            raise ConfigError(
-                f"reward {name!r}: the function returned {type(made).__name__} instead of a "
-                "gdpo.Reward. Make the function return a Reward. If the function scores "
-                f"completions itself, it {_PLAIN}"
-            )
-        return made
-    if options:
+        found = make(f"reward {name!r}", found, options)
+    elif options:
         raise ConfigError(
             f"reward {name!r} takes no options, because it is a gdpo.Reward and not a function "
             "that returns one. Remove `options`"
         )
     if not isinstance(found, Reward):
         raise ConfigError(
-            f"reward {name!r} is a {type(found).__name__}. It must be a gdpo.Reward, as in "
-            f"mine = Reward('mine', function, low=0, high=1), or a function that returns one"
+            f"reward {name!r} is, or its function returned, a {type(found).__name__} instead of a "
+            "gdpo.Reward. If the function scores completions itself, it " + _PLAIN
         )
     return found
 

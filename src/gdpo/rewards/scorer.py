@@ -12,7 +12,7 @@ import numpy as np
 
 from gdpo._naming import refuse_unknown
 from gdpo._text import visible
-from gdpo.errors import ConfigError, DataError, RewardError
+from gdpo.errors import ConfigError, DataError, RewardError, check_whole
 from gdpo.rewards._judges import Judges
 from gdpo.rewards._progress import Bar, Counter, OnScored
 from gdpo.rewards._workers import Workers
@@ -90,17 +90,11 @@ class Scorer:
         self._judges = Judges(concurrency=concurrency, retries=retries, pause=1.0)
 
     @classmethod
-    def from_options(
-        cls,
-        rewards: Sequence[Reward],
-        options: Mapping[str, Any],
-        *,
-        progress: OnScored | None = None,
-    ) -> "Scorer":
+    def from_options(cls, rewards: Sequence[Reward], options: Mapping[str, Any]) -> "Scorer":
         """Return a scorer with the options in a mapping, as in recipes and trainer arguments."""
         allowed = set(signature(cls).parameters) - {"rewards", "progress"}
         refuse_unknown(options, allowed, "unknown option")
-        return cls(rewards, **options, progress=progress)
+        return cls(rewards, **options)
 
     def score(
         self,
@@ -358,8 +352,7 @@ def _check_arguments(
         ("concurrency", concurrency, 1),
         ("retries", retries, 0),
     ):
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise ConfigError(f"{name} must be an integer, {least} or more, got {count!r}")
+        check_whole(name, count, least=least)
     number = memory if isinstance(memory, int | float) and not isinstance(memory, bool) else 0
     if memory is not None and not number > 0:
         raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")

@@ -200,10 +200,7 @@ def _zero(got: Any, *, of: Any, what: str) -> None:
 
 
 def _drawn(subject: _Subject, count: int) -> Iterator[tuple[Any, Any, int]]:
-    """Yield rewards with missing values, weights, and a seed for order, scale and shift.
-
-    All rewards are multiples of 1/8, which are exact in binary, so sums have no rounding error.
-    """
+    """Yield rewards (multiples of 1/8, so that sums are exact), weights, and a seed."""
     for seed in range(count):
         rng = np.random.default_rng(seed)
         shape = (*rng.integers(1, (4, 6), endpoint=True), rng.integers(1, 3, endpoint=True))

@@ -11,6 +11,7 @@ import numpy as np
 
 from gdpo._student import student_quantile
 from gdpo.analysis.logs.rewards import LoggedRun, Series
+from gdpo.analysis.steps import end_means, known_mean
 from gdpo.diagnostics import Thresholds
 from gdpo.diagnostics.diagnosis import (
     Cause,
@@ -33,6 +34,7 @@ the reward is 0 or 1 and was once earned by half of the rollouts, it is then ear
 99.7 % or fewer than 0.3 %."""
 _ROUNDING = 1e-6
 """Relative rounding error of a mean in float32, with which trainers compute deviations."""
+_UNLOGGED = np.zeros(0)
 _LIMITS = Thresholds()
 _LEAST = 15
 """Smallest number of steps for a trend."""
@@ -89,22 +91,22 @@ def trends_of(
     """
     ranges = {name: Range(low.get(name, nan), high.get(name, nan)) for name in run.rewards}
     within = all("group_std" in of for of in run.rewards.values())
-    stds = {n: of.get("group_std" if within else "std") for n, of in run.rewards.items()}
-    sizes = {n: abs(weights.get(n, 1.0)) * _mean(std) for n, std in stds.items()}
+    key = "group_std" if within else "std"
+    stds = {name: of.get(key, _UNLOGGED) for name, of in run.rewards.items()}
+    sizes = {n: abs(weights.get(n, 1.0)) * known_mean(std) for n, std in stds.items()}
     all_weights = sum(abs(weights.get(name, 1.0)) for name in stds)
     rewards = tuple(
         RewardTrend(
             name,
             weights.get(name, 1.0),
-            _mean(_ends(of["mean"])[0]),
-            _mean(_ends(of["mean"])[1]),
+            *end_means(of["mean"]),
             *trend(of["mean"]),
-            _mean(stds[name]),
-            _mean(None if (std := stds[name]) is None else _ends(std)[1]),
+            known_mean(stds[name]),
+            end_means(stds[name])[1],
             _ratio(sizes[name], sum(sizes.values())),
             _ratio(abs(weights.get(name, 1.0)), all_weights),
-            _mean(of.get("zero_variance_groups")),
-            _mean(of.get("influence_share")),
+            known_mean(of.get("zero_variance_groups", _UNLOGGED)),
+            known_mean(of.get("influence_share", _UNLOGGED)),
         )
         for name, of in run.rewards.items()
     )
@@ -112,13 +114,13 @@ def trends_of(
     for reward in rewards:
         std = stds[reward.name]
         still = _still(reward.name, run.rewards[reward.name]["mean"])
-        found += still if std is None else _constant(reward, std, ranges[reward.name])
+        found += _constant(reward, std, ranges[reward.name]) if len(std) else still
     at_rest = {name for each in found for name in each.rewards}
     for reward in rewards:
         place = ranges[reward.name].place(reward.last, reward.weight)
         at_rest |= {reward.name} if (place or 0) >= _LIMITS.top else set[str]()
     found += _effects([reward for reward in rewards if reward.name not in at_rest])
-    dead = _mean(_ends(run.batch.get("zero_advantage_groups", np.zeros(0)))[1])
+    dead = end_means(run.batch.get("zero_advantage_groups", _UNLOGGED))[1]
     if dead >= _LIMITS.zero_advantage:
         numbers = {"zero_advantage_groups": dead}
         found.append(finding(Kind.NO_SIGNAL, (), numbers, logged=True, share=percent(dead)))
@@ -160,17 +162,6 @@ def _around_line(values: Series) -> Series:
     place = np.arange(len(values)) - (len(values) - 1) / 2
     centered = values - np.mean(values)
     return centered - place * (place @ centered) / (place @ place)
-
-
-def _ends(values: Series) -> tuple[Series, Series]:
-    known = values[~np.isnan(values)]
-    count = max(1, len(known) // _TENTH)
-    return known[:count], known[-count:]
-
-
-def _mean(values: Series | None) -> float:
-    known = np.zeros(0) if values is None else values[~np.isnan(values)]
-    return float(np.mean(known)) if len(known) else nan
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo.advantages import resolve_estimator
 from gdpo.advantages.registry import takes_turns
 from gdpo.diagnostics.diagnosis import check_detail
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, check_whole
 from gdpo.integrations.trl._adapter import GRPOConfig
 from gdpo.integrations.trl._turns import check_loss
 
@@ -175,12 +175,5 @@ def _check_switches(config: GDPOConfig) -> None:
         value: Any = getattr(config, name)
         if not any(value is each for each in allowed):
             raise ConfigError(f"{name}={value!r}: set it to {' or '.join(map(repr, allowed))}")
-    filtered: Any = config.filter_groups
-    if not isinstance(filtered, str) or filtered not in FILTERS:
-        raise ConfigError(f"filter_groups={filtered!r}: {did_you_mean(str(filtered), FILTERS)}")
-    rounds: Any = config.max_filter_rounds
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ConfigError(
-            f"max_filter_rounds={rounds!r}: set an integer of at least 1. To keep all groups, "
-            "set filter_groups='off'"
-        )
+    refuse_unknown([config.filter_groups], FILTERS, "unknown filter_groups")
+    check_whole("max_filter_rounds", config.max_filter_rounds, least=1)

@@ -65,7 +65,7 @@ def turn_reward(environment: type, located: Located) -> Callable[..., Any] | Non
         return None
 
     def calls(
-        environments: list[Any], completions: list[Any], completion_ids: list[Any]
+        *, environments: list[Any], completions: list[Any], completion_ids: list[Any], **_: Any
     ) -> list[Any]:
         messages = located.messages(completions, completion_ids) if hidden.takes_messages else None
         return [
@@ -75,19 +75,13 @@ def turn_reward(environment: type, located: Located) -> Callable[..., Any] | Non
             for i, each in enumerate(environments)
         ]
 
-    def function(
-        *, environments: list[Any], completions: list[Any], completion_ids: list[Any], **_: Any
-    ) -> list[Any]:
-        found = calls(environments, completions, completion_ids)
-        return [hidden.agreed(i, *each) for i, each in enumerate(found)]
+    def function(**columns: Any) -> list[Any]:
+        return [hidden.agreed(i, *each) for i, each in enumerate(calls(**columns))]
 
-    async def later(
-        *, environments: list[Any], completions: list[Any], completion_ids: list[Any], **_: Any
-    ) -> list[Any]:
-        found = calls(environments, completions, completion_ids)
+    async def later(**columns: Any) -> list[Any]:
         return [
             hidden.agreed(i, await _awaited(turns), await _awaited(total))
-            for i, (turns, total) in enumerate(found)
+            for i, (turns, total) in enumerate(calls(**columns))
         ]
 
     return later if hidden.is_async else function
@@ -163,10 +157,7 @@ def _for_trl(environment: type) -> type:
 
 
 def _probed(factory: Any, for_trl: dict[type, type]) -> tuple[type, Callable[[], Any]]:
-    """Return the class that a factory creates for TRL, and a factory that reuses its first object.
-
-    `for_trl` maps classes to those that TRL gets. Names with the same class share one.
-    """
+    """Return the class that TRL gets from a factory, and a factory that reuses its first object."""
     if isinstance(factory, type):
         made = for_trl.setdefault(factory, _for_trl(factory))
         return made, made

@@ -214,6 +214,7 @@ class _Watched(TrainerCallback):
                 "rewards and advantages cannot be matched"
             )
         training = trainer.model.training
+        mode = "train" if training else "eval"
         samples = trainer.num_generations if training else trainer.num_generations_eval
         rewards = self._scored[0].view(-1, samples, self._scored[0].shape[-1])
         advantages = advantages.view(rewards.shape[:2])
@@ -221,7 +222,7 @@ class _Watched(TrainerCallback):
         if self._log is not None and trainer.accelerator.is_main_process:
             self._log.write(
                 facts,
-                mode=_mode(trainer),
+                mode=mode,
                 step=trainer.state.global_step + training,
                 rewards=rewards,
                 advantages=advantages,
@@ -235,8 +236,4 @@ class _Watched(TrainerCallback):
             for other in self._others:
                 metrics |= other.metrics(rewards, advantages, weights)
         for key, value in metrics.items():
-            trainer._metrics[_mode(trainer)][key].append(value)
-
-
-def _mode(trainer: Any) -> str:
-    return "train" if trainer.model.training else "eval"
+            trainer._metrics[mode][key].append(value)

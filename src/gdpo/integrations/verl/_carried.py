@@ -4,7 +4,7 @@ A reward may be a list with one number for each turn of the rollout.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,8 @@ class Carried:
             rewards, list(prompt_ids), lengths, outputs=self.outputs, padding=self.padding
         )
         if located is not None:
-            groups = groups.with_turns(located, [self.columns[name] for name in names])
+            given, places = [self.columns[n] for n in names], (groups.prompts, groups.samples)
+            groups = replace(groups, turns=located.turns(groups.rewards, given, places))
         if column is None:
             return groups
         if column not in self.columns:

@@ -74,10 +74,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Silenced(logging.StreamHandler[Any]):
-    """Writes the records that no handler of the root logger writes.
-
-    In verl's task runner, the root logger and its handlers only accept errors.
-    """
+    """Writes what the root logger drops, which accepts only errors in verl's task runner."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not any(record.levelno >= handler.level for handler in logging.root.handlers)

@@ -3,17 +3,21 @@
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
+from gdpo._files import from_json
 from gdpo._naming import refuse_unknown
 from gdpo.advantages.registry import weights_by_name
-from gdpo.errors import ConfigError
-from gdpo.integrations._scoring import Judge, as_reference
+from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._turns import messages_of, spans_of
+from gdpo.rewards import Reward, Scorer, apply_gates
+from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
+from gdpo.rewards.named import find_reward, read_gates
 from gdpo.rewards.reward import Messages
-from gdpo.rewards.task import without_arrays
+from gdpo.rewards.task import resolve_task, without_arrays
 from gdpo.rollouts.readers.records import ONE_RESPONSE
 
 SCORE = "score"
@@ -83,7 +87,7 @@ def compute_score(
         DataError: If `ground_truth` is neither a dict nor a JSON object.
     """
     info = extra_info or {}
-    reference = as_reference(ground_truth, place="reward_model.ground_truth")
+    reference = as_reference(ground_truth)
     scores = _scores(json.dumps(without_arrays(reward_kwargs)))
     return scores.of(_completion(solution_str, info), reference, info.get(NUM_TOKENS))
 
@@ -97,6 +101,20 @@ def _completion(solution_str: str, info: Mapping[str, Any]) -> str | Messages:
             f"where the agent loop runs, or pass the messages in extra_info[{MESSAGES!r}]"
         )
     return solution_str if messages is None else messages
+
+
+def as_reference(ground_truth: Any) -> dict[str, Any]:
+    """Convert a ground truth from verl's data file to the reference that rewards read.
+
+    A ground truth that is neither a dict nor a JSON object as text raises a DataError.
+    """
+    given = from_json(ground_truth) if isinstance(ground_truth, str) else ground_truth
+    if not isinstance(given, Mapping):
+        raise DataError(
+            f"reward_model.ground_truth is {ground_truth!r:.80}, but gdpo's rewards read named "
+            "fields: write a dict, or a JSON object as text"
+        )
+    return without_arrays(given)
 
 
 def with_messages(compute_score: Any) -> Any:
@@ -165,27 +183,73 @@ def _our_scores(reward: Any) -> "_Scores | None":
     return _scores(json.dumps(function.get("reward_kwargs") or {}))
 
 
+_AT_ONCE = 8
+"""Maximum number of batches that a process scores at the same time."""
+
+
 class _Scores:
+    """Scores completions with the rewards of one configuration.
+
+    verl calls it from many threads. A scorer handles only one call at a time, so the threads share
+    a pool of scorers.
+    """
+
     def __init__(self, options: dict[str, Any]) -> None:
-        weights = options.pop("weights", None)
-        self._judge = Judge(options, place="reward_kwargs")
-        self.names, self.declared = self._judge.names, self._judge.declared
+        weights, given = options.pop("weights", None), {"workers": 1, **options}
+        rewards = _rewards(given.pop("task", None), given.pop("rewards", None))
+        self.names = tuple(reward.name for reward in rewards)
         if SCORE in self.names:
             raise ConfigError(f"the reward name {SCORE!r} is reserved by verl: rename the reward")
+        self._of_tokens = next((r.name for r in rewards if r.of == "tokens"), None)
+        """Name of the first reward that depends on the number of tokens, or None."""
+        self._gates = read_gates(given.pop("gates", None))
+        check_gates(self.names, self._gates)
+        low, high = declared_ranges(rewards, self._gates)
+        self.declared = describe_rewards(self.names, low, high, self._gates)
+        """Ranges and gates, in the format of the rollout record."""
+        self._scorers: SimpleQueue[Scorer] = SimpleQueue()
+        for _ in range(_AT_ONCE):
+            self._scorers.put(Scorer.from_options(rewards, given))
         self._weights = weights_by_name(self.names, weights)
 
     def of(
         self, completion: str | Messages, reference: Mapping[str, Any], num_tokens: int | None
     ) -> dict[str, float]:
-        if self._judge.of_tokens and num_tokens is None:
+        if self._of_tokens and num_tokens is None:
             raise ConfigError(
-                f"reward {self._judge.of_tokens!r} needs the number of tokens, which verl does "
-                "not pass to a reward function: set reward.reward_manager.name=gdpo_tokens"
+                f"reward {self._of_tokens!r} needs the number of tokens, which verl does not pass "
+                "to a reward function: set reward.reward_manager.name=gdpo_tokens"
             )
         tokens = None if num_tokens is None else [int(num_tokens)]
-        (rewards,) = self._judge.score([completion], [reference], num_tokens=tokens)
+        scorer = self._scorers.get()
+        try:
+            values = scorer.score([completion], [reference], num_tokens=tokens).values
+        finally:
+            self._scorers.put(scorer)
+        (rewards,) = apply_gates(values, self.names, self._gates)
         score = float(np.nansum(rewards * self._weights))
         return {SCORE: score, **dict(zip(self.names, rewards.tolist(), strict=True))}
+
+
+def _rewards(task: str | None, entries: Sequence[Any] | None) -> list[Reward]:
+    of_task = {r.name: r for r in resolve_task(task).rewards} if task else {}
+    if not entries:
+        entries = list(of_task)
+    if not entries:
+        raise ConfigError(
+            "reward_kwargs sets neither a task nor rewards: set one, for example task: gsm8k"
+        )
+    return [_reward(entry, of_task) for entry in entries]
+
+
+def _reward(entry: Any, of_task: Mapping[str, Reward]) -> Reward:
+    fields: dict[str, Any] = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
+    name, options = fields.pop("name", None), fields.pop("options", {})
+    if fields or not isinstance(name, str):
+        raise ConfigError(
+            f"rewards contains {entry!r}: write a name, or {{name: ..., options: {{...}}}}"
+        )
+    return find_reward(name, options, of_task)
 
 
 @functools.lru_cache

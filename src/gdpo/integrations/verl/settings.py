@@ -8,12 +8,9 @@ from typing import Any
 from gdpo._naming import did_you_mean
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
-from gdpo.integrations._settings import Settings, make_settings
+from gdpo.integrations._settings import FIELDS, Settings, make_settings
 from gdpo.integrations.rows import NAME, PREFIX, as_text, without_prefix
 from gdpo.rewards.task import without_arrays
-
-FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagnostics")
-"""Fields of `algorithm` for rewards, estimator and metrics. verl knows the first two."""
 
 ROLLOUTS = "gdpo_rollouts"
 """Field that sets the folder of the rollout record, which only the default (V1) trainer writes."""

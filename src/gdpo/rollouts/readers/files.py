@@ -16,21 +16,18 @@ _KINDS = {
     ".parquet": "parquet",
     ".arrow": "parquet",
     ".feather": "parquet",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".pt": "pt",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".pt": "pt",
     ".pkl": "pkl",
 }
 """Kinds by extension. Files of one kind have the same formats: the content of a file tells its
 delimiter, whether its objects are in a list, and whether its columns are Arrow or parquet."""
 _TABLE = ".table.json"
-ENDINGS = (
-    *(".parquet", ".arrow", ".feather", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".pt"),
-    _TABLE,
-)
+ENDINGS = (*(ending for ending, kind in _KINDS.items() if kind != "pkl"), _TABLE)
 """Extensions of files that may contain rollouts. Each extension may be followed by `.gz`."""
 KINDS_READ = frozenset({"jsonl", "pt", "csv", "parquet", "table"})
 _PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z")

@@ -8,7 +8,7 @@ from the fields inside, also in the name of a column.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Literal, TypeAlias, cast
@@ -18,10 +18,6 @@ from gdpo._naming import refuse_unknown
 from gdpo.errors import DataError
 
 Kind: TypeAlias = Literal["number", "text", "empty", "object", "other"]
-MEANINGS = (
-    *("step", "group", "prompt", "completion", "advantage", "num_tokens", "finish_reason"),
-    *("total", "rollout", "turn"),
-)
 
 
 def _set(words: str) -> frozenset[str]:
@@ -55,6 +51,7 @@ class Layout:
         return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)
 
 
+MEANINGS = tuple(each.name for each in fields(Layout))
 NOTHING_KNOWN = Layout()
 GDPO = Layout(
     "step", "group_id", "prompt", "completion", "advantage", "num_tokens", "finish_reason"

@@ -396,6 +396,10 @@ class ReadReport:
         return [sentence for sentence, is_so in found.items() if is_so]
 
     def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return lines about the files, the formats, the rewards, the groups, and all notices."""
         lines = [
             f"{', '.join(map(str, self.paths))}: {len(self.files):,} files, {self.rows:,} rows: "
             f"{self.read:,} read, {self.skipped:,} skipped"
@@ -413,7 +417,7 @@ class ReadReport:
         bare = sum(file.read for file in self.files if not file.rewards)
         if bare:
             lines.append(f"{bare:,} rollouts have no known reward: name the columns (rewards)")
-        return "\n".join([*lines, *self.oddities()])
+        return [*lines, *self.oddities()]
 
     def oddities(self) -> list[str]:
         """Return each kind of problem with the files and its first position."""
