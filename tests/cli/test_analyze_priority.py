@@ -81,3 +81,11 @@ def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(tmp_p
     code, _, err = gdpo_says("analyze", folder, "--no-report", "--primary", "rigth")
     assert code == 2
     assert "did you mean 'right'" in err
+
+
+def test_a_primary_reward_without_a_positive_weight_is_not_decided(tmp_path, gdpo_says):
+    asked = ("analyze", recorded(tmp_path), "--no-report", "--primary", "right")
+    asked = (*asked, "--weights", "right=0,format=1")
+    assert "not decided, because right has no positive weight" in gdpo_says(*asked)[1]
+    (found,) = json.loads(gdpo_says(*asked, "--json")[1])["priority"]
+    assert found["estimators"]["gdpo"]["holds"] is None

@@ -44,9 +44,10 @@ class PriorityOverall:
         if self.primary not in names:
             return
         main = batch.rewards[..., names.index(self.primary)]
-        self.weights = dict(
-            zip(names, np.nanmean(np.atleast_2d(batch.weights), axis=0).tolist(), strict=True)
-        )
+        weights = np.atleast_2d(batch.weights)
+        applies = ~np.isnan(weights)
+        means = np.nansum(weights, axis=0) / np.maximum(np.sum(applies, axis=0), 1)
+        self.weights = dict(zip(names, means.tolist(), strict=True))
         self._sizes.update(np.sum(batch.there, axis=1).tolist())
         for name, values in zip(names, np.moveaxis(batch.rewards, -1, 0), strict=True):
             there = batch.there & ~np.isnan(main)
@@ -83,7 +84,7 @@ class PriorityOverall:
         A reward counts as gated if it was 0 or missing wherever the primary reward was below some
         value.
         """
-        lowest = min(self._seen[self.primary])
+        lowest = min(self._seen.get(self.primary, {inf}), default=inf)
         found: dict[str, Gate] = {}
         for name, opened in self._opened.items():
             if name != self.primary and lowest < opened < inf:
@@ -95,10 +96,16 @@ class PriorityOverall:
         """Return the combination of the run with an estimator."""
         values = self.values
         weights = {name: weight for name, weight in self.weights.items() if name in values}
-        return Combination(weights, self._sizes.most_common(1)[0][0], estimator, gates=self.gates)
+        samples = max(2, self._sizes.most_common(1)[0][0])
+        return Combination(weights, samples, estimator, gates=self.gates)
 
     def answer(self, estimator: str) -> Priority:
-        """Return with which weights the primary reward always wins under an estimator."""
+        """Return with which weights the primary reward always wins under an estimator.
+
+        Not decided if the reward has no positive weight in the run, or no value.
+        """
+        if self.weights.get(self.primary, 0.0) <= 0 or not self._seen.get(self.primary):
+            return Priority(self.primary, None)
         return priority(self.combined(estimator), self.values, self.primary)
 
     def as_dict(self) -> dict[str, Any]:

@@ -105,7 +105,8 @@ def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fals
     lines: list[Text] = []
     for run in analysis.priorities.values():
         name = run.primary
-        if run.weights.get(name, 0) <= 0 or name not in run.values:
+        if run.answer(BOTH[0]).holds is None:
+            lines.append(Text(f"priority: not decided, because {name} has no positive weight"))
             continue
         where = f" of {short_name(run.run)}" if len(analysis.priorities) > 1 else ""
         lines.append(Text(f"priority{where}: weights with which {name} always wins", style="bold"))
