@@ -195,7 +195,8 @@ class _Scores:
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
-        weights, given = options.pop("weights", None), {"workers": 1, **options}
+        weights = options.pop("weights", None)
+        given: dict[str, Any] = {"workers": 1, **options}
         rewards = _rewards(given.pop("task", None), given.pop("rewards", None))
         self.names = tuple(reward.name for reward in rewards)
         if SCORE in self.names:
