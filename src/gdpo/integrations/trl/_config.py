@@ -124,6 +124,13 @@ class GDPOConfig(GRPOConfig):
             "and remove completions from the batch when they end. None: only on the CPU."
         },
     )
+    max_prompt_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "Number of tokens at the end of a prompt that are kept: longer prompts are "
+            "truncated on the left, as in verl-GDPO. None: no prompt is truncated."
+        },
+    )
     filter_groups: str = field(
         default="off",
         metadata={
@@ -178,6 +185,9 @@ def _check_switches(config: GDPOConfig) -> None:
     filtered: Any = config.filter_groups
     if not isinstance(filtered, str) or filtered not in FILTERS:
         raise ConfigError(f"filter_groups={filtered!r}: {did_you_mean(str(filtered), FILTERS)}")
+    most: Any = config.max_prompt_tokens
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise ConfigError(f"max_prompt_tokens={most!r}: set an integer of at least 1, or None")
     rounds: Any = config.max_filter_rounds
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise ConfigError(
