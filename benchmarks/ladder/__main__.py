@@ -1,15 +1,18 @@
 """Compares a training step of the published code with ours, difference by difference.
 
-    python -m benchmarks.ladder UPSTREAM [--only tool_calling] [--steps 10] [--keep FOLDER]
+    python -m benchmarks.ladder UPSTREAM [--only TASK] [--steps 10] [--keep FOLDER] [--golden]
 
 UPSTREAM is a checkout of NVlabs/GDPO. Both sides start from the same tiny model and the same
 recorded rollouts. Each rung takes away one difference, and prints the cosine and the ratio of norms
 of the two gradients, the share of advantages with another sign, and how far apart the changes of
-the parameters are. `alone` is the cosine if only this difference is left. research/ladder.md shows
+the parameters are. `batch` is the cosine of the sums of the gradients over all updates, and `alone`
+the cosine if only this difference is left. research/ladder.md shows
 the tables, and says what is run of the published code.
 """
 
 import argparse
+import hashlib
+import json
 import logging
 import os
 import shutil
@@ -18,14 +21,16 @@ import sys
 import tempfile
 import warnings
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
 import torch
 from benchmarks.ladder._cases import GSM8K, TOOL_CALLING, write_cases
 from benchmarks.ladder._ours import Arrangement, take_steps
-from benchmarks.ladder._recording import Step, flat
+from benchmarks.ladder._recording import Step, flat, sketch
 
 ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "ladder.json"
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Ladder:
     batches: int
     learning_rate: float
     """Larger than the published rate, so that float32 resolves the change of the parameters."""
+    scale: float
+    """Published gradient divided by ours on the last rung."""
     differences: tuple
 
 
@@ -61,6 +68,7 @@ LADDERS = (
         TOOL_CALLING,
         1,
         1e-4,
+        2.0,
         (
             Difference("an update has whole groups", arrangement={"shuffled": False}),
             Difference("rewards of `rlla.py`", {"task": "tool_calling_compatible"}),
@@ -94,6 +102,7 @@ LADDERS = (
         GSM8K,
         3,
         1e-3,
+        1.0,
         (
             Difference(
                 "the same draw of micro-batches",
@@ -139,7 +148,8 @@ def ours(ladder, folder, rows, removed, batches, plan):
         arrangement |= difference.arrangement
     if arrangement.get("plan"):
         arrangement["plan"] = tuple(plan)
-    rows = rows_read(ladder, rows, batches, any(each.truncates for each in removed))
+    truncates = any(each.truncates for each in removed)
+    rows = rows_read(ladder, rows, batches, truncates=truncates)
     return take_steps(
         folder,
         ladder.task,
@@ -151,7 +161,7 @@ def ours(ladder, folder, rows, removed, batches, plan):
     )
 
 
-def rows_read(ladder, rows, batches, truncates):
+def rows_read(ladder, rows, batches, *, truncates):
     """Return the rows, where other rows take the places of those that are left out."""
     count = ladder.sizes.prompts * batches
     if truncates:
@@ -175,6 +185,7 @@ def compared(mine, theirs, start, same):
     signs = advantages.where(advantages.abs() > 1e-6, 0).sign()
     return {
         "cosine": cosine(a, b),
+        "batch": cosine(sum(mine.gradients), sum(theirs.gradients)),
         "norms": float(a.norm() / b.norm()),
         "signs": float((signs[0] != signs[1]).float().mean()),
         "change": cosine(moved, expected),
@@ -186,7 +197,6 @@ def climb(ladder, upstream, folder):
     """Print all rungs of a ladder."""
     rows = write_cases(folder, ladder.task, ladder.sizes, batches=ladder.batches, spare=2)
     theirs = published(ladder, upstream, folder, ladder.batches)
-    half = [] if ladder.task == "tool_calling" else ["bfloat16"]
     start = parameters(folder)
     overflow = [row["overflows"] for row in rows[: ladder.sizes.prompts * ladder.batches]]
     kept = ~torch.tensor(overflow).repeat_interleave(ladder.sizes.samples)
@@ -199,19 +209,30 @@ def climb(ladder, upstream, folder):
     print(f"\n## {ladder.task}\n")
     norms = ", ".join(f"{float(each.norm()):.3f}" for each in theirs.gradients)
     print(f"Norms of the published gradients: {norms}\n")
-    print("| rung | cosine | ratio of norms | other sign | change: cosine | change: distance | alone |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| rung | cosine | batch | norms | other sign | change: cosine | change: distance | alone |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     print_row("as it ships", rung(()), "")
     for i, difference in enumerate(ladder.differences):
         others = [each for each in ladder.differences if each is not difference]
         print_row(difference.name, rung(ladder.differences[: i + 1]), shown(rung(others)["cosine"]))
-    if half:
-        rounded = published(ladder, upstream, folder, ladder.batches, *half)
-        print_row("published in bfloat16, against itself", compared(rounded, theirs, start, kept | True), "")
+    settable = [
+        each for each in ladder.differences if each.settings and "plan" not in each.arrangement
+    ]
+    print_row("only what settings reach", rung(settable), "")
+    if ladder.task == "gsm8k":
+        theirs_now = Difference("", {"advantage": "gdpo"}, {"trls_own": True})
+        print_row("TRL's own GDPO, else the last rung", rung([*ladder.differences, theirs_now]), "")
+        rounded = published(ladder, upstream, folder, ladder.batches, "bfloat16")
+        same = compared(rounded, theirs, start, slice(None))
+        print_row("the published step in bfloat16, against itself", same, "")
+    return rows, theirs
 
 
 def print_row(name, found, alone):
-    columns = [shown(found["cosine"]), f"{found['norms']:.6f}", f"{found['signs']:.1%}"]
+    columns = [shown(found["cosine"]), shown(found["batch"])]
+    columns += [f"{found['norms']:.6f}", f"{found['signs']:.1%}"]
     columns += [shown(found["change"]), f"{found['apart']:.1e}", alone]
     print(f"| {name} | {' | '.join(columns)} |", flush=True)
 
@@ -237,11 +258,31 @@ def walk(ladder, upstream, folder, steps):
     largest = float((mine.parameters - theirs.parameters).abs().max())
     moved = float((theirs.parameters - start).abs().max())
     print(
-        f"\n{ladder.task}, {steps} steps ({len(theirs.gradients)} updates): parameters differ by at "
-        f"most {largest:.1e}, and moved by up to {moved:.1e}; relative distance {found['apart']:.1e}"
-        f"; last gradient {shown(cosine(mine.gradients[-1], theirs.gradients[-1]))}",
+        f"\n{ladder.task}, {steps} steps ({len(theirs.gradients)} updates): parameters differ by "
+        f"at most {largest:.1e}, and moved by up to {moved:.1e}; relative distance "
+        f"{found['apart']:.1e}; cosine of the last gradients "
+        f"{shown(cosine(mine.gradients[-1], theirs.gradients[-1]))}",
         flush=True,
     )
+
+
+def write_golden(ladder, rows, theirs, commit):
+    """Write what the test of the last rung needs: the published gradients as sketches."""
+    golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    golden[ladder.task] = {
+        "source": f"NVlabs/GDPO {commit}, {ladder.module.replace('_gdpo', '-GDPO')}",
+        "date": date.today().isoformat(),
+        "rollouts": digest(rows),
+        "plan": theirs.more["plan"],
+        "advantages": [[round(float(a), 6) for a in batch] for batch in theirs.advantages],
+        "gradients": [[float(f"{x:.8g}") for x in sketch(each)] for each in theirs.gradients],
+    }
+    lines = [f"{json.dumps(task)}: {json.dumps(facts)}" for task, facts in golden.items()]
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def digest(rows):
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def main():
@@ -250,6 +291,7 @@ def main():
     parser.add_argument("--only", choices=[ladder.task for ladder in LADDERS])
     parser.add_argument("--steps", type=int, default=0, help="Also compare this many steps.")
     parser.add_argument("--keep", type=Path, help="Folder for the inputs and the results.")
+    parser.add_argument("--golden", action="store_true", help="Write the golden of the tests.")
     given = parser.parse_args()
     quiet()
     head = ["git", "-C", given.upstream, "rev-parse", "--short", "HEAD"]
@@ -258,9 +300,12 @@ def main():
     for ladder in LADDERS:
         if given.only in (None, ladder.task):
             folder = Path(given.keep or tempfile.mkdtemp()) / ladder.task
-            climb(ladder, given.upstream, fresh(folder))
+            rows, theirs = climb(ladder, given.upstream, fresh(folder))
+            if given.golden:
+                write_golden(ladder, rows, theirs, commit)
             if given.steps:
-                walk(ladder, given.upstream, fresh(folder.with_name(f"{ladder.task}-steps")), given.steps)
+                place = fresh(folder.with_name(f"{ladder.task}-steps"))
+                walk(ladder, given.upstream, place, given.steps)
 
 
 def fresh(folder):

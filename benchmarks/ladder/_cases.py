@@ -9,6 +9,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -59,7 +60,6 @@ def write_model(folder, seed):
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
-    torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(alphabet),
         hidden_size=48,
@@ -67,13 +67,17 @@ def write_model(folder, seed):
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        initializer_range=0.1,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    model, frozen = Qwen2ForCausalLM(config), np.random.RandomState(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():  # the same numbers with every torch
+            drawn = torch.from_numpy(frozen.normal(0.0, 0.1, parameter.shape))
+            parameter.copy_(drawn + name.endswith("norm.weight"))
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return tokenizer
 
@@ -133,7 +137,9 @@ def maths_gold(rng):
 def maths_response(rng, gold):
     number = f"{int(gold):,}"
     thought = thinking(rng)
-    answer = rng.choice([gold, gold, number, f"${gold}", f"{gold}.0", f"{gold} x", "7", "12", "", "x"])
+    answer = rng.choice(
+        [gold, gold, number, f"${gold}", f"{gold}.0", f"{gold} x", "7", "12", "", "x"]
+    )
     enclosed = f"<answer>{answer}</answer>"
     return rng.choice(
         [f"<think>{thought}</think>\n{enclosed}"] * 5
@@ -170,7 +176,9 @@ def write_cases(folder, task, sizes, *, batches=1, spare=0, seed=0):
     for i in range(sizes.prompts * batches + spare):
         gold = gold_of(rng)
         overflows = i % 8 == 2 and i < sizes.prompts * batches
-        asked = f"question {i}: {thinking(rng)}" + " more" * (sizes.max_prompt // 5 * overflows)
+        asked = f"question {i}: {thinking(rng)[:75]}" + " more" * (
+            sizes.max_prompt // 5 * overflows
+        )
         messages = asked_of(asked, gold)
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
         assert overflows or len(ids) <= sizes.max_prompt, len(ids)

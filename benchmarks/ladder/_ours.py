@@ -8,7 +8,7 @@ probabilities are those of the policy in bfloat16. A rung may also replace how T
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -27,9 +27,11 @@ class Arrangement:
 
     shuffled: bool = True
     plan: tuple = ()
-    """Places of the rollouts of each forward pass, for each update. Empty: equal parts, in order."""
+    """Places of the rollouts of each forward pass, for each update. Empty: equal parts."""
     decays_all: bool = False
     """Whether biases and norms decay, too."""
+    trls_own: bool = False
+    """Whether TRL's trainer and its own GDPO take the step."""
 
 
 def question_of(prompt):
@@ -72,15 +74,35 @@ def job_of(folder, recipe, rows, sizes, batches, changes):
     return prepare(resolve(load_recipe(RECIPES / recipe, settings)))
 
 
+def trls_own(config, rewards):
+    """Return TRL's trainer, its configuration with GDPO, and the rewards as functions."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    same = {f.name: getattr(config, f.name) for f in fields(GRPOConfig) if f.init}
+    own = {"generation_batch_size": None, "multi_objective_aggregation": "normalize_then_sum"}
+
+    def as_function(reward):
+        def scored(completions, reference, **_):
+            pairs = zip(completions, reference, strict=True)
+            return [reward.function(text[-1]["content"], answer) for text, answer in pairs]
+
+        return scored
+
+    return GRPOTrainer, GRPOConfig(**{**same, **own}), [as_function(each) for each in rewards]
+
+
 def take_steps(folder, recipe, rows, sizes, *, changes, arrangement, batches=1):
     """Train the recipe with these changes on recorded rollouts, and return the `Step`."""
     from gdpo.integrations.trl import GDPOTrainer
 
     job, step = job_of(folder, recipe, rows, sizes, batches, changes), Step()
-    trainer = GDPOTrainer(
+    kind, config, rewards = GDPOTrainer, job.config, list(job.resolved.rewards)
+    if arrangement.trls_own:
+        kind, config, rewards = trls_own(config, rewards)
+    trainer = kind(
         model=f"{folder}/model",
-        reward_funcs=list(job.resolved.rewards),
-        args=job.config,
+        reward_funcs=rewards,
+        args=config,
         train_dataset=Dataset.from_list(
             [{"prompt": p.prompt, "reference": p.reference} for p in job.problems]
         ),
@@ -88,7 +110,8 @@ def take_steps(folder, recipe, rows, sizes, *, changes, arrangement, batches=1):
     )
     if arrangement.decays_all:
         trainer.get_decay_parameter_names = lambda model: [n for n, _ in model.named_parameters()]
-    trainer.rollout_func = recorded_rollouts(rows, sizes.samples)
+    most = job.config.max_prompt_tokens or 0
+    trainer.rollout_func = recorded_rollouts(rows, sizes.samples, most)
     trainer.use_vllm, trainer.vllm_generation = True, SimpleNamespace(sync_weights=int)
     trainer._last_loaded_step = 0
     with recorded(step), arranged(arrangement, step, sizes):
@@ -97,12 +120,12 @@ def take_steps(folder, recipe, rows, sizes, *, changes, arrangement, batches=1):
     return step
 
 
-def recorded_rollouts(rows, samples):
+def recorded_rollouts(rows, samples, most):
     """Return a `rollout_func` that answers each prompt with the recorded responses to it."""
     of_question = {question_of(row["messages"]): row["completion_ids"] for row in rows}
 
     def rollouts(prompts, trainer):
-        prompt_ids, _, _ = trainer._tokenize_prompts(prompts)
+        prompt_ids = [ids[-most:] for ids in trainer._tokenize_prompts(prompts)[0]]
         # TRL is first tried on made-up prompts.
         answers = [of_question.get(question_of(prompt)) or [[5, 6]] * samples for prompt in prompts]
         ids = [answer[i % samples] for i, answer in enumerate(answers)]

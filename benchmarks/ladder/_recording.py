@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -39,3 +40,13 @@ def recorded(step):
         yield step
     finally:
         torch.nn.utils.clip_grad_norm_ = clip
+
+
+def sketch(vector, size=64):
+    """Return a vector of `size` numbers with about the same angles and lengths.
+
+    Each number adds up the coordinates of the vector with random signs.
+    """
+    frozen = np.random.RandomState(0)
+    signs = torch.from_numpy(frozen.randint(0, 2, (size, len(vector))) * 2.0 - 1)
+    return (signs @ vector.double() / size**0.5).tolist()

@@ -15,7 +15,7 @@ class Anything:
     def __init__(self, *args, **kwargs):
         pass
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *_args, **_kwargs):
         return Anything()
 
     def __getattr__(self, name):
@@ -64,11 +64,9 @@ def stand_in(*names):
 class TensorDict:
     """The part of `tensordict.TensorDict` that the published code calls."""
 
-    def __init__(self, source, batch_size=None):
+    def __init__(self, source, batch_size=None):  # noqa: ARG002
         self.tensors = dict(source)
         self.batch_size = torch.Size([len(next(iter(self.tensors.values())))])
-        if self.tensors and next(iter(self.tensors.values())).ndim == 0 or batch_size == ():
-            self.batch_size = torch.Size([])
 
     def _new(self, change):
         return TensorDict({key: change(value) for key, value in self.tensors.items()})
@@ -101,6 +99,8 @@ class TensorDict:
         return self
 
     @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):  # noqa: ARG003
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
         assert function is torch.cat, function
-        return TensorDict({key: torch.cat([each[key] for each in args[0]]) for key in args[0][0].keys()})
+        return TensorDict(
+            {key: torch.cat([each[key] for each in args[0]]) for key in args[0][0].tensors}
+        )

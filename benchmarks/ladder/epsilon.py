@@ -1,6 +1,6 @@
 """GDPO with the published epsilons, as an estimator that a recipe can name.
 
-    gdpo train recipes/gsm8k --set advantage=benchmarks.ladder.epsilon:trl_gdpo
+gdpo train recipes/gsm8k --set advantage=benchmarks.ladder.epsilon:trl_gdpo
 """
 
 

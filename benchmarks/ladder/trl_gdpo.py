@@ -33,7 +33,10 @@ def import_from(upstream, rows):
             setattr(import_utils, name, value[0])
     stand_in("open_r1")
     data = datasets.Dataset.from_list(
-        [{"question": row["messages"][-1]["content"], "answer": f"#### {row['gold']}"} for row in rows]
+        [
+            {"question": row["messages"][-1]["content"], "answer": f"#### {row['gold']}"}
+            for row in rows
+        ]
     )
     file = f"{upstream}/trl-GDPO/open-r1/src/open_r1/gsm8k.py"
     spec = importlib.util.spec_from_file_location("published_gsm8k", file)
@@ -109,9 +112,9 @@ def take_steps(upstream, folder, batches, learning_rate, dtype, sizes=GSM8K):
         train_dataset=published.dataset,
         processing_class=tokenizer,
     )
-    with recorded(step), patch.object(grpo_trainer, "shuffle_tensor_dict", shuffle):
-        with contextlib.redirect_stdout(io.StringIO()):
-            trainer.train()
+    printed = contextlib.redirect_stdout(io.StringIO())
+    with printed, recorded(step), patch.object(grpo_trainer, "shuffle_tensor_dict", shuffle):
+        trainer.train()
     step.parameters = flat(model.parameters())
     step.more["plan"] = plan
     torch.save(vars(step), f"{folder}/theirs.pt")

@@ -2,12 +2,12 @@
 
     python -m benchmarks.ladder.verl_gdpo UPSTREAM FOLDER BATCHES LEARNING_RATE
 
-Run unchanged: `RLHFDataset` (prompts, truncation), `vLLMRollout.generate_sequences` around recorded
-tokens (masks, positions), `RayPPOTrainer._balance_batch`, `RewardManager` with `rlla.compute_score`,
-`apply_kl_penalty`, `compute_advantage`, and `DataParallelPPOActor.compute_log_prob` and
-`update_policy` (micro-batches, loss, entropy, clipping). Not run: Ray, vLLM, FSDP, flash attention,
-bfloat16. `RayPPOTrainer.fit` and `ActorRolloutRefWorker` need Ray and CUDA, so `_step` below calls
-their parts in their order, with their settings.
+Run unchanged: `RLHFDataset` (prompts, truncation), `vLLMRollout.generate_sequences` around
+recorded tokens (masks, positions), `RayPPOTrainer._balance_batch`, `RewardManager` with
+`rlla.compute_score`, `apply_kl_penalty`, `compute_advantage`, and `compute_log_prob` and
+`update_policy` of `DataParallelPPOActor` (micro-batches, loss, entropy, clipping). Not run: Ray,
+vLLM, FSDP, flash attention, bfloat16. `RayPPOTrainer.fit` and `ActorRolloutRefWorker` need Ray and
+CUDA, so `_step` below calls their parts in their order, with their settings.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ def prompts_and_rollouts(rows, folder, sizes, tokenizer):
 
 
 def token_limit(batch, sizes):
-    """Return the largest number of tokens that gives the same number of micro-batches per update."""
+    """Return the limit of tokens with which the longest update has the wanted micro-batches."""
     totals = batch["attention_mask"].sum(1).split(sizes.per_update)
     longest = -(-max(int(each.sum()) for each in totals) // sizes.micro_batches)
     return max(longest, batch["attention_mask"].shape[1])
