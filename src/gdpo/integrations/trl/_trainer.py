@@ -278,7 +278,8 @@ class GDPOTrainer(GRPOTrainer):
 
     def _tokenize_prompts(self, *args: Any, **kwargs: Any) -> Any:
         ids, images, fields = super()._tokenize_prompts(*args, **kwargs)
-        most: int | None = self.args.max_prompt_tokens
+        config: Any = self.args
+        most: int | None = config.max_prompt_tokens
         if most is None or (images is None and not fields):
             return ids if most is None else [each[-most:] for each in ids], images, fields
         raise ConfigError("max_prompt_tokens cannot truncate prompts with images: remove it")
