@@ -124,6 +124,13 @@ class GDPOConfig(GRPOConfig):
             "and remove completions from the batch when they end. None: only on the CPU."
         },
     )
+    max_prompt_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "Number of tokens at the end of a prompt that are kept: longer prompts are "
+            "truncated on the left, as in verl-GDPO. None: no prompt is truncated."
+        },
+    )
     filter_groups: str = field(
         default="off",
         metadata={
@@ -177,3 +184,5 @@ def _check_switches(config: GDPOConfig) -> None:
             raise ConfigError(f"{name}={value!r}: set it to {' or '.join(map(repr, allowed))}")
     refuse_unknown([config.filter_groups], FILTERS, "unknown filter_groups")
     check_whole("max_filter_rounds", config.max_filter_rounds, least=1)
+    if config.max_prompt_tokens is not None:
+        check_whole("max_prompt_tokens", config.max_prompt_tokens, least=1)

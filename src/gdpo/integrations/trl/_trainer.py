@@ -278,6 +278,14 @@ class GDPOTrainer(GRPOTrainer):
         own["turns"] = groups.turns.counts
         return self.compute_advantages(groups.turns.rewards, groups.token_counts, **own)
 
+    def _tokenize_prompts(self, *args: Any, **kwargs: Any) -> Any:
+        ids, images, fields = super()._tokenize_prompts(*args, **kwargs)
+        config: Any = self.args
+        most: int | None = config.max_prompt_tokens
+        if most is None or (images is None and not fields):
+            return ids if most is None else [each[-most:] for each in ids], images, fields
+        raise ConfigError("max_prompt_tokens cannot truncate prompts with images: remove it")
+
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         generated = super()._generate(*args, **kwargs)
         self._between.masks = generated[2]

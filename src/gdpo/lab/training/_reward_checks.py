@@ -92,7 +92,8 @@ def check_rewards(
 
 def _refuse_change(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> None:
     tried = [(s, gold_of(task, s, n) or "") for n, s in enumerate(problems, 1)]
-    tried += [(problem, text) for problem in problems[:1] for text in _texts(task)]
+    texts = (*_ODD, task.bad_completion)
+    tried += [(problem, text) for problem in problems[:1] for text in texts]
     references = [problem.reference for problem, _ in tried]
     completions, counts = [text for _, text in tried], [len(text) for _, text in tried]
     scores = scorer.score(completions, references, num_tokens=counts, only=[reward])
@@ -155,7 +156,8 @@ def _check_one(
         value if applies(s.weights, reward.name) else nan
         for (_, s, _), value in zip(known, scores.values[:, 0].tolist(), strict=True)
     ]
-    of_task = task.reward(reward.name) is reward
+    # The published rewards are kept as they are: correctness is 0 where nothing is to be called.
+    of_task = task.reward(reward.name) is reward and not task.name.endswith("_compatible")
     short = [
         (n, gold, value)
         for (n, _, gold), value in zip(known, values, strict=True)
@@ -163,7 +165,8 @@ def _check_one(
     ]
     if len(short) > _TOLERATED * len(known):
         _refuse_short(reward, short)
-    odd = [(n, s, t) for n, s in enumerate(problems[:_ODD_ROWS], 1) for t in _texts(task)]
+    texts = (*_ODD, task.bad_completion)
+    odd = [(n, s, t) for n, s in enumerate(problems[:_ODD_ROWS], 1) for t in texts]
     scores = scorer.score([t for _, _, t in odd], [s.reference for _, s, _ in odd], only=[reward])
     _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
     tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
@@ -267,10 +270,6 @@ def _refuse_failure(reward: Reward, scores: Scores, where: Sequence[str]) -> Non
             f"{first.message}. For any completion, a reward must return a number in "
             f"[{reward.low:g}, {reward.high:g}], or None if the reward does not apply"
         )
-
-
-def _texts(task: Task) -> tuple[str, ...]:
-    return (*_ODD, task.bad_completion)
 
 
 def gold_of(task: Task, problem: Problem, number: int) -> str | None:
