@@ -11,7 +11,7 @@ from typing import Any
 
 from array_api_compat import device, is_numpy_namespace, is_torch_array
 
-from gdpo._shapes import Float, Real
+from gdpo._shapes import Float
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
 from gdpo.advantages.stages import (
     BATCH,
@@ -230,9 +230,7 @@ def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | Non
     return xp.where(xp.isnan(array), 0.0, array)
 
 
-def per_rollout(
-    counts: Real[Any, "prompt sample"], like: Rewards, *, name: str
-) -> Float[Any, "prompt sample"]:
+def per_rollout(counts: Any, like: Rewards, *, name: str) -> Float[Any, "prompt sample"]:
     """Return an option with one count of at least 0 per rollout as an array."""
     xp = namespace(like)
     array = xp.asarray(counts, dtype=like.dtype, device=device(like))

@@ -9,6 +9,7 @@ from array_api_compat import array_namespace
 
 from gdpo._naming import find, refuse_unknown
 from gdpo.advantages._turns import TURN_ESTIMATORS
+from gdpo.advantages._types import Number
 from gdpo.advantages.estimators import ESTIMATORS, Estimator
 from gdpo.errors import ConfigError
 
@@ -105,7 +106,7 @@ def check_unchanged(given: Mapping[str, Any], before: Mapping[str, Any], what: s
 
 
 def weights_by_name(
-    names: Sequence[str], weights: Mapping[str, float] | Sequence[float] | None
+    names: Sequence[str], weights: Mapping[str, Number] | Sequence[Number] | None
 ) -> list[float]:
     """Return one weight per reward, in the order of `names`. None: all weights are 1."""
     if weights is None:
