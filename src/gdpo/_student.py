@@ -1,51 +1,6 @@
-"""Computes the confidence interval of a mean difference between pairs (seeds or problems)."""
+"""Computes quantiles of Student's t distribution."""
 
-from math import cos, nan, pi, sin, sqrt, tan
-from statistics import fmean, stdev
-
-import numpy as np
-
-from gdpo._shapes import Float
-
-
-def paired_interval(
-    ours: Float[np.ndarray, " pair"], theirs: Float[np.ndarray, " pair"]
-) -> tuple[float, float, float, int]:
-    r"""Return the mean paired difference, its 95 % Student t interval, and the number of pairs.
-
-    If $d_i$ are the differences of $n$ pairs and $s_d$ is their standard deviation, the interval is
-
-    $$ \bar d \pm t_{0.975,\,n-1}\, s_d / \sqrt n. $$
-
-    Args:
-        ours: One value per pair, in any unit.
-        theirs: The other value of each pair, in the same order and unit. Pairs that contain NaN are
-            excluded.
-
-    Returns:
-        Mean difference, lower and upper bound of the interval (both in the unit of the values), and
-        number of pairs. The mean is NaN if there are no pairs. The bounds are NaN if there are
-        fewer than two pairs, or if all differences are equal up to rounding.
-
-    References:
-        Student 1908, "The probable error of a mean".
-
-    Examples:
-        >>> mean, low, high, pairs = paired_interval(np.array([1.0, 0.0, 1.0]), np.zeros(3))
-        >>> f"{mean:.2f} {low:.2f} {high:.2f} {pairs}"
-        '0.67 -0.77 2.10 3'
-    """
-    both = ~np.isnan(ours) & ~np.isnan(theirs)
-    differences = (ours - theirs)[both]
-    count = len(differences)
-    if count == 0:
-        return nan, nan, nan, 0
-    mean = fmean(differences)
-    rounding = 2**10 * np.finfo(float).eps * np.max(np.abs([ours[both], theirs[both]]))
-    if count < 2 or np.ptp(differences) <= rounding:
-        return mean, nan, nan, count
-    margin = student_quantile(0.975, count - 1) * stdev(differences) / sqrt(count)
-    return mean, mean - margin, mean + margin, count
+from math import cos, pi, sin, sqrt, tan
 
 
 def student_quantile(p: float, freedom: int) -> float:

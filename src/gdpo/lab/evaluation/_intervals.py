@@ -7,7 +7,7 @@ from statistics import NormalDist, fmean, variance
 
 import numpy as np
 
-from gdpo._student import paired_interval
+from gdpo.lab.experiments.statistics import paired_interval
 
 
 @dataclass(frozen=True, slots=True)

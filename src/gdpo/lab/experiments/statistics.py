@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import comb, nan, sqrt
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from gdpo._shapes import Bool, Float, Int
-from gdpo._student import paired_interval, student_quantile
+from gdpo._student import student_quantile
 
 ALPHA = 0.05
 """Significance level. The corrected p-value of a reported difference is below this level."""
@@ -276,12 +276,52 @@ def expanded_level(count: int) -> float:
     return 1 - 2 * NormalDist().cdf(-sqrt(count / (count - 1)) * t)
 
 
+def paired_interval(
+    ours: Float[np.ndarray, " pair"], theirs: Float[np.ndarray, " pair"]
+) -> tuple[float, float, float, int]:
+    r"""Return the mean paired difference, its 95 % Student t interval, and the number of pairs.
+
+    If $d_i$ are the differences of $n$ pairs and $s_d$ is their standard deviation, the interval is
+
+    $$ \bar d \pm t_{0.975,\,n-1}\, s_d / \sqrt n. $$
+
+    Args:
+        ours: One value per pair, in any unit.
+        theirs: The other value of each pair, in the same order and unit. Pairs that contain NaN are
+            excluded.
+
+    Returns:
+        Mean difference, lower and upper bound of the interval (both in the unit of the values), and
+        number of pairs. The mean is NaN if there are no pairs. The bounds are NaN if there are
+        fewer than two pairs, or if all differences are equal up to rounding.
+
+    References:
+        Student 1908, "The probable error of a mean".
+
+    Examples:
+        >>> mean, low, high, pairs = paired_interval(np.array([1.0, 0.0, 1.0]), np.zeros(3))
+        >>> f"{mean:.2f} {low:.2f} {high:.2f} {pairs}"
+        '0.67 -0.77 2.10 3'
+    """
+    both = ~np.isnan(ours) & ~np.isnan(theirs)
+    differences = (ours - theirs)[both]
+    count = len(differences)
+    if count == 0:
+        return nan, nan, nan, 0
+    mean = fmean(differences)
+    rounding = ROUNDING * np.max(np.abs([ours[both], theirs[both]]))
+    if count < 2 or np.ptp(differences) <= rounding:
+        return mean, nan, nan, count
+    margin = student_quantile(0.975, count - 1) * stdev(differences) / sqrt(count)
+    return mean, mean - margin, mean + margin, count
+
+
 def paired_difference(
     ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"]
 ) -> Interval:
     """Return the mean paired difference between two estimators, with Student's t interval.
 
-    `gdpo evaluate` uses the same formula (`gdpo._student.paired_interval`). With few seeds, the
+    `gdpo evaluate` uses the same formula (`paired_interval`). With few seeds, the
     percentile bootstrap and BCa cover the difference less often (`benchmarks/few_seeds.py`).
 
     Args:
