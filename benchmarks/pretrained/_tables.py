@@ -6,8 +6,8 @@ from itertools import chain
 import numpy as np
 from benchmarks.pretrained._hypotheses import MEASURES, Times, decide, verdict
 
-from gdpo._student import paired_interval
 from gdpo.lab.evaluation.evaluation import read_results
+from gdpo.lab.experiments.statistics import paired_interval
 from gdpo.lab.experiments.threshold import REACHED, WINDOW, final, first_reached
 from gdpo.lab.runs.directory import RunDirectory
 

@@ -12,8 +12,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gdpo.lab.training._attack_rows import Completions
-from gdpo.lab.training._recorded import recorded_completions
 from tests.integrations.nemo_rl.recorded import environment
 from tests.rollouts.readers import written
 
@@ -245,23 +243,9 @@ def by_parquet_with_json(talks, folder):
     return rescored(written.parquet(folder / "a.parquet", records))
 
 
-def by_rollouts_of_check(talks, folder):
-    by_record(talks, folder)
-    problems = [
-        Problem([{"role": "user", "content": f"What is {i}?"}], wanted(talk))
-        for i, talk in enumerate(talks)
-    ]
-    recorded = recorded_completions(folder, problems)
-    assert all(recorded[i][0].text == wanted(talk)["last"] for i, talk in enumerate(talks))
-    with Scorer(rewards) as scorer:
-        completions = [recorded[i][0].completion for i in range(COUNT)]
-        return scorer.score(completions, [problem.reference for problem in problems]).values
-
-
 PATHS = [
     *(by_scorer, by_trl_tools, by_trl_rollout_func, by_trl_rollout_func_with_messages, by_verl),
     *(by_nemo_rl, by_record, by_lines, by_lines_with_json, by_parquet_with_json),
-    by_rollouts_of_check,
 ]
 
 
@@ -318,6 +302,26 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("form", RECORDS)
+@pytest.mark.parametrize("mixed", [True, False])
+def test_files_say_whether_a_text_contains_results_of_tools(form, mixed):
+    record, name, value, other = RECORDS[form]
+    (row,) = getattr(records, form)({**record, name: value if mixed else other})
+    assert row.mixed == mixed
+    assert text_of_row(row).mixed == mixed
+    (row,) = getattr(records, form)(record)
+    assert not row.mixed
+
+
+def test_in_nemo_rls_texts_without_roles_every_second_one_is_the_models():
+    record = {"idx": 0, "rewards": 1.0}
+    for said in (["3"], ["I look.", "TOOL", "3"], ["I look.", "TOOL", "I read.", "TOOL", "3"]):
+        after = [] if len(said) == 1 else ["TOOL"]
+        (row,) = records.nemo_rl({**record, "content": ["TOOL?", *said, *after]})
+        (completion,) = from_file([row.completion])
+        assert completion_text(completion, "all") == "\n".join(said[::2])
+        assert row.prompt == ["TOOL?"]
+
+
 @pytest.mark.parametrize("mixed", [True, False])
 def test_files_say_whether_a_text_contains_results_of_tools(form, mixed):
     record, name, value, other = RECORDS[form]

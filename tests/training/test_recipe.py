@@ -401,7 +401,7 @@ def test_a_reward_may_be_made_by_a_function_with_options(load, own_rewards, entr
     [
         ("{name: token_limit}", r"recipe.yaml:5: .*'limit'"),
         ("{name: token_limit, options: {limits: 5}}", r"token_limit\(limit: int.*'limit'"),
-        ("{name: token_limit, options: {limit: 0}}", "recipe.yaml:5: .* 1 or more, got 0"),
+        ("{name: token_limit, options: {limit: 0}}", "recipe.yaml:5: .* at least 1, got 0"),
         ("{name: correctness, options: {limit: 1}}", "takes no options"),
         ("{name: 'math:pi'}", r"float.*gdpo.Reward"),
         (
