@@ -20,7 +20,6 @@ from gdpo.analysis.rescore import MIXED
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, with_messages
-from gdpo.lab.tasks import Problem
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.text import completion_text, from_file
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
@@ -320,36 +319,6 @@ def test_in_nemo_rls_texts_without_roles_every_second_one_is_the_models():
         (completion,) = from_file([row.completion])
         assert completion_text(completion, "all") == "\n".join(said[::2])
         assert row.prompt == ["TOOL?"]
-
-
-@pytest.mark.parametrize("mixed", [True, False])
-def test_files_say_whether_a_text_contains_results_of_tools(form, mixed):
-    record, name, value, other = RECORDS[form]
-    (row,) = getattr(records, form)({**record, name: value if mixed else other})
-    assert row.mixed == mixed
-    assert text_of_row(row).mixed == mixed
-    (row,) = getattr(records, form)(record)
-    assert not row.mixed
-
-
-def test_in_nemo_rls_texts_without_roles_every_second_one_is_the_models():
-    record = {"idx": 0, "rewards": 1.0}
-    for said in (["3"], ["I look.", "TOOL", "3"], ["I look.", "TOOL", "I read.", "TOOL", "3"]):
-        after = [] if len(said) == 1 else ["TOOL"]
-        (row,) = records.nemo_rl({**record, "content": ["TOOL?", *said, *after]})
-        (completion,) = from_file([row.completion])
-        assert completion_text(completion, "all") == "\n".join(said[::2])
-        assert row.prompt == ["TOOL?"]
-
-
-def test_recorded_messages_are_scored_by_the_scope_of_each_reward():
-    talk = [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]
-    found = Completions()
-    problem = Problem([], {"last": "b", "every": "a\nb"})
-    found.add(problem, ["b", "b"], [1, 1])
-    found.talks[1] = talk
-    with Scorer(rewards[:2]) as scorer:
-        assert found.scored(scorer).tolist() == [[0, 1], [0, 0]]
 
 
 @pytest.mark.parametrize("mixed", [True, False])
