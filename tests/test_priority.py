@@ -231,6 +231,21 @@ def test_from_the_smallest_sign_weight_on_no_wrong_sample_is_pushed_up(samples, 
         assert (np.max(totals[some]) > 1e-9) == pushed
 
 
+def test_two_rewards_with_many_values_and_a_gate_are_fast():
+    levels = np.linspace(0, 1, 200)
+    gates = {"format": Gate("right", at_least=0.5)}
+    asked = {"right": levels, "format": levels}
+    found = priority(Combination({"right": 1, "format": 1}, 8, gates=gates), asked, "right")
+    assert found.smallest == pytest.approx(199 * 1.5, rel=0.5)  # minutes, if all pairs are tried
+
+
+def test_a_sample_that_is_compared_needs_every_reward():
+    combined = Combination({"right": 1, "format": 1}, 4)
+    values = {"right": [0, 1], "format": [0, 1]}
+    with pytest.raises(ConfigError, match="format"):
+        beats(combined, values, {"right": 1}, {"right": 0})
+
+
 def test_a_primary_reward_with_one_value_cannot_be_beaten():
     gates = {"format": Gate("right", at_least=1)}
     for given in ({}, gates):
@@ -257,6 +272,9 @@ def test_a_sample_just_below_the_highest_value_can_always_be_above_average():
         ({"values": {"right": [0, 1], "format": []}}, "format"),
         ({"values": {"right": [0, 1], "format": [np.nan]}}, "format"),
         ({"values": {"right": [0, 1]}}, "format"),
+        ({"values": {"right": [0, 1], "format": Continuous(1, 0)}}, "format"),
+        ({"values": {"right": Continuous(1, 1), "format": [0, 1]}}, "right"),
+        ({"values": {"right": [0, 1], "format": [-1e308, 1e308]}}, "1e\\+60"),
         ({"values": {"right": [0, 1], "format": np.arange(300)}}, "Continuous"),
         ({"weights": {"right": 1.0, "format": np.inf}}, "format"),
         ({"primary": "rihgt"}, "did you mean 'right'"),

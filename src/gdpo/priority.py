@@ -60,8 +60,8 @@ _MOST_GROUPS = 1000
 _MOST_SAMPLES = 6
 """Largest size of the groups that are tried one after another."""
 
-_MOST_VALUES = 256
-"""Maximum number of values of a reward. Every pair of them is tried."""
+_MOST_VALUES, _LARGEST = 256, 1e60
+"""Maximum number of values of a reward, and of their absolute value, so that squares are finite."""
 
 _SHOWN = 8
 """Maximum number of values of a reward that a table lists."""
@@ -237,7 +237,9 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
         return Priority(primary, True, 0.0, dict.fromkeys(combined.names, inf), 0.0)
     if not _is_exact(combined, values, primary):
         return _tried(combined, values, primary)
-    pairs = {name: _pairs(values[name], primary=name == primary) for name in values}
+    gates = [gate.at_least for gate in combined.gates.values() if gate.on == primary]
+    pairs = {name: _pairs(values[name]) for name in values if name != primary}
+    pairs[primary] = _closest(values[primary], *gates)
     parts = _parts(combined, values, pairs, primary)
     w = combined.weights[primary]
     mine, others = parts[0], parts[1:]
@@ -349,7 +351,9 @@ def beats(
         ConfigError: If a reward is unknown or has no values, or the answer is not known for this
             combination.
     """
-    values = _checked(combined, values, *right)
+    values = _checked(combined, values, *right, *wrong)
+    if missing := set(values) - (set(right) & set(wrong)):
+        raise ConfigError(f"give both samples a value of {', '.join(sorted(missing))}")
     if not _is_exact(combined, values, None):
         raise ConfigError(f"only {', '.join(SUMS + SCORES)} have an exact answer")
     pairs = {name: np.array([[right[name], wrong[name]]], dtype=np.float64) for name in values}
@@ -367,10 +371,12 @@ def _checked(combined: Combination, values: Mapping[str, Values], *named: str) -
     found: dict[str, Values] = {}
     for name in combined.names:
         given = values.get(name, ())
-        if not 0 < len(given) <= _MOST_VALUES or not all(map(isfinite, given)):
+        empty = isinstance(given, Continuous) and given.low >= given.high
+        fits = not empty and 0 < len(given) <= _MOST_VALUES
+        if not (fits and all(abs(value) <= _LARGEST for value in given)):
             raise ConfigError(
-                f"{name!r} has {len(given)} values: give 1 to {_MOST_VALUES} finite values, or "
-                "Continuous(low, high)"
+                f"{name!r} has {len(given)} values: give 1 to {_MOST_VALUES} values up to "
+                f"{_LARGEST:g}, or Continuous(low, high) with low below high"
             )
         found[name] = given if isinstance(given, Continuous) else sorted(set(map(float, given)))
     return found
@@ -475,17 +481,32 @@ def _part(
     )
 
 
-def _pairs(values: Values, *, primary: bool) -> Float[np.ndarray, "pair 2"]:
+def _pairs(values: Values) -> Float[np.ndarray, "pair 2"]:
     """Return what the better and the worse sample can have of a reward."""
     found = np.array(values, dtype=np.float64)
     if isinstance(values, Continuous):  # values around 0 matter if a closed gate gives 0
         near = min(abs(values.low), abs(values.high)) if values.low < 0 < values.high else 0.0
-        middle = (values.low + values.high) / 2
         found = np.concatenate([found, [near, -near] if near else []])
-        if primary:
-            found = np.array([values.low, middle, middle + 1e-6 * (values.high - values.low)])
-    pairs = np.stack(np.meshgrid(found, found, indexing="ij"), axis=-1).reshape(-1, 2)
-    return pairs[pairs[:, 0] > pairs[:, 1]] if primary else pairs
+    return np.stack(np.meshgrid(found, found, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def _closest(values: Values, *at_least: float) -> Float[np.ndarray, "pair 2"]:
+    """Return the pairs of values of the primary reward whose difference can be smallest.
+
+    These are neighbors on the same side of a gate, and the ends of the two sides. If only one value
+    of a pair moves, the inverse square of the standardized difference is a convex function of the
+    inverse difference, so it is largest at an end.
+    """
+    found = np.array(values, dtype=np.float64)
+    if isinstance(values, Continuous):
+        middle = (values.low + values.high) / 2
+        found = np.array([values.low, middle, middle + 1e-6 * (values.high - values.low)])
+    closed = found < max(at_least, default=-inf)
+    sides = [side for side in (found[~closed], found[closed]) if len(side)]
+    pairs = [np.stack([side[1:], side[:-1]], axis=1) for side in sides]
+    if len(sides) > 1:
+        pairs.append(np.array(list(product(*(side[[0, -1]] for side in sides)))))
+    return np.concatenate(pairs)
 
 
 def _widest(
@@ -520,9 +541,9 @@ def _widest(
             parts.append((values[0], n))
         elif behind:
             parts += _far_apart(parts, values, n, axis, is_last=axis == len(pools) + 1)
-        elif isinstance(values, Continuous):
+        elif all(pool is values or list(pool) == [0.0] for pool, _ in pools):
             fixed = sum(other.reshape(-1, 1, 1, 1) for pool, other in pools if pool is not values)
-            parts.append((np.clip((better + worse) / (2 + fixed), *values), n))
+            parts.append((_nearest(values, (better + worse) / (2 + fixed)), n))
         else:
             parts.append((_along(values, axis), n))
     size = sum(n for _, n in parts)
@@ -557,6 +578,14 @@ def _far_apart(
         above = sum((v - (low + high) / 2) * m for v, m in [*parts, (high, n)])
         at_low = np.clip(np.rint(above / (high - low or inf)), 0, n)
     return [(low, at_low), (high, n - at_low)]
+
+
+def _nearest(values: Values, wanted: Any) -> Any:
+    """Return the value that is nearest to each wanted one."""
+    if isinstance(values, Continuous):
+        return np.clip(wanted, *values)
+    levels = np.array(values)
+    return levels[np.searchsorted((levels[1:] + levels[:-1]) / 2, wanted)]
 
 
 def _along(values: Sequence[float], axis: int) -> Any:

@@ -89,3 +89,46 @@ def test_a_primary_reward_without_a_positive_weight_is_not_decided(tmp_path, gdp
     assert "not decided, because right has no positive weight" in gdpo_says(*asked)[1]
     (found,) = json.loads(gdpo_says(*asked, "--json")[1])["priority"]
     assert found["estimators"]["gdpo"]["holds"] is None
+
+
+def small(folder, rewards):
+    """A file with 4 groups of 4 whose samples have these rewards and advantages in their order."""
+    rollouts = [
+        Rollout(
+            run="",
+            step=1,
+            group_id=g,
+            sample_id=i,
+            prompt=f"question {g}",
+            completion="x",
+            num_tokens=1,
+            finish_reason="stop",
+            rewards=each,
+            weights=dict.fromkeys(each, 1.0),
+            advantage=each["right"],
+        )
+        for g in range(4)
+        for i, each in enumerate(rewards)
+    ]
+    write_rollouts(folder / "step-1.parquet", rollouts)
+    return "analyze", folder, "--no-report", "--primary", "right"
+
+
+def test_rounding_errors_of_the_primary_reward_are_no_difference(tmp_path, gdpo_says):
+    rewards = [{"right": value, "format": 1.0} for value in (0.3, 0.1 + 0.2, 1.0, 0.0)]
+    out = gdpo_says(*small(tmp_path, rewards))[1]
+    assert "0, 0.3, 1" in out
+    assert "in 0 of 4 groups" in out
+
+
+def test_a_constant_primary_reward_is_not_checked(tmp_path, gdpo_says):
+    out = gdpo_says(*small(tmp_path, [{"right": 1.0, "format": k % 2} for k in range(4)]))[1]
+    assert "right varies in no group" in out
+
+
+def test_a_primary_reward_that_opens_several_gates_is_not_decided(tmp_path, gdpo_says):
+    rewards = [
+        {"right": float(k), **{f"r{t}": float(k >= t) * k / 7 for t in range(1, 5)}}
+        for k in range(8)
+    ]
+    assert "right has no values, or opens several gates" in gdpo_says(*small(tmp_path, rewards))[1]

@@ -137,6 +137,42 @@ def test_a_reward_that_cannot_be_scored_is_said():
     assert "no service" in lines(found)
 
 
+def test_a_failing_reward_is_reported_once(caplog):
+    def broken(text, _):
+        raise OSError("no service")
+
+    own(CORRECT, Reward("broken", broken, 0, 1))
+    assert len(caplog.records) == 1
+
+
+def test_rounding_errors_of_a_score_are_no_difference():
+    noisy = Reward("noisy", lambda text, _: 0.1 + 0.2 if len(text) > 60 else 0.3, 0, 1)
+    found = own(CORRECT, noisy)
+    assert found[0].table[2][2] == "0, 0.3, 1"
+    assert "can beat" not in lines(found)
+
+
+def only_large_groups(rewards, weights):
+    if rewards.shape[1] < 4 and rewards.shape[0] == 1:
+        raise ValueError("needs 4 samples")
+    return ((rewards - rewards.mean(1, keepdims=True)) * weights).sum(-1)
+
+
+def test_an_estimator_that_fails_on_small_groups_is_said():
+    found = own(CORRECT, FORM, advantage=f"{__name__}:only_large_groups")
+    assert "needs 4 samples" in lines(found, Verdict.NOTE)
+
+
+@pytest.mark.parametrize("content", [None, [{"type": "text", "text": "What?"}]])
+def test_a_prompt_without_plain_text_can_be_checked(content):
+    rows = [replace(p, prompt=[{"role": "user", "content": content}]) for p in PROBLEMS]
+    assert own(CORRECT, FORM, problems=rows)[0].table
+
+
+def test_a_range_too_large_for_squares_is_said():
+    assert "1e+60" in lines(own(CORRECT, Reward("huge", lambda t, _: 1e300, -1e308, 1e308)))
+
+
 def test_too_few_rows_are_said():
     assert "fewer than two rows" in lines(own(CORRECT, FORM, problems=PROBLEMS[:1]))
 

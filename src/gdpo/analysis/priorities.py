@@ -43,19 +43,22 @@ class PriorityOverall:
         names = batch.table.names
         if self.primary not in names:
             return
-        main = batch.rewards[..., names.index(self.primary)]
+        rewards = np.round(batch.rewards, 9)  # smaller differences are rounding errors
+        main = rewards[..., names.index(self.primary)]
         weights = np.atleast_2d(batch.weights)
         applies = ~np.isnan(weights)
         means = np.nansum(weights, axis=0) / np.maximum(np.sum(applies, axis=0), 1)
         self.weights = dict(zip(names, means.tolist(), strict=True))
         self._sizes.update(np.sum(batch.there, axis=1).tolist())
-        for name, values in zip(names, np.moveaxis(batch.rewards, -1, 0), strict=True):
+        for name, values in zip(names, np.moveaxis(rewards, -1, 0), strict=True):
             there = batch.there & ~np.isnan(main)
             self._seen.setdefault(name, set()).update(np.unique(values[~np.isnan(values)]).tolist())
             if len(seen := self._seen[name]) > self._most(name):  # the ends, and enough to tell
                 self._seen[name] = {max(seen), *sorted(seen)[: self._most(name)]}
             earned = main[there & (values != 0) & ~np.isnan(values)]
-            self._opened[name] = min(self._opened.get(name, inf), np.min(earned, initial=inf))
+            self._opened[name] = min(
+                self._opened.get(name, inf), float(np.min(earned, initial=inf))
+            )
             if np.any(there & np.isnan(values)):
                 self._missing.add(name)
         if batch.advantages is not None:

@@ -104,11 +104,13 @@ def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fals
     """
     lines: list[Text] = []
     for run in analysis.priorities.values():
-        name = run.primary
-        if run.answer(BOTH[0]).holds is None:
-            lines.append(Text(f"priority: not decided, because {name} has no positive weight"))
-            continue
+        name = one_line(run.primary)
         where = f" of {short_name(run.run)}" if len(analysis.priorities) > 1 else ""
+        if run.answer(BOTH[0]).holds is None:
+            has = "no values, or opens several gates"
+            has = has if run.weights.get(run.primary, 0.0) > 0 else "no positive weight"
+            lines.append(Text(f"priority{where}: not decided, because {name} has {has}"))
+            continue
         lines.append(Text(f"priority{where}: weights with which {name} always wins", style="bold"))
         grpo, gdpo = (table_of(run.combined(e), run.values, run.answer(e)) for e in BOTH)
         rows = [(*first, second[-1]) for first, second in zip(grpo[1:], gdpo[1:], strict=True)]
@@ -116,7 +118,7 @@ def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fals
         for gated, gate in run.gates.items():
             text = f"{gated} was 0 or missing wherever {name} was below {gate.at_least:g}: a gate"
             lines.append(Text(text))
-        text = "not checked: no advantages are recorded"
+        text = f"not checked: {name} varies in no group with recorded advantages"
         if run.groups:
             text = (
                 f"in {run.broken:,} of {counted(run.groups, 'group')}, a sample with less {name} "

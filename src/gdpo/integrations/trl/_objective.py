@@ -8,6 +8,7 @@ import torch
 from accelerate.utils import gather_object
 
 from gdpo.advantages import AdvantageRule
+from gdpo.errors import GdpoError
 from gdpo.integrations.trl._adapter import check_turns
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._rewards import check_weights_column
@@ -88,7 +89,11 @@ class Objective:
             self.gates,
         )
         if combined.weights[primary] > 0:
-            answer = priority(combined, values | {primary: ends[primary]}, primary)
+            try:
+                answer = priority(combined, values | {primary: ends[primary]}, primary)
+            except GdpoError as error:  # for example, a range up to 1e300. The run can start.
+                logger.warning("priority: not decided, because %s", error)
+                return
             level = logging.INFO if answer.holds else logging.WARNING
             logger.log(level, "priority: %s", in_words(combined, answer))
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from gdpo.lab.tasks import Problem, Task
+from gdpo.rewards.reward import as_messages
+from gdpo.rewards.text import content_text
 
 CHARACTERS_PER_TOKEN = 4
 """Assumed number of characters in a token, because no tokenizer is loaded."""
@@ -41,9 +43,10 @@ def lazy_completions(
     form = with_fields(gold, lambda _: ".")
     size = min(budget * CHARACTERS_PER_TOKEN, _LONGEST)
     long = (_WORDS * (size // len(_WORDS) + 1))[: max(0, size - len(form))]
+    asked = as_messages(problem.prompt)[-1] if problem.prompt else {}
     texts = {
         "empty": "",
-        "the prompt copied": problem.prompt[-1]["content"] if problem.prompt else "",
+        "the prompt copied": content_text(asked.get("content")),
         "the form without an answer": form,
         "as long as possible": form.replace(".", f".{long}", 1) if "." in form else long,
         "another row's answer": others[0],

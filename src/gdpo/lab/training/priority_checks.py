@@ -29,7 +29,7 @@ from gdpo.priority import (
     priority,
     table_of,
 )
-from gdpo.rewards import Reward
+from gdpo.rewards import Reference, Reward
 from gdpo.rewards.weights_column import weights_of_cells
 
 _ROWS, _ASKED_ROWS = 16, 4
@@ -47,6 +47,9 @@ _LEVELS = 16
 
 _BUDGET = 256
 """Number of tokens in a completion if the recipe sets none. This is TRL's default."""
+
+_DIGITS = 9
+"""Number of decimal places of a score. Smaller differences count as rounding errors."""
 
 _RIGHT, _OTHER = "the reference answer", "another row's answer"
 
@@ -76,8 +79,9 @@ def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[F
             ]
         values = _values(resolved, scored)
         combined, answer = _answer(resolved, problems, values, primary)
-    except GdpoError as error:
-        return [_note(f"not decided, because {one_line(str(error))}")]
+    except Exception as error:  # noqa: BLE001  code of the user was called
+        kind = "" if isinstance(error, GdpoError) else f"{type(error).__name__}: "
+        return [_note(f"not decided, because {one_line(kind + str(error))}")]
     verdict = Verdict.FINE if answer.holds else Verdict.NOTE
     table = table_of(combined, values, answer)
     found = [Finding(verdict, f"priority: {in_words(combined, answer)}", table)]
@@ -99,21 +103,24 @@ def _scored(resolved: Resolved, problems: Sequence[Problem]) -> Scored:
     each = enumerate(problems, 1)
     golds = {n: gold for n, problem in each if (gold := gold_of(resolved.task, problem, n))}
     budget = int(resolved.recipe.trainer.get("max_completion_length") or _BUDGET)
-    rows: Scored = []
-    with resolved.scorer() as scorer:
-        for n, gold in list(golds.items())[: _ASKED_ROWS if asks else _ROWS]:
-            others = list(dict.fromkeys(g for g in golds.values() if g != gold))[:_OTHERS]
-            if not others:
-                continue
-            problem = problems[n - 1]
-            lazy = lazy_completions(resolved.task, problem, others=others, budget=budget)
-            texts = {_RIGHT: gold, **lazy}
-            counts = [min(budget, len(t) // CHARACTERS_PER_TOKEN + 1) for t in texts.values()]
-            counts[0] = budget  # a right response may need all tokens
-            references = [problem.reference] * len(texts)
-            scores = scorer.score(list(texts.values()), references, num_tokens=counts).values
-            rows.append(dict(zip(texts, scores, strict=True)))
-    return rows
+    rows: list[dict[str, str]] = []
+    counts: list[int] = []
+    references: list[Reference] = []
+    for n, gold in list(golds.items())[: _ASKED_ROWS if asks else _ROWS]:
+        others = list(dict.fromkeys(g for g in golds.values() if g != gold))[:_OTHERS]
+        if not others:
+            continue
+        problem = problems[n - 1]
+        lazy = lazy_completions(resolved.task, problem, others=others, budget=budget)
+        rows.append({_RIGHT: gold, **lazy})
+        counts.append(budget)  # a right response may need all tokens
+        counts += [min(budget, len(t) // CHARACTERS_PER_TOKEN + 1) for t in lazy.values()]
+        references += [problem.reference] * len(rows[-1])
+    texts = [text for row in rows for text in row.values()]
+    with resolved.scorer() as scorer, np.errstate(over="ignore"):
+        found = scorer.score(texts, references, num_tokens=counts).values  # one warning, not 16
+        scores = iter(np.round(found, _DIGITS))
+    return [{name: next(scores) for name in row} for row in rows]
 
 
 def _judge(resolved: Resolved, scored: Scored) -> str | None:
