@@ -165,13 +165,20 @@ def breaks(rewards, weights):
     return rewards[..., 0]
 
 
-def test_an_error_in_the_watch_does_not_end_the_training(tiny_policy, tmp_path, caplog):
+def leaves(rewards, weights):
+    return breaks(rewards, weights) if len(rewards) >= 6 else sys.exit(0)
+
+
+@pytest.mark.parametrize(("estimator", "why"), [(breaks, "RuntimeError: broken"), (leaves, "")])
+def test_an_error_in_the_watch_does_not_end_the_training(
+    estimator, why, tiny_policy, tmp_path, caplog
+):
     trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
-    watch(trainer, estimators=["tests.integrations.test_trl_watching:breaks"])
+    watch(trainer, estimators=[f"tests.integrations.test_trl_watching:{estimator.__name__}"])
     trainer.train()
     assert trainer.state.global_step == 2
     (message,) = [m for m in caplog.messages if "watch is switched off" in m]
-    assert "RuntimeError: broken on purpose" in message
+    assert why in message
     assert not logged(trainer, "diagnostics/warnings")
 
 
@@ -303,20 +310,6 @@ def test_an_estimator_that_draws_numbers_does_not_change_the_training(tiny_polic
         trainer.train()
         losses.append([row["loss"] for row in trainer.state.log_history[:3]])
     assert losses[0] == losses[1]
-
-
-def leaves(rewards, weights):
-    if len(rewards) < 6:
-        sys.exit(0)
-    return rewards[..., 0]
-
-
-def test_an_estimator_that_leaves_does_not_end_the_training(tiny_policy, tmp_path, caplog):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
-    watch(trainer, estimators=["tests.integrations.test_trl_watching:leaves"])
-    trainer.train()
-    assert trainer.state.global_step == 2
-    assert any("watch is switched off" in message for message in caplog.messages)
 
 
 def no_names(trainer):
