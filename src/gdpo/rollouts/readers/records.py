@@ -500,7 +500,7 @@ def rows_by(known: Layout, *, texts: bool) -> Callable[[Record], Iterator[Row]]:
 
     def rows(record: Record) -> Iterator[Row]:
         yield Row(
-            **{meaning: at(record, path) for meaning, path in paths.items()},
+            **{m: record[p] if p in record else at(record, p) for m, p in paths.items()},
             rewards={} if texts else numbers_by_path(record, but=taken),
             total_name=known.total or "reward",
             extras={k: v for k, v in record.items() if k not in taken} if texts else {},
