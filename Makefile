@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 # With two torch threads on two busy cores, each waits for the other at every operation.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-all conformance engines gpu check lint types docs docs-serve dist clean help
+.PHONY: demo test test-slow test-all conformance engines gpu check lint types docs docs-serve dist pyz clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -72,6 +72,9 @@ docs-serve: $(VENV)/.docs  ## Show the site while its pages are edited (tutorial
 
 dist: $(VENV)/.release  ## Build the wheel and the sdist, and try the wheel in empty environments
 	PYTHON=$(BIN)/python .ci/try_wheel
+
+pyz: $(VENV)/.installed  ## Build dist/gdpo.pyz: `gdpo analyze` in one file, for any Python 3.11+ with numpy
+	$(BIN)/python .ci/build_pyz.py
 
 $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'

@@ -2,12 +2,14 @@
 
 import functools
 import json
+import runpy
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import bytes_written, digits
+from tests.integrations.variants import bytes_written, digits, sometimes_vowels
 from tests.integrations.variants import make as make_variant
 from tests.integrations.watched import TRAINERS, differences, make, train
 from transformers import TrainerCallback
@@ -103,6 +105,23 @@ MANY_GROUPS = {"per_device_train_batch_size": 132, "gradient_accumulation_steps"
 """Batches of 33 groups of 4."""
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINERS)
+def test_the_watch_of_one_file_logs_the_same_numbers(name, tiny_policy, tmp_path):
+    rewards = [sometimes_vowels, digits, constant]
+    trainer, _ = make(name, tiny_policy, tmp_path, rewards=rewards, max_steps=10, **MANY_GROUPS)
+    watch(trainer)
+    one_file = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "watch_one_file.py"))
+    one_file["watch"](trainer, prefix="one_file")
+    trainer.train()
+    rows = trainer.state.log_history[:10]  # after 8 of them, the window is full
+    numbers = ("influence_share", "zero_variance_groups")
+    for key in [f"{reward}/{number}" for reward in trainer.reward_func_names for number in numbers]:
+        both = ([row.get(f"{prefix}/{key}") for row in rows] for prefix in ("rewards", "one_file"))
+        assert next(both) == pytest.approx(next(both), abs=1e-6)
+    assert any(0 < row["one_file/digits/zero_variance_groups"] < 1 for row in rows)
+
+
 class Steps(TrainerCallback):
     """Stores how often a constant reward had been reported at the end of each step."""
 
@@ -117,12 +136,7 @@ class Steps(TrainerCallback):
 @pytest.mark.slow
 def test_a_constant_reward_is_told_once(tiny_policy, tmp_path, caplog):
     trainer, _ = make(
-        "grpo",
-        tiny_policy,
-        tmp_path,
-        rewards=[bytes_written, constant],
-        max_steps=6,
-        **MANY_GROUPS,
+        "grpo", tiny_policy, tmp_path, rewards=[bytes_written, constant], max_steps=6, **MANY_GROUPS
     )
     steps = Steps(caplog)
     trainer.add_callback(steps)
@@ -136,10 +150,7 @@ def test_a_constant_reward_is_told_once(tiny_policy, tmp_path, caplog):
 
 @pytest.mark.slow
 def test_the_findings_go_on_where_the_checkpoint_ended(tiny_policy, tmp_path, caplog):
-    options = {
-        "rewards": [bytes_written, constant],
-        **MANY_GROUPS,
-    }
+    options = {"rewards": [bytes_written, constant], **MANY_GROUPS}
     for steps, resumed in ((1, None), (3, True), (4, True), (5, True)):
         saved = {"save_strategy": "steps", "save_steps": steps, "max_steps": steps}
         trainer, _ = make("grpo", tiny_policy, tmp_path, **options, **saved)
@@ -154,13 +165,20 @@ def breaks(rewards, weights):
     return rewards[..., 0]
 
 
-def test_an_error_in_the_watch_does_not_end_the_training(tiny_policy, tmp_path, caplog):
+def leaves(rewards, weights):
+    return breaks(rewards, weights) if len(rewards) >= 6 else sys.exit(0)
+
+
+@pytest.mark.parametrize(("estimator", "why"), [(breaks, "RuntimeError: broken"), (leaves, "")])
+def test_an_error_in_the_watch_does_not_end_the_training(
+    estimator, why, tiny_policy, tmp_path, caplog
+):
     trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
-    watch(trainer, estimators=["tests.integrations.test_trl_watching:breaks"])
+    watch(trainer, estimators=[f"tests.integrations.test_trl_watching:{estimator.__name__}"])
     trainer.train()
     assert trainer.state.global_step == 2
     (message,) = [m for m in caplog.messages if "watch is switched off" in m]
-    assert "RuntimeError: broken on purpose" in message
+    assert why in message
     assert not logged(trainer, "diagnostics/warnings")
 
 
@@ -292,20 +310,6 @@ def test_an_estimator_that_draws_numbers_does_not_change_the_training(tiny_polic
         trainer.train()
         losses.append([row["loss"] for row in trainer.state.log_history[:3]])
     assert losses[0] == losses[1]
-
-
-def leaves(rewards, weights):
-    if len(rewards) < 6:
-        sys.exit(0)
-    return rewards[..., 0]
-
-
-def test_an_estimator_that_leaves_does_not_end_the_training(tiny_policy, tmp_path, caplog):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
-    watch(trainer, estimators=["tests.integrations.test_trl_watching:leaves"])
-    trainer.train()
-    assert trainer.state.global_step == 2
-    assert any("watch is switched off" in message for message in caplog.messages)
 
 
 def no_names(trainer):

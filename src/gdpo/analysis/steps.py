@@ -212,12 +212,7 @@ def _diagnose_turns(
         )
         advantages = AdvantageRule(estimator, names, low=low, high=high)(totals, weights)
     return diagnose_turns(
-        turns.rewards,
-        weights,
-        names,
-        turns=turns.turns,
-        advantages=advantages,
-        estimator=estimator,
+        turns.rewards, weights, names, turns=turns.turns, advantages=advantages, estimator=estimator
     )
 
 

@@ -1,6 +1,9 @@
 """`gdpo analyze`."""
 
+import atexit
 import sys
+from contextlib import ExitStack
+from importlib.resources import as_file
 from pathlib import Path
 from typing import Annotated
 
@@ -84,7 +87,9 @@ def analyze(
 
         if paths:
             raise ConfigError(f"--example takes no paths: remove {paths[0]} or --example")
-        paths = (EXAMPLE,)
+        opened = ExitStack()
+        paths = (opened.enter_context(as_file(EXAMPLE)),)  # a copy, if gdpo is a zip file
+        atexit.register(opened.close)
     if not paths:
         taken = f" (--estimators took {', '.join(estimators)} as names)" if estimators else ""
         raise ConfigError(

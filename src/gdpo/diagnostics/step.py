@@ -18,15 +18,7 @@ from array_api_compat import (
 
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float
-from gdpo.advantages import (
-    ESTIMATORS,
-    AdvantageRule,
-    Advantages,
-    Estimator,
-    Rewards,
-    Weights,
-    grpo,
-)
+from gdpo.advantages import ESTIMATORS, AdvantageRule, Advantages, Estimator, Rewards, Weights, grpo
 from gdpo.advantages.arrays import check_finite, per_reward, rounded
 from gdpo.advantages.registry import check_advantages, keyword_parameters, weights_by_name
 from gdpo.advantages.stages import (

@@ -8,14 +8,7 @@ from rich.text import Text
 from gdpo._text import counted, one_line
 from gdpo.analysis.logs.trends import RewardTrend, RunTrends
 from gdpo.diagnostics.diagnosis import interval
-from gdpo.report.terminal import (
-    as_number,
-    as_share,
-    finding_lines,
-    short_name,
-    table,
-    wrapped,
-)
+from gdpo.report.terminal import as_number, as_share, finding_lines, short_name, table, wrapped
 
 _RUNS, _REWARDS = 3, 16
 """Maximum number of runs, and of rewards of a run."""

@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gdpo._files import from_json, to_json, written_whole
 from gdpo._shapes import Float
 from gdpo.errors import DataError
+from gdpo.rollouts.arrow import pa, pq
 
 Text: TypeAlias = str | Sequence[Mapping[str, Any]]
 """Plain text, or chat messages with `role` and `content`."""
-
-_MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +145,7 @@ def read_declared(schema: Any) -> object:
 
 
 def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
+    messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
     by_name = pa.struct([(name, pa.float64()) for name in names])
     turn = pa.struct(
         [("rewards", by_name), ("advantage", pa.float64()), ("num_tokens", pa.int64())]
@@ -159,8 +157,8 @@ def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
             ("step", pa.int64()),
             ("group_id", pa.int64()),
             ("sample_id", pa.int64()),
-            ("prompt", _MESSAGES),
-            ("completion", _MESSAGES),
+            ("prompt", messages),
+            ("completion", messages),
             ("rewards", by_name),
             ("weights", by_name),
             ("advantage", pa.float64()),

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gdpo.errors import MissingExtraError
+from gdpo.rollouts.arrow import HAS_PYARROW
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import (
     Evidence,
@@ -21,12 +23,7 @@ from gdpo.rollouts.readers.names import (
     run_and_key,
 )
 from gdpo.rollouts.readers.report import FileReport, ReadReport
-from gdpo.rollouts.readers.sources import (
-    UNREADABLE,
-    csv_batches,
-    open_parquet,
-    parts,
-)
+from gdpo.rollouts.readers.sources import csv_batches, csv_records, open_parquet, parts, unreadable
 from gdpo.rollouts.readers.text import Stream, json_lines, opened_text
 
 Row: TypeAlias = Mapping[str, Any]
@@ -127,8 +124,8 @@ def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
             if (found.rollouts and found.certain) or (count > _LOOKED_AT and not found.metrics):
                 return []
             _add(row, logs, path, kind)
-    except UNREADABLE as error:
-        if not kind:
+    except unreadable() as error:
+        if not kind or isinstance(error, MissingExtraError):
             raise
         problem = str(error)
     if not found.metrics:
@@ -159,8 +156,8 @@ def _doubt(logs: Sequence[Log], found: Evidence, count: int) -> str:
 def _rows(path: Path, kind: str) -> Iterator[tuple[Row, Evidence]]:
     """Yield each row, and what the fields of the rows so far tell."""
     file, rows = FileReport(path, ReadReport((path,))), iter(())
-    if kind == "jsonl":
-        rows = (row for _, row in json_lines(file))
+    if kind == "jsonl" or (kind == "csv" and not HAS_PYARROW):
+        rows = (row for _, row in (json_lines if kind == "jsonl" else csv_records)(file))
     elif kind == "csv":
         rows = (row for batch in csv_batches(file) for row in batch.to_pylist())
     elif kind == "parquet":

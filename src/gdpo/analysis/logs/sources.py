@@ -12,11 +12,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, cast
 
-import pyarrow as pa
-
 from gdpo.analysis.logs.binary import event_rows, wandb_rows
 from gdpo.analysis.logs.rows import CONSOLE, Doubtful, Log, Row, read_rows
-from gdpo.errors import DataError
+from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.readers.files import begins_with_rows, kind_of
 
 STATE, SUMMARY = "trainer_state.json", "wandb-summary.json"
@@ -33,7 +31,7 @@ _CONSOLE = (".log", ".txt", ".out")
 """Endings of console output, which is read if a folder contains nothing else."""
 _LARGEST = 2**28
 """Maximum size of a JSON file, in bytes. The log of 10,000 steps has 30 MB."""
-_BROKEN = (OSError, ValueError, RecursionError, sqlite3.Error, pa.ArrowException)
+_BROKEN = (MissingExtraError, OSError, ValueError, RecursionError, sqlite3.Error)
 """Errors of a broken file. `DataError` is a `ValueError`."""
 
 

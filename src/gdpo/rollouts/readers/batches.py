@@ -12,19 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.columns import (
-    Batch,
-    forget_texts,
-    kind_of_type,
-    numeric,
-    paths_in,
-)
-from gdpo.rollouts.readers.formats import (
-    Format,
-    ReaderOptions,
-    format_of,
-    recognized,
-)
+from gdpo.rollouts.arrow import HAS_PYARROW
+from gdpo.rollouts.readers.columns import Batch, forget_texts, kind_of_type, numeric, paths_in
+from gdpo.rollouts.readers.formats import Format, ReaderOptions, format_of, recognized
 from gdpo.rollouts.readers.infer import LOOKED_AT
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
@@ -52,11 +42,12 @@ from gdpo.rollouts.readers.records import (
 from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport, Values
 from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import (
-    UNREADABLE,
     csv_batches,
+    csv_records,
     open_parquet,
     parts,
     saved_samples,
+    unreadable,
     wandb_table,
 )
 from gdpo.rollouts.readers.text import json_lines
@@ -85,15 +76,16 @@ def open_file(asked: ReaderOptions, file: FileReport, *, texts: bool = False) ->
     """Open a file, detect its format and record it in the report.
 
     Return None if no row in the file can be read. A broken file can also raise the other errors in
-    `UNREADABLE`, here or while the batches are read.
+    `unreadable`, here or while the batches are read.
     """
-    if file.kind in ("jsonl", "pt"):
-        source = json_lines(file) if file.kind == "jsonl" else saved_samples(file, asked.load_pt)
+    if file.kind in ("jsonl", "pt") or (file.kind == "csv" and not HAS_PYARROW):
+        read = {"jsonl": json_lines, "csv": csv_records}.get(file.kind)
+        source = saved_samples(file, asked.load_pt) if read is None else read(file)
         if (record := next(source, None)) is None:
             return None
         fields, paths = kinds_in(record[1]), numbers_by_path(record[1], but=frozenset())
         numbers = [path for path, value in paths.items() if is_number(value)]
-        form = _format_of(asked, file, fields, numbers, record[1], paths)
+        form = _format_of(asked, file, fields, numbers, record[1], paths, texts=texts)
         return _of_records(asked, file, form, chain([record], source), texts=texts)
     if file.kind == "parquet":
         parquet = open_parquet(file.path, None)
@@ -124,6 +116,8 @@ def _format_of(
     numbers: Sequence[str],
     record: Record | None = None,
     paths: Iterable[str] | None = None,
+    *,
+    texts: bool = False,
 ) -> Format:
     told = evidence(fields if record is None else kinds_in(flattened(record)))
     doubtful = asked.format is None and asked.columns is None and told.sentence
@@ -138,7 +132,9 @@ def _format_of(
     form, file.format_from = format_of(file.kind, asked, fields, paths, record)
     if form.rows is None and (record is not None or form.known is NOTHING_KNOWN):
         known = layout(asked.columns, fields)
-        form = replace(form, rows=None if record is None else rows_by(known), known=known)
+        form = replace(
+            form, rows=None if record is None else rows_by(known, texts=texts), known=known
+        )
         file.turns = None not in (known.rollout, known.turn)
     file.format = form.name
     file.report.files.append(file)
@@ -198,7 +194,7 @@ def _first_batches(
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
     for each in (file, *file.siblings):
         batch = first if each is file else None
-        with suppress(*UNREADABLE):  # which is reported when the file is read
+        with suppress(*unreadable()):  # which is reported when the file is read
             if each.kind == "parquet":
                 parquet = open_parquet(each.path, known.prompt)
                 names = [name for name in parquet.schema_arrow.names if name in wanted]
@@ -258,7 +254,7 @@ def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int)
         if len(found) >= rows or other.kind not in ("jsonl", "parquet"):
             break
         scratch = FileReport(other.path, ReadReport((other.path,)), format=form.name)
-        with suppress(*UNREADABLE):  # which is reported when the file is read
+        with suppress(*unreadable()):  # which is reported when the file is read
             source = json_lines(scratch)
             if other.kind == "parquet":
                 source = _records_of(other.path, asked, form, texts=False)
@@ -294,7 +290,7 @@ def _some_at_a_time(
             if full or len(rows) >= most:
                 yield rows, lines
                 rows, lines, start, turns = [], [], file.bytes, 0
-    except UNREADABLE as error:
+    except unreadable() as error:
         broken = error
     if rows:
         yield rows, lines

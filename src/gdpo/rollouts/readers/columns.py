@@ -8,11 +8,10 @@ from math import isfinite, nan
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from gdpo._files import from_json
 from gdpo._shapes import Bool, Int
+from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.infer import Values
 from gdpo.rollouts.readers.keys import NO_KEY, Key, group_keys, grouping, key_of, pair, restarted
 from gdpo.rollouts.readers.names import (

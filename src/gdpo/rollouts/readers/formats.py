@@ -111,11 +111,7 @@ FORMATS = (
     _format("nemo-rl", "jsonl", "content rewards idx", rows=records.nemo_rl),
     _format("skyrl", "jsonl", "input_prompt output_response score", rows=records.skyrl),
     _format(
-        "verl",
-        "jsonl",
-        "input output score step",
-        rows=records.verl,
-        known=Layout(total="score"),
+        "verl", "jsonl", "input output score step", rows=records.verl, known=Layout(total="score")
     ),
     _format(
         "ms-swift", "jsonl", "prompt completion", rows=records.swift, lists=True, known=Layout()

@@ -10,10 +10,9 @@ from hashlib import blake2b
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from gdpo._shapes import Int64, UInt64
+from gdpo.rollouts.arrow import pa, pc
 
 NO_KEY = -(2**63)
 """Key for rollouts with neither a group nor a prompt. No other value has this key."""

@@ -6,10 +6,10 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from gdpo._shapes import Float, Int
 from gdpo.errors import ConfigError, DataError
+from gdpo.rollouts.arrow import pq
 from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.columns import (
     LARGEST,
@@ -20,18 +20,12 @@ from gdpo.rollouts.readers.columns import (
     Rows,
     column_of,
 )
-from gdpo.rollouts.readers.files import (
-    ENDINGS,
-    KINDS_READ,
-    RolloutFile,
-    find_files,
-    without_twins,
-)
+from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.infer import Inferred, Values
 from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, Problem, ReadReport
 from gdpo.rollouts.readers.rewards import RecordRewards, Rewards, TableRewards
-from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
+from gdpo.rollouts.readers.sources import LoadPt, unreadable
 from gdpo.rollouts.readers.table import (
     FOUND,
     RECORDED,
@@ -189,7 +183,7 @@ def _read_file(
     file = FileReport(found.path, report, run=found.run, number=found.step, siblings=alike)
     try:
         yield from _tables(asked, file)
-    except UNREADABLE as error:
+    except unreadable() as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         file.end(why[:_LONGEST])
     listed = any(each is file for each in report.files)
@@ -345,7 +339,7 @@ def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
 def _is_record(path: Path) -> bool:
     try:
         form = recognized("parquet", pq.read_schema(path).names, None)
-    except UNREADABLE:
+    except unreadable():
         return False
     return form is not None and form.name == "gdpo"
 
@@ -420,7 +414,7 @@ def read_texts(
             left -= inside
             if not left:
                 break
-    except UNREADABLE as error:
+    except unreadable() as error:
         raise DataError(f"{file} cannot be read: {error}") from error
     if left:
         raise DataError(

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 from gdpo._files import from_json
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.names import (
+    MEANINGS,
     WEIGHTS,
     Inner,
     Layout,
@@ -48,6 +49,7 @@ _LIMITS = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
 _METRICS = frozenset({"num_turns", "reward"})
 _SPREAD = frozenset({list, str})
 """Types of values that may contain all rewards in a form other than an object."""
+_SKIPPED = _NUMBERS | _SPREAD
 _DEEPEST = 8
 """Maximum depth of nested objects that are searched."""
 
@@ -489,25 +491,19 @@ def _reason(trace: Record) -> str | None:
     return "length" if condition in _LIMITS or last == "length" else "stop"
 
 
-def rows_by(known: Layout) -> Callable[[Record], Iterator[Row]]:
-    """Return a function that converts JSON lines to rollouts, given the meanings of the fields."""
-    taken = known.taken()
+def rows_by(known: Layout, *, texts: bool) -> Callable[[Record], Iterator[Row]]:
+    """Return a function that converts records to rollouts, with their texts or their rewards."""
+    taken, paths = known.taken(), {each: getattr(known, each) for each in MEANINGS}
+    if known.turn is None:
+        del paths["rollout"]
+    paths = {meaning: path for meaning, path in paths.items() if path is not None}
 
     def rows(record: Record) -> Iterator[Row]:
         yield Row(
-            step=at(record, known.step),
-            group=at(record, known.group),
-            prompt=at(record, known.prompt),
-            completion=at(record, known.completion),
-            rewards=numbers_by_path(record, but=taken),
-            total=at(record, known.total),
+            **{m: record[p] if p in record else at(record, p) for m, p in paths.items()},
+            rewards={} if texts else numbers_by_path(record, but=taken),
             total_name=known.total or "reward",
-            advantage=at(record, known.advantage),
-            num_tokens=at(record, known.num_tokens),
-            finish_reason=at(record, known.finish_reason),
-            extras={k: v for k, v in record.items() if k not in taken},
-            rollout=at(record, known.rollout) if known.turn is not None else None,
-            turn=at(record, known.turn),
+            extras={k: v for k, v in record.items() if k not in taken} if texts else {},
         )
 
     return rows
@@ -526,9 +522,11 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
             if path not in but and (rewarded or isinstance(value, (int, float))):
                 found[path] = value
         for name, value in inner.items() if depth < _DEEPEST else ():
-            if type(value) in _SPREAD and (is_container(str(name)) or name in WEIGHTS):
-                value = _opened(value, f"{above}{name}", inner, found)
-            path = f"{above}{name}"
+            kind, path = type(value), f"{above}{name}"
+            if kind in _SPREAD and (is_container(str(name)) or name in WEIGHTS):
+                value = _opened(value, path, inner, found)
+            elif kind in _SKIPPED:
+                continue
             if isinstance(value, dict) and path not in but:
                 inside = rewarded or is_container(str(name))
                 enter(value, f"{path}.", rewarded=inside, depth=depth + 1)
@@ -550,7 +548,7 @@ def _opened(value: Any, path: str, record: Record, found: dict[str, Any]) -> Any
 
 def at(record: Any, path: str | None) -> Any:
     """Return the value at a name or dotted path, or None if the path does not exist."""
-    if path is None or not isinstance(record, Mapping):
+    if path is None or not isinstance(record, (dict, Mapping)):
         return None
     if path in record:
         return cast("Record", record)[path]

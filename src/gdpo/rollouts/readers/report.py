@@ -44,10 +44,7 @@ class Problem(Enum):
     )
     REPEATED_KEY = "{which} occurs more than once in an object: its last value is used"
     FIELDS = "the number of fields in the row differs from the first line"
-    QUOTE = (
-        "a quote is not closed, so {lines:,} lines were read as one row",
-        "close the quote",
-    )
+    QUOTE = ("a quote is not closed, so {lines:,} lines were read as one row", "close the quote")
     TOLD = "{why}"
     """What a format says about a record, or a reward function about a rollout."""
     NO_FIELD = "the field {field} of format {format} is missing"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
 
 from gdpo.rewards.gates import Range, described_ranges
+from gdpo.rollouts.arrow import pa
 from gdpo.rollouts.readers.columns import (
     LARGEST,
     Batch,
@@ -146,9 +146,10 @@ class RecordRewards:
         if self._inferred is None:
             self._inferred = self._learn(rows[:LOOKED_AT], self._known)
         found, asked = self._inferred, self._asked.rewards or ()
+        beside = {name: _beside(name, path) for name, path in found.names.items()}
         for row in rows:
             row.total = None if self._no_total else row.total
-            row.weights = row.weights or _weights_beside(row, found)
+            row.weights = row.weights or _weights_beside(row, beside)
             if row.total_name in found.names.values():
                 row.rewards = {row.total_name: row.total, **row.rewards}
             if found.total is not None and found.total != self._known.total:
@@ -455,11 +456,14 @@ def _learned(
     return found, known
 
 
-def _weights_beside(row: Row, found: Inferred) -> dict[str, float] | None:
+def _beside(name: str, path: str) -> list[str]:
+    return [*(f"{each}.{name}" for each in WEIGHTS), f"{path.rpartition('.')[0]}.weight"]
+
+
+def _weights_beside(row: Row, beside: Mapping[str, Sequence[str]]) -> dict[str, float] | None:
     """Return the weights in an object `weights`, or next to each value, or None."""
     weights: dict[str, float] = {}
-    for name, path in found.names.items():
-        places = (*(f"{each}.{name}" for each in WEIGHTS), f"{path.rpartition('.')[0]}.weight")
+    for name, places in beside.items():
         value = next((row.rewards[place] for place in places if place in row.rewards), None)
         if is_number(value):
             weights[name] = number(value)

@@ -4,37 +4,24 @@ import csv
 import gzip
 import io
 import json
+import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
-import pyarrow as pa
-import pyarrow.compute
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
-
 from gdpo.errors import DataError, MissingExtraError
+from gdpo.rollouts.arrow import PYARROW, pa, pacsv, pc, pq
 from gdpo.rollouts.readers.records import Record
 from gdpo.rollouts.readers.report import FileReport, Problem
-from gdpo.rollouts.readers.text import BROKEN, is_gzip, opened, opened_text
+from gdpo.rollouts.readers.text import BROKEN, LONGEST_LINE, is_gzip, opened, opened_text
 
-pc: Any = pyarrow.compute
 LoadPt: TypeAlias = Callable[[Path], Any]
 """Function that reads a `.pt` file with torch: `gdpo.integrations.torch_files.load_dump`."""
-
-UNREADABLE = (
-    OSError,
-    EOFError,
-    zlib.error,
-    UnicodeError,
-    pa.ArrowException,
-    DataError,
-    MissingExtraError,
-)
-"""Errors that a reader raises for a broken file, or for a file of another type."""
 
 _LARGEST_GZIP = 2**30
 """Maximum size of a decompressed parquet file, in bytes. The whole file is kept in memory, because
@@ -55,6 +42,8 @@ _TRIED = 32
 """Number of rows that decide between two delimiters that are both in the first line."""
 _WIDEST = 2**20
 _NUMBER = r"^[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?$"
+_NUMBER_IN = re.compile(_NUMBER)
+_WORDS = {"": None, "nan": None, "true": True, "false": False, "inf": inf, "-inf": -inf}
 _WITH_COMMA = r"^[+-]?\d+,\d+([eE][+-]?\d+)?$"
 _WITH_POINT = r"^[+-]?\d+\.\d+([eE][+-]?\d+)?$"
 _PARTS = r"^([+-]?\d+),(\d+([eE][+-]?\d+)?)$"
@@ -110,6 +99,12 @@ class Unpacked(io.RawIOBase):
             return b""
 
 
+def unreadable() -> tuple[type[Exception], ...]:
+    """Return the errors that a reader raises for a broken file, or for a file of another type."""
+    arrow = (pa.ArrowException,) if sys.modules.get("pyarrow") else ()
+    return (OSError, EOFError, zlib.error, UnicodeError, DataError, MissingExtraError, *arrow)
+
+
 def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
     """Yield the samples of a `.pt` file that slime or miles saved, each with its number."""
     if load_pt is None:
@@ -145,6 +140,36 @@ def wandb_table(file: FileReport) -> Iterator[Any]:
     if rows:
         file.rows += len(rows)
         yield pa.RecordBatch.from_pydict(columns)
+
+
+def csv_records(file: FileReport) -> Iterator[tuple[int, Record]]:
+    """Yield the rows of a CSV file, without pyarrow."""
+    delimiter = delimiter_of(file.path)
+    csv.field_size_limit(LONGEST_LINE)
+    with io.TextIOWrapper(opened_text(file.path), "utf-8", newline="") as text:
+        reader = csv.reader(text, delimiter=delimiter)
+        names = next(reader, [])
+        if len(set(names)) < len(names):
+            raise DataError("several columns have the same name: rename them")
+        try:
+            for index, row in enumerate(filter(None, reader)):
+                if len(row) == len(names):
+                    yield index, {n: _value(v, delimiter) for n, v in zip(names, row, strict=True)}
+                else:
+                    file.reject(index, Problem.FIELDS)
+        except csv.Error as error:
+            raise DataError(f"not a CSV file at line {reader.line_num:,}: {error}") from error
+
+
+def _value(text: str, delimiter: str) -> Any:
+    found = _NUMBER_IN.match(text)
+    if found is None:
+        return _WORDS.get(text.lower(), text) if len(text) < 6 else text
+    if "," in text and delimiter == ";":
+        raise MissingExtraError(PYARROW, None, "to read numbers with decimal commas")
+    if "," in text:
+        return text
+    return float(text) if found[1] or found[2] or len(text) > 18 else int(text)
 
 
 def delimiter_of(path: Path) -> str:

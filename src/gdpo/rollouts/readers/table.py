@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from gdpo._shapes import Bool, Float, Int
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
+from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, entered, inside
 from gdpo.rollouts.readers.infer import Values
 from gdpo.rollouts.readers.keys import NO_KEY
