@@ -158,6 +158,9 @@ def test_the_start_tells_whether_the_reward_with_the_largest_weight_always_wins(
     assert level == "INFO"
     assert "its weight 1.5 is above 1" in text
     assert told([rewards[0], digits], reward_weights=None) == []
+    rising = {"schedules": {"short": {"from": 1.0, "to": 9.0, "steps": 5}}}
+    given = {"reward_weights": [1.5, 1.0], "advantage": "grpo", "advantage_options": rising}
+    assert told(rewards, **given) == []
     huge = Reward("huge", lambda *_: 0.0, -1e308, 1e308)
     ((level, text),) = told([rewards[0], huge], reward_weights=[1.5, 1.0], advantage="grpo")
     assert "not decided" in text

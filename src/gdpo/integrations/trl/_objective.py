@@ -77,6 +77,7 @@ class Objective:
         primary = max(zip(weights, self.names, strict=True), key=lambda pair: pair[0])[1]
         if (
             args.advantage not in (*SUMS, *SCORES)
+            or self.rule.weighting is not None  # weights that change; gdpo check tries them all
             or np.isnan(np.array([*ends.values()], dtype=np.float64)).any()
         ):
             return
