@@ -209,15 +209,6 @@ def test_other_estimators_are_tried_on_small_groups(estimator):
     assert group.advantages[group.worse] >= group.advantages[group.better] - 1e-9
 
 
-def test_with_standard_deviations_the_batch_has_an_exact_answer():
-    values, weights = {"right": [0, 1], "length": [0, 100]}, {"right": 1.0, "length": 1.0}
-    stds = {"right": 0.5, "length": 25.0}
-    found = priority(Combination(weights, 8, "per_reward_batch_std", stds=stds), values, "right")
-    assert found.smallest == 2.0
-    assert found.tried_up_to is None
-    assert priority(Combination(weights, 8, "per_reward_batch_std"), values, "right").tried_up_to
-
-
 @pytest.mark.parametrize("estimator", [*SUMS, *SCORES])
 @pytest.mark.parametrize("samples", [2, 3, 5])
 def test_from_the_smallest_sign_weight_on_no_wrong_sample_is_pushed_up(samples, estimator):

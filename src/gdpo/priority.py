@@ -47,10 +47,6 @@ SUMS = ("corr_grpo", "dvao", "grpo", "grpo_batch_norm", "grpo_batch_std", "grpo_
 SCORES = ("gdpo", "mo_grpo")
 """Estimators that order a group by the weighted sum of the standardized rewards."""
 
-_BY_STD = "per_reward_batch_std"
-"""Estimator that orders a group by the weighted sum of the rewards, divided by their std in the
-batch."""
-
 _ORDER_KEPT = ("scale_half_life", "token_counts", "schedules", "influence")
 """Options that do not change the order within a group, given the weights."""
 
@@ -94,8 +90,6 @@ class Combination:
         estimator: Name of the estimator.
         options: Its options, as `AdvantageRule` takes them.
         gates: Gates, keyed by the name of the gated reward.
-        stds: Standard deviation of each reward in the batch, which `per_reward_batch_std` needs for
-            an exact answer.
     """
 
     weights: Mapping[str, float]
@@ -103,19 +97,14 @@ class Combination:
     estimator: str = "gdpo"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])
-    stds: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.samples < 2:
             raise ConfigError(f"samples is {self.samples}: a group has at least 2 samples")
         check_gates(self.names, self.gates)
         for name, weight in self.weights.items():
-            std = (self.stds or {}).get(name, 1.0)
-            if not (isfinite(weight) and 0 < std < inf):
-                raise ConfigError(
-                    f"{name!r} has the weight {weight} and the standard deviation {std}: give "
-                    "finite numbers, and a standard deviation above 0"
-                )
+            if not isfinite(weight):
+                raise ConfigError(f"{name!r} has the weight {weight}: give a finite number")
 
     @property
     def names(self) -> list[str]:
@@ -133,10 +122,9 @@ class Combination:
         weights = np.array(list(self.weights.values()))
         return lambda rewards: np.asarray(rule(rewards[None], weights))[0]
 
-    def unit(self, name: str) -> float:
+    def sign(self, name: str) -> float:
         """Return the factor of a reward's values so that larger is better."""
-        std = 1.0 if self.stds is None or self.estimator != _BY_STD else self.stds.get(name, 1.0)
-        return copysign(1.0, self.weights[name]) / std
+        return copysign(1.0, self.weights[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,11 +373,10 @@ def _checked(combined: Combination, values: Mapping[str, Values], *named: str) -
 def _is_exact(combined: Combination, values: Mapping[str, Values], primary: str | None) -> bool:
     """Return whether the worst group follows from the worst group of each reward."""
     gates, estimator = combined.gates, combined.estimator
-    ordered = (*SUMS, *SCORES) if combined.stds is None else (*SUMS, *SCORES, _BY_STD)
     conditions = {(gate.on, gate.at_least) for gate in gates.values()}
     opening = {on for on, _ in conditions}
     return (
-        estimator in ordered
+        estimator in (*SUMS, *SCORES)
         and set(combined.options) <= set(_ORDER_KEPT)
         and len(conditions) == len(opening)  # one threshold for each reward
         and not opening & set(gates)
@@ -446,10 +433,10 @@ def _part(
     """
     others = combined.samples - 2
     behind = {name: gate for name, gate in combined.gates.items() if gate.on == on}
-    unit = {name: combined.unit(name) for name in (on, *behind)}
+    sign = {name: combined.sign(name) for name in (on, *behind)}
     fixed: dict[str, Any] = {"samples": combined.samples, "scores": combined.estimator in SCORES}
     if not behind:
-        gap, group = _widest(pairs[on], [(values[on], np.array([others]))], unit[on], **fixed)
+        gap, group = _widest(pairs[on], [(values[on], np.array([others]))], sign[on], **fixed)
         return _Part(combined.weights, {on: gap}, {on: group})
     at_least = next(iter(behind.values())).at_least
     levels = np.array(values[on])
@@ -464,20 +451,20 @@ def _part(
             continue
         rest = [(opening, opened), (closing, others - opened)]
         pools = [(pool, count) for pool, count in rest if len(pool)]
-        found = {on: _widest(of_kind, pools, unit[on], **fixed)}
+        found = {on: _widest(of_kind, pools, sign[on], **fixed)}
         for name, gate in behind.items():
             pair = np.where(both, pairs[name], 0.0)
             if gate.otherwise == "zero":
                 pools = [(values[name], opened), ([0.0], others - opened)]
-                found[name] = _widest(pair, pools, unit[name], **fixed)
+                found[name] = _widest(pair, pools, sign[name], **fixed)
             else:
-                given = values[name], opened, unit[name]
+                given = values[name], opened, sign[name]
                 found[name] = _widest_if_missing(pair, both, *given, **fixed)
         states.append(found)
     return _Part(
         combined.weights,
-        {name: np.concatenate([state[name][0] for state in states]) for name in unit},
-        {name: np.concatenate([state[name][1] for state in states]) for name in unit},
+        {name: np.concatenate([state[name][0] for state in states]) for name in sign},
+        {name: np.concatenate([state[name][1] for state in states]) for name in sign},
     )
 
 
@@ -512,7 +499,7 @@ def _closest(values: Values, *at_least: float) -> Float[np.ndarray, "pair 2"]:
 def _widest(
     pairs: Float[np.ndarray, "pair 2"],
     pools: Sequence[tuple[Any, Any]],
-    unit: float,
+    sign: float,
     samples: int,
     *,
     scores: bool,
@@ -526,11 +513,11 @@ def _widest(
     Args:
         pairs: Values that the better and the worse sample can have.
         pools: Values of the other samples, and the number of samples with them in each state.
-        unit: Factor of a value.
+        sign: 1, or -1 for a reward with a negative weight.
         samples: Number of samples in the group. Those in no pool are missing.
         scores: Whether values are standardized within the group.
     """
-    lead = unit * (pairs[:, 1] - pairs[:, 0])
+    lead = sign * (pairs[:, 1] - pairs[:, 0])
     pairs = pairs[lead >= 0] if np.any(lead >= 0) else pairs
     behind = bool(np.all(lead < 0))
     better, worse = (column.reshape(1, -1, 1, 1) for column in pairs.T)
@@ -550,7 +537,7 @@ def _widest(
     mean = sum(v * n for v, n in parts) / size
     squares = sum(n * (v - mean) ** 2 for v, n in parts)
     std = np.sqrt(squares / (size - 1)) if scores else np.ones_like(squares)
-    gap = unit * (worse - better) / np.where(std > 0, std, 1.0)
+    gap = sign * (worse - better) / np.where(std > 0, std, 1.0)
     flat = gap.reshape(len(gap), -1)
     states, best = np.arange(len(flat)), np.argmax(flat, axis=1)
 
@@ -598,7 +585,7 @@ def _widest_if_missing(
     is_open: tuple[bool, ...],
     values: Values,
     opened: Any,
-    unit: float,
+    sign: float,
     samples: int,
     *,
     scores: bool,
@@ -608,13 +595,13 @@ def _widest_if_missing(
     A missing reward adds 0. One sample that has it is compared with the `opened` others that do.
     """
     if all(is_open):
-        return _widest(pairs, [(values, opened)], unit, samples, scores=scores)
+        return _widest(pairs, [(values, opened)], sign, samples, scores=scores)
     group = np.full((len(opened), samples), np.nan)
     rest = np.arange(samples - 2) < opened[:, None]
     if not any(is_open):
         group[:, 2:] = np.where(rest, values[0], np.nan)
         return np.zeros(len(opened)), group
-    toward = -unit if is_open[0] else unit
+    toward = -sign if is_open[0] else sign
     best = max(pairs[:, 0 if is_open[0] else 1], key=lambda value: toward * value)
     others = min(*values, best, key=lambda value: toward * value)
     lead, n = toward * (best - others), opened + 1
@@ -653,14 +640,12 @@ def _smallest_sign(
         return inf if above else None
     scores = combined.estimator in SCORES
     reach = {
-        name: (n - 1) / sqrt(n) * (v[0] < v[-1])
-        if scores
-        else (v[-1] - v[0]) * abs(combined.unit(name)) * (n - 1) / n
+        name: (n - 1) / sqrt(n) * (v[0] < v[-1]) if scores else (v[-1] - v[0]) * (n - 1) / n
         for name, v in values.items()
         if name != primary
     }
     against = sum(abs(combined.weights[name]) * most for name, most in reach.items())
-    own = 1 / sqrt(n) if scores else (levels[-1] - levels[0]) * combined.unit(primary) / n
+    own = 1 / sqrt(n) if scores else (levels[-1] - levels[0]) / n
     return against / own
 
 
