@@ -18,7 +18,7 @@ class _Module:
             module = import_module(self._name)
         except ImportError as error:
             raise MissingExtraError(PYARROW, None, "to read this file") from error
-        return self.__dict__.setdefault(attribute, getattr(module, attribute))
+        return getattr(module, attribute)
 
 
 HAS_PYARROW = find_spec("pyarrow") is not None
