@@ -18,12 +18,12 @@ For other estimators, all small groups are tried.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement, product
-from math import comb, copysign, inf, isfinite, prod, sqrt
+from math import comb, copysign, inf, isfinite, prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import refuse_unknown
 from gdpo._shapes import Float
 from gdpo.advantages import AdvantageRule
 from gdpo.errors import ConfigError
@@ -353,9 +353,7 @@ def beats(
 
 def _checked(combined: Combination, values: Mapping[str, Values], *named: str) -> dict[str, Values]:
     """Return the values in the order of the weights: sorted and distinct, or a range."""
-    for name in (*values, *named):
-        if name not in combined.weights:
-            raise ConfigError(f"unknown reward {name!r}: {did_you_mean(name, combined.names)}")
+    refuse_unknown([*values, *named], combined.names, "unknown reward")
     found: dict[str, Values] = {}
     for name in combined.names:
         given = values.get(name, ())
@@ -638,15 +636,13 @@ def _smallest_sign(
     if len(levels) > 2:  # with less than the highest value, a sample can still be above average
         above = levels[-2] * n >= levels[-1] + levels[-2] + (n - 2) * levels[0]
         return inf if above else None
-    scores = combined.estimator in SCORES
-    reach = {
-        name: (n - 1) / sqrt(n) * (v[0] < v[-1]) if scores else (v[-1] - v[0]) * (n - 1) / n
-        for name, v in values.items()
-        if name != primary
-    }
-    against = sum(abs(combined.weights[name]) * most for name, most in reach.items())
-    own = 1 / sqrt(n) if scores else (levels[-1] - levels[0]) / n
-    return against / own
+    if combined.estimator in SCORES:
+        reach = {name: float(v[0] < v[-1]) for name, v in values.items()}
+    else:
+        reach = {name: v[-1] - v[0] for name, v in values.items()}
+    others = (name for name in values if name != primary)
+    against = sum(abs(combined.weights[name]) * reach[name] for name in others)
+    return (n - 1) * against / reach[primary]
 
 
 def _tried(combined: Combination, values: Mapping[str, Values], primary: str) -> Priority:
@@ -665,15 +661,14 @@ def _tried(combined: Combination, values: Mapping[str, Values], primary: str) ->
         if comb(len(raw) + size - 1, size) > _MOST_GROUPS:
             break
         for group in map(list, combinations_with_replacement(range(len(raw)), size)):
-            if np.ptp(main[group]) == 0:
+            r = main[group]
+            if np.ptp(r) == 0:
                 continue
-            advantages = advantages_of(gated[group])
-            broken = (main[group][:, None] > main[group]) & (
-                advantages[:, None] <= advantages + _TIE
-            )
+            a = advantages_of(gated[group])
+            broken = (r[:, None] > r) & (a[:, None] <= a + _TIE)
             if np.any(broken):
                 better, worse = map(int, np.argwhere(broken)[0])
-                found = Counterexample(gated[group], advantages, better, worse)
+                found = Counterexample(gated[group], a, better, worse)
                 return Priority(primary, False, counterexample=found, tried_up_to=size)
         tried_up_to = size
     return Priority(primary, None if tried_up_to is None else True, tried_up_to=tried_up_to)

@@ -9,32 +9,38 @@ from gdpo.advantages import AdvantageRule
 from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
 
 
-def recorded(folder, *, gate=False, estimator="gdpo", seed=0):
-    """A file with 2 steps of 16 groups of 4: right or wrong, and formed or not."""
-    random = np.random.default_rng(seed)
+def written(folder, rewards, advantages, step=1):
+    """A file with the groups of a step, from rewards[group, sample] by name and advantages."""
+    rollouts = [
+        Rollout(
+            run="",
+            step=step,
+            group_id=g,
+            sample_id=i,
+            prompt=f"question {g}",
+            completion="x",
+            num_tokens=1,
+            finish_reason="stop",
+            rewards=each,
+            weights=dict.fromkeys(each, 1.0),
+            advantage=float(advantages[g][i]),
+        )
+        for g, group in enumerate(rewards)
+        for i, each in enumerate(group)
+    ]
+    write_rollouts(folder / f"step-{step}.parquet", rollouts)
+
+
+def recorded(folder, *, gate=False):
+    """Files with 2 steps of 16 groups of 4: right or wrong, and formed or not."""
+    random = np.random.default_rng(0)
     for step in (1, 2):
         rewards = random.integers(0, 2, (16, 4, 2)).astype(float)
         if gate:
             rewards[..., 1] *= rewards[..., 0]
-        advantages = AdvantageRule(estimator, ["right", "format"])(rewards, [1.0, 1.0])
-        rollouts = [
-            Rollout(
-                run="",
-                step=step,
-                group_id=g,
-                sample_id=i,
-                prompt=f"question {g}",
-                completion="x",
-                num_tokens=1,
-                finish_reason="stop",
-                rewards=dict(zip(("right", "format"), rewards[g, i].tolist(), strict=True)),
-                weights={"right": 1.0, "format": 1.0},
-                advantage=float(advantages[g, i]),
-            )
-            for g in range(16)
-            for i in range(4)
-        ]
-        write_rollouts(folder / f"step-{step}.parquet", rollouts)
+        advantages = AdvantageRule("gdpo", ["right", "format"])(rewards, [1.0, 1.0])
+        named = [[{"right": r, "format": f} for r, f in group] for group in rewards.tolist()]
+        written(folder, named, advantages, step)
     return folder
 
 
@@ -92,25 +98,8 @@ def test_a_primary_reward_without_a_positive_weight_is_not_decided(tmp_path, gdp
 
 
 def small(folder, rewards):
-    """A file with 4 groups of 4 whose samples have these rewards and advantages in their order."""
-    rollouts = [
-        Rollout(
-            run="",
-            step=1,
-            group_id=g,
-            sample_id=i,
-            prompt=f"question {g}",
-            completion="x",
-            num_tokens=1,
-            finish_reason="stop",
-            rewards=each,
-            weights=dict.fromkeys(each, 1.0),
-            advantage=each["right"],
-        )
-        for g in range(4)
-        for i, each in enumerate(rewards)
-    ]
-    write_rollouts(folder / "step-1.parquet", rollouts)
+    """A file with 4 groups of samples with these rewards and advantages in their order."""
+    written(folder, [rewards] * 4, [[each["right"] for each in rewards]] * 4)
     return "analyze", folder, "--no-report", "--primary", "right"
 
 

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gdpo.advantages import AdvantageRule
@@ -180,27 +179,13 @@ def test_too_few_rows_are_said():
 NAMES = [folder.name for folder in (Path(__file__).parents[2] / "recipes").glob("*/")]
 
 
-def rows_of(task):
-    """Rows in which every reference answer is another one."""
-    numbers = np.random.default_rng(0).permutation(900)[:8].tolist()
-    if task == "gsm8k":
-        return [{"question": f"{n}+1?", "answer": f"#### {n + 1}"} for n in numbers]
-    if task == "math_length":
-        return [{"problem": f"{n}+1?", "answer": str(n + 1)} for n in numbers]
-    if task == "coding":
-        return [
-            {
-                "text": f"Add {n}. Name: f{n}",
-                "test_list": [f"assert f{n}(1) == {n + 1}"],
-                "code": f"def f{n}(x):\n    return x + {n}",
-            }
-            for n in numbers
-        ]
-    call = '<think>a</think>\n<tool_call>\n{{"name": "f", "parameters": {{"x": {}}}}}\n</tool_call>'
-    return [
-        {"instruction": "tools: f(x)", "input": f"call f with {n}", "output": call.format(n)}
-        for n in numbers
-    ]
+CALL = '<think>a</think>\n<tool_call>\n{"name": "f", "parameters": {"x": @}}\n</tool_call>'
+ROWS = {
+    "gsm8k": {"question": "@+1?", "answer": "#### @1"},
+    "math_length": {"problem": "@+1?", "answer": "@1"},
+    "coding": {"text": "Name: f@", "test_list": ["assert f@(1) == @"], "code": "f@ = lambda x: @"},
+    "tool_calling": {"instruction": "tools: f(x)", "input": "call f with @", "output": CALL},
+}
 
 
 @pytest.mark.slow
@@ -208,7 +193,8 @@ def rows_of(task):
 def test_the_readme_of_a_shipped_recipe_shows_its_table(name, tmp_path):
     recipe = Path(__file__).parents[2] / "recipes" / name
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(f"{json.dumps(r)}\n" for r in rows_of(load_recipe(recipe).task)))
+    row = json.dumps(ROWS[load_recipe(recipe).task])
+    rows.write_text("".join(row.replace("@", str(n)) + "\n" for n in range(200, 208)))
     resolved = resolve(load_recipe(recipe, [f"data.source={rows}"]))
     found = priority_findings(resolved, read_data(resolved.task, resolved.recipe.data).problems)
     readme = (recipe / "README.md").read_text("utf-8")

@@ -122,11 +122,7 @@ class PriorityOverall:
             "weights": self.weights,
             "gates": {name: asdict(gate) for name, gate in self.gates.items()},
             "estimators": {
-                name: {
-                    "holds": answer.holds,
-                    "smallest": answer.smallest,
-                    "largest": dict(answer.largest),
-                }
-                for name, answer in answers.items()
+                name: {"holds": a.holds, "smallest": a.smallest, "largest": dict(a.largest)}
+                for name, a in answers.items()
             },
         }

@@ -46,25 +46,10 @@ def lines(path):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_advantages_on_verls_own_path_are_those_of_the_formula(path):
+    """Also with missing rewards, which stay where they are. Every trainer logs each reward."""
     for line in lines(path):
-        assert line["difference"] < 1e-5
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_missing_reward_stays_where_it_is(path):
-    for line in lines(path):
-        assert line["with_missing"] < 1e-5
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_batch_without_any_signal_gives_exactly_0(path):
-    for line in lines(path):
+        assert max(line["difference"], line["with_missing"]) < 1e-5
         assert line["no_signal"] == 0
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_what_every_trainer_logs_holds_numbers_of_each_reward(path):
-    for line in lines(path):
         assert {"gdpo/reward_0/zero_variance_groups", "gdpo/warnings"} <= set(line["metrics"])
 
 

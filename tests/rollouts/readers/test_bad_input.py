@@ -370,25 +370,17 @@ def test_many_distinct_prompts_are_many_groups(tmp_path):
     assert report.group_sizes == {2: n // 2}
 
 
+WRITERS = (
+    *(written.verl_v1, written.nemo_rl, written.swift, written.tinker, written.skyrl),
+    *(written.results, written.open_instruct),
+)
+
+
 @given(data=st.data())
 @settings(max_examples=60)
 def test_whatever_is_done_to_a_dump_its_rows_add_up(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("dump")
-    writer = data.draw(
-        st.sampled_from(
-            [
-                written.verl_v1,
-                written.nemo_rl,
-                written.swift,
-                written.tinker,
-                written.skyrl,
-                written.results,
-                written.art,
-                written.platform,
-                written.open_instruct,
-            ]
-        )
-    )
+    writer = data.draw(st.sampled_from([*WRITERS, written.art, written.platform]))
     path = writer(folder)
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -411,21 +403,8 @@ JSON = st.recursive(
 @settings(max_examples=60)
 def test_whatever_a_field_holds_its_rows_add_up(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("dump")
-    writer = data.draw(
-        st.sampled_from(
-            [
-                written.verl_v1,
-                written.nemo_rl,
-                written.swift,
-                written.swift_ray,
-                written.tinker,
-                written.skyrl,
-                written.results,
-                written.open_instruct,
-                lambda f: written.episodes(f / "traces.jsonl"),
-            ]
-        )
-    )
+    others = (written.swift_ray, lambda f: written.episodes(f / "traces.jsonl"))
+    writer = data.draw(st.sampled_from([*WRITERS, *others]))
     path = writer(folder)
     records = [json.loads(line) for line in path.read_text().splitlines()]
     for record in data.draw(st.lists(st.sampled_from(records), min_size=1, max_size=3)):

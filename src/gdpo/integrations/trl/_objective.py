@@ -8,7 +8,6 @@ import torch
 from accelerate.utils import gather_object
 
 from gdpo.advantages import AdvantageRule
-from gdpo.errors import GdpoError
 from gdpo.integrations.trl._adapter import check_turns
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._rewards import check_weights_column
@@ -20,6 +19,9 @@ from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts.record import Declared
 
 logger = logging.getLogger(__name__)
+
+_LARGEST = 1e60
+"""Largest bound of a reward whose squares are finite."""
 
 
 @dataclass(frozen=True)
@@ -68,35 +70,23 @@ class Objective:
         return torch.tensor(rows, dtype=torch.float64)[::samples]
 
     def log_priority(self, args: GDPOConfig, weights: Sequence[float]) -> None:
-        """Log whether the reward with the largest weight always wins, if all ranges are declared.
+        """Log whether the reward with the largest weight always wins, as its lowest or highest value.
 
-        It counts as either its lowest or its highest value.
+        Nothing is logged without declared ranges, with changing weights, and if it is not known.
         """
         ends: dict[str, Any] = {name: (self.low[name], self.high[name]) for name in self.names}
         options: Any = args.advantage_options or {}
         primary = max(zip(weights, self.names, strict=True), key=lambda pair: pair[0])[1]
-        if (
-            args.advantage not in (*SUMS, *SCORES)
-            or self.rule.weighting is not None  # weights that change; gdpo check tries them all
-            or np.isnan(np.array([*ends.values()], dtype=np.float64)).any()
-        ):
+        known = np.abs(np.array([*ends.values()], dtype=np.float64)) < _LARGEST  # not if NaN
+        is_exact = args.advantage in (*SUMS, *SCORES) and self.rule.weighting is None
+        if not is_exact or not known.all() or max(weights) <= 0:
             return
         values: Any = {name: Continuous(*pair) for name, pair in ends.items()}
-        combined = Combination(
-            dict(zip(self.names, weights, strict=True)),
-            args.num_generations or 2,
-            args.advantage,
-            options,
-            self.gates,
-        )
-        if combined.weights[primary] > 0:
-            try:
-                answer = priority(combined, values | {primary: ends[primary]}, primary)
-            except GdpoError as error:  # for example, a range up to 1e300. The run can start.
-                logger.warning("priority: not decided, because %s", error)
-                return
-            level = logging.INFO if answer.holds else logging.WARNING
-            logger.log(level, "priority: %s", in_words(combined, answer))
+        samples, named = args.num_generations or 2, dict(zip(self.names, weights, strict=True))
+        combined = Combination(named, samples, args.advantage, options, self.gates)
+        answer = priority(combined, values | {primary: ends[primary]}, primary)
+        level = logging.INFO if answer.holds else logging.WARNING
+        logger.log(level, "priority: %s", in_words(combined, answer))
 
 
 def objective_of(
