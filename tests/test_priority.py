@@ -232,19 +232,15 @@ def test_two_rewards_with_many_values_and_a_gate_are_fast():
 
 def test_a_sample_that_is_compared_needs_every_reward():
     combined = Combination({"right": 1, "format": 1}, 4)
-    values = {"right": [0, 1], "format": [0, 1]}
     with pytest.raises(ConfigError, match="format"):
-        beats(combined, values, {"right": 1}, {"right": 0})
+        beats(combined, {"right": [0, 1], "format": [0, 1]}, {"right": 1}, {"right": 0})
 
 
 def test_a_primary_reward_with_one_value_cannot_be_beaten():
     gates = {"format": Gate("right", at_least=1)}
     for given in ({}, gates):
-        found = priority(
-            Combination({"right": 1, "format": 1}, 4, gates=given),
-            {"right": [1], "format": [0, 1]},
-            "right",
-        )
+        combined = Combination({"right": 1, "format": 1}, 4, gates=given)
+        found = priority(combined, {"right": [1], "format": [0, 1]}, "right")
         assert (found.holds, found.smallest) == (True, 0)
 
 

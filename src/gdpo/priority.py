@@ -56,7 +56,7 @@ _MOST_GROUPS = 1000
 _MOST_SAMPLES = 6
 """Largest size of the groups that are tried one after another."""
 
-_MOST_VALUES, _LARGEST = 256, 1e60
+_MOST_VALUES, LARGEST = 256, 1e60
 """Maximum number of values of a reward, and of their absolute value, so that squares are finite."""
 
 _SHOWN = 8
@@ -234,8 +234,7 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
     against = sum(float(np.max(part.against())) for part in others)
     gains, losses = -mine.differences[primary], mine.against(without=primary) + against
     smallest = max(0.0, float(np.max(losses / gains)))
-    if isinstance(values[primary], Continuous) and smallest > 0:
-        smallest = inf
+    smallest = inf if smallest and isinstance(values[primary], Continuous) else smallest
     holds = w > smallest * (1 + _TIE)
     largest: dict[str, float] = {}
     room = w * gains - losses
@@ -359,10 +358,10 @@ def _checked(combined: Combination, values: Mapping[str, Values], *named: str) -
         given = values.get(name, ())
         empty = isinstance(given, Continuous) and given.low >= given.high
         fits = not empty and 0 < len(given) <= _MOST_VALUES
-        if not (fits and all(abs(value) <= _LARGEST for value in given)):
+        if not (fits and all(abs(value) <= LARGEST for value in given)):
             raise ConfigError(
                 f"{name!r} has {len(given)} values: give 1 to {_MOST_VALUES} values up to "
-                f"{_LARGEST:g}, or Continuous(low, high) with low below high"
+                f"{LARGEST:g}, or Continuous(low, high) with low below high"
             )
         found[name] = given if isinstance(given, Continuous) else sorted(set(map(float, given)))
     return found

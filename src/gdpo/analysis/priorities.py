@@ -56,9 +56,8 @@ class PriorityOverall:
             if len(seen := self._seen[name]) > self._most(name):  # the ends, and enough to tell
                 self._seen[name] = {max(seen), *sorted(seen)[: self._most(name)]}
             earned = main[there & (values != 0) & ~np.isnan(values)]
-            self._opened[name] = min(
-                self._opened.get(name, inf), float(np.min(earned, initial=inf))
-            )
+            lowest = float(np.min(earned, initial=inf))
+            self._opened[name] = min(self._opened.get(name, inf), lowest)
             if np.any(there & np.isnan(values)):
                 self._missing.add(name)
         if batch.advantages is not None:
@@ -113,7 +112,6 @@ class PriorityOverall:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the results in JSON types."""
-        answers = {name: self.answer(name) for name in BOTH}
         return {
             "run": self.run,
             "primary": self.primary,
@@ -123,6 +121,6 @@ class PriorityOverall:
             "gates": {name: asdict(gate) for name, gate in self.gates.items()},
             "estimators": {
                 name: {"holds": a.holds, "smallest": a.smallest, "largest": dict(a.largest)}
-                for name, a in answers.items()
+                for name, a in ((name, self.answer(name)) for name in BOTH)
             },
         }

@@ -11,7 +11,7 @@ from gdpo.advantages import AdvantageRule
 from gdpo.integrations.trl._adapter import check_turns
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._rewards import check_weights_column
-from gdpo.priority import SCORES, SUMS, Combination, Continuous, in_words, priority
+from gdpo.priority import LARGEST, SCORES, SUMS, Combination, Continuous, in_words, priority
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import Gate, check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
@@ -19,9 +19,6 @@ from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts.record import Declared
 
 logger = logging.getLogger(__name__)
-
-_LARGEST = 1e60
-"""Largest bound of a reward whose squares are finite."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +67,14 @@ class Objective:
         return torch.tensor(rows, dtype=torch.float64)[::samples]
 
     def log_priority(self, args: GDPOConfig, weights: Sequence[float]) -> None:
-        """Log whether the reward with the largest weight always wins, as its lowest or highest value.
+        """Log whether the reward with the largest weight always wins, if this is known.
 
-        Nothing is logged without declared ranges, with changing weights, and if it is not known.
+        The ranges must be declared and the weights fixed. The reward has one end of its range.
         """
         ends: dict[str, Any] = {name: (self.low[name], self.high[name]) for name in self.names}
         options: Any = args.advantage_options or {}
         primary = max(zip(weights, self.names, strict=True), key=lambda pair: pair[0])[1]
-        known = np.abs(np.array([*ends.values()], dtype=np.float64)) < _LARGEST  # not if NaN
+        known = np.abs(np.array([*ends.values()], dtype=np.float64)) <= LARGEST  # not if NaN
         is_exact = args.advantage in (*SUMS, *SCORES) and self.rule.weighting is None
         if not is_exact or not known.all() or max(weights) <= 0:
             return
