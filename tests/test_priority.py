@@ -8,15 +8,7 @@ import pytest
 
 from gdpo.advantages import ESTIMATORS, AdvantageRule
 from gdpo.errors import ConfigError
-from gdpo.priority import (
-    SCORES,
-    SUMS,
-    Combination,
-    Continuous,
-    beats,
-    priority,
-    smallest_weight,
-)
+from gdpo.priority import SCORES, SUMS, Combination, Continuous, beats, priority, smallest_weight
 from gdpo.rewards import Gate, apply_gates
 
 NAMES = ("right", "format", "short", "safe")

@@ -122,10 +122,6 @@ class Combination:
         weights = np.array(list(self.weights.values()))
         return lambda rewards: np.asarray(rule(rewards[None], weights))[0]
 
-    def sign(self, name: str) -> float:
-        """Return the factor of a reward's values so that larger is better."""
-        return copysign(1.0, self.weights[name])
-
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
@@ -430,7 +426,7 @@ def _part(
     """
     others = combined.samples - 2
     behind = {name: gate for name, gate in combined.gates.items() if gate.on == on}
-    sign = {name: combined.sign(name) for name in (on, *behind)}
+    sign = {name: copysign(1.0, combined.weights[name]) for name in (on, *behind)}
     fixed: dict[str, Any] = {"samples": combined.samples, "scores": combined.estimator in SCORES}
     if not behind:
         gap, group = _widest(pairs[on], [(values[on], np.array([others]))], sign[on], **fixed)

@@ -106,6 +106,9 @@ def test_a_gold_answer_that_falls_short_names_its_row():
     reward = Reward("exact", lambda completion, _: float(completion == "right"), low=0, high=1)
     finding, _ = check_rewards(task_with(reward), Scorer([reward]), SAMPLES)
     assert "answer of row 2 scores 0, not the maximum 1" in str(finding.mistake)
+    published = replace(task_with(reward), is_published=True)
+    finding, _ = check_rewards(published, Scorer([reward]), SAMPLES)
+    assert finding.mistake is None
 
 
 def test_one_gold_answer_in_twenty_may_fall_short_and_is_named():

@@ -61,6 +61,8 @@ class Task:
     response to the row can be correct. An evaluation then lists the row and counts the row as
     wrong. Other rewards may skip rows. For example, a reward for tool calls skips rows that need no
     call."""
+    is_published: bool = False
+    """Whether the rewards are published ones, kept as they are even where they are wrong."""
 
     def reward(self, name: str) -> Reward | None:
         """Return the reward with this name, or None if the task has no such reward."""

@@ -275,6 +275,7 @@ TASK = Task(
 COMPATIBLE = replace(
     TASK,
     name="gsm8k_compatible",
+    is_published=True,
     read_row=partial(_read_row, system=_PUBLISHED_SYSTEM),
     rewards=(
         binary(

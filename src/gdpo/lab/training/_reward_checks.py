@@ -156,8 +156,8 @@ def _check_one(
         value if applies(s.weights, reward.name) else nan
         for (_, s, _), value in zip(known, scores.values[:, 0].tolist(), strict=True)
     ]
-    # The published rewards are kept as they are: correctness is 0 where nothing is to be called.
-    of_task = task.reward(reward.name) is reward and not task.name.endswith("_compatible")
+    # The published correctness of tool calls is 0 where nothing is to be called.
+    of_task = task.reward(reward.name) is reward and not task.is_published
     short = [
         (n, gold, value)
         for (n, _, gold), value in zip(known, values, strict=True)

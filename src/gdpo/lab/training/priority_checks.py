@@ -173,9 +173,7 @@ def _answer(
         answers.append(_at_worst(combined, values, primary, factors))
     if not answers:
         raise ConfigError(f"{primary} applies to no row")
-    return max(
-        answers, key=lambda a: (a[1].holds is False, (a[1].smallest or 0) / a[0].weights[primary])
-    )
+    return max(answers, key=lambda answer: _distance(*answer))
 
 
 def _at_worst(
@@ -194,7 +192,6 @@ def _at_worst(
         weights = {n: w * f for (n, w), f in zip(combined.weights.items(), corner, strict=True)}
         each = replace(combined, weights=weights)
         answers.append((each, priority(each, values, primary)))
-
     return max(answers, key=lambda answer: _distance(*answer))
 
 

@@ -88,6 +88,7 @@ TASK = Task(
 COMPATIBLE = replace(
     TASK,
     name="tool_calling_compatible",
+    is_published=True,
     rewards=(_compatible.format_reward, _compatible.correctness_reward),
 )
 """Tool-calling task with the published reward values."""
