@@ -24,7 +24,12 @@ _ROWS_SEED = 2000
 
 
 def tools_recipe(
-    folder: Path, *, well_formed: float, samples: int = 4, learning_rate: float = 5e-4
+    folder: Path,
+    *,
+    well_formed: float,
+    samples: int = 4,
+    learning_rate: float = 5e-4,
+    policy: int = 0,
 ) -> Recipe:
     """Return the recipe of tool calling with format and correctness.
 
@@ -33,8 +38,9 @@ def tools_recipe(
         well_formed: Share of the warm-start texts that have the format, from 0 to 1.
         samples: Samples per prompt.
         learning_rate: Learning rate of AdamW.
+        policy: Seed of the policy's warm start.
     """
-    settings = PolicySettings(texts=Carelessness(well_formed=well_formed))
+    settings = PolicySettings(texts=Carelessness(well_formed=well_formed), seed=policy)
     return Recipe(
         task="tool_calling",
         model=str(make_policy(settings)),
@@ -45,9 +51,11 @@ def tools_recipe(
     )
 
 
-def maths_recipe(folder: Path, *, samples: int = 8, learning_rate: float = 5e-4) -> Recipe:
+def maths_recipe(
+    folder: Path, *, samples: int = 8, learning_rate: float = 5e-4, policy: int = 0
+) -> Recipe:
     """Return the recipe of the stories: correctness, format and length."""
-    settings = PolicySettings(texts=Careless(), steps=1200)
+    settings = PolicySettings(texts=Careless(), steps=1200, seed=policy)
     return Recipe(
         task="benchmarks.study._maths:STORIES",
         model=str(make_policy(settings)),

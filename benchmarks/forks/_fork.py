@@ -1,0 +1,145 @@
+"""Trains a run that can be forked, and forks it: the same state and data, one thing changed."""
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gdpo.lab.recipes.batches import plan_batches
+from gdpo.lab.recipes.recipe import Recipe
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.recipes.trainer_fields import build_config
+from gdpo.lab.runs.checkpoints import Checkpoint
+from gdpo.lab.runs.directory import create_run
+from gdpo.lab.training._interrupt import StopRequest
+from gdpo.lab.training._loop import Loop, make_trainer
+from gdpo.lab.training._progress import RunView
+from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.preflight import Job, prepare
+
+POINTS = (10, 40, 80)
+"""Steps after which a run is forked: early, in the middle, late."""
+
+HORIZONS = (1, 5, 10, 20)
+"""Further steps after which the effects are measured."""
+
+STEPS = POINTS[-1] + HORIZONS[-1]
+
+NO_CLIPPING = 1e9
+
+Weights = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Trained:
+    """Stores the models of a run or of a fork after some of its steps, and how to use them."""
+
+    job: Job
+    trainer: Any
+    checkpoints: Path
+    models: dict[int, Weights] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
+    """CPU seconds since the start, after each step."""
+
+
+def base_run(recipe: Recipe) -> Trained:
+    """Train for 100 steps, with a checkpoint at every point, and keep the models to compare."""
+    steps = {point + further for point in POINTS for further in (0, *HORIZONS)}
+    with quiet():
+        return _trained(prepare(resolve(recipe), rows=4), None, steps)
+
+
+def fork(
+    recipe: Recipe, run: Trained, point: int, further: int, *, fresh_optimizer: bool = False
+) -> Trained:
+    """Go on from a run's checkpoint with this recipe, for some further steps.
+
+    Args:
+        recipe: The recipe of the fork: the run's recipe with one change, and another name.
+        run: The run that is forked.
+        point: The step to fork at.
+        further: Number of further steps.
+        fresh_optimizer: Whether the optimizer forgets its moments.
+    """
+    trainer = {**recipe.trainer, "max_steps": point + further, "save_strategy": "no"}
+    resolved = resolve(recipe.model_copy(update={"trainer": trainer}))
+    start = Checkpoint(run.checkpoints / f"checkpoint-{point}", point)
+    steps = {point + h for h in HORIZONS if h <= further}
+    with quiet():
+        config = build_config(resolved)
+        batches = plan_batches(config, len(run.job.problems))
+        job = replace(run.job, resolved=resolved, config=config, batches=batches)
+        forked = _trained(job, start, steps, fresh_optimizer=fresh_optimizer)
+    shutil.rmtree(forked.checkpoints.parent)
+    return forked
+
+
+def _trained(
+    job: Job, start: Checkpoint | None, keep: set[int], *, fresh_optimizer: bool = False
+) -> Trained:
+    run = create_run(job.recipe, {})
+    entries = zip(job.resolved.rewards, job.recipe.rewards, strict=True)
+    shown = [(reward.name, entry.factor) for reward, entry in entries]
+    view = RunView(job.recipe.name, shown, job.batches.total_steps)
+    trainer = make_trainer(Loop(job, run, view, StopRequest()), start)
+    result = Trained(job, trainer, run.checkpoints)
+    trainer.add_callback(_keeping(result, keep, fresh_optimizer=fresh_optimizer))
+    with trainer.scorer:
+        trainer.train(resume_from_checkpoint=str(start.path) if start else None)
+    return result
+
+
+def clips(run: Trained, point: int, further: int) -> bool:
+    """Return whether the run's gradients are clipped in these steps."""
+    logs = run.trainer.state.log_history
+    norms = [row["grad_norm"] for row in logs if point < row["step"] <= point + further]
+    return max(norms) > run.trainer.args.max_grad_norm
+
+
+def _keeping(result: Trained, steps: set[int], *, fresh_optimizer: bool) -> Any:
+    from transformers import TrainerCallback
+
+    class Keeping(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            self.begun = time.process_time()
+            if fresh_optimizer:
+                kwargs["optimizer"].state.clear()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            if state.global_step in steps:
+                weights = kwargs["model"].state_dict()
+                result.models[state.global_step] = {k: v.clone() for k, v in weights.items()}
+                result.seconds[state.global_step] = time.process_time() - self.begun
+
+    return Keeping()
+
+
+def without(recipe: Recipe, name: str) -> Recipe:
+    """Return the recipe with weight 0 for one reward. Its scores are still recorded."""
+    return weighted(recipe, {name: 0.0})
+
+
+def weighted(recipe: Recipe, factors: Mapping[str, float], *, advantage: str = "") -> Recipe:
+    """Return the recipe with the weights of some rewards multiplied, and another estimator."""
+    resolved = resolve(recipe)
+    rewards = tuple(
+        entry.model_copy(update={"weight": factors.get(reward.name, 1.0) * entry.weight})
+        for reward, entry in zip(resolved.rewards, resolved.recipe.rewards, strict=True)
+    )
+    return recipe.model_copy(
+        update={"rewards": rewards, "advantage": advantage or recipe.advantage}
+    )
+
+
+def named(recipe: Recipe, name: str) -> Recipe:
+    """Return the recipe under another name, which is the name of its run directory."""
+    return recipe.model_copy(update={"name": name})
+
+
+def unclipped(recipe: Recipe) -> Recipe:
+    """Return the recipe without gradient clipping."""
+    trainer = {**recipe.trainer, "max_grad_norm": NO_CLIPPING}
+    return recipe.model_copy(update={"trainer": trainer})
+
