@@ -50,9 +50,7 @@ def main() -> None:
         starts = range(first, last + 1)
         units = [
             (task, warm_start, estimator)
-            for warm_start, task, estimator in product(
-                starts, options.tasks.split(","), ESTIMATORS
-            )
+            for warm_start, task, estimator in product(starts, options.tasks.split(","), ESTIMATORS)
         ]
         with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(lambda unit: _start(unit, options), units))

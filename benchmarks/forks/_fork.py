@@ -142,4 +142,3 @@ def unclipped(recipe: Recipe) -> Recipe:
     """Return the recipe without gradient clipping."""
     trainer = {**recipe.trainer, "max_grad_norm": NO_CLIPPING}
     return recipe.model_copy(update={"trainer": trainer})
-

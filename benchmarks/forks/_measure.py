@@ -88,7 +88,9 @@ def state(rewards: Any, names: Sequence[str], estimator: str, ranges: Mapping[st
     diagnosis = diagnose(rewards, None, names, estimator=estimator, low=low, high=high)
     spread = rewards.std(axis=1, ddof=1)
     varies = spread > 1e-9
-    found = {finding.rewards[0]: finding for finding in diagnosis.findings if finding.kind in EFFECT}
+    found = {
+        finding.rewards[0]: finding for finding in diagnosis.findings if finding.kind in EFFECT
+    }
     return {
         each.name: {
             "mean": float(rewards[..., k].mean()),
@@ -97,9 +99,7 @@ def state(rewards: Any, names: Sequence[str], estimator: str, ranges: Mapping[st
             "share": float(diagnosis.influence.shares[k]),
             "margin": float(diagnosis.influence.margins[k]),
             "finding": found[each.name].kind.value if each.name in found else "",
-            "remedies": [
-                [r.estimator, r.factor, r.share] for r in found[each.name].remedies
-            ]
+            "remedies": [[r.estimator, r.factor, r.share] for r in found[each.name].remedies]
             if each.name in found
             else [],
         }

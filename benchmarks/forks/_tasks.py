@@ -46,7 +46,9 @@ class CarelessSums:
         number = int(row["answer"])
         if rng.random() > self.right:
             number = max(0, number + int(rng.choice([-2, -1, 1, 2])))
-        return f"{number}" if rng.random() < self.brief else f"{rng.choice(_OPENERS)}, it is {number}."
+        return (
+            f"{number}" if rng.random() < self.brief else f"{rng.choice(_OPENERS)}, it is {number}."
+        )
 
 
 def _sums(rng: np.random.Generator, count: int) -> list[dict[str, str]]:
@@ -86,7 +88,9 @@ brevity = Reward(
 
 def score_noise(completion: str, reference: Reference) -> float:
     """Return a number from 0 to 1 that nothing but question and completion determine: a hash."""
-    digest = hashlib.sha256(f"{reference['question']}\n{completion}".encode(errors="surrogatepass")).digest()
+    digest = hashlib.sha256(
+        f"{reference['question']}\n{completion}".encode(errors="surrogatepass")
+    ).digest()
     return int.from_bytes(digest[:4], "big") / 2**32
 
 
@@ -108,9 +112,7 @@ def sums_recipe(folder: Path, *, policy: int) -> Recipe:
     settings = PolicySettings(
         texts=CarelessSums(), width=64, inner_width=128, steps=400, batch=32, seed=policy
     )
-    tools = tools_recipe(
-        folder, well_formed=OFTEN, learning_rate=1e-3, policy=policy
-    )
+    tools = tools_recipe(folder, well_formed=OFTEN, learning_rate=1e-3, policy=policy)
     rows = folder / "sums.jsonl"
     if not rows.exists():
         rows.write_text("".join(f"{json.dumps(row)}\n" for row in sum_rows(4096, seed=2000)))

@@ -1,12 +1,15 @@
 """The runs of research/study_tiny_policies.md: which estimator does better, and where.
 
-    python -m benchmarks.study [PART ...] [--seeds 10] [--jobs 2] [--output FOLDER]
+    python -m benchmarks.study [PART ...] [--warm-starts] [--seeds 10] [--jobs 2] [--output FOLDER]
 
 - tools: tool calling with two rewards and a policy of 0.4 M parameters.
 - maths: stories like GSM8K's with three rewards and a policy of the same size.
 - map: tools again, from a policy that saw a quarter as many well-formed texts, over learning rates
   and group sizes. Counts the seeds that have the format at the end.
 - requested: tools and maths with equal requested influence shares, compared with fixed weights.
+
+With `--warm-starts`, each seed starts from its own policy, so that the intervals are over warm
+starts. Otherwise, all seeds of a part start from one policy.
 
 Each run is a run directory, and each cell a comparison with a report.html. Rerun the command to
 resume. Prints Markdown tables; with `--tables` it prints the tables of existing runs and trains
@@ -18,7 +21,13 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.study._map import draw_map, map_cells, map_table
-from benchmarks.study._recipes import OFTEN, RARELY, maths_recipe, tools_recipe
+from benchmarks.study._recipes import (
+    OFTEN,
+    RARELY,
+    maths_recipe,
+    of_warm_starts,
+    tools_recipe,
+)
 from benchmarks.study._requested import FIXED, asked, requested_table
 from benchmarks.study._tables import outcome_table
 from rich.console import Console
@@ -88,6 +97,8 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     parser.add_argument("--seeds", type=int, default=10, help="seeds of tools and maths")
     parser.add_argument("--map-seeds", type=int, default=5, help="seeds of each cell of the map")
+    parser.add_argument("--warm-starts", action="store_true", help="each seed has its own policy")
+    parser.add_argument("--estimators", help="comma-separated; default: those of the part")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--output", type=Path, default=Path("runs/study"), help="%(default)s")
     parser.add_argument("--tables", action="store_true", help="print the tables of existing runs")
@@ -100,33 +111,35 @@ def main():
         "tools": partial(tools_recipe, well_formed=OFTEN),
         "maths": maths_recipe,
     }
+    rare = partial(tools_recipe, well_formed=RARELY)
+    if options.warm_starts:
+        numbers = range(_FIRST_SEED, _FIRST_SEED + max(options.seeds, options.map_seeds))
+        recipes = {name: of_warm_starts(each, numbers) for name, each in recipes.items()}
+        rare = of_warm_starts(rare, numbers)
+    chosen = options.estimators.split(",") if options.estimators else None
     for name, recipe_in in recipes.items():
         if name in parts:
             recipe = recipe_in(output)
-            done = compare(recipe, ESTIMATORS, options.seeds, output / name, options)
+            done = compare(recipe, chosen or ESTIMATORS, options.seeds, output / name, options)
             answer = " ".join([headline(done), *details(done)])
             print(f"\n## {name}\n\n{answer}\n\n{outcome_table(done)}", flush=True)
     for name in recipes if "requested" in parts else ():
         requested(name, recipes[name](output), output / "requested", options)
     if "map" in parts:
+        labels = chosen or MAP_ESTIMATORS
         cells = {
             cell: compare(
-                tools_recipe(
-                    output,
-                    well_formed=RARELY,
-                    samples=cell.samples,
-                    learning_rate=cell.learning_rate,
-                ),
-                MAP_ESTIMATORS,
+                rare(output, samples=cell.samples, learning_rate=cell.learning_rate),
+                labels,
                 options.map_seeds,
                 output / cell.name,
                 options,
             )
             for cell in map_cells()
         }
-        print(f"\n## map\n\n{map_table(cells, MAP_ESTIMATORS)}", flush=True)
+        print(f"\n## map\n\n{map_table(cells, labels)}", flush=True)
         if options.picture:
-            draw_map(options.picture, cells, MAP_ESTIMATORS)
+            draw_map(options.picture, cells, labels)
 
 
 if __name__ == "__main__":

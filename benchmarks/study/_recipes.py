@@ -1,6 +1,7 @@
 """The recipes of the study: tool calling and stories, both with a tiny policy."""
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,22 @@ def maths_recipe(
         trainer=_trainer(learning_rate, longest=48),
         runs_dir=str(folder),
     )
+
+
+def of_warm_starts(recipe_in: Callable[..., Recipe], seeds: Iterable[int]) -> Callable[..., Recipe]:
+    """Return the same function of the folder, but each seed of its recipe has its own policy."""
+
+    def recipe(folder: Path, **settings: Any) -> Recipe:
+        recipes = {seed: recipe_in(folder, policy=seed, **settings) for seed in seeds}
+        first = next(iter(recipes.values()))
+        policies = folder / "policies" / Path(first.initial_model).name
+        policies.mkdir(parents=True, exist_ok=True)
+        for seed, each in recipes.items():
+            if not (link := policies / str(seed)).exists():
+                link.symlink_to(each.initial_model)
+        return first.model_copy(update={"model": str(policies / "{seed}")})
+
+    return recipe
 
 
 def _batch(samples: int) -> BatchConfig:
