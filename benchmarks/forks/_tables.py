@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def remedied(state: State) -> float:
     return mean_of(found)
 
 
-def verdict(above: bool, below: bool) -> str:
+def verdict(*, above: bool, below: bool) -> str:
     """Return the word for a hypothesis."""
     return "supported" if above else "refuted" if below else "undecided"
 
@@ -170,15 +171,15 @@ def _hypotheses(states: Sequence[State]) -> None:
     print("| hypothesis | number | result | |\n|---|---|---|---|")
     h1 = {h: of(ordered(h)) for h in LIMITS}
     word = verdict(
-        all(h1[h].low > limit for h, limit in LIMITS.items()),
-        any(h1[h].high < limit for h, limit in LIMITS.items()),
+        above=all(h1[h].low > limit for h, limit in LIMITS.items()),
+        below=any(h1[h].high < limit for h, limit in LIMITS.items()),
     )
     for h, limit in LIMITS.items():
         print(f"| H1 | concordance after {h} steps (above {limit}) | {h1[h]} | {word} |")
     part, rise = of(part_of_effect), of(remedied)
-    word = verdict(part.high < 0.5, part.low > 0.5)
+    word = verdict(above=part.high < 0.5, below=part.low > 0.5)
     print(f"| H2 | effect share of reported rewards / weight share (below 0.5) | {part} | {word} |")
-    word = verdict(rise.low > 0, rise.high < 0)
+    word = verdict(above=rise.low > 0, below=rise.high < 0)
     print(f"| H3 | own effect after the remedy minus before (above 0) | {rise} | {word} |\n")
 
 
@@ -242,10 +243,9 @@ BANDS = (-1.0, 0.05, 0.1, 0.25, 0.5, 0.75, 1.01)
 
 def _findings(states: Sequence[State]) -> None:
     """Print the mean own effect by influence share, and for each task and estimator."""
-    print(
-        "| influence share | rewards | own effect after 1 | 5 | 10 | 20 steps |\n|---|---|---|---|---|---|"
-    )
-    for low, high in zip(BANDS, BANDS[1:], strict=False):
+    print("| influence share | rewards | own effect after 1 | 5 | 10 | 20 steps |")
+    print("|---|---|---|---|---|---|")
+    for low, high in pairwise(BANDS):
 
         def inside(state: State, low: float = low, high: float = high) -> Any:
             return (state.of("share") >= low) & (state.of("share") < high)
@@ -289,7 +289,7 @@ def _learned(states: Sequence[State]) -> None:
         for step in sorted({state.step for state in states}):
             chosen = [s for s in states if s.step == step]
 
-            def kept(state: State, learned: bool = learned) -> Any:
+            def kept(state: State, *, learned: bool = learned) -> Any:
                 return (state.mean_in_range >= _LEARNED) == learned
 
             count = sum(int(kept(state).sum()) for state in chosen)

@@ -1,4 +1,4 @@
-"""The tasks whose runs are forked: tool calling, stories, and sums beside a reward that is noise."""
+"""The tasks whose runs are forked: tool calling, stories, and sums beside a noisy reward."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ class CarelessSums:
 
 
 def _sums(rng: np.random.Generator, count: int) -> list[dict[str, str]]:
-    """Return questions of the form `case 417: 4 + 8?`. The case makes nearly every prompt unique."""
+    """Return questions such as `case 417: 4 + 8?`. The case makes nearly every prompt unique."""
     drawn = zip(rng.integers(100, 1000, count), rng.integers(0, 10, (count, 2)), strict=True)
     return [{"question": f"case {n}: {a} + {b}?", "answer": f"{a + b}"} for n, (a, b) in drawn]
 

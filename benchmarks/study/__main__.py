@@ -90,7 +90,8 @@ def requested(name, recipe, folder, options):
     print(f"\n## requested, {name}\n\n{table}", flush=True)
 
 
-def main():
+def read_options():
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -106,6 +107,12 @@ def main():
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+    return options
+
+
+def main():
+    """Train and print the parts."""
+    options = read_options()
     parts, output = options.parts or PARTS, options.output.absolute()
     recipes = {
         "tools": partial(tools_recipe, well_formed=OFTEN),
