@@ -45,7 +45,9 @@ class Trained:
 
 
 def base_run(recipe: Recipe) -> Trained:
-    """Train for 100 steps, with a checkpoint at every point, and keep the models to compare."""
+    """Train with a checkpoint at every point, and keep the models to compare."""
+    trainer = {**recipe.trainer, "save_steps": POINTS[0], "save_total_limit": STEPS}
+    recipe = recipe.model_copy(update={"trainer": trainer})
     steps = {point + further for point in POINTS for further in (0, *HORIZONS)}
     with quiet():
         return _trained(prepare(resolve(recipe), rows=4), None, steps)
@@ -94,8 +96,8 @@ def _trained(
 def clips(run: Trained, point: int, further: int) -> bool:
     """Return whether the run's gradients are clipped in these steps."""
     logs = run.trainer.state.log_history
-    norms = [row["grad_norm"] for row in logs if point < row["step"] <= point + further]
-    return max(norms) > run.trainer.args.max_grad_norm
+    steps = [row for row in logs if point < row["step"] <= point + further]
+    return max(row.get("grad_norm", 0.0) for row in steps) > run.trainer.args.max_grad_norm
 
 
 def _keeping(result: Trained, steps: set[int], *, fresh_optimizer: bool) -> Any:

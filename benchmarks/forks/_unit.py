@@ -37,13 +37,7 @@ def run_unit(task: str, warm_start: int, estimator: str, folder: Path, *, switch
     recipe = recipe.model_copy(
         update={
             "advantage": estimator,
-            "trainer": {
-                **recipe.trainer,
-                "seed": warm_start,
-                "max_steps": STEPS,
-                "save_steps": POINTS[0],
-                "save_total_limit": STEPS,
-            },
+            "trainer": {**recipe.trainer, "seed": warm_start, "max_steps": STEPS},
             "runs_dir": str(folder / "runs"),
         }
     )
