@@ -18,7 +18,7 @@ def test_an_unchanged_fork_is_the_run_and_any_change_shows(recipe, monkeypatch):
     assert clips(run, 2, 2)
     changed = {
         "unchanged": (recipe, False),
-        "without": (without(recipe, "vowels"), False),
+        "without": (without(recipe, "brief"), False),
         "unclipped": (unclipped(recipe), False),
         "fresh": (recipe, True),
     }
