@@ -201,8 +201,8 @@ def compared(mine, theirs, start, same):
     }
 
 
-def prepared(names):
-    """Return a command with its environment variables for each framework that can be run."""
+def commands_of(names):
+    """Return the command of each framework that can be run, with its environment variables."""
     from tests.conformance.__main__ import prepared
     from tests.environments import NotRunError
 
@@ -264,9 +264,9 @@ def climb(ladder, upstream, folder, also):
         each for each in ladder.differences if each.settings and "plan" not in each.arrangement
     ]
     print_row("only what settings reach", rung(settable), "")
-    for name, prepared in also.items():
+    for name, command in also.items():
         file = folder / f"{name}.npz"
-        own = Difference("", arrangement={"advantages_of": partial(advantages_of, *prepared, file)})
+        own = Difference("", arrangement={"advantages_of": partial(advantages_of, *command, file)})
         found = rung([*ladder.differences, own])
         version = np.load(file)["version"]
         print_row(f"{name} {version}'s own GDPO, else the last rung", found, "")
@@ -370,7 +370,7 @@ def main():
     head = ["git", "-C", given.upstream, "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(head, capture_output=True, text=True).stdout.strip()
     print(f"NVlabs/GDPO {commit or 'of unknown commit'}, torch {torch.__version__}, float32")
-    also = prepared(given.also)
+    also = commands_of(given.also)
     kept = Path(given.keep or tempfile.mkdtemp())
     for ladder in LADDERS:
         if given.only in (None, ladder.task):
