@@ -1,13 +1,15 @@
 """Compares a training step of the published code with ours, difference by difference.
 
-    python -m benchmarks.ladder UPSTREAM [--only TASK] [--steps 10] [--keep FOLDER] [--golden]
+    python -m benchmarks.ladder UPSTREAM [--only TASK] [--steps 10] [--also verl nemo_rl]
+        [--keep FOLDER] [--golden]
 
 UPSTREAM is a checkout of NVlabs/GDPO. Both sides start from the same tiny model and the same
 recorded rollouts. Each rung takes away one difference, and prints the cosine and the ratio of norms
 of the two gradients, the share of advantages with another sign, and how far apart the changes of
 the parameters are. `batch` is the cosine of the sums of the gradients over all updates, and `alone`
-the cosine if only this difference is left. research/ladder.md shows
-the tables, and says what is run of the published code.
+the cosine if only this difference is left. `--also` adds what these frameworks compute today, in
+the environments of `python -m tests.conformance`. With `--steps`, the demo of `gdpo init` is
+trained, too. research/ladder.md shows the tables, and says what is run of the published code.
 """
 
 import argparse
@@ -22,10 +24,12 @@ import tempfile
 import warnings
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
-from benchmarks.ladder._cases import GSM8K, TOOL_CALLING, write_cases
+from benchmarks.ladder._cases import DEMO, GSM8K, TOOL_CALLING, write_cases
 from benchmarks.ladder._ours import Arrangement, take_steps
 from benchmarks.ladder._recording import Step, flat, sketch
 
@@ -126,6 +130,9 @@ LADDERS = (
     ),
 )
 
+DEMO_LADDER = Ladder("demo", "trl_gdpo", DEMO, 0, 2e-4, 1.0, LADDERS[1].differences[-1:])
+"""Has no rungs: ours samples, and the published code repeats the tokens."""
+
 
 def published(ladder, upstream, folder, batches, *extra):
     """Run the published code in another process, because it imports packages of the same name."""
@@ -148,8 +155,9 @@ def ours(ladder, folder, rows, removed, batches, plan):
         arrangement |= difference.arrangement
     if arrangement.get("plan"):
         arrangement["plan"] = tuple(plan)
-    truncates = any(each.truncates for each in removed)
-    rows = rows_read(ladder, rows, batches, truncates=truncates)
+    if rows:
+        truncates = any(each.truncates for each in removed)
+        rows = rows_read(ladder, rows, batches, truncates=truncates)
     return take_steps(
         folder,
         ladder.task,
@@ -193,7 +201,42 @@ def compared(mine, theirs, start, same):
     }
 
 
-def climb(ladder, upstream, folder):
+def commands_of(names):
+    """Return the command of each framework that can be run, with its environment variables."""
+    from tests.conformance.__main__ import prepared
+    from tests.environments import NotRunError
+
+    if not names:
+        print("Rows of verl and NeMo-RL of today are left out: pass --also verl nemo_rl")
+    commands = {}
+    for name in names:
+        try:
+            framework, python, variables = prepared(name)
+        except NotRunError as why:
+            print(f"The rows of {name} are left out: {why}")
+            continue
+        switch, _, value = framework.without.partition("=")
+        command = [python, Path(__file__).with_name("frameworks.py"), name]
+        commands[name] = command, {**variables, switch: value}
+    return commands
+
+
+def advantages_of(command, variables, file, **batch):
+    """Return the advantages that a framework's own GDPO computes, in its environment."""
+    np.savez(file, **batch)
+    done = subprocess.run(
+        [*command, file],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    with np.load(file) as found:
+        return torch.tensor(found["advantages"])
+
+
+def climb(ladder, upstream, folder, also):
     """Print all rungs of a ladder."""
     rows = write_cases(folder, ladder.task, ladder.sizes, batches=ladder.batches, spare=2)
     theirs = published(ladder, upstream, folder, ladder.batches)
@@ -221,6 +264,12 @@ def climb(ladder, upstream, folder):
         each for each in ladder.differences if each.settings and "plan" not in each.arrangement
     ]
     print_row("only what settings reach", rung(settable), "")
+    for name, command in also.items():
+        file = folder / f"{name}.npz"
+        own = Difference("", arrangement={"advantages_of": partial(advantages_of, *command, file)})
+        found = rung([*ladder.differences, own])
+        version = np.load(file)["version"]
+        print_row(f"{name} {version}'s own GDPO, else the last rung", found, "")
     if ladder.task == "gsm8k":
         theirs_now = Difference("", {"advantage": "gdpo"}, {"trls_own": True})
         print_row("TRL's own GDPO, else the last rung", rung([*ladder.differences, theirs_now]), "")
@@ -253,6 +302,23 @@ def walk(ladder, upstream, folder, steps):
     rows = write_cases(folder, ladder.task, ladder.sizes, batches=steps, seed=1)
     theirs = published(ladder, upstream, folder, steps)
     mine = ours(ladder, folder, rows, ladder.differences, steps, theirs.more["plan"])
+    print_steps(ladder, folder, steps, mine, theirs)
+
+
+def walk_demo(upstream, folder, steps):
+    """Print the same for the demo, where ours samples and the published code repeats the tokens."""
+    from gdpo.lab.recipes.starter import write_project
+
+    write_project(folder / "project")
+    sys.path.insert(0, str(folder.absolute() / "project"))  # for my_task and my_rewards
+    shutil.copytree(folder / "project" / "tiny_models" / "1", folder / "model")
+    mine = ours(DEMO_LADDER, folder, None, DEMO_LADDER.differences, steps, ())
+    torch.save(mine.more["sampled"], folder / "rollouts.pt")
+    theirs = published(DEMO_LADDER, upstream, folder, steps, "demo")
+    print_steps(DEMO_LADDER, folder, steps, mine, theirs)
+
+
+def print_steps(ladder, folder, steps, mine, theirs):
     start = parameters(folder)
     found = compared(mine, theirs, start, slice(None))
     largest = float((mine.parameters - theirs.parameters).abs().max())
@@ -288,8 +354,15 @@ def digest(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("upstream")
-    parser.add_argument("--only", choices=[ladder.task for ladder in LADDERS])
+    parser.add_argument("--only", choices=[ladder.task for ladder in (*LADDERS, DEMO_LADDER)])
     parser.add_argument("--steps", type=int, default=0, help="Also compare this many steps.")
+    parser.add_argument(
+        "--also",
+        nargs="+",
+        default=[],
+        choices=["verl", "nemo_rl"],
+        help="Frameworks of today. Creates their environments in .conformance if they are missing.",
+    )
     parser.add_argument("--keep", type=Path, help="Folder for the inputs and the results.")
     parser.add_argument("--golden", action="store_true", help="Write the golden of the tests.")
     given = parser.parse_args()
@@ -297,15 +370,19 @@ def main():
     head = ["git", "-C", given.upstream, "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(head, capture_output=True, text=True).stdout.strip()
     print(f"NVlabs/GDPO {commit or 'of unknown commit'}, torch {torch.__version__}, float32")
+    also = commands_of(given.also)
+    kept = Path(given.keep or tempfile.mkdtemp())
     for ladder in LADDERS:
         if given.only in (None, ladder.task):
-            folder = Path(given.keep or tempfile.mkdtemp()) / ladder.task
-            rows, theirs = climb(ladder, given.upstream, fresh(folder))
+            folder = kept / ladder.task
+            rows, theirs = climb(ladder, given.upstream, fresh(folder), also)
             if given.golden:
                 write_golden(ladder, rows, theirs, commit)
             if given.steps:
                 place = fresh(folder.with_name(f"{ladder.task}-steps"))
                 walk(ladder, given.upstream, place, given.steps)
+    if given.steps and given.only in (None, "demo"):
+        walk_demo(given.upstream, fresh(kept / "demo"), given.steps)
 
 
 def fresh(folder):

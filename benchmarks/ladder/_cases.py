@@ -42,6 +42,7 @@ class Sizes:
 
 
 TOOL_CALLING = Sizes(prompts=16, samples=4, updates=4, micro_batches=4)
+DEMO = Sizes(prompts=8, samples=16, updates=1, micro_batches=1, max_prompt=512, max_completion=8)
 GSM8K = Sizes(prompts=4, samples=16, updates=1, micro_batches=4, max_prompt=1008)
 
 

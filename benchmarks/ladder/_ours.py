@@ -4,15 +4,20 @@ Only two things are replaced. The rollouts are recorded, and `trainer.use_vllm` 
 trainer was made, so that TRL's correction for vLLM's probabilities runs without vLLM: the
 probabilities are those of the policy in bfloat16. A rung may also replace how TRL arranges a batch
 (`Arrangement`), for which neither TRL nor the recipe has a setting.
+
+The demo's task is no rung: `GDPOTrainer` samples, and the published code repeats its tokens.
 """
 
+import io
 import json
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from benchmarks.ladder._recording import Step, flat, recorded
 from datasets import Dataset
@@ -32,6 +37,9 @@ class Arrangement:
     """Whether biases and norms decay, too."""
     trls_own: bool = False
     """Whether TRL's trainer and its own GDPO take the step."""
+    advantages_of: Callable[..., torch.Tensor] | None = None
+    """Computes the advantages from the rewards, weights, masks and groups. None: the recipe's
+    estimator does."""
 
 
 def question_of(prompt):
@@ -47,14 +55,13 @@ def written(recipe, row):
 
 def job_of(folder, recipe, rows, sizes, batches, changes):
     """Return the checked recipe with the small batch of the ladder, and with these changes."""
-    from gdpo.lab.recipes.read import load_recipe
-    from gdpo.lab.recipes.resolve import resolve
-    from gdpo.lab.training.preflight import prepare
-
+    if recipe == "demo":
+        project = f"{folder}/project"
+        data = {"data.source": f"{project}/problems.jsonl", "trainer.max_steps": batches}
+        return checked(project, {**data, **changes}, folder)
     lines = [f"{json.dumps(written(recipe, row))}\n" for row in rows]
     Path(f"{folder}/rows.jsonl").write_text("".join(lines))
     own = {
-        "model": f"{folder}/model",
         "data.source": f"{folder}/rows.jsonl",
         "data.subset": "null",
         "data.max_prompt_length": sizes.max_prompt,
@@ -62,16 +69,27 @@ def job_of(folder, recipe, rows, sizes, batches, changes):
         "batch.samples": sizes.samples,
         "batch.rollouts_per_step": sizes.per_update,
         "batch.micro_batch": sizes.per_update // sizes.micro_batches,
-        "runs_dir": f"{folder}/runs",
         "trainer.max_completion_length": sizes.max_completion,
         "trainer.max_steps": sizes.updates * batches,
         "trainer.use_vllm": "false",
         "trainer.gradient_checkpointing": "false",
-        "trainer.save_strategy": "'no'",
         "trainer.shuffle_dataset": "false",
     }
+    return checked(RECIPES / recipe, {**own, **changes}, folder)
+
+
+def checked(recipe, changes, folder):
+    from gdpo.lab.recipes.read import load_recipe
+    from gdpo.lab.recipes.resolve import resolve
+    from gdpo.lab.training.preflight import prepare
+
+    own = {
+        "model": f"{folder}/model",
+        "runs_dir": f"{folder}/runs",
+        "trainer.save_strategy": "'no'",
+    }
     settings = [f"{key}={value}" for key, value in {**own, **changes}.items()]
-    return prepare(resolve(load_recipe(RECIPES / recipe, settings)))
+    return prepare(resolve(load_recipe(recipe, settings)))
 
 
 def trls_own(config, rewards):
@@ -92,7 +110,10 @@ def trls_own(config, rewards):
 
 
 def take_steps(folder, recipe, rows, sizes, *, changes, arrangement, batches=1):
-    """Train the recipe with these changes on recorded rollouts, and return the `Step`."""
+    """Train the recipe with these changes, and return the `Step`.
+
+    The rollouts are the recorded ones. Without `rows`, they are sampled and kept in the `Step`.
+    """
     from gdpo.integrations.trl import GDPOTrainer
 
     job, step = job_of(folder, recipe, rows, sizes, batches, changes), Step()
@@ -110,14 +131,45 @@ def take_steps(folder, recipe, rows, sizes, *, changes, arrangement, batches=1):
     )
     if arrangement.decays_all:
         trainer.get_decay_parameter_names = lambda model: [n for n, _ in model.named_parameters()]
-    most = job.config.max_prompt_tokens or 0
-    trainer.rollout_func = recorded_rollouts(rows, sizes.samples, most)
-    trainer.use_vllm, trainer.vllm_generation = True, SimpleNamespace(sync_weights=int)
-    trainer._last_loaded_step = 0
-    with recorded(step), arranged(arrangement, step, sizes):
+    if rows:
+        most = job.config.max_prompt_tokens or 0
+        trainer.rollout_func = recorded_rollouts(rows, sizes.samples, most)
+        trainer.use_vllm, trainer.vllm_generation = True, SimpleNamespace(sync_weights=int)
+        trainer._last_loaded_step = 0
+    batches_scored = scored(trainer)
+    printed = redirect_stdout(io.StringIO())
+    with printed, recorded(step), arranged(arrangement, step, sizes, batches_scored):
         trainer.train()
+    if not rows:
+        step.more["sampled"] = sampled(batches_scored, sizes.samples)
     step.parameters = flat(trainer.model.parameters())
     return step
+
+
+def scored(trainer):
+    """Return a list to which each batch is added with its rewards, when it is scored."""
+    calculate, found = trainer._calculate_rewards, []
+
+    def calculated(inputs, prompts, completions, completion_ids):
+        rewards = calculate(inputs, prompts, completions, completion_ids)
+        found.append((inputs, completion_ids, rewards, trainer.reward_weights))
+        return rewards
+
+    trainer._calculate_rewards = calculated
+    return found
+
+
+def sampled(batches_scored, samples):
+    """Return the groups of all batches in the form of recorded rollouts."""
+    return [
+        {
+            "messages": inputs[i]["prompt"],
+            "gold": inputs[i]["reference"]["answer"],
+            "completion_ids": [list(map(int, ids)) for ids in completion_ids[i : i + samples]],
+        }
+        for inputs, completion_ids, *_ in batches_scored
+        for i in range(0, len(inputs), samples)
+    ]
 
 
 def recorded_rollouts(rows, samples, most):
@@ -145,7 +197,7 @@ def logps(model, prompt, completion):
 
 
 @contextmanager
-def arranged(arrangement, step, sizes):
+def arranged(arrangement, step, sizes, batches_scored):
     """Replace how TRL shuffles and splits a generation batch, and keep its advantages."""
     from trl.trainer import grpo_trainer as theirs
 
@@ -156,6 +208,14 @@ def arranged(arrangement, step, sizes):
     )
 
     def shuffle(batch):
+        if arrangement.advantages_of:
+            *_, rewards, weights = batches_scored[-1]
+            batch["advantages"] = arrangement.advantages_of(
+                rewards=rewards.numpy(),
+                weights=weights.numpy(),
+                mask=batch["completion_mask"].numpy(),
+                group=np.arange(len(rewards)) // sizes.samples,
+            )
         step.advantages.append(batch["advantages"].clone())
         return theirs_shuffle(batch) if arrangement.shuffled else batch
 

@@ -1,11 +1,12 @@
 """Takes one or several steps with the code of `trl-GDPO`, which is imported from a checkout.
 
-    python -m benchmarks.ladder.trl_gdpo UPSTREAM FOLDER BATCHES LEARNING_RATE [bfloat16]
+    python -m benchmarks.ladder.trl_gdpo UPSTREAM FOLDER BATCHES LEARNING_RATE [bfloat16|demo]
 
 Run unchanged: the whole `GRPOTrainer` of the fork of TRL 0.18 (prompts, truncation, masks, rewards,
 advantages, loss with KL, micro-batches) under the installed transformers, and the reward functions
 and the system prompt of `open_r1/gsm8k.py`. Not run: vLLM (recorded tokens take the place of
-`generate`), DeepSpeed, flash attention.
+`generate`), DeepSpeed, flash attention. With `demo`, the settings and the rewards are those of the
+project of `gdpo init`.
 """
 
 import contextlib
@@ -15,15 +16,21 @@ import sys
 from unittest.mock import patch
 
 import torch
-from benchmarks.ladder._cases import GSM8K
+from benchmarks.ladder._cases import DEMO, GSM8K
 from benchmarks.ladder._recording import Step, flat, recorded
 from benchmarks.ladder._stubs import stand_in
 
+DEMO_SETTINGS = {
+    "lr_scheduler_type": "constant",
+    "warmup_steps": 0,
+    "seed": 1,
+    "beta": 0.0,
+}
+"""Settings of the demo's recipe.yaml, and TRL's default for the KL term."""
 
-def import_from(upstream, rows):
-    """Return the fork's `trl` and the module with the published rewards."""
-    import datasets
 
+def import_from(upstream):
+    """Return the fork's `trl`."""
     sys.path.insert(0, f"{upstream}/trl-GDPO/trl-0.18.0-gdpo")
     import trl
     from trl import import_utils
@@ -32,6 +39,14 @@ def import_from(upstream, rows):
         if name.endswith("_available") and isinstance(value, tuple):
             setattr(import_utils, name, value[0])
     stand_in("open_r1")
+    assert trl.__version__.startswith("0.18"), trl.__version__
+    return trl
+
+
+def gsm8k(upstream, rows):
+    """Return the published dataset, made of these rows, and the published rewards."""
+    import datasets
+
     data = datasets.Dataset.from_list(
         [
             {"question": row["messages"][-1]["content"], "answer": f"#### {row['gold']}"}
@@ -43,22 +58,43 @@ def import_from(upstream, rows):
     published = importlib.util.module_from_spec(spec)
     with patch("datasets.load_dataset", lambda *_: {"train": data}):
         spec.loader.exec_module(published)
-    assert trl.__version__.startswith("0.18"), trl.__version__
-    return trl, published
+    rewards = ("correctness_reward_func", "int_reward_func", "format_reward_func")
+    return published.dataset, [getattr(published, name) for name in rewards]
 
 
-def settings(trl, folder, sizes, batches, learning_rate):
+def demo(folder, rows):
+    """Return the dataset, and the rewards of the project as functions for TRL."""
+    import datasets
+
+    sys.path.insert(0, f"{folder}/project")
+    from my_rewards import score_brevity
+    from my_task import score_correctness
+
+    def correctness(completions, gold, **_):
+        pairs = zip(completions, gold, strict=True)
+        return [score_correctness(text[0]["content"], {"answer": answer}) for text, answer in pairs]
+
+    def brevity(completions, **_):
+        return [score_brevity(text[0]["content"], {}) for text in completions]
+
+    data = [{"prompt": row["messages"], "gold": row["gold"]} for row in rows]
+    return datasets.Dataset.from_list(data), [correctness, brevity]
+
+
+def settings(trl, folder, sizes, batches, **changes):
     """Return the settings of gdpo_gsm8k/config.yaml, with the batch of this ladder."""
     per_device = sizes.per_update // sizes.micro_batches
+    own = {
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1,  # `warmup_ratio` before transformers 5
+        "seed": 42,
+    }
     return trl.GRPOConfig(
         f"{folder}/published",
         apply_gdpo=True,
         use_cpu=True,
         bf16=False,
-        learning_rate=learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=0.1,  # `warmup_ratio` before transformers 5
-        seed=42,
+        **{**own, **changes},
         gradient_accumulation_steps=sizes.micro_batches,
         per_device_train_batch_size=per_device,
         num_generations=sizes.samples,
@@ -74,9 +110,13 @@ def settings(trl, folder, sizes, batches, learning_rate):
     )
 
 
-def take_steps(upstream, folder, batches, learning_rate, dtype, sizes=GSM8K):
-    rows = torch.load(f"{folder}/rollouts.pt", weights_only=True)
-    trl, published = import_from(upstream, rows[: sizes.prompts * batches])
+def take_steps(upstream, folder, batches, learning_rate, kind):
+    rows, trl = torch.load(f"{folder}/rollouts.pt", weights_only=True), import_from(upstream)
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    sizes = DEMO if kind == "demo" else GSM8K
+    used = rows[: sizes.prompts * batches]
+    dataset, rewards = demo(folder, used) if kind == "demo" else gsm8k(upstream, used)
+    changes = {"learning_rate": learning_rate, **(DEMO_SETTINGS if kind == "demo" else {})}
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl.trainer import grpo_trainer
 
@@ -103,13 +143,9 @@ def take_steps(upstream, folder, batches, learning_rate, dtype, sizes=GSM8K):
 
     trainer = trl.GRPOTrainer(
         model=model,
-        reward_funcs=[
-            published.correctness_reward_func,
-            published.int_reward_func,
-            published.format_reward_func,
-        ],
-        args=settings(trl, folder, sizes, batches, learning_rate),
-        train_dataset=published.dataset,
+        reward_funcs=rewards,
+        args=settings(trl, folder, sizes, batches, **changes),
+        train_dataset=dataset,
         processing_class=tokenizer,
     )
     printed = contextlib.redirect_stdout(io.StringIO())
@@ -121,6 +157,5 @@ def take_steps(upstream, folder, batches, learning_rate, dtype, sizes=GSM8K):
 
 
 if __name__ == "__main__":
-    upstream, folder, batches, learning_rate, *half = sys.argv[1:]
-    dtype = torch.bfloat16 if half else torch.float32
-    take_steps(upstream, folder, int(batches), float(learning_rate), dtype)
+    upstream, folder, batches, learning_rate, *kind = sys.argv[1:]
+    take_steps(upstream, folder, int(batches), float(learning_rate), "".join(kind))
