@@ -34,16 +34,18 @@ def environment(folder, requirements, *, packages=()):
         return python
     sys.stderr.write(f"creating {folder} (takes minutes)\n")
     venv.create(folder, with_pip=True, clear=True)
-    # Complete installations need GPUs. The requirements list only what a CPU needs.
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     editable = [part for package in (ROOT, *packages) for part in ("-e", package)]
-    done = subprocess.run(
-        [*pip, "-r", requirements, *editable], check=False, capture_output=True, text=True
-    )
+    done = install(python, "-r", requirements, *editable)
     if done.returncode:
         raise NotRunError(f"creating its environment failed: {last_line(done.stderr)}")
     stamp.write_text(digest)
     return python
+
+
+def install(python, *arguments):
+    # Complete installations need GPUs. The requirements list only what a CPU needs.
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    return subprocess.run([*pip, *arguments], check=False, capture_output=True, text=True)
 
 
 def overlaid(folder, python, requirement):
@@ -62,23 +64,27 @@ def overlaid(folder, python, requirement):
     is_pinned = "==" in requirement
     if not (is_pinned and stamp.is_file() and stamp.read_text() == requirement):
         shutil.rmtree(folder, ignore_errors=True)
-        pip = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ]
-        done = subprocess.run(
-            [*pip, "--target", folder, requirement], check=False, capture_output=True, text=True
-        )
+        done = install(python, "--target", folder, requirement)
         if done.returncode:
             raise NotRunError(f"installing {requirement} failed: {last_line(done.stderr)}")
         stamp.write_text(requirement)
     own = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": os.pathsep.join([str(folder), *([own] if own else [])])}
+
+
+def ended(command, variables, *, folder=ROOT, allowed=(0,)):
+    """Return an ended process with its outputs.
+
+    Raises:
+        NotRunError: If its exit code is none of those allowed.
+    """
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True)
+    if done.returncode not in allowed:
+        sys.stderr.write(done.stderr[-3000:])
+        said = last_line(done.stderr.strip() or done.stdout)
+        raise NotRunError(f"{' '.join(map(str, command[1:3]))} failed: {said}")
+    return done
 
 
 def last_line(text):

@@ -1,4 +1,4 @@
-"""Every block of code in the README, the how-tos and the reports runs as it is printed.
+"""Every block of code in the README, the how-tos and the explanations runs as it is printed.
 
 A page is one session in an empty folder, with `recipes` and `examples` beside it and no network.
 
@@ -26,7 +26,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    ROOT / "research" / "upstream.md",
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
     *sorted((ROOT / "docs" / "explanation").glob("*.md")),
 ]

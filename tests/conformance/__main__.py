@@ -6,20 +6,21 @@ Creates an environment `.conformance/<framework>` per framework, runs the framew
 and prints the figures of research/conformance.md. `trl@1.12.0` replaces the pinned version,
 and `trl@newest` uses the newest version on the package index; all other packages stay as they are.
 `--own` also runs the frameworks without gdpo. `--tests` also runs gdpo's own tests of a framework.
-Exits with 1 if one of our paths is further than 1e-5 from gdpo, if a test fails, or if a framework
-that was named could not be run.
+The patches in research/upstream are tried on the pinned versions: their tests must fail without the
+fix. Exits with 1 if one of our paths is further than 1e-5 from gdpo, if a test fails, or if a
+framework that was named could not be run.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
 
-from tests.environments import ROOT, NotRunError, environment, last_line, overlaid
+from tests.conformance.patches import PATCHES, results_of_patch
+from tests.environments import ROOT, NotRunError, ended, environment, last_line, overlaid
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / ".conformance"
@@ -45,8 +46,8 @@ class Framework:
     checkout: str | None = None
     """Folder of its package in a checkout, which `<FRAMEWORK>_SOURCE` must name. None: it is
     installed."""
-    without: str = "--own"
-    """The argument, or the variable, for a run without gdpo."""
+    without: dict[str, str] = field(default_factory=dict)
+    """Variables of a run without gdpo. Empty: the script gets `--own`."""
     distribution: str | None = None
     """Its name on the package index, for other versions. None: only the pinned version runs."""
     versions: tuple[str, ...] = ()
@@ -55,6 +56,8 @@ class Framework:
     """gdpo's own tests that use the framework."""
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables of its process."""
+    shim: Path | None = None
+    """Prepares its import here, before the test of its patch."""
 
 
 TRL_TESTS = (
@@ -72,20 +75,21 @@ FRAMEWORKS = {
     "verl": Framework(
         "verl/paths.py",
         "verl/requirements.txt",
-        without="VERL_USE_EXTERNAL_PLUGINS=none",
+        without={"VERL_USE_EXTERNAL_PLUGINS": "none"},
         distribution="verl",
     ),
     "verl_0.8": Framework(
         "verl/paths.py",
         "verl/requirements-0.8.txt",
-        without="VERL_USE_EXTERNAL_MODULES=",
+        without={"VERL_USE_EXTERNAL_MODULES": ""},
         variables={"VERL_USE_EXTERNAL_MODULES": "gdpo.integrations.verl._plugin"},
     ),
     "nemo_rl": Framework(
         "nemo_rl/paths.py",
         "nemo_rl/requirements.txt",
         checkout=".",
-        without="NEMO_RL_WITHOUT_GDPO=1",
+        without={"NEMO_RL_WITHOUT_GDPO": "1"},
+        shim=HERE / "nemo_rl" / "source.py",
     ),
     "ms_swift": Framework(
         "others/ms_swift_paths.py",
@@ -123,11 +127,19 @@ def lines_of(asked, *, own):
     command = framework.script.split()
     lines = run(python, command, variables)
     if own:
-        given, equals, value = framework.without.partition("=")
-        switch = {given: value} if equals else {}
-        without = run(python, command if equals else [*command, given], variables | switch)
+        arguments = [] if framework.without else ["--own"]
+        without = run(python, [*command, *arguments], variables | framework.without)
         lines += [{**line, "path": f"{line['path']}, {WITHOUT}"} for line in without]
     return lines
+
+
+def patched(name):
+    """Return what the test of a framework's patch does without and with the fix."""
+    framework, python, variables = prepared(name)
+    shim, whole = framework.shim, framework.checkout is not None
+    return results_of_patch(
+        name, python, variables | framework.without, shim=shim, is_checkout=whole
+    )
 
 
 def interpreter(name, framework):
@@ -147,41 +159,17 @@ def source_of(name, inside):
 
 
 def run(python, command, variables):
+    """Return what a script of this folder prints as lines of JSON."""
     script, *arguments = command
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    done = subprocess.run(
-        [python, HERE / script, *arguments],
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise NotRunError(f"{script} failed: {last_line(done.stderr)}")
+    done = ended([python, HERE / script, *arguments], variables)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def tests_of(asked):
     """Run gdpo's own tests of a framework. Return pytest's last line, and whether all passed."""
     framework, python, variables = prepared(asked)
-    done = subprocess.run(
-        [
-            python,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "not slow",
-            "-p",
-            "no:cacheprovider",
-            *framework.tests,
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-        cwd=ROOT,
-        check=False,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pytest = [python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
+    done = ended([*pytest, *framework.tests], variables, allowed=range(256))
     if done.returncode:
         sys.stderr.write(done.stdout)
     return last_line(done.stdout).strip("= "), done.returncode == 0
@@ -250,19 +238,24 @@ def main():
     parser.add_argument("--tests", action="store_true", help="also run gdpo's tests of them")
     options = parser.parse_args()
     check_names(parser, options.frameworks)
-    rows, missing, tests = [], {}, {}
+    rows, missing, tests, patches = [], {}, {}, {}
     for asked in options.frameworks or every_version():
         try:
             rows += rows_of(lines_of(asked, own=options.own))
             if options.tests and FRAMEWORKS[asked.partition("@")[0]].tests:
                 tests[asked] = tests_of(asked)
+            if (PATCHES / f"{asked}.patch").is_file():
+                patches[asked] = patched(asked)
         except NotRunError as why:
             missing[asked] = str(why)
     sys.stdout.write(table(rows, missing) + "\n")
     sys.stdout.write("".join(f"{asked}: {line}\n" for asked, (line, _) in tests.items()))
+    for name, (without, fixed) in patches.items():
+        sys.stdout.write(f"{name}.patch: its test {without} without the fix, and {fixed} with it\n")
     ours = [row for row in rows if not row[2].endswith(WITHOUT)]
     asked_for = set(options.frameworks) & set(missing)
     is_good = all(is_right(row) for row in ours) and all(passed for _, passed in tests.values())
+    is_good = is_good and all(found == ["fails", "passes"] for found in patches.values())
     sys.exit(bool(asked_for) or not is_good)
 
 

@@ -3,16 +3,14 @@
 Each test reads the output of one process of `paths.py`, which describes what it needs.
 """
 
-import json
 import os
-import subprocess
 import sys
 from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conformance.__main__ import run
 from tests.conformance.nemo_rl.story_rewards import rewards
 from tests.conformance.others.known_rollouts import STEPS, known, record
 
@@ -28,11 +26,7 @@ PATHS = ["grpo", "grpo_sync", "grpo_train, a whole step"]
 
 @lru_cache
 def printed_by(script, *arguments):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NEMO_RL_WITHOUT_GDPO": ""}
-    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return run(sys.executable, [f"nemo_rl/{script}", *arguments], {"NEMO_RL_WITHOUT_GDPO": ""})
 
 
 def lines(path):

@@ -59,9 +59,5 @@ def reinforce(batch):
 if __name__ == "__main__":
     if not OWN:
         adapter("ms_swift").use_estimator()
-    paths = {
-        "groups": advantages,
-        "request-aware": several_turns,
-        "reinforce_plus_plus": reinforce,
-    }
+    paths = {"groups": advantages, "request-aware": several_turns, "reinforce_plus_plus": reinforce}
     print_lines("ms-swift", paths, package="swift", sizes=(SAMPLES, SAMPLES))

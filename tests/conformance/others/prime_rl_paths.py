@@ -34,13 +34,7 @@ from prime_rl.orchestrator.algo import ALGORITHM_CLASSES, build_algorithm
 from prime_rl.orchestrator.train_sink import TrainSink
 from prime_rl.orchestrator.types import Progress
 from verifiers.v1.configs.agent import WireAgentConfig
-from verifiers.v1.episode import (
-    EnvInfo,
-    GroupInfo,
-    TrainRunInfo,
-    TrainWorkInfo,
-    WireEpisode,
-)
+from verifiers.v1.episode import EnvInfo, GroupInfo, TrainRunInfo, TrainWorkInfo, WireEpisode
 from verifiers.v1.graph import MessageNode
 from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import AgentInfo, TraceTask, WireTrace

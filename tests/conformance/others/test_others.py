@@ -4,15 +4,12 @@ Each test reads the output of one process of a script in this folder. `requireme
 lists what its environment needs.
 """
 
-import json
-import os
-import subprocess
 import sys
 from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from tests.conformance.__main__ import patched, run
 
 SCRIPTS = {
     "ms_swift": ("swift", ["ms_swift_paths.py"]),
@@ -43,12 +40,7 @@ def printed_by(framework, *options):
     package, (script, *arguments) = SCRIPTS[framework]
     if find_spec(package) is None:
         pytest.skip(f"not installed: {package}")
-    here = Path(__file__).parent
-    command = [sys.executable, str(here / script), *arguments, *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return run(sys.executable, [f"others/{script}", *arguments, *options], {})
 
 
 def lines(framework, path, *options):
@@ -84,12 +76,13 @@ def test_where_ms_swift_would_not_compute_gdpo_it_is_refused():
 def test_a_whole_run_of_ms_swift_trains_on_the_advantages_of_the_formula(tmp_path):
     if find_spec("swift") is None:
         pytest.skip("not installed: swift")
-    script = Path(__file__).with_name("ms_swift_training.py")
-    command = [sys.executable, str(script), str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    _, logged, differences = printed
+    command = ["others/ms_swift_training.py", str(tmp_path / "run")]
+    _, logged, differences = run(sys.executable, command, {})
     assert [step["rewards/letters/mean"] > 0 for step in logged["logged"][:6]] == [True] * 6
     assert len(differences["differences"]) >= 6
     assert max(differences["differences"]) < 1e-5
+
+
+@pytest.mark.slow
+def test_the_patch_for_trl_makes_its_failing_test_pass():
+    assert patched("trl") == ["fails", "passes"]

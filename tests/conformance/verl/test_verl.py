@@ -3,16 +3,14 @@
 Each test reads the output of one process of `paths.py`, which describes what it needs.
 """
 
-import json
 import os
-import subprocess
 import sys
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from tests.conformance.__main__ import run
 from tests.conformance.others.known_rollouts import record
 from tests.conformance.others.reading_back import TOLD, differences
 
@@ -27,15 +25,12 @@ PATHS = ["legacy", "separation", "V1", "V1, turns and padding"]
 
 @lru_cache
 def printed_by(script="paths.py", *arguments, home=None, variables=()):
-    environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "auto", "OMP_NUM_THREADS": "1"}
+    environment = {"VERL_USE_EXTERNAL_PLUGINS": "auto"}
     if version("verl").startswith("0.8"):  # it has no entry points
         environment["VERL_USE_EXTERNAL_MODULES"] = "gdpo.integrations.verl._plugin"
     environment |= dict(variables)
     environment["HOME"] = home or os.environ.get("HOME", "")  # where Ray writes files
-    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return run(sys.executable, [f"verl/{script}", *arguments], environment)
 
 
 def lines(path):

@@ -3,5 +3,5 @@
 from pathlib import Path
 
 collect_ignore = [
-    path.name for path in Path(__file__).parent.glob("*.py") if not path.name.startswith("test_")
+    str(path) for path in Path(__file__).parent.rglob("*.py") if not path.name.startswith("test_")
 ]
