@@ -21,7 +21,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
+
+from gdpo.advantages import AdvantageRule
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -212,3 +216,16 @@ def test_a_command_that_fails_fails_its_page(tmp_path, code):
     page.write_text(f"```bash\n{code}\ntrue\n```\n")
     with pytest.raises(AssertionError, match="ends with"):
         list(run_page(page, tmp_path))
+
+
+def test_every_setting_of_a_paper_is_accepted():
+    page = (ROOT / "docs" / "explanation" / "which_paper.md").read_text(encoding="utf-8")
+    settings = re.findall(r"`(advantage: [^`]+)`", page)
+    for setting in settings:
+        read = yaml.safe_load("{" + setting + "}")
+        options = read.pop("advantage_options", None)
+        rule = AdvantageRule(
+            *read.values(), ["correct", "format"], options, low=[0, 0], high=[1, 1]
+        )
+        assert np.all(np.isfinite(rule(np.eye(2)[None], [1.0, 1.0]))), setting
+    assert len(settings) > 15

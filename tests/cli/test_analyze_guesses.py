@@ -331,11 +331,7 @@ def test_a_refusal_holds_for_all_files_of_a_run(gdpo_says, tmp_path, kind):
 
 @pytest.mark.parametrize(
     "fields",
-    [
-        {"example_id": 1},
-        {"prompt_idx": 1, "response_tokens": 12},
-        {"gen_step": 1},
-    ],
+    [{"example_id": 1}, {"prompt_idx": 1, "response_tokens": 12}, {"gen_step": 1}],
     ids=["verifiers-results", "open-instruct", "ms-swift-ray"],
 )
 def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(
@@ -401,10 +397,7 @@ def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says
     assert gdpo_says("analyze", path, "--columns", "group=uid")[0] == 2
 
 
-WEIGHED = {
-    "object": {"a": 0.25, "b": 1},
-    "list": [0.25, 1],
-}
+WEIGHED = {"object": {"a": 0.25, "b": 1}, "list": [0.25, 1]}
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -4,15 +4,7 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.sandbox import (
-    Asserts,
-    Calls,
-    Check,
-    Limits,
-    Sandbox,
-    Stdio,
-    Verdict,
-)
+from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Sandbox, Stdio, Verdict
 
 pytestmark = needs_sandbox
 
@@ -364,16 +356,8 @@ def test_the_tests_random_numbers_are_unknown_to_the_program(run):
         (Calls("f(", (((), 1),)), ConfigError, "Calls.function"),
         (Calls("f", ()), DataError, "Calls.cases"),
         (Calls("f", (((object(),), 1),)), DataError, "Calls.cases"),
-        (
-            Calls("f", ((1, 1),)),
-            DataError,
-            r"Calls.cases\[0\]: .* 1$",
-        ),
-        (
-            Calls("f", (("ab", 1),)),
-            DataError,
-            r"Calls.cases\[0\]: .*'ab'",
-        ),
+        (Calls("f", ((1, 1),)), DataError, r"Calls.cases\[0\]: .* 1$"),
+        (Calls("f", (("ab", 1),)), DataError, r"Calls.cases\[0\]: .*'ab'"),
         (Calls("f", ("ab",)), DataError, r"Calls.cases\[0\]"),
         (Stdio(()), DataError, "Stdio.cases"),
         (Stdio((("a", 1),)), DataError, r"Stdio.cases\[0\]"),

@@ -677,5 +677,5 @@ def _power(seeds: int, count: int) -> str:
         return f"{smallest}: a clear difference can be found (p below {ALPHA:g})."
     return (
         f"{smallest}: this comparison cannot show a difference. "
-        f"The fewest seeds that can: --seeds {fewest_seeds(count)}."
+        f"To find one, it needs --seeds {fewest_seeds(count)} or more."
     )
