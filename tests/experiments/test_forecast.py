@@ -52,28 +52,10 @@ def test_numbers_of_the_first_steps_by_hand():
     first = step(1, [[(-3, 0), (3, 0)], [(-3, 0), (-3, 0)]], [[-1, 1], [0, 0]])
     second = step(2, [[(-3, 0), (-3, 1)], [(3, 1), (3, 1)]], [[-2, 2], [0, 0]])
     sizes = np.std([-1, 1, 0, 0]), np.std([-2, 2, 0, 0])
-    assert numbers_of([first, second], "right") == pytest.approx(
-        {
-            "rate": 0.5,
-            "signal": 0.25,
-            "mean": 0.375,
-            "slope": 0.0,
-            "influence": 1 / 3,
-            "forecast": 0.25 / 2,
-            "scaled forecast": 0.25 / sizes[0] / 2,
-        }
-    )
-    assert numbers_of([first, second], "tags") == pytest.approx(
-        {
-            "rate": 0.75,
-            "signal": 0.25,
-            "mean": 0.375,
-            "slope": 0.0,
-            "influence": 2 / 3,
-            "forecast": 0.5 / 2,
-            "scaled forecast": 0.5 / sizes[1] / 2,
-        }
-    )
+    found = first_steps([first, second], RANGES)  # rate, signal, mean, slope; the candidates
+    right, tags = 0.25 / 2, 0.5 / 2
+    assert found["right"] == pytest.approx((0.5, 0.25, 0.375, 0, 1 / 3, right, right / sizes[0]))
+    assert found["tags"] == pytest.approx((0.75, 0.25, 0.375, 0, 2 / 3, tags, tags / sizes[1]))
 
 
 def test_slope_is_the_end_minus_the_start():

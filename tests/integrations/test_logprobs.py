@@ -29,45 +29,30 @@ class WithoutChoice(LlamaForCausalLM):
         return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
 
 
+SMALL = {
+    "vocab_size": 260,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+}
+
+
 def llama(kind=LlamaForCausalLM, vocabulary=260):
     torch.manual_seed(2)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        initializer_range=0.5,
-    )
-    return kind(config)
+    sizes = SMALL | {"vocab_size": vocabulary, "num_key_value_heads": 1}
+    return kind(LlamaConfig(**sizes, initializer_range=0.5))
 
 
 def capped():
-    config = Gemma2Config(
-        vocab_size=260,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        head_dim=8,
-    )
+    config = Gemma2Config(**SMALL, num_key_value_heads=1, head_dim=8)
     assert config.final_logit_softcapping
     return Gemma2ForCausalLM(config)
 
 
 def recurrent():
-    config = RecurrentGemmaConfig(
-        vocab_size=260,
-        hidden_size=8,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        head_dim=8,
-        lru_width=8,
-        block_types=["recurrent"],
-    )
+    sizes = SMALL | {"intermediate_size": 24, "head_dim": 8, "lru_width": 8}
+    config = RecurrentGemmaConfig(**sizes, block_types=["recurrent"])
     assert config.logits_soft_cap
     return RecurrentGemmaForCausalLM(config)
 

@@ -201,18 +201,10 @@ def test_where_a_micro_batch_shares_a_mean_it_is_only_trimmed(
 def test_experts_loads_are_balanced_as_in_trl(tiny_policy, tmp_path, caplog):
     def model():
         torch.manual_seed(2)
-        config = MixtralConfig(
-            vocab_size=260,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            num_local_experts=4,
-            pad_token_id=0,
-            output_router_logits=True,
-            router_aux_loss_coef=0.5,
-        )
+        sizes = {"vocab_size": 260, "hidden_size": 16, "intermediate_size": 16, "pad_token_id": 0}
+        heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+        experts = {"num_local_experts": 4, "router_aux_loss_coef": 0.5}
+        config = MixtralConfig(**sizes, **heads, **experts, output_router_logits=True)
         return MixtralForCausalLM(config)
 
     windows = accumulated("accumulation")
@@ -228,16 +220,8 @@ def test_experts_loads_are_balanced_as_in_trl(tiny_policy, tmp_path, caplog):
 def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(tiny_policy, tmp_path):
     def model():
         torch.manual_seed(2)
-        config = GPT2Config(
-            vocab_size=260,
-            n_embd=16,
-            n_layer=1,
-            n_head=2,
-            n_positions=64,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-        )
+        sizes = {"vocab_size": 260, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
+        config = GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
         return GPT2LMHeadModel(config)
 
     windows = accumulated("generation above accumulation")
