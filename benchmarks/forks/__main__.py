@@ -1,12 +1,14 @@
 """Forks runs: what does a reward change from here on, and does its influence share tell?
 
     python -m benchmarks.forks run [--warm-starts 1-10] [--jobs 2] [--output FOLDER]
-    python -m benchmarks.forks tables [RECORDS]
+    python -m benchmarks.forks tables [--records FOLDER]
+    python -m benchmarks.forks time
 
 `run` trains a policy for each task, warm start and estimator, forks it at three points for each
 reward with the weight 0, and measures both on fresh samples. Each run writes one record, and a
-record that exists is not run again. `tables` prints the results of the records. What is run and
-what is tested is registered in research/preregistration/2026-11-27-forks.md.
+record that exists is not run again. `tables` prints the results of the records, and `time` what a
+fork costs. What is run and what is tested is registered in
+research/preregistration/2026-11-27-forks.md.
 """
 
 import argparse
@@ -31,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("run", "unit", "tables"))
+    parser.add_argument("what", choices=("run", "unit", "tables", "time"))
     parser.add_argument("unit", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--warm-starts", default="1-10", help="default: %(default)s")
     parser.add_argument("--tasks", default=",".join(FORKED), help="default: %(default)s")
@@ -43,6 +45,10 @@ def main() -> None:
         from benchmarks.forks._tables import print_tables
 
         print_tables(options.records)
+    elif options.what == "time":
+        from benchmarks.forks._unit import print_times
+
+        print_times(options.output.absolute())
     elif options.what == "unit":
         _unit(options)
     else:

@@ -29,18 +29,21 @@ SWITCHES = ("fresh optimizer", "no clipping")
 SWITCHED = 10
 
 
-def run_unit(task: str, warm_start: int, estimator: str, folder: Path, *, switches: bool) -> Any:
-    """Train, fork at every point, measure, and return the record."""
-    torch.set_num_threads(1)
-    forked = FORKED[task]
-    recipe = forked.recipe(folder / "data", warm_start)
-    recipe = recipe.model_copy(
+def _recipe(task: str, warm_start: int, estimator: str, folder: Path) -> Any:
+    recipe = FORKED[task].recipe(folder / "data", warm_start)
+    return recipe.model_copy(
         update={
             "advantage": estimator,
             "trainer": {**recipe.trainer, "seed": warm_start, "max_steps": STEPS},
             "runs_dir": str(folder / "runs"),
         }
     )
+
+
+def run_unit(task: str, warm_start: int, estimator: str, folder: Path, *, switches: bool) -> Any:
+    """Train, fork at every point, measure, and return the record."""
+    torch.set_num_threads(1)
+    recipe = _recipe(task, warm_start, estimator, folder)
     unit = Unit(f"{task}-{warm_start}-{estimator}", recipe, folder, FORKED[task])
     record = {
         "task": task,
@@ -174,3 +177,21 @@ def write_record(record: Any, file: Path) -> None:
     part = file.with_suffix(".part")
     part.write_text(json.dumps(rounded, indent=None) + "\n", encoding="utf-8")
     part.replace(file)
+
+
+def print_times(folder: Path) -> None:
+    """Print the CPU time of an unchanged fork, and of the same steps of its run."""
+    torch.set_num_threads(1)
+    print("| task | steps of the run | the same steps of a fork | with its start |")
+    print("|---|---|---|---|")
+    for task in FORKED:
+        recipe = _recipe(task, 1, "gdpo", folder)
+        shutil.rmtree(folder / "runs" / f"{task}-time", ignore_errors=True)
+        run, (_, point, _), further = base_run(named(recipe, f"{task}-time")), POINTS, HORIZONS[-1]
+        begun = time.process_time()
+        forked = fork(named(recipe, f"{task}-time-fork"), run, point, further)
+        whole = time.process_time() - begun
+        own = run.seconds[point + further] - run.seconds[point]
+        steps = forked.seconds[point + further]
+        print(f"| {task} | {own:.2f} s | {steps / own:.2f} times | {whole / own:.2f} times |")
+        shutil.rmtree(run.checkpoints.parent)
