@@ -40,19 +40,23 @@ class Mean:
     low: float
     high: float
     count: int
+    digits: int = 2
+    """Digits that are printed."""
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
+        mean, low, high = (f"{each:.{self.digits}f}" for each in (self.mean, self.low, self.high))
+        return f"{mean} ({low} to {high})"
 
 
-def over_warm_starts(values: Sequence[float]) -> Mean:
+def over_warm_starts(values: Sequence[float], digits: int = 2) -> Mean:
     """Return the mean of one value per warm start. NaN: this warm start has none."""
     known = np.array([value for value in values if not np.isnan(value)])
     if len(known) < 2:
-        return Mean(float(known.mean()) if len(known) else float("nan"), np.nan, np.nan, len(known))
+        only = float(known[0]) if len(known) else float("nan")
+        return Mean(only, np.nan, np.nan, len(known), digits)
     half = student_quantile(0.975, len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known))
     mean = float(known.mean())
-    return Mean(mean, mean - half, mean + half, len(known))
+    return Mean(mean, mean - half, mean + half, len(known), digits)
 
 
 def mean_of(values: Sequence[Any]) -> float:

@@ -175,7 +175,7 @@ def _hypotheses(states: Sequence[State]) -> None:
         below=any(h1[h].high < limit for h, limit in LIMITS.items()),
     )
     for h, limit in LIMITS.items():
-        print(f"| H1 | concordance after {h} steps (above {limit}) | {h1[h]} | {word} |")
+        print(f"| H1 | concordance, {h} further steps (above {limit}) | {h1[h]} | {word} |")
     part, rise = of(part_of_effect), of(remedied)
     word = verdict(above=part.high < 0.5, below=part.low > 0.5)
     print(f"| H2 | effect share of reported rewards / weight share (below 0.5) | {part} | {word} |")
@@ -256,7 +256,7 @@ def _findings(states: Sequence[State]) -> None:
             values = per_warm_start(
                 states, lambda s, h=h, inside=inside: mean_of(s.own(h)[inside(s)])
             )
-            cells.append(str(over_warm_starts(values)))
+            cells.append(str(over_warm_starts(values, 3)))
         label = (
             f"{100 * max(low, 0):.0f} to {100 * min(high, 1):.0f} %" if low >= 0 else "below 5 %"
         )
