@@ -1,6 +1,6 @@
 """Shows in the logs of TRL's trainer which reward is ignored. This file needs only NumPy and TRL.
 
-Copy the file next to a training script that may not depend on gdpo, and add two lines:
+Copy the file next to a training script that must not depend on gdpo, and add two lines:
 
     from watch_one_file import watch
 

@@ -4,12 +4,12 @@
         [--keep FOLDER] [--golden]
 
 UPSTREAM is a checkout of NVlabs/GDPO. Both sides start from the same tiny model and the same
-recorded rollouts. Each rung takes away one difference, and prints the cosine and the ratio of norms
-of the two gradients, the share of advantages with another sign, and how far apart the changes of
-the parameters are. `batch` is the cosine of the sums of the gradients over all updates, and `alone`
-the cosine if only this difference is left. `--also` adds what these frameworks compute today, in
-the environments of `python -m tests.conformance`. With `--steps`, the demo of `gdpo init` is
-trained, too. research/ladder.md shows the tables, and says what is run of the published code.
+recorded rollouts. Each rung removes one more difference, and prints the cosine and the ratio of
+norms of the two gradients, the share of rollouts whose advantages have different signs, and how far
+apart the changes of the parameters are. `batch` is the cosine of the sums of the gradients over all
+updates, and `alone` the cosine if only this difference is left. `--also` adds what these frameworks
+compute today, in the environments of `python -m tests.conformance`. `--steps` also trains the demo
+of `gdpo init`. research/ladder.md shows the tables, and what is run of the published code.
 """
 
 import argparse
@@ -39,7 +39,7 @@ GOLDEN = ROOT / "tests" / "golden" / "ladder.json"
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference from the published code, and what takes it away."""
+    """A difference from the published code, and what removes it."""
 
     name: str
     settings: dict = field(default_factory=dict)
@@ -97,7 +97,7 @@ LADDERS = (
                 "gradient times micro-batches / 2, then clipped",
                 {"trainer.max_grad_norm": 0.5, "trainer.adam_epsilon": "5e-9"},
             ),
-            Difference("biases and norms decay", arrangement={"decays_all": True}),
+            Difference("weight decay on all parameters", arrangement={"decays_all": True}),
         ),
     ),
     Ladder(
@@ -109,7 +109,7 @@ LADDERS = (
         1.0,
         (
             Difference(
-                "the same draw of micro-batches",
+                "the same random micro-batches",
                 {"trainer.pack_micro_batches": "false"},
                 {"shuffled": False, "plan": True},
             ),
@@ -253,29 +253,30 @@ def climb(ladder, upstream, folder, also):
     norms = ", ".join(f"{float(each.norm()):.3f}" for each in theirs.gradients)
     print(f"Norms of the published gradients: {norms}\n")
     print(
-        "| rung | cosine | batch | norms | other sign | change: cosine | change: distance | alone |"
+        "| rung | cosine | batch | norms | different sign | change: cosine "
+        "| change: distance | alone |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    print_row("as it ships", rung(()), "")
+    print_row("as shipped", rung(()), "")
     for i, difference in enumerate(ladder.differences):
         others = [each for each in ladder.differences if each is not difference]
         print_row(difference.name, rung(ladder.differences[: i + 1]), shown(rung(others)["cosine"]))
     settable = [
         each for each in ladder.differences if each.settings and "plan" not in each.arrangement
     ]
-    print_row("only what settings reach", rung(settable), "")
+    print_row("only the differences that settings remove", rung(settable), "")
     for name, command in also.items():
         file = folder / f"{name}.npz"
         own = Difference("", arrangement={"advantages_of": partial(advantages_of, *command, file)})
         found = rung([*ladder.differences, own])
         version = np.load(file)["version"]
-        print_row(f"{name} {version}'s own GDPO, else the last rung", found, "")
+        print_row(f"last rung with {name} {version}'s own GDPO", found, "")
     if ladder.task == "gsm8k":
         theirs_now = Difference("", {"advantage": "gdpo"}, {"trls_own": True})
-        print_row("TRL's own GDPO, else the last rung", rung([*ladder.differences, theirs_now]), "")
+        print_row("last rung with TRL's own GDPO", rung([*ladder.differences, theirs_now]), "")
         rounded = published(ladder, upstream, folder, ladder.batches, "bfloat16")
         same = compared(rounded, theirs, start, slice(None))
-        print_row("the published step in bfloat16, against itself", same, "")
+        print_row("the published step in bfloat16, compared with float32", same, "")
     return rows, theirs
 
 

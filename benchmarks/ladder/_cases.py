@@ -47,7 +47,7 @@ GSM8K = Sizes(prompts=4, samples=16, updates=1, micro_batches=4, max_prompt=1008
 
 
 def write_model(folder, seed):
-    """Write a tiny random Qwen2 model, and a tokenizer of bytes with Qwen's turns."""
+    """Write a tiny random Qwen2 model, and a byte-level tokenizer with Qwen's turns."""
     alphabet = [PAD, START, END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     bytes_only = Tokenizer(models.BPE({token: i for i, token in enumerate(alphabet)}, []))
     bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

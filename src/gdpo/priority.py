@@ -138,7 +138,7 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """Stores whether a primary reward always wins, and with which weights it would.
+    """Stores whether a primary reward always wins, and the weights with which it would.
 
     All weights but the one in question are those in force.
     """
@@ -390,7 +390,7 @@ class _Part:
     differences: dict[str, Float[np.ndarray, " state"]]
     """How much the worse sample can be ahead in each reward, at most."""
     groups: dict[str, Float[np.ndarray, "state sample"]]
-    """Values in the group with this difference. The better and the worse sample are first."""
+    """Values in the group with this difference. The better and the worse sample come first."""
 
     def against(self, without: str | None = None) -> Any:
         """Return how much the worse sample can be ahead in each state, with weights."""

@@ -38,7 +38,7 @@ def test_logs_in_every_form_are_logs(gdpo_says, name):
     assert (code, err) == (0, "")
     assert "metrics only, no rollouts: 20 logged" in text
     assert "\naccuracy" in out or "\nformat" in out
-    assert "influence share" not in out.split("metrics cannot tell")[0]
+    assert "influence share" not in out.split("metrics cannot show")[0]
     with_std = {
         "console_5.txt",
         "logging.jsonl",

@@ -30,7 +30,7 @@ def test_it_says_what_metrics_tell_and_what_they_cannot(gdpo_says, here):
     assert "! `is_text` is constant: its standard deviation is 0 in all logged steps" in text
     assert "differences between prompts, such as their difficulty" in text
     assert (
-        "metrics cannot tell the influence share of each reward, whether rewards conflict" in text
+        "metrics cannot show the influence share of each reward, whether rewards conflict" in text
     )
     assert "to find out, record rollouts, as with log_completions=True in TRL" in text
     assert not list(here.iterdir())
@@ -54,7 +54,7 @@ def test_influence_that_gdpo_logged_is_shown(gdpo_says):
     assert "std weight share zero variance influence share" in text
     assert "gdpo logged warnings in 0 of 16 logged steps" in text
     assert "1 → 1 none 0 33 % 100 % 0 %" in text
-    assert "metrics cannot tell whether rewards conflict" in text
+    assert "metrics cannot show whether rewards conflict" in text
     assert "over the whole batch" not in text
 
 

@@ -106,7 +106,7 @@ def test_the_window_holds_the_last_256_groups_and_what_was_before_is_forgotten()
 
 
 def test_long_blocks_find_what_short_ones_are_too_few_for():
-    """A weight of a twentieth asks for a share that 64 groups cannot tell from nothing."""
+    """A weight of a twentieth asks for a share that 64 groups cannot distinguish from 0."""
     few = steps(4, 64, stds=[10, 1], weights=[1, 0.05], samples=4)
     many = steps(80, 256, stds=[10, 1], weights=[1, 0.05], samples=4)
     assert not history_of(few).held()

@@ -91,7 +91,7 @@ class AdvantageRule:
             the same library, otherwise NumPy arrays or arrays of another loaded library. None:
             equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
-            allowed. `wants_turns` tells whether the estimator is one.
+            allowed. `wants_turns` returns whether the estimator is one.
 
     Raises:
         ConfigError: If the estimator, an option or a reward name is unknown, a required option is

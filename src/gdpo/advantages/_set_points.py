@@ -40,7 +40,7 @@ varies, and the most of these groups that count in one step, because a step has 
 A share can be met once half of the half-life has counted, and missed once all of it has."""
 
 _TOLERANCE, _ERRORS = 0.03, 2
-"""A share is met if it differs from its request by at most this plus so many standard errors."""
+"""A share is met if it differs from its request by at most 0.03 plus 2 standard errors."""
 
 _LARGEST_FACTOR = 20
 """Maximum factor between a weight and its first weight."""
@@ -326,7 +326,7 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
     r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
 
     A weight outside its bounds is held at the bound, the smallest first, and the system is solved
-    again for the others. The result also tells which weights are held at a bound or miss their
+    again for the others. The result also marks which weights are held at a bound or miss their
     share, and which would not be positive without bounds or miss their share.
     """
     exact, m = m, m + _RIDGE * np.diag(np.diag(m))

@@ -247,7 +247,7 @@ def per_rollout(counts: Any, like: Rewards, *, name: str) -> Float[Any, "prompt 
 def turn_counts(turns: Any, rewards: Any) -> Float[Any, "prompt sample"]:
     """Return the number of turns of each rollout as an array of the rewards' library.
 
-    A ConfigError tells if they are not whole numbers from 0 to the length of the turn axis of the
+    Raise a ConfigError if they are not whole numbers from 0 to the length of the turn axis of the
     rewards, `[prompt, sample, turn, reward]`.
     """
     xp, longest = namespace(rewards), rewards.shape[2]

@@ -142,7 +142,7 @@ class Schedules:
 
 
 def read_schedule(place: str, given: Any) -> Linear | After:
-    """Return the schedule in a configuration. `place` is its name in messages."""
+    """Return the schedule in a configuration. `place` names it in messages."""
     fields = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
     refuse_unknown(fields, ("from", "to", "steps", "after", "value"), f"{place}: unknown key")
     start = _finite(f"{place}: from", fields.pop("from", 1.0))

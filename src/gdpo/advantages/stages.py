@@ -125,7 +125,7 @@ def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
     r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$, or exactly 0 if $s = 0$.
 
-    With `counts`, each value counts so many times. `floor` is that of `scale`.
+    With `counts`, each value counts as many times as its count. `floor` is that of `scale`.
     """
     return divide(*_centred(x, over, counts), floor)
 
@@ -139,7 +139,7 @@ def times(x: Rounded, factor: Any) -> Rounded:
 def divide(x: Rounded, divisor: Any, floor: Any = None) -> Rounded:
     """Divide by an exact spread of a broadcastable shape, or by `floor` if that is larger.
 
-    A spread of 0 gives exactly 0, also with a floor.
+    A spread of 0 gives exactly 0, even with a floor.
     """
     xp = namespace(divisor)
     divisor = xp.where(divisor > 0, divisor, xp.inf)
@@ -343,7 +343,7 @@ class _Counted(NamedTuple):
 
 
 def _counted(x: Rounded, over: Axis, counts: Counts = None) -> _Counted:
-    """Count the available values. With `counts`, sums count each value so many times."""
+    """Count the available values. With `counts`, sums repeat each value that many times."""
     xp = namespace(x.values)
     axes = (over,) if isinstance(over, int) else over
     plain = partial(xp.sum, axis=over, keepdims=True)

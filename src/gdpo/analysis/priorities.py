@@ -1,4 +1,4 @@
-"""Tells whether a primary reward always won in a run, and with which weights it always would."""
+"""Computes whether a primary reward always won in a run, and the weights with which it would."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -102,7 +102,7 @@ class PriorityOverall:
         return Combination(weights, samples, estimator, gates=self.gates)
 
     def answer(self, estimator: str) -> Priority:
-        """Return with which weights the primary reward always wins under an estimator.
+        """Return the weights with which the primary reward always wins under an estimator.
 
         Not decided if the reward has no positive weight in the run, or no value.
         """

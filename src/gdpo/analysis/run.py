@@ -235,7 +235,7 @@ class RunAnalysis:
 
     @property
     def groups(self) -> int:
-        """Number of groups of all steps."""
+        """Number of groups over all steps."""
         return sum(step.of_history.influence.groups for step in self._steps)
 
     def learned(self) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ verdict is the last line."""
 def run_analysis(options: AnalyzeOptions) -> int:
     """Read the files, print the summary and write the HTML page. Return the exit code.
 
-    If the paths contain no rollouts but logged metrics, print what the metrics tell.
+    If the paths contain no rollouts but logged metrics, print what the metrics show.
 
     Raises:
         DataError: If there is nothing to analyze.
@@ -285,7 +285,7 @@ def _nothing(analysis: Analysis) -> str:
 
 
 def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console) -> int:
-    """Print what logged metrics tell, and return the exit code."""
+    """Print what logged metrics show, and return the exit code."""
     if not logs:
         given = ", ".join(map(str, options.paths[:3]))
         raise DataError(f"{given}: no metrics found, such as rewards/NAME/mean. Check the path")

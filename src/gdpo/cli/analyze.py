@@ -41,7 +41,7 @@ def analyze(
 
     If a run left no rollouts, pass its metrics: trainer_state.json, metrics.jsonl, TensorBoard's
     event files, a local W&B run or an export from W&B, trackio's files, or the console output of a
-    trainer. They tell less, and the summary says what they cannot tell.
+    trainer. They show less, and the summary states what they cannot show.
 
     Args:
         paths: Rollout files or metrics, or folders of one or more runs.
@@ -68,8 +68,8 @@ def analyze(
         estimators: Recompute the advantages of every step with these comma-separated estimators.
             The first estimator is the baseline. `recorded` means the advantages in the files.
             Without names, all estimators are used.
-        primary: Name of the reward that should always win. Prints with which weights it would, and
-            in how many groups it did not.
+        primary: Name of the reward that should always win. Prints the weights with which it would
+            always win, and the number of groups in which it did not.
         json: Print the analysis as JSON instead of the summary. Writes a page only with --output.
         fail_on: Exit with code 1 if a finding of this severity (note or warning) or worse is true
             for the whole run, or lasted for 5 steps in a row. With --follow, a finding must be

@@ -168,7 +168,7 @@ def noticed(
 ) -> Iterator[Noticed]:
     """Yield what the sums show at this look, at most one kind for each reward.
 
-    A reward that is `CONSTANT` here may be out of reach or learned: `described` tells which.
+    A reward that is `CONSTANT` here may be out of reach or learned: `described` decides which.
     """
     groups, dead, sums = influence.groups, influence.zero_advantage_groups, influence.sums
     sure = few(round(groups * (1 - dead)), groups, 1 - thresholds.zero_advantage) <= look.error
@@ -253,7 +253,7 @@ def learned_rewards(
 
 
 def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
-    """Return whether the last groups still show the finding, as far as their share tells."""
+    """Return whether the last groups still show the finding, judging by their share."""
     if not finding.rewards:
         return window.zero_advantage_groups >= thresholds.zero_advantage
     if finding.rewards[0] not in window.names:

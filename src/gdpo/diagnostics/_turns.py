@@ -69,7 +69,7 @@ class Pairs(NamedTuple):
         return NORMAL_95 * self.error
 
     def stands_out(self, errors: float) -> bool:
-        """Return whether the correlation is at least so many standard errors away from 0."""
+        """Return whether the correlation is at least `errors` standard errors away from 0."""
         return abs(self.correlation) > 0 and abs(self.correlation) >= errors * self.error
 
 
@@ -317,7 +317,7 @@ def _standing_out(sums: TurnSums, thresholds: Thresholds) -> Iterator[tuple[str,
     r"""Yield each reward through which the advantages favor more turns (1) or fewer turns (-1).
 
     The correlation of the total of the reward with the number of turns is at least
-    `turn_count`, and so many standard errors away from 0. In the direction of its weight, it has
+    `turn_count`, and enough standard errors away from 0. In the direction of its weight, it has
     the same sign as the correlation of the advantages. The reward has an influence.
     """
     first, advantages = sums.influences[0], sums.advantages

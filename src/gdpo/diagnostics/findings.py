@@ -139,7 +139,7 @@ class Row(NamedTuple):
     """The message for a run of which only means and standard deviations are known."""
     logged_remedy: str = ""
     verdict: str = ""
-    """What a verdict tells the user to do, with the rewards at `{names}`. Empty: it names the cause
+    """What a verdict asks the user to do, with the rewards at `{names}`. Empty: it names the cause
     and the setting instead, or the finding is a note."""
 
 

@@ -58,7 +58,7 @@ def messages_of(
 
 
 def named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
-    """Return rewards by name for the record, with None in place of NaN."""
+    """Return rewards by name for the record, with None instead of NaN."""
     return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
 
 

@@ -97,7 +97,7 @@ def _trend(reward: RewardTrend) -> str:
 def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
     if any(not isfinite(r.std) for run in runs for r in run.rewards):
         yield (
-            "without the std of a reward, as in TRL up to 0.15, metrics cannot tell whether the "
+            "without the std of a reward, as in TRL up to 0.15, metrics cannot show whether the "
             "reward is constant or ignored. It may be, even if its mean changes"
         )
     if any(isfinite(r.std) for run in runs if not run.within_groups for r in run.rewards):
@@ -108,7 +108,7 @@ def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
     logged = all(isfinite(r.influence_share) for run in runs for r in run.rewards)
     influence = "" if logged else "the influence share of each reward, "
     yield (
-        f"metrics cannot tell {influence}whether rewards conflict, or what another estimator "
+        f"metrics cannot show {influence}whether rewards conflict, or what another estimator "
         "would change"
     )
     yield (

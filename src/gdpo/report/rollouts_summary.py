@@ -98,7 +98,7 @@ def verdict_line(analysis: Analysis) -> Text:
 
 
 def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
-    """Return lines about the primary reward: with which weights it always wins, and whether it did.
+    """Return lines about the primary reward: weights with which it always wins, and whether it did.
 
     `width` and `whole` are those of `rollouts_summary`. Empty if no primary reward was named.
     """

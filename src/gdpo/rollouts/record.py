@@ -58,7 +58,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Stores one turn of a rollout: a message of the model, up to the next message of another."""
+    """Stores one turn of a rollout: the model's text up to the next message of another role."""
 
     rewards: Mapping[str, float | None]
     """Raw rewards of the turn by name. The reward of a whole rollout is at the last turn. None

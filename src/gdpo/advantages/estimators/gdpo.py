@@ -37,7 +37,7 @@ def gdpo(
         follow verl 0.9.1, `verl/trainer/ppo/core_algos.py`.
 
     Examples:
-        Earning both rewards counts twice as much as earning one, other than with `grpo`.
+        Earning both rewards counts twice as much as earning one, unlike with `grpo`.
 
         >>> import numpy as np
         >>> gdpo(np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]]), [1, 1]).round(4)

@@ -26,11 +26,11 @@ METRICS = "metrics"
 """Value of `--format` with which the rows of a file are read as metrics."""
 _SQLITE = b"SQLite format 3\0"
 _ROWS = ("jsonl", "csv", "parquet")
-"""Kinds of files that rollouts have, too."""
+"""Kinds of files in which rollouts are stored, too."""
 _CONSOLE = (".log", ".txt", ".out")
 """Endings of console output, which is read if a folder contains nothing else."""
 _LARGEST = 2**28
-"""Maximum size of a JSON file, in bytes. The log of 10,000 steps has 30 MB."""
+"""Maximum size of a JSON file, in bytes. A log of 10,000 steps takes 30 MB."""
 _BROKEN = (MissingExtraError, OSError, ValueError, RecursionError, sqlite3.Error)
 """Errors of a broken file. `DataError` is a `ValueError`."""
 

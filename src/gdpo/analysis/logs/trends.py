@@ -42,7 +42,7 @@ _LEAST = 15
 
 @dataclass(frozen=True, slots=True)
 class RewardTrend:
-    """Stores what the log of a run tells about one reward. NaN: unknown."""
+    """Stores what the log of a run shows about one reward. NaN: unknown."""
 
     name: str
     weight: float
@@ -69,7 +69,7 @@ class RewardTrend:
 
 @dataclass(frozen=True, slots=True)
 class RunTrends:
-    """Stores what the log of a run tells."""
+    """Stores what the log of a run shows."""
 
     run: LoggedRun
     rewards: tuple[RewardTrend, ...]
@@ -85,7 +85,7 @@ def trends_of(
     low: Mapping[str, float],
     high: Mapping[str, float],
 ) -> RunTrends:
-    """Return what the log of a run tells about its rewards.
+    """Return what the log of a run shows about its rewards.
 
     A reward without a weight has weight 1, and `low` and `high` are its range, where known.
     """

@@ -168,7 +168,7 @@ def replaced(owner: Any, names: Sequence[str]) -> bool:
     """Return whether code of a user provides one of the methods of a trainer or its class.
 
     A subclass may override a method, and a script may replace it on the instance or on the class,
-    also with a decorator that copies the name of the module.
+    even with a decorator that copies the name of the module.
     """
     return any(not _is_known(getattr(owner, name, None)) for name in names)
 

@@ -78,7 +78,7 @@ class GDPOConfig(GRPOConfig):
         metadata={
             "help": "Dataset column with weights of each prompt, a dict from reward name to a "
             "number that multiplies the configured weight. A reward that is missing or None in the "
-            "dict does not apply to the prompt. None in place of a dict: the configured weights."
+            "dict does not apply to the prompt. None instead of a dict: the configured weights."
         },
     )
     rollouts_dir: str | None = field(

@@ -31,9 +31,9 @@ class KeptState(TrainerCallback):
 
 
 class CountedBatches:
-    """Counts a generation batch once, also if TRL generates it again after a resumption.
+    """Counts a generation batch once, even if TRL generates it again after a resumption.
 
-    A checkpoint of TRL does not contain the rollouts, so a resumed run generates others in place of
+    A checkpoint of TRL does not contain the rollouts, so a resumed run generates others instead of
     the unused ones.
     """
 

@@ -31,10 +31,10 @@ GROUPS, SAMPLES = 4, 4
 """The number of groups of each process, and of completions in a group."""
 
 _SCALES = (1000.0, 300.0, 7000.0)
-"""The units of the rewards. Beside them, the 1e-4 that TRL adds to standard deviations is small."""
+"""The units of the rewards. Compared with them, TRL's 1e-4 in standard deviations is small."""
 
 _CLOSE = 1e-3
-"""The largest difference of equal advantages, as a share of the largest advantage."""
+"""The largest difference at which advantages count as equal, over the largest advantage."""
 
 _CANDIDATES = (
     *("grpo", "grpo_no_std", "grpo_batch_std", "grpo_batch_norm", "rloo"),

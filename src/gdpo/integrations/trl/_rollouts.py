@@ -95,7 +95,7 @@ class RolloutLog(TrainerCallback):
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
         `facts` is the result of `gathered`, with `Turn` objects in `turns` if turns are recorded.
-        Each prompt has its weights by name, in the order of the reward axis. `trained` tells
+        Each prompt has its weights by name, in the order of the reward axis. `trained` states
         whether its rollouts are in the training batch.
         """
         samples = rewards.shape[1]

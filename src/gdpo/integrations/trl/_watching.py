@@ -182,7 +182,7 @@ class _Watched(TrainerCallback):
         def generated(*args: Any, **kwargs: Any) -> Any:
             self._scored.clear()
             output = generate(*args, **kwargs)
-            # Every process takes part in gathering, also if its own watch is switched off.
+            # Every process takes part in gathering, even if its own watch is switched off.
             gathered = self._harmless.attempt(self._gathered, output)
             self._harmless(self._observe, gathered)
             return output

@@ -165,7 +165,7 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     """Return the `rollout_func` for this trainer, or None if TRL must generate.
 
     Set it after TRL has created the trainer: `trainer.rollout_func = fast_rollouts(trainer)`.
-    `wanted` says where to use it. None: only on the CPU, where it is faster. True: on every device.
+    `wanted` selects the devices. None: only on the CPU, where it is faster. True: on every device.
     False: never. If it should be used but does not support the trainer, the main process logs the
     reason.
 

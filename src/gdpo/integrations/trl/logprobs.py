@@ -103,7 +103,7 @@ def head_of(trainer: Any, trls: Callable[..., Any]) -> "CompletionOnlyHead | Non
 
 
 class CompletionOnlyHead:
-    """Scores completions in place of TRL's `_get_per_token_logps_and_entropies`."""
+    """Scores completions instead of TRL's `_get_per_token_logps_and_entropies`."""
 
     def __init__(self, trainer: Any, trls: Callable[..., Any]) -> None:
         self._trainer, self._trls = trainer, trls

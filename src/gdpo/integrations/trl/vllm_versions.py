@@ -24,7 +24,7 @@ _SHARED = ("torch", "transformers")
 def check_vllm(*, same_process: bool = True) -> None:
     """Check the installed vLLM.
 
-    A ConfigError tells that it is missing, older than TRL supports, or requires another version of
+    Raise a ConfigError if it is missing, older than TRL supports, or requires another version of
     torch or transformers than the installed one, which matters if vLLM runs in the trainer's
     process (colocate mode, `same_process`). TRL itself warns about a newer vLLM.
     """

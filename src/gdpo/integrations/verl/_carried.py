@@ -111,7 +111,7 @@ class Carried:
         return located
 
     def written(self, response_mask: Any) -> Any:
-        """Return 1 for the tokens that the model generated, also if verl rejects them."""
+        """Return 1 for the tokens that the model generated, even if verl rejects them."""
         if self.masks is None:
             return response_mask
         found = response_mask.new_zeros(response_mask.shape)

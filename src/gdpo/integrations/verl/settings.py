@@ -61,7 +61,7 @@ def read_settings(algorithm: Any, known: dict[str, Settings] | None = None) -> S
 
     If gdpo only watches, the settings contain names and weights of the rewards. New settings are
     added to `known`, so that identical configurations share one object and its state. A ConfigError
-    tells what is unknown, does not match, or has no effect with this estimator.
+    names what is unknown, does not match, or has no effect with this estimator.
     """
     for message in _unknown(algorithm):
         raise ConfigError(message)

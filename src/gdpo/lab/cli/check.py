@@ -39,8 +39,8 @@ def check(
     the benchmarks that installed packages contain (BFCL, HumanEval). Exits with 0 if `gdpo train`
     can start, otherwise with 1.
 
-    Prints with which weights a right response always wins within a group, whatever the other
-    rewards are, and whether a lazy response (such as an empty form) can beat a right one.
+    Prints the weights with which a right response always wins within a group, whatever the
+    other rewards are, and whether a lazy response (such as an empty form) can beat a right one.
 
     With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
     response. At least 95 % of the reference answers must be scored as correct, and the empty

@@ -51,7 +51,7 @@ def write_report(
         export: Folder for every figure (SVG, CSV) and every table (CSV, Markdown). The folder must
             be empty or not exist. None: nothing is exported.
         front: Two rewards. The page and the export show where the variants of each estimator end
-            in both, with intervals. None: they do not show it.
+            in both, with intervals. None: no trade-off is shown.
 
     Returns:
         The requested influence shares, and the shares that the rewards had.

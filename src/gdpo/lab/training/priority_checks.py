@@ -1,4 +1,4 @@
-"""Tells whether a right response always wins under the rewards, weights and gates of a recipe.
+"""Checks whether a right response always wins under the rewards, weights and gates of a recipe.
 
 The reward that judges correctness is the primary one. `gdpo.priority` decides for which weights it
 always wins, and whether a lazy response (`gdpo.lab.tasks.lazy`) can beat a right one.
@@ -39,7 +39,7 @@ _OTHERS = 3
 """Number of reference answers of other rows that are tried on a row."""
 
 _JUDGES = 0.75
-"""Correctness is judged by a reward that prefers the reference answer to that of another row in at
+"""A reward judges correctness if it scores the reference answer above that of another row in at
 least this share of the rows. A reward that does not depend on the row does so in at most half."""
 
 _LEVELS = 16
@@ -73,8 +73,8 @@ def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[F
         if primary is None:
             return [
                 _note(
-                    "no reward with a positive weight prefers a row's reference answer to that of "
-                    "another row, so no reward judges correctness"
+                    "no reward with a positive weight scores a row's reference answer above that "
+                    "of another row, so no reward judges correctness"
                 )
             ]
         values = _values(resolved, scored)

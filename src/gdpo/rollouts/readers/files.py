@@ -24,7 +24,7 @@ _KINDS = {
     ".pt": "pt",
     ".pkl": "pkl",
 }
-"""Kinds by extension. Files of one kind have the same formats: the content of a file tells its
+"""Kinds by extension. Files of one kind have the same formats: the content of a file shows its
 delimiter, whether its objects are in a list, and whether its columns are Arrow or parquet."""
 _TABLE = ".table.json"
 ENDINGS = (*(ending for ending, kind in _KINDS.items() if kind != "pkl"), _TABLE)
@@ -123,7 +123,7 @@ def without_twins(
 ) -> list[RolloutFile]:
     """Return the files, except TRL's files for steps that gdpo recorded too.
 
-    `recorded` tells whether a file is a complete gdpo record, and is called only for steps that
+    `recorded` returns whether a file is a complete gdpo record, and is called only for steps that
     exist in two files.
     """
     records = {_step_of(file): file.path for file in files if _RECORD.fullmatch(file.path.name)}

@@ -171,8 +171,8 @@ def infer(
     of metrics, and the other numbers whose names fit a reward. A number named as a total is their
     total only if they explain it.
 
-    `texts` are the fields whose names suggest rewards, but whose values are no numbers. With `kind`
-    `every` or `function`, all numbers are rewards unless their names or values say otherwise,
+    `texts` are the fields whose names suggest rewards, but whose values are not numbers. With
+    `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out,
     because the format stores the rewards there. `described`: the user has named the columns that
     are not rewards.
     """
@@ -515,7 +515,7 @@ class Fit:
 def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit | None:
     """Return the weights with which fields explain a total, or None if they do not.
 
-    They explain it if it is their weighted sum, plus a constant, up to the rounding of the numbers.
+    The total must be their weighted sum plus a constant, up to the rounding of the numbers.
     """
     rows = np.flatnonzero(np.isfinite(numbers[total]))
     rows = rows[:: max(1, len(rows) // _COMPARED)]

@@ -1,9 +1,9 @@
-"""Tells from the names of fields what they are: their meanings, and which numbers may be rewards.
+"""Infers from the names of fields what they are: their meanings, and which numbers may be rewards.
 
-Names also tell whether the rows of a file are rollouts, or metrics of whole steps, which trainers
+Names also show whether the rows of a file are rollouts, or metrics of whole steps, which trainers
 log under names of their own, such as `grad_norm` and `rewards/NAME/mean`. The same rules apply to
 all formats, because all provide their numbers by path. A dot or slash separates an object or struct
-from the fields inside, also in the name of a column.
+from the fields inside, even in the name of a column.
 """
 
 import re
@@ -226,7 +226,7 @@ _ALSO_LOGGED = frozenset(
     {"kl", "entropy", "epoch", "num_tokens", "completion_length", "step_time", "lr"}
     | {"mean_length", "policy_loss", "_step", "_timestamp"}
 )
-"""Keys of steps that rollouts may have, too."""
+"""Keys of steps that rollouts may have as well."""
 _OF_WANDB = ({"_step", "_runtime"}, {"_step", "_timestamp"})
 _ENOUGH_LOGGED = 2
 """Number of logged keys that make rows metrics, if they contain nothing of rollouts."""
@@ -631,7 +631,7 @@ def reward_in(key: str) -> str | None:
 
 
 def evidence(fields: Mapping[str, Kind]) -> Evidence:
-    """Return what the names of the fields of a file tell.
+    """Return what the names of the fields of a file show.
 
     A text field of a prompt or completion, a group id or an advantage belongs to rollouts.
     """
