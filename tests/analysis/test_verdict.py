@@ -267,11 +267,12 @@ def test_a_reward_that_is_only_watched_is_no_second_reward(tmp_path):
 
 def test_the_sentence_names_the_setting_the_shares_and_the_groups():
     assert BASE.sentence == (
-        "train with gdpo: `format` has 4 % ± 1 of the influence for 50 % of the weight. With this "
-        "setting, it would have 24 % ± 2 on the same groups"
+        'train with the estimator gdpo (in TRL: multi_objective_aggregation="normalize_then_sum"): '
+        "`format` has 4 % ± 1 of the influence for 50 % of the weight. With this setting, it would "
+        "have 24 % ± 2 on the same groups"
     )
     heavier = replace(BASE, remedy=Remedy("grpo", 5, 0.24, 0.02, 32), from_step=40, more=2)
-    assert "train with grpo and 5 times the weight of `format`:" in heavier.sentence
+    assert "train with the estimator grpo and 5 times the weight of `format`:" in heavier.sentence
     assert "over 64 groups from step 40" in heavier.sentence
     assert "on 32 of the groups" in heavier.sentence
     assert "(2 more warnings)" in heavier.sentence

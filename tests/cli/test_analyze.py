@@ -131,7 +131,7 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     assert "`quiet`" in finding
     share = table["quiet"].partition("50 %")[2].strip()
     assert out.count(share) == 3  # in the table, the finding and the verdict
-    assert "\nverdict: train with gdpo: `quiet` has " in out
+    assert "\nverdict: train with the estimator gdpo (in TRL: " in out
     assert out.count("verdict") == 1
     assert "→" in out
     assert lines[-2].endswith(": analysis.html")

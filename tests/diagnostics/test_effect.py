@@ -295,7 +295,7 @@ def test_a_setting_helps_if_it_gives_enough_or_twice_as_much_and_its_interval_sh
 
 def test_the_advice_is_a_setting_that_helps():
     ranged = effect(batch(std=0.1)).remedy
-    assert ranged.startswith("use gdpo. On the same groups, `k` would have: gdpo ")
+    assert ranged.startswith("use the estimator gdpo. On the same groups, `k` would have: gdpo ")
     assert "partial credit" not in ranged
     sparse = effect(batch(varies=0.2), estimator="gdpo").remedy
     assert sparse.startswith("use per_reward_batch_std. On the same groups, `k` would have: per")

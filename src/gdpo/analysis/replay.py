@@ -286,6 +286,15 @@ class Replay:
         compared.signal_gained += int(np.sum(dead[0] & ~dead[1]))
 
 
+def equal_to(batch: Batch, replay: Replay) -> set[str]:
+    """Return the estimators whose advantages are a multiple of the recorded ones."""
+    given, there = batch.advantages, batch.there
+    if given is None:
+        return set()
+    others = {name: each for name, each in replay.advantages(batch).items() if name != RECORDED}
+    return {n for n, a in others.items() if changes(given[there], a[there])[0] <= FRAMEWORKS}
+
+
 def disagreement(
     advantages: Float[np.ndarray, "estimator prompt sample"],
     there: Bool[np.ndarray, "prompt sample"],

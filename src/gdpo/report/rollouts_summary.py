@@ -263,7 +263,8 @@ def advantages_from(run: RunAnalysis) -> str:
     if not run.recorded:
         return computed
     if run.recorded == len(run.steps):
-        return "recorded"
+        equal = " and ".join(sorted(run.equal_to or ()))
+        return f"recorded{equal and f', equal to those of {equal}'}"
     return f"recorded in {run.recorded:,} of {counted(len(run.steps), 'step')}, else {computed}"
 
 
@@ -346,8 +347,11 @@ def _turns(analysis: Analysis, width: int, *, whole: bool) -> Iterator[Text]:
 
 def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     found = analysis.findings()
-    if not found and analysis.runs:
-        yield Text("no findings", style="green")
+    if not found and (verdict := analysis.worst_verdict()):
+        if verdict.unknown:
+            yield from wrapped([f"no findings, but {one_line(verdict.unknown)}"], width)
+        else:
+            yield Text("no findings", style="green")
     for place, (run, held) in enumerate(found):
         finding = held.finding
         where = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""
