@@ -52,10 +52,12 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.groups) == (Action.UNKNOWN, 16)
     (missing,) = verdict.unchecked
-    assert "16" in missing.reason
-    assert "64 groups" in missing.remedy
     assert "logging_steps=1" in missing.remedy
     assert f"not checked: {missing}" in printed(analysis)
+    few = "16 groups are too few to tell. Record at least 64 groups"
+    assert f"no findings, but {few}" in printed(analysis)
+    write_rollouts_report(analysis, tmp_path / "page.html")
+    assert f"No warning, but {few}" in (tmp_path / "page.html").read_text("utf-8")
     (run,) = as_dict(analysis)["runs"]
     assert run["unchecked"] == [
         {"check": missing.check, "reason": missing.reason, "remedy": missing.remedy}

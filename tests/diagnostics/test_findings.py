@@ -321,7 +321,7 @@ def test_a_reversed_reward_of_a_small_scale_is_to_be_normalized_before_its_weigh
     assert finding.remedy.startswith("use the estimator gdpo")
     alike = the(Kind.REVERSED, stacked(x, -x + 0.4 * uniform(3)), ["a", "b"], [1, 0.5])
     assert alike.causes == (Cause.OPPOSED,)
-    assert alike.remedy.startswith("with gdpo, multiply the weight of `b` by")
+    assert alike.remedy.startswith("with the estimator gdpo, multiply the weight of `b` by")
 
 
 def test_a_penalty_that_is_pushed_up_is_reversed_too():

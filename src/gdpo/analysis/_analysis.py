@@ -25,8 +25,7 @@ from gdpo.rollouts.readers import ReadReport, RolloutReading
 from gdpo.rollouts.readers.names import listed
 
 _VIEWED = ("grpo", "gdpo")
-"""Estimators whose advantages are shown alongside the recorded advantages by default. These
-estimators are stateless, so they are called only on the sampled steps."""
+"""Estimators that are shown by default. They are stateless: only sampled steps call them."""
 
 
 @dataclass(slots=True)
@@ -106,18 +105,15 @@ def analyze(
 
     Args:
         reading: Result of `read_rollout_files`.
-        weights: Weights, keyed by reward name. Default: the recorded weights, or 1 if there are
-            none.
+        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
         low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
-        high: Highest possible value of each reward, keyed by name. Default: as declared in the
-            files.
+        high: Highest possible value, as `low`.
         replayed: Names of the estimators that recompute the advantages of every step (see
             `Replay`). An empty sequence means all estimators, and None means no estimator. For
             steps without recorded advantages, the first estimator (or GRPO by default) computes the
             advantages.
         sampled: Whether to sample some groups for display. Default: False.
-        primary: Name of the reward that should always win (see `PriorityOverall`). None: not
-            checked.
+        primary: Reward that should always win (see `PriorityOverall`). None: not checked.
 
     Raises:
         ConfigError: If a requested reward is not in any file, a weight or bound refers to an

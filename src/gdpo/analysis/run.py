@@ -21,8 +21,7 @@ OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 """Fields of `RewardDiagnosis` that are stored for every reward at every step."""
 
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
-"""Fields of `RewardDiagnosis` that are computed at every step over a window of the most recent
-groups."""
+"""Fields of `RewardDiagnosis` that are computed at every step over the most recent groups."""
 
 _Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, "reward reward"]]
 
@@ -45,8 +44,7 @@ class RewardOverall:
     """Number of groups in which all samples have the same value."""
     weight_share: float
     influence_share: float
-    """Share of the total influence over all groups. A negative share means that the reward is
-    pushed against its weight."""
+    """Share of the influence over all groups. Negative: pushed against the weight."""
     influence_margin: float
     with_length: float
     """Correlation with the number of tokens within groups, averaged over the steps."""
@@ -365,8 +363,7 @@ def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:
 
 
 _BINS = 24
-"""Maximum number of bins. Once a length reaches this number, at least half of the bins are in
-use."""
+"""Maximum number of bins. Once a length reaches it, at least half of the bins are in use."""
 
 
 class LengthBins:

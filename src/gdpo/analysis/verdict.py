@@ -23,7 +23,6 @@ from gdpo.rollouts.readers import ReadReport
 _BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED, Kind.UNDER_WEIGHTED)
 """Kinds of findings for which settings are replayed."""
 
-
 _TURN_GROUPS = 40
 """Number of groups that findings about turns need (see `Thresholds.constant_turns`)."""
 
