@@ -47,15 +47,15 @@ class Analysis:
     problems: dict[str, int] = field(default_factory=dict[str, int])
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
-    def add(self, batch: Batch, step: StepAnalysis, equal: set[str]) -> None:
-        """Add the next step of a run. `equal`: estimators with its recorded advantages."""
+    def add(self, batch: Batch, step: StepAnalysis) -> None:
+        """Add the next step of a run."""
         run = next((run for run in self.runs if run.run == step.run), None)
         if run is None:
             run = RunAnalysis(step.run)
             self.runs.append(run)
         run.add(step)
         if step.recorded:
-            run.equal_to = equal if run.equal_to is None else run.equal_to & equal
+            run.equal_to = equal_to(batch, _VIEWED if run.equal_to is None else run.equal_to)
         bins = self.lengths.setdefault(step.run, LengthBins())
         for name, rewards in zip(batch.table.names, batch.table.rewards.T, strict=True):
             bins.add(name, batch.table.num_tokens, rewards)
@@ -120,7 +120,7 @@ def analyze(
             unknown reward, a range does not have low < high, or an estimator is unknown.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
-    viewed, compared = (Replay(low=low, high=high, among=a) for a in (_VIEWED, ("grpo", "gdpo")))
+    viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
     done, sample = Analysis(reading.report), Sample()
     names: dict[str, None] = {}
@@ -134,8 +134,7 @@ def analyze(
         if batch is None:
             done.not_analyzed += len(table)
             continue
-        step = analyze_step(batch, estimator=estimator, low=low, high=high)
-        done.add(batch, step, equal_to(batch, compared))
+        done.add(batch, analyze_step(batch, estimator=estimator, low=low, high=high))
         if primary is not None:
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)

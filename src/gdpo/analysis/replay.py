@@ -283,13 +283,12 @@ class Replay:
         compared.signal_gained += int(np.sum(dead[0] & ~dead[1]))
 
 
-def equal_to(batch: Batch, replay: Replay) -> set[str]:
-    """Return the estimators whose advantages are a multiple of the recorded ones."""
-    given, there = batch.advantages, batch.there
-    if given is None:
-        return set()
-    others = {name: each for name, each in replay.advantages(batch).items() if name != RECORDED}
-    return {n for n, a in others.items() if changes(given[there], a[there])[0] <= FRAMEWORKS}
+def equal_to(batch: Batch, estimators: Iterable[str]) -> set[str]:
+    """Return those of the estimators whose advantages are a multiple of the recorded ones."""
+    given, weights, there = batch.advantages, np.array(batch.weights), batch.there
+    assert given is not None, "the step has recorded advantages"
+    computed = {name: np.asarray(ESTIMATORS[name](batch.rewards, weights)) for name in estimators}
+    return {n for n, a in computed.items() if changes(given[there], a[there])[0] <= FRAMEWORKS}
 
 
 def disagreement(
