@@ -3,9 +3,10 @@
     python -m benchmarks.example_rollouts
 
 A policy of 0.4 M parameters learns tool calls with GRPO from two rewards of equal weight:
-`correctness` (-3 to 3) and `brevity`, which falls from 1 by 0.002 per token above 10. The standard
-deviation of `brevity` is about 1/350 of that of `correctness`, so that GRPO ignores it. 30 steps of
-16 prompts x 8 samples take 22 s on one core.
+`correctness` (-3 to 3) and `brevity`, which is 1 - tokens / 40; a response has at most 40 tokens.
+The standard deviation of `brevity` within a group is about 1/32 of that of `correctness`, so that
+GRPO ignores it: with seed 1, which the package has, it has 4 % +- 4 of the influence, and with seed
+2, -3 % +- 4. 30 steps of 16 prompts x 8 samples take 22 s on one free core.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from gdpo.analysis import EXAMPLE
 from gdpo.lab.recipes import Recipe
 from gdpo.lab.training import train
 
-STEPS, PROMPTS, SAMPLES = 30, 16, 8
+STEPS, PROMPTS, SAMPLES, LENGTH = 30, 16, 8, 40
 
 
 def recipe(folder: Path, seed: int) -> Recipe:
@@ -31,7 +32,7 @@ def recipe(folder: Path, seed: int) -> Recipe:
     data = folder / "requests.jsonl"
     rows = tool_rows(STEPS * PROMPTS, seed=seed)
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    brevity = {"low": 0, "high": 10, "width": 500, "name": "brevity"}
+    brevity = {"low": 0, "high": 0, "width": LENGTH, "name": "brevity"}
     return Recipe(
         name="example",
         task="tool_calling",
@@ -45,7 +46,7 @@ def recipe(folder: Path, seed: int) -> Recipe:
         runs_dir=str(folder),
         batch={"prompts": PROMPTS, "samples": SAMPLES, "micro_batch": PROMPTS * SAMPLES},
         trainer={
-            "max_completion_length": 40,
+            "max_completion_length": LENGTH,
             "max_steps": STEPS,
             "learning_rate": 5e-4,
             "lr_scheduler_type": "constant",
@@ -59,7 +60,7 @@ def recipe(folder: Path, seed: int) -> Recipe:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         train(recipe(Path(name), options.seed))

@@ -21,11 +21,10 @@ def needed(requirements):
         name = re.split(r"[^\w.-]", waiting.pop(), maxsplit=1)[0].lower()
         if name not in found:
             found[name] = distribution(name)
-            markers = (each.partition(";")[2] for each in found[name].requires or ())
             waiting += [
                 each
-                for each, marker in zip(found[name].requires or (), markers, strict=True)
-                if "extra ==" not in marker and "python_version <" not in marker
+                for each in found[name].requires or ()
+                if not any(no in each.partition(";")[2] for no in ("extra ==", "python_version <"))
             ]
     return found
 
@@ -74,6 +73,7 @@ def test_the_help_has_the_verbs_that_work_and_says_how_to_get_the_others(core):
     unknown = core("-m", "gdpo", "train", "recipe.yaml")
     assert unknown.returncode != 0
     assert "pip install '.[lab]'" in unknown.stdout + unknown.stderr
+    assert 'Did you mean "analyze"?' in core("-m", "gdpo", "analyse").stderr
 
 
 def test_at_most_six_packages_are_required():

@@ -164,10 +164,8 @@ def test_one_call_of_gdpo_enters_at_most_12_functions():
 
 
 def test_one_call_of_diagnose_enters_at_most_59_functions_of_10_modules():
-    rewards, function = (
-        np.random.default_rng(0).random((4, 8, 2)),
-        without_annotation_checks(diagnose),
-    )
+    rewards = np.random.default_rng(0).random((4, 8, 2))
+    function = without_annotation_checks(diagnose)
     found = entered(lambda: function(rewards, [1.0, 1.0], ["a", "b"]))
     assert "influence_of" in {name for _, name in found}
     assert len(found) <= 59, sorted(found)
@@ -184,10 +182,7 @@ def test_analyze_enters_at_most_474_functions(capsys):
     assert len(found) <= 474
 
 
-LIBRARIES = {
-    "rollouts/readers/sources.py",
-    "lab/training/_loop.py",
-}
+LIBRARIES = {"rollouts/readers/sources.py", "lab/training/_loop.py"}
 """Read messages of csv, pyarrow and torch, whose errors have no fields."""
 
 
@@ -197,11 +192,8 @@ def sentences_read(file):
     caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
 
     def is_sentence(node):
-        return (
-            isinstance(node, ast.Call)
-            and ast.unparse(node.func) == "str"
-            and (ast.unparse(node.args[0]) in caught)
-        )
+        of_str = isinstance(node, ast.Call) and ast.unparse(node.func) == "str"
+        return of_str and ast.unparse(node.args[0]) in caught
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and any(map(is_sentence, node.comparators)):

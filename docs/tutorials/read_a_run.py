@@ -11,7 +11,7 @@
 #
 # The rollouts come with the package. A small policy was trained on tool calls with GRPO for 30 steps
 # of 16 prompts × 8 samples, with two equally weighted rewards: `correctness` (−3 to 3) and
-# `brevity` (0 to 1).
+# `brevity` (1 − tokens / 40).
 #
 # ## Run one command
 #
@@ -23,8 +23,8 @@
 # gdpo analyze --example --output rewards.html
 
 # %% [markdown]
-# Read the table first. Both rewards have 50 % of the weight, but `correctness` has 98 % of the
-# influence and `brevity` has 2 %. The updates raised `correctness` and hardly depended on `brevity`.
+# Read the table first. Both rewards have 50 % of the weight, but `correctness` has 96 % of the
+# influence and `brevity` has 4 %. The updates raised `correctness` and hardly depended on `brevity`.
 # The reason is that GRPO adds the rewards before it normalizes the sum, so the reward with the
 # larger standard deviation within a group dominates.
 #
@@ -35,7 +35,7 @@
 # The HTML page `rewards.html` adds curves over the steps, and rollouts with their advantages. The
 # page starts like this:
 #
-# ![HTML page: brevity has 50 % of the weight and 2 % of the influence](../images/analyze_example.png)
+# ![HTML page: brevity has 50 % of the weight and 4 % of the influence](../images/analyze_example.png)
 #
 # ## Get the same numbers in Python
 #
@@ -68,7 +68,7 @@ for reward in run["rewards"]:
 # gdpo analyze --example --estimators recorded,grpo,gdpo --no-report
 
 # %% [markdown]
-# `grpo` reproduces the recorded advantages. `gdpo` differs on every step, and 15 % of the rollouts get
+# `grpo` reproduces the recorded advantages. `gdpo` differs on every step, and 17 % of the rollouts get
 # an advantage with the opposite sign. The comparison shows how much would change. It does not
 # show which estimator gives the better policy. For that, [compare training runs](compare_estimators.py).
 #

@@ -52,10 +52,12 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.groups) == (Action.UNKNOWN, 16)
     (missing,) = verdict.unchecked
-    assert "16" in missing.reason
-    assert "64 groups" in missing.remedy
     assert "logging_steps=1" in missing.remedy
     assert f"not checked: {missing}" in printed(analysis)
+    few = "16 groups are too few to tell. Record at least 64 groups"
+    assert f"no findings, but {few}" in printed(analysis)
+    write_rollouts_report(analysis, tmp_path / "page.html")
+    assert f"No warning, but {few}" in (tmp_path / "page.html").read_text("utf-8")
     (run,) = as_dict(analysis)["runs"]
     assert run["unchecked"] == [
         {"check": missing.check, "reason": missing.reason, "remedy": missing.remedy}
@@ -267,11 +269,12 @@ def test_a_reward_that_is_only_watched_is_no_second_reward(tmp_path):
 
 def test_the_sentence_names_the_setting_the_shares_and_the_groups():
     assert BASE.sentence == (
-        "train with gdpo: `format` has 4 % ± 1 of the influence for 50 % of the weight. With this "
-        "setting, it would have 24 % ± 2 on the same groups"
+        'train with the estimator gdpo (in TRL: multi_objective_aggregation="normalize_then_sum"): '
+        "`format` has 4 % ± 1 of the influence for 50 % of the weight. With this setting, it would "
+        "have 24 % ± 2 on the same groups"
     )
     heavier = replace(BASE, remedy=Remedy("grpo", 5, 0.24, 0.02, 32), from_step=40, more=2)
-    assert "train with grpo and 5 times the weight of `format`:" in heavier.sentence
+    assert "train with the estimator grpo and 5 times the weight of `format`:" in heavier.sentence
     assert "over 64 groups from step 40" in heavier.sentence
     assert "on 32 of the groups" in heavier.sentence
     assert "(2 more warnings)" in heavier.sentence

@@ -2,6 +2,10 @@
 
 import json
 
+import pyarrow.parquet as pq
+
+from gdpo.analysis import EXAMPLE
+
 
 def test_the_example_has_a_reward_that_is_ignored_in_every_step(gdpo_says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -10,15 +14,22 @@ def test_the_example_has_a_reward_that_is_ignored_in_every_step(gdpo_says, tmp_p
     found = json.loads(out)
     assert found["rows"] == {"all": 3840, "read": 3840, "skipped": 0, "not_analyzed": 0}
     (run,) = found["runs"]
-    (ignored,) = [each for each in run["findings"] if each["kind"] == "ignored"]
-    assert (ignored["rewards"], ignored["steps"]) == (["brevity"], 30)
+    (ignored,) = run["findings"]
+    assert (ignored["kind"], ignored["rewards"], ignored["steps"]) == ("ignored", ["brevity"], 30)
+    assert 0.3 < run["rewards"][1]["mean"] < 0.8  # it is not learned
+    _, out, _ = gdpo_says("analyze", "--example", "--no-report")
+    assert "advantages: recorded, equal to those of grpo" in " ".join(out.split())
+
+
+def test_gdpo_on_the_groups_of_the_example_gives_no_finding(gdpo_says, tmp_path):
+    pq.write_table(pq.read_table(EXAMPLE).drop_columns(["advantage"]), tmp_path / "a.parquet")
+    _, out, _ = gdpo_says("analyze", tmp_path, "--estimators", "gdpo", "--json", "--no-report")
+    assert json.loads(out)["runs"][0]["findings"] == []
 
 
 def test_the_example_is_read_alone_and_an_analysis_without_paths_names_it(gdpo_says, tmp_path):
     code, _, err = gdpo_says("analyze", tmp_path, "--example")
-    assert code == 2
-    assert "--example" in err
+    assert (code, "--example" in err) == (2, True)
     assert tmp_path.name in err
     code, _, err = gdpo_says("analyze")
-    assert code == 2
-    assert "--example" in err
+    assert (code, "--example" in err) == (2, True)

@@ -291,6 +291,11 @@ LAYOUTS = {
 REFUSED = {
     "a setting alone": ("jsonl", flat({"lr": 0.5, "reward_std": "stray"}), "lr"),
     "no word of rewards": ("jsonl", flat({"iter": "step", "acc": "acc", "fmt": "fmt"}), "acc,fmt"),
+    "no word at all": (
+        "jsonl",
+        lambda n: {"q": n["prompt"], "out": n["completion"], "acc": n["acc"], "fmt": n["fmt"]},
+        "acc,fmt",
+    ),
     "csv without a word": ("csv", flat({"iter": "step", "acc": "acc", "fmt": "fmt"}), "acc,fmt"),
     "parquet without a word": ("parquet", flat({"acc": "acc", "fmt": "fmt"}), "acc,fmt"),
     "a scalar and others that do not add up": (
@@ -377,8 +382,7 @@ def test_layouts_that_say_nothing_are_refused_with_their_numbers_and_a_command(
     kind, make, named = REFUSED[layout]
     path = written(tmp_path / "run", kind, rows(make))
     code, _, err = gdpo_says("analyze", path, "--no-report")
-    assert code == 2
-    assert "no reward can be inferred in" in err
+    assert (code, "no reward can be inferred in" in err) == (2, True)
     assert all(repr(name.rpartition(".")[2])[1:-1] in err for name in named.split(","))
     proposed = run_commands(gdpo_says, err)
     assert any(named in ",".join(rewards) for rewards in proposed)

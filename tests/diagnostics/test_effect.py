@@ -295,16 +295,16 @@ def test_a_setting_helps_if_it_gives_enough_or_twice_as_much_and_its_interval_sh
 
 def test_the_advice_is_a_setting_that_helps():
     ranged = effect(batch(std=0.1)).remedy
-    assert ranged.startswith("use gdpo. On the same groups, `k` would have: gdpo ")
+    assert ranged.startswith("use the estimator gdpo. On the same groups, `k` would have: gdpo ")
     assert "partial credit" not in ranged
     sparse = effect(batch(varies=0.2), estimator="gdpo").remedy
-    assert sparse.startswith("use per_reward_batch_std. On the same groups, `k` would have: per")
+    assert sparse.startswith("use the estimator per_reward_batch_std. On the same groups, `k` ")
     assert ", gdpo with 2 times the weight 28 %" in sparse
     assert sparse.endswith(
         "Larger groups, easier prompts or partial credit may help more, but no replay shows it"
     )
     opposed = effect(batch(against=1.2), [1, 2], "gdpo").remedy
-    assert opposed.startswith("with gdpo, multiply the weight of `k` by 2. On the same groups, ")
+    assert opposed.startswith("with the estimator gdpo, multiply the weight of `k` by 2. On the ")
     assert "`k` would have: gdpo with 2 times the weight" in opposed
     assert opposed.endswith("Or gate the other rewards on it")
 

@@ -227,7 +227,7 @@ def test_a_reward_with_a_smaller_std_is_ignored_under_grpo_and_not_under_gdpo():
     finding = the(Kind.IGNORED, batch, names, estimator="grpo")
     assert (finding.severity, finding.rewards) == (Severity.WARNING, ("style",))
     assert all(word in finding.message for word in ("`style`", "50 %", "of `steps`", "20 times"))
-    assert finding.remedy.startswith("use gdpo")
+    assert finding.remedy.startswith("use the estimator gdpo")
     assert abs(finding.evidence["influence_share"]) < 0.1
     assert not diagnose(batch, None, names).findings
 
@@ -318,10 +318,10 @@ def test_a_reversed_reward_of_a_small_scale_is_to_be_normalized_before_its_weigh
     x = uniform(1)
     small = stacked(x, 0.01 * (-x + 0.4 * uniform(3)))
     finding = the(Kind.REVERSED, small, ["large", "small"], [1, 1], estimator="grpo")
-    assert finding.remedy.startswith("use gdpo")
+    assert finding.remedy.startswith("use the estimator gdpo")
     alike = the(Kind.REVERSED, stacked(x, -x + 0.4 * uniform(3)), ["a", "b"], [1, 0.5])
     assert alike.causes == (Cause.OPPOSED,)
-    assert alike.remedy.startswith("with gdpo, multiply the weight of `b` by")
+    assert alike.remedy.startswith("with the estimator gdpo, multiply the weight of `b` by")
 
 
 def test_a_penalty_that_is_pushed_up_is_reversed_too():

@@ -6,7 +6,7 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.analysis.priorities import PriorityOverall
-from gdpo.analysis.replay import RECORDED, Replay, Replayed
+from gdpo.analysis.replay import RECORDED, Replay, Replayed, equal_to
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
 from gdpo.analysis.sample import Sample, SampledGroup
 from gdpo.analysis.steps import (
@@ -25,8 +25,7 @@ from gdpo.rollouts.readers import ReadReport, RolloutReading
 from gdpo.rollouts.readers.names import listed
 
 _VIEWED = ("grpo", "gdpo")
-"""Estimators whose advantages are shown alongside the recorded advantages by default. These
-estimators are stateless, so they are called only on the sampled steps."""
+"""Estimators that are shown by default. They are stateless: only sampled steps call them."""
 
 
 @dataclass(slots=True)
@@ -55,6 +54,8 @@ class Analysis:
             run = RunAnalysis(step.run)
             self.runs.append(run)
         run.add(step)
+        if step.recorded:
+            run.equal_to = equal_to(batch, _VIEWED if run.equal_to is None else run.equal_to)
         bins = self.lengths.setdefault(step.run, LengthBins())
         for name, rewards in zip(batch.table.names, batch.table.rewards.T, strict=True):
             bins.add(name, batch.table.num_tokens, rewards)
@@ -104,18 +105,15 @@ def analyze(
 
     Args:
         reading: Result of `read_rollout_files`.
-        weights: Weights, keyed by reward name. Default: the recorded weights, or 1 if there are
-            none.
+        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
         low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
-        high: Highest possible value of each reward, keyed by name. Default: as declared in the
-            files.
+        high: Highest possible value, as `low`.
         replayed: Names of the estimators that recompute the advantages of every step (see
             `Replay`). An empty sequence means all estimators, and None means no estimator. For
             steps without recorded advantages, the first estimator (or GRPO by default) computes the
             advantages.
         sampled: Whether to sample some groups for display. Default: False.
-        primary: Name of the reward that should always win (see `PriorityOverall`). None: not
-            checked.
+        primary: Reward that should always win (see `PriorityOverall`). None: not checked.
 
     Raises:
         ConfigError: If a requested reward is not in any file, a weight or bound refers to an

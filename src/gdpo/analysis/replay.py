@@ -20,9 +20,8 @@ RECORDED = "recorded"
 
 ROUNDING, FRAMEWORKS = 1e-6, 1e-2
 """Tolerances within which advantages count as equal, as fractions of the largest advantage in a
-step. `ROUNDING` is used to compare gdpo's estimators with each other, and `FRAMEWORKS` to compare
-them with recorded advantages. `FRAMEWORKS` is larger because frameworks add an ε of up to 1e-4 to
-the standard deviation, and some frameworks compute in single precision."""
+step: among gdpo's estimators, and between them and recorded advantages. Frameworks add an ε of up
+to 1e-4 to the standard deviation, and some compute in single precision."""
 
 Advantages = Float[np.ndarray, "prompt sample"]
 
@@ -90,8 +89,7 @@ class Replayed:
     """Number of groups in which the estimator has nonzero advantages but the baseline does not."""
     groups: int
     scale: float
-    """Ratio of the estimator's advantages to the baseline's advantages, as a median over the
-    steps."""
+    """Ratio of the estimator's advantages to the baseline's, as a median over the steps."""
     problem: str = ""
     """Reason why the estimator could not be called on all steps. Empty if there was no problem."""
 
@@ -177,8 +175,7 @@ class Replay:
         self.problems: dict[str, str] = {}
         """Reasons why estimators could not be called, keyed by estimator name."""
         self.off_record: dict[str, float] = {}
-        """Largest difference from the recorded advantages, for each estimator with which runs were
-        trained."""
+        """Largest difference from the recorded advantages, by the estimator of a training."""
         self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule | None] = {}
         self._compared: dict[str, _Compared] = {}
 
@@ -284,6 +281,14 @@ class Replay:
         compared.groups += len(baseline)
         compared.signal_lost += int(np.sum(~dead[0] & dead[1]))
         compared.signal_gained += int(np.sum(dead[0] & ~dead[1]))
+
+
+def equal_to(batch: Batch, estimators: Iterable[str]) -> set[str]:
+    """Return those of the estimators whose advantages are a multiple of the recorded ones."""
+    given, weights, there = batch.advantages, np.array(batch.weights), batch.there
+    assert given is not None, "the step has recorded advantages"
+    computed = {name: np.asarray(ESTIMATORS[name](batch.rewards, weights)) for name in estimators}
+    return {n for n, a in computed.items() if changes(given[there], a[there])[0] <= FRAMEWORKS}
 
 
 def disagreement(

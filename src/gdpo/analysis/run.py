@@ -21,8 +21,7 @@ OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 """Fields of `RewardDiagnosis` that are stored for every reward at every step."""
 
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
-"""Fields of `RewardDiagnosis` that are computed at every step over a window of the most recent
-groups."""
+"""Fields of `RewardDiagnosis` that are computed at every step over the most recent groups."""
 
 _Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, "reward reward"]]
 
@@ -45,8 +44,7 @@ class RewardOverall:
     """Number of groups in which all samples have the same value."""
     weight_share: float
     influence_share: float
-    """Share of the total influence over all groups. A negative share means that the reward is
-    pushed against its weight."""
+    """Share of the influence over all groups. Negative: pushed against the weight."""
     influence_margin: float
     with_length: float
     """Correlation with the number of tokens within groups, averaged over the steps."""
@@ -113,6 +111,8 @@ class RunAnalysis:
     """Number of steps with recorded advantages."""
     weightings: Counter[str] = field(default_factory=Counter[str])
     """Number of steps for each source of the weights."""
+    equal_to: set[str] | None = None
+    """Estimators with the recorded advantages, of those compared. None: no step has any."""
     estimators: set[str] = field(default_factory=set[str])
     """Estimators that computed the advantages of the steps without recorded advantages."""
     _steps: list[_Step] = field(default_factory=list[_Step], repr=False)
@@ -363,8 +363,7 @@ def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:
 
 
 _BINS = 24
-"""Maximum number of bins. Once a length reaches this number, at least half of the bins are in
-use."""
+"""Maximum number of bins. Once a length reaches it, at least half of the bins are in use."""
 
 
 class LengthBins:

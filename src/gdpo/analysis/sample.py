@@ -19,19 +19,16 @@ KEPT = 400
 """Maximum number of groups to keep."""
 
 _SAMPLES = 8
-"""Maximum number of rollouts to keep from a group. The rollouts with the largest disagreement are
-kept."""
+"""Maximum number of rollouts to keep from a group: those with the largest disagreement."""
 
 _ROWS = 200_000
-"""Groups beyond this row of a file are not chosen, because texts are read from the start of the
-file."""
+"""Row of a file after which no group is chosen, because texts are read from its start."""
 
 _VALUES = 100_000
 """Maximum number of values to keep for the turns of a group."""
 
 GOLDEN = 0.6180339887498949
-"""Golden ratio minus 1. The fractional parts of the multiples of this number are spread evenly
-between 0 and 1."""
+"""Golden ratio minus 1. The fractional parts of its multiples are spread evenly from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,8 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         return None
     used = table.take(trained) if len(trained) < len(table) else table
     arrays = used.grouped()
-    given, weights_from = (
-        arrays.weights,
-        UNKNOWN_WEIGHTS if table.weights is None else table.weights_from,
-    )
+    given = arrays.weights
+    weights_from = UNKNOWN_WEIGHTS if table.weights is None else table.weights_from
     if weights is not None:
         others = ""
         if set(table.names) - set(weights):

@@ -23,7 +23,6 @@ from gdpo.rollouts.readers import ReadReport
 _BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED, Kind.UNDER_WEIGHTED)
 """Kinds of findings for which settings are replayed."""
 
-
 _TURN_GROUPS = 40
 """Number of groups that findings about turns need (see `Thresholds.constant_turns`)."""
 
@@ -88,7 +87,9 @@ class Verdict:
         match self.action:
             case Action.TRAIN:
                 assert self.remedy is not None, "a setting was replayed"
-                setting = self.remedy.estimator
+                setting = f"the estimator {self.remedy.estimator}"
+                if self.remedy.estimator == "gdpo":
+                    setting += ' (in TRL: multi_objective_aggregation="normalize_then_sum")'
                 if self.remedy.factor > 1:
                     raised = f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
                     setting += f" and {raised}"
@@ -96,7 +97,7 @@ class Verdict:
             case Action.CHANGE:
                 text = self._change()
             case Action.UNKNOWN:
-                text = self._unknown()
+                text = f"unknown: {self.unknown}"
             case Action.NOTHING:
                 text = f"nothing to do: {self._nothing()}"
         if self.more:
@@ -134,17 +135,21 @@ class Verdict:
             return f"{what}: {self._shares()}{enough}"
         return TABLE[self.kind].verdict.format(names=_names(self.rewards))
 
-    def _unknown(self) -> str:
+    @property
+    def unknown(self) -> str:
+        """Return why nothing can be said, and what to do. Empty if something can."""
+        if self.action is not Action.UNKNOWN:
+            return ""
         if self.rewards:
             each = "has half of its weight share"
             if len(self.rewards) > 1:
                 each = "have half of their weight shares"
             return (
-                f"unknown: {self.groups:,} groups are too few to tell whether "
+                f"{self.groups:,} groups are too few to tell whether "
                 f"{_names(self.rewards)} {each}. Record more groups"
             )
         first = self.unchecked[0]
-        return f"unknown: {first.reason}. {capitalized(first.remedy)}"
+        return f"{first.reason}. {capitalized(first.remedy)}"
 
     def _nothing(self) -> str:
         if self.trained < 2:
@@ -191,7 +196,7 @@ def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
 
 
 def _only(groups: int) -> str:
-    return f"there {'is only 1 group' if groups == 1 else f'are only {groups} groups'}"
+    return f"{counted(groups, 'group')} {'is' if groups == 1 else 'are'} too few to tell"
 
 
 def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:

@@ -45,8 +45,7 @@ from gdpo.rollouts.readers.report import groups_of_one, without_rewards
 _PAUSE_S = 3.0
 _WIDTH = 100
 _AROUND = 2
-"""Number of lines printed before the summary (input paths) and after it (path of the page). The
-verdict is the last line."""
+"""Lines printed before the summary (input paths) and after it (path of the page)."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:

@@ -48,10 +48,10 @@ def _error_panel(error: CycloptsError, note: str = "") -> Panel:
 
     Users often type options of other trainers, such as `--max-steps`, which are recipe keys in
     gdpo. For an unknown option, the panel therefore also suggests recipe keys. `note` is what it
-    says instead if the command is unknown.
+    adds if the command is unknown.
     """
     if note and isinstance(error, UnknownCommandError):
-        return CycloptsPanel(CycloptsError(msg=note))
+        return CycloptsPanel(CycloptsError(msg=f"{error}\n{note}"))
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or error.token.value).partition("=")[0]
         error = CycloptsError(msg=_message(option, error.argument_collection))

@@ -448,9 +448,9 @@ def _advice(
             last = f"{_UNREPLAYED[causes[0]]}, or {last}"
         none = "no replayed setting is certain to help"
         return f"{none}. {shares}. {capitalized(last)}"
-    what = f"use {best.estimator}"
+    what = f"use {(setting := f'the estimator {best.estimator}')}"
     if best.factor > 1:
-        what = f"with {best.estimator}, multiply the weight of `{reward.name}` by {best.factor}"
+        what = f"with {setting}, multiply the weight of `{reward.name}` by {best.factor}"
     return ". ".join(filter(None, [what, shares, _UNTRIED[causes[0]]]))
 
 

@@ -50,13 +50,7 @@ def render(template: str, *, data: Any, package: str = "gdpo.report", **content:
 
 
 def render_figure(template: str, *, package: str, **content: Any) -> str:
-    """Return a chart as an SVG file.
-
-    Args:
-        template: Name of the template file in `templates/`.
-        package: Package with the folder `templates/`.
-        content: Values for the template's variables.
-    """
+    """Return a chart as an SVG file. The arguments are those of `render`."""
     return _environment(package).get_template(template).render(content)
 
 

@@ -193,7 +193,9 @@ def _sentences(analysis: Analysis) -> Iterator[str]:
         yield f"{counted(len(warnings) - 1, 'more warning')} below."
     if not warnings:
         notes = f"; {len(found)} notes are below" if len(found) > 1 else ""
-        yield f"No warning{notes}."
+        verdict = analysis.worst_verdict()
+        unknown = shortened(visible(verdict.unknown if verdict else ""), 600)
+        yield f"No warning, but {unknown}." if unknown else f"No warning{notes}."
     yield from _estimator_sentences(analysis)
 
 

@@ -43,8 +43,7 @@ _NOTICES, _REWARDS, _PROBLEM = 3, 6, 160
 """Maximum number of notices, of rewards, and of characters in a problem."""
 
 _FINDING = 6
-"""Number of lines reserved for one finding, the heading of the rewards, and the number of further
-findings."""
+"""Lines reserved for a finding, the heading of the rewards, and the number of other findings."""
 
 _TURNS = 6
 """Maximum number of turns in the table."""
@@ -53,8 +52,7 @@ _PLACE = 40
 """Minimum width of a shortened file name, in terminal cells."""
 
 _WHOLE = 500
-"""Maximum width of the sentence about a file, in terminal cells, and of the verdict. The end of the
-sentence about a file is kept, because it contains the remedy."""
+"""Maximum width of the verdict, and of the sentence about a file, which ends with a remedy."""
 
 
 def rollouts_summary(
@@ -129,14 +127,9 @@ def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fals
 
 
 def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
-    """Return lines that compare the estimators on the same rollouts.
+    """Return lines that compare the estimators on the same rollouts, if any were recomputed.
 
-    The list is empty if no advantages were recomputed.
-
-    Args:
-        analysis: The result of `gdpo.analysis.analyze`.
-        width: Width of the terminal in cells.
-        whole: Whether the table contains whole names and may be wider, as in a file.
+    The arguments are those of `rollouts_summary`.
     """
     replayed = analysis.replayed
     if not replayed or not analysis.runs:
@@ -263,7 +256,8 @@ def advantages_from(run: RunAnalysis) -> str:
     if not run.recorded:
         return computed
     if run.recorded == len(run.steps):
-        return "recorded"
+        equal = " and ".join(sorted(run.equal_to or ()))
+        return f"recorded{equal and f', equal to those of {equal}'}"
     return f"recorded in {run.recorded:,} of {counted(len(run.steps), 'step')}, else {computed}"
 
 
@@ -346,8 +340,11 @@ def _turns(analysis: Analysis, width: int, *, whole: bool) -> Iterator[Text]:
 
 def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     found = analysis.findings()
-    if not found and analysis.runs:
-        yield Text("no findings", style="green")
+    if not found and (verdict := analysis.worst_verdict()):
+        if verdict.unknown:
+            yield from wrapped([f"no findings, but {one_line(verdict.unknown)}"], width)
+        else:
+            yield Text("no findings", style="green")
     for place, (run, held) in enumerate(found):
         finding = held.finding
         where = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""

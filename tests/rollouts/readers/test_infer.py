@@ -167,7 +167,7 @@ def test_a_length_in_the_total_is_a_part_of_it():
 
 def test_names_that_do_not_show_what_they_are_are_refused():
     found = inferred({"accuracy": A, "gizmo": B})
-    assert found.choices == (("accuracy",), ("accuracy", "gizmo"))
+    assert found.choices == (("accuracy", "gizmo"), ("accuracy",))
     found = inferred({"accuracy_reward": A, "style": B})
     assert found.choices == (("accuracy_reward",), ("accuracy_reward", "style"))
 

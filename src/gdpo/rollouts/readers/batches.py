@@ -125,8 +125,10 @@ def _format_of(
         raise DataError(told.sentence)
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
-    if is_like_rollouts(fields) and not told.are_metrics:
+    words = [name for name, kind in fields.items() if kind == "text"]
+    if ((known := is_like_rollouts(fields)) or len(words) > 1) and not told.are_metrics:
         file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
+        file.prompt = None if known else words[0]
         file.step = layout(None, fields).step
     paths = numbers if paths is None else paths
     form, file.format_from = format_of(file.kind, asked, fields, paths, record)

@@ -457,7 +457,7 @@ def _by_names(found: _Candidates) -> Inferred:
     if found.kind == "other" and len(known) < len(parts) and not found.described:
         unknown = [path for path in parts if path not in known]
         why = f"the names of {listed(unknown)} do not show whether they are rewards"
-        return found.refused(why, known, parts, found.totals[:1])
+        return found.refused(why, parts, known, found.totals[:1])
     if more and found.kind in ("named", "other"):
         why = f"{listed(more)} may be rewards too, or only logged"
         return found.refused(why, parts, [*parts, *more])

@@ -176,6 +176,8 @@ class FileReport:
     shape: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollout or the schema."""
     step: str | None = None
+    prompt: str | None = None
+    """First text, to propose as the prompt if no field has the name of a prompt or completion."""
     guessed: bool = False
     """Whether the rewards were inferred from names and values, not known from the format."""
     scalar: bool = False
@@ -507,9 +509,11 @@ def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) 
     if not fit:
         return ""
     paths = " ".join(quote(str(path)) for path in report.paths)
-    steps = [file.step for file in files if file.format in ("", "columns") and file.step]
-    step = f" --columns {quote(f'step={steps[0]}')}" if steps else ""
-    return f"gdpo analyze {paths} --rewards {quote(','.join(fit))}{step}"
+    named = [each for each in files if each.format in ("", "columns")]
+    steps = [f"step={file.step}" for file in named if file.step]
+    columns = ",".join(steps[:1] + [f"prompt={file.prompt}" for file in named if file.prompt][:1])
+    columns = f" --columns {quote(columns)}" if columns else ""
+    return f"gdpo analyze {paths} --rewards {quote(','.join(fit))}{columns}"
 
 
 def _can_be_named(name: str) -> bool:
