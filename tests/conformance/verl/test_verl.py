@@ -130,7 +130,7 @@ def test_verls_own_command_line_takes_our_fields_and_refuses_what_is_wrong():
     assert line["no keys"].startswith("ConfigError: algorithm.gdpo_reward_keys=None")
     assert line["watched without keys"].startswith("ConfigError: algorithm.gdpo_reward_keys=None")
     assert line["kl in reward"].startswith("ConfigError: algorithm.use_kl_in_reward=True")
-    assert "'brevity', which compute_score" in line["keys that are not given"]
+    assert "these reward_kwargs, returns no 'brevity'" in line["keys that are not given"]
 
 
 def test_verls_own_reward_manager_runs_our_task():
