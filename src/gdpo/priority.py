@@ -77,7 +77,7 @@ Values: TypeAlias = Sequence[float] | Continuous
 """All values that a reward can have, or its range."""
 
 Difference: TypeAlias = tuple[Float[np.ndarray, " state"], Float[np.ndarray, "state sample"]]
-"""The largest difference in each state, and the values of the reward in the group with it."""
+"""The largest difference in each state, and the reward's values in the group that has it."""
 
 
 @dataclass(frozen=True, slots=True)

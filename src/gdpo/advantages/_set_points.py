@@ -157,7 +157,7 @@ class SetPoints:
     def bounds(self) -> list[tuple[float, float]]:
         """Return the smallest and the largest weight of each reward with a requested share.
 
-        The sum of the weights is that of the request.
+        Within these bounds, the sum of the weights stays what it was.
         """
         low, high = self._start / _LARGEST_FACTOR, self._start * _LARGEST_FACTOR
         highest = np.minimum(high, np.sum(low) * (_LARGEST_FACTOR - 1) + low)

@@ -247,7 +247,7 @@ def _constant_from(sums: TurnSums, first: int, thresholds: Thresholds) -> bool:
 
 
 def _varying(sums: TurnSums, turn: int) -> tuple[float, float]:
-    """Return the number of groups at a turn, and the most groups in which a reward varies."""
+    """Return how many groups reach a turn, and in how many the most varying reward varies."""
     influence = sums.influences[turn]
     if influence is None:
         return 0.0, 0.0

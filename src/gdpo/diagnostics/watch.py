@@ -349,7 +349,7 @@ class FindingHistory:
         self._ranges |= step.ranges
 
     def _notice(self, step: Influence) -> None:
-        """Look at the blocks that the step fills, and begin to measure what they show."""
+        """Test the blocks that the step completes, and start to measure the faults they show."""
         for block, look, steps in self._looks.add(step):
             for found in noticed(block, look, self._ranges, self._thresholds):
                 if not found.sure:

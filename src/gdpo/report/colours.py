@@ -93,7 +93,7 @@ def styles(labels: Sequence[str]) -> dict[str, Style]:
 
 
 def style_at(place: int) -> Style:
-    """Return the style with this number, below `PLACES`."""
+    """Return the style with this number, which must be less than `PLACES`."""
     hue = _hue(place)
     family = (place - hue) // _SHARED
     # Styles of one colour differ in their dashes, and so do the styles of one family.

@@ -74,8 +74,8 @@ SETS = {"no solution": r"\emptyset", "empty set": r"\emptyset"} | dict.fromkeys(
 def phrase(answer: str) -> str | None:
     r"""Return the words of an answer of two or more words, or None for other answers.
 
-    Letter case, marks, the plural and openings such as "there is" are ignored. One word at least
-    must have four letters, because short letters are factors (a b).
+    Letter case, marks, the plural and openings such as "there is" are ignored. At least one
+    word must have four letters or more, because short words may be factors (`a b`).
 
     Examples:
         >>> phrase(r"\text{No solutions.}"), phrase("There is no solution"), phrase("2 apples")

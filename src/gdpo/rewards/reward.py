@@ -19,7 +19,7 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """Chat messages with `role` and `content`. The messages of the model have the role `assistant`."""
 
 Scope: TypeAlias = Literal["last", "all"]
-"""The messages of the model that a reward of the text gets."""
+"""Which messages of the model a reward scores: the last one, or all."""
 
 
 def as_messages(completion: str | Messages) -> Messages:

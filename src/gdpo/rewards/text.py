@@ -1,7 +1,7 @@
 """Defines the model's text in a completion, which is the only text that rewards score.
 
-A completion is a text, which is the model's text unchanged, or chat messages, in which only the
-contents of the model's own messages count:
+A completion is a string or a list of chat messages. A string is scored unchanged. In a list, only
+the contents of the model's own messages count:
 
 - The model's messages have the role `assistant`, or no role. A message of any other role never
   counts.

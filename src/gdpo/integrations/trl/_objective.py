@@ -41,7 +41,7 @@ class Objective:
         own: torch.Tensor | None,
         samples: int,
     ) -> torch.Tensor:
-        """Return rewards `[rollout, ..., reward]`, gated and without those that do not apply.
+        """Return gated rewards `[rollout, ..., reward]`, with NaN where a reward does not apply.
 
         The gates test the totals `[rollout, reward]`. NaN in the prompts' own weights `[prompt,
         reward]` means that a reward does not apply.

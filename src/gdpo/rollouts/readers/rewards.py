@@ -429,7 +429,7 @@ def _learned(
     """Return the rewards among the numbers of the first rollouts, and the meanings of the fields.
 
     `rows` are the step, the key of the group id and the key of the prompt of each rollout, `texts`
-    the fields named as rewards that contain text. Both are reported, and kept for later files.
+    the fields named as rewards that contain text. Rewards and meanings are reported and reused.
     """
     steps, ids, prompts = rows
     none = np.full(len(ids), NO_KEY)

@@ -51,7 +51,7 @@ _THOUSANDS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
 """Numbers in which a comma may separate thousands or decimals."""
 _FILE, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
 _MOST_HELD = 2**26
-"""Number of bytes at which a batch that is made of several is complete."""
+"""Size in bytes at which several small batches are yielded as one."""
 
 
 class Unpacked(io.RawIOBase):
