@@ -226,13 +226,13 @@ def _details(states: Sequence[State]) -> None:
     parts |= {name: [s for s in states if s.estimator == name] for name in ("grpo", "gdpo")}
     steps = sorted({state.step for state in states})
     parts |= {f"at step {at}": [s for s in states if s.step == at] for at in steps}
-    options: dict[str, dict[str, Any]] = {name: {} for name in parts}
-    more = {"in units of the range": {"unit": "range"}, "shares clearly apart": {"apart": True}}
-    for name, chosen, how in (
-        ("all", states, {}),
-        *((name, parts[name], options[name]) for name in parts),
-        *((name, states, how) for name, how in more.items()),
-    ):
+    rows: list[tuple[str, Sequence[State], dict[str, Any]]] = [("all", states, {})]
+    rows += [(name, part, {}) for name, part in parts.items()]
+    rows += [
+        ("in units of the range", states, {"unit": "range"}),
+        ("shares clearly apart", states, {"apart": True}),
+    ]
+    for name, chosen, how in rows:
         cells = [over_warm_starts(per_warm_start(chosen, ordered(h, **how))) for h in HORIZONS]
         print(f"| {name} | {' | '.join(map(str, cells))} |")
     print()
@@ -257,9 +257,7 @@ def _findings(states: Sequence[State]) -> None:
                 states, lambda s, h=h, inside=inside: mean_of(s.own(h)[inside(s)])
             )
             cells.append(str(over_warm_starts(values, 3)))
-        label = (
-            f"{100 * max(low, 0):.0f} to {100 * min(high, 1):.0f} %" if low >= 0 else "below 5 %"
-        )
+        label = f"{100 * low:.0f} to {100 * min(high, 1):.0f} %" if low >= 0 else "below 5 %"
         print(f"| {label} | {count} | {' | '.join(cells)} |")
     print("\n| task | estimator | reward | share | own effect after 10 steps | on the others |")
     print("|---|---|---|---|---|---|")
