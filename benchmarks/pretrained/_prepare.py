@@ -4,6 +4,7 @@ import json
 import sys
 
 import numpy as np
+import torch
 from benchmarks.pretrained._commands import TASK, evaluate
 from benchmarks.pretrained.arithmetic import draw, prompt
 from datasets import Dataset
@@ -31,18 +32,20 @@ PHRASES = (
 )
 
 
-def problems():
+def problems(start=0):
     """Return the problems: the pool for training, held out, of other kinds, and the worked ones.
+
+    Each number of a warm start draws other problems.
 
     The pool has sums of two numbers and products, of which the policy solves about half after the
     warm start. The other kinds are differences and sums of three numbers, of which it solves a
     tenth.
     """
-    drawn = draw(DRAWN, seed=0)
-    order = np.random.default_rng(0).permutation(DRAWN)
+    drawn = draw(DRAWN, seed=2 * start)
+    order = np.random.default_rng(start).permutation(DRAWN)
     apart, worked_out = ([drawn[i] for i in part] for part in np.split(order, [DRAWN - WORKED]))
     known = {row["problem"] for row in drawn}
-    more = [row for row in draw(2 * DRAWN, seed=1) if row["problem"] not in known]
+    more = [row for row in draw(2 * DRAWN, seed=2 * start + 1) if row["problem"] not in known]
     ours = [row for row in apart + more if has_two_terms(row)]
     return {
         "held_out": ours[:HELD_OUT],
@@ -58,9 +61,9 @@ def has_two_terms(row):
     return sign != "-" and len(more) == 1
 
 
-def worked(rows):
+def worked(rows, start=0):
     """Return each problem with a response in a random phrase."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(start)
     for row in rows:
         phrase = PHRASES[rng.integers(len(PHRASES))]
         if rng.random() < TAGGED:
@@ -69,7 +72,7 @@ def worked(rows):
         yield {"prompt": prompt(row["problem"]), "completion": said}
 
 
-def warm_start(rows, folder):
+def warm_start(rows, folder, start):
     """Train SmolLM2 on the worked problems for one epoch, and save it."""
     model, partial = convert_smollm2(), folder.with_name("policy.partial")
     trainer = SFTTrainer(
@@ -80,14 +83,14 @@ def warm_start(rows, folder):
             num_train_epochs=1,
             learning_rate=1e-4,
             warmup_steps=10,
-            seed=0,
-            use_cpu=True,
+            seed=start,
+            use_cpu=not torch.cuda.is_available(),
             bf16=False,
             logging_steps=5,
             save_strategy="no",
             report_to=[],
         ),
-        train_dataset=Dataset.from_list(list(worked(rows))),
+        train_dataset=Dataset.from_list(list(worked(rows, start))),
         processing_class=AutoTokenizer.from_pretrained(model),
     )
     trainer.train()
@@ -107,7 +110,7 @@ def recipe(folder):
             "max_steps": 60,
             "learning_rate": 5e-6,
             "lr_scheduler_type": "constant",
-            "use_cpu": True,
+            "use_cpu": not torch.cuda.is_available(),
             "bf16": False,
             "gradient_checkpointing": False,
             "save_steps": 20,
@@ -126,8 +129,12 @@ def half_solved(pool, means):
     return [row for row, mean in zip(pool, means, strict=True) if -1.5 <= mean <= 1.5]
 
 
-def prepare(folder):
+def prepare(folder, start=0):
     """Write the problems, the policy and the recipe to a folder. A finished policy is kept.
+
+    Args:
+        folder: Where to write.
+        start: Number of the warm start: the seed of the problems, the phrases and the training.
 
     Raises:
         SystemExit: If the folder has another recipe.
@@ -139,11 +146,11 @@ def prepare(folder):
             f"{file} was changed, or its folder was moved: choose a new folder, or run the other "
             "parts only"
         )
-    parts = problems()
+    parts = problems(start)
     for name, rows in parts.items():
         _write(folder / f"{name}.jsonl", rows)
     if not (folder / "policy").exists():
-        warm_start(parts["worked"], folder / "policy")
+        warm_start(parts["worked"], folder / "policy", start)
     if not (folder / "choice" / "results.json").exists():
         evaluate(folder / "policy", folder / "pool.jsonl", 8, folder / "choice")
     (choice,) = read_results(folder / "choice")
