@@ -88,6 +88,18 @@ def _errors(experiment):
     return "\n".join(lines)
 
 
+def share_errors(experiment):
+    """Return the share error of each run over its counted steps, by seed. None: none counted."""
+    analysis, errors = analyze_experiment(experiment), {}
+    for place, run in enumerate(experiment.runs):
+        recorded = analysis.runs[str(place)]
+        steps = sorted(counted_steps(run, recorded))
+        known = next(_windows(recorded, run, steps), None) is not None
+        error = float(_error(recorded.influence(steps), run)[0]) if known else None
+        errors[str(run.seed)] = error
+    return errors
+
+
 def _windows(recorded, run, steps):
     """Yield the steps of each window in which every reward varies in `LIVE_GROUPS` groups."""
     window = []

@@ -1,0 +1,206 @@
+"""Decides the hypotheses about the study over warm starts.
+
+    python -m benchmarks.study.warm_starts collect FOLDER
+    python -m benchmarks.study.warm_starts tables
+
+research/preregistration/2026-11-27-warm-starts.md registers them.
+
+- collect: reads the runs that `python -m benchmarks.study --warm-starts --output FOLDER` trained,
+  and writes one number per run to research/study_warm_starts.json. Parts without runs are left out.
+- tables: prints the results and the decisions from that file.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+import trl
+from benchmarks.study._map import REWARD, map_cells
+from benchmarks.study._requested import share_errors
+
+from gdpo.lab.experiments.reading import read_experiment
+from gdpo.lab.experiments.statistics import (
+    log_rank_scores,
+    paired_interval,
+    permutation_test,
+)
+from gdpo.lab.experiments.threshold import REACHED, WINDOW, final, first_reached
+
+RECORD = Path(__file__).parents[2] / "research" / "study_warm_starts.json"
+ESTIMATORS = ("grpo", "gdpo")
+ALPHA, EQUAL = 0.05, 0.05
+
+
+def outcomes(folder):
+    """Return, for each estimator and reward of a comparison, what each warm start ended with."""
+    experiment = read_experiment(folder)
+    found = {"steps": experiment.total_steps, "runs": {}}
+    for label in ESTIMATORS:
+        found["runs"][label] = {
+            reward.name: {
+                str(run.seed): outcome(run.means[reward.name], reward)
+                for run in experiment.runs_of(label)
+                if run.state == "finished"
+            }
+            for reward in experiment.rewards
+        }
+    return found
+
+
+def outcome(curve, reward):
+    """Return the end of a run in units of the range, and when it reached 80 % (None: never)."""
+    threshold = reward.low + REACHED * (reward.high - reward.low)
+    at = first_reached(curve, threshold, window=WINDOW)
+    end = (final(curve) - reward.low) / (reward.high - reward.low)
+    return {"end": round(float(end), 4), "at": None if at is None else int(at)}
+
+
+def collect(folder, record=RECORD):
+    """Write the outcomes of all runs in the folder of the study to the record."""
+    versions = {each.__name__: each.__version__ for each in (torch, transformers, trl)}
+    found = dict(versions)
+    for name in ("tools", "maths", *(cell.name for cell in map_cells())):
+        if (folder / name).exists():
+            found[name] = outcomes(folder / name)
+    for name in ("tools", "maths"):
+        if (asked := folder / "requested" / name).exists():
+            found[f"requested {name}"] = share_errors(read_experiment(asked))
+    record.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def paired(part, reward, key):
+    """Return one number per warm start that has both runs, for grpo and for gdpo."""
+    runs = [part["runs"][label][reward] for label in ESTIMATORS]
+    both = sorted(set(runs[0]) & set(runs[1]), key=int)
+    return [np.array([own[seed][key] for seed in both], dtype=float) for own in runs]
+
+
+def verdict(*, supported, refuted):
+    return "supported" if supported else "refuted" if refuted else "undecided"
+
+
+def shown(mean, low, high, digits=2):
+    return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def map_decision(found):
+    """Print the runs that have the rare reward at the end, per cell, and the main hypothesis."""
+    print(f"\n## map\n\n| learning rate | samples | {' | '.join(ESTIMATORS)} |\n|---|---|---|---|")
+    shares, more = {label: {} for label in ESTIMATORS}, []
+    for cell in map_cells():
+        if cell.name not in found:
+            print(f"| {cell.learning_rate:g} | {cell.samples} | not run | |")
+            continue
+        ends = found[cell.name]["runs"]
+        counts = []
+        for label in ESTIMATORS:
+            own = {seed: run["end"] >= REACHED for seed, run in ends[label][REWARD].items()}
+            counts.append((sum(own.values()), len(own)))
+            for seed, learned in own.items():
+                shares[label].setdefault(seed, []).append(learned)
+        more.append(counts[1][0] > counts[0][0])
+        cells = " | ".join(f"{learned} of {runs}" for learned, runs in counts)
+        print(f"| {cell.learning_rate:g} | {cell.samples} | {cells} |")
+    both = sorted(set(shares["grpo"]) & set(shares["gdpo"]), key=int)
+    grpo, gdpo = (np.array([np.mean(shares[label][seed]) for seed in both]) for label in ESTIMATORS)
+    mean, low, high, count = paired_interval(gdpo, grpo)
+    every = len(more) == len(map_cells()) and all(more)
+    print(
+        f"\nShare of the cells learned, gdpo - grpo, over {count} warm starts: "
+        f"{shown(mean, low, high)}; more in {sum(more)} of {len(more)} cells, in "
+        f"{np.sum(gdpo > grpo)} warm starts, fewer in {np.sum(gdpo < grpo)}. "
+        f"Main hypothesis: {verdict(supported=every and low > 0, refuted=high < 0)}"
+    )
+
+
+def tools_decision(part):
+    """Print the steps to 80 % of both rewards, and the hypothesis about them."""
+    print("\n## tools\n\n| reward | grpo | gdpo | p |\n|---|---|---|---|")
+    verdicts = {}
+    for reward, ours_first in (("format", True), ("correctness", False)):
+        at = paired(part, reward, "at")
+        reached = [~np.isnan(each) for each in at]
+        times = [
+            np.where(known, each, part["steps"]) for known, each in zip(reached, at, strict=True)
+        ]
+        theirs, ours = log_rank_scores(tuple(times), tuple(reached))
+        p = permutation_test(ours, theirs).p
+        ahead = (ours.sum() > 0) == ours_first
+        verdicts[reward] = (p < ALPHA and ahead, p < ALPHA and not ahead)
+        cells = [
+            f"{np.median(when):.0f} (reached in {known.sum()} of {len(known)})"
+            for when, known in zip(times, reached, strict=True)
+        ]
+        print(f"| {reward} | {' | '.join(cells)} | {p:.4f} |")
+    supported, refuted = (list(each) for each in zip(*verdicts.values(), strict=True))
+    print(f"\nHypothesis: {verdict(supported=all(supported), refuted=any(refuted))}")
+    ends(part)
+
+
+def ends(part):
+    """Print the ends of every reward and return the intervals of the paired differences."""
+    print(f"\n| reward | {' | '.join(ESTIMATORS)} | gdpo - grpo |\n|{'---|' * 4}")
+    found = []
+    for reward in part["runs"]["grpo"]:
+        grpo, gdpo = paired(part, reward, "end")
+        mean, low, high, _ = paired_interval(gdpo, grpo)
+        found.append((low, high))
+        print(f"| {reward} | {grpo.mean():.3f} | {gdpo.mean():.3f} | {shown(mean, low, high, 3)} |")
+    return found
+
+
+def maths_decision(part):
+    """Print the ends of the three rewards, and whether they are equal."""
+    print("\n## maths")
+    found = ends(part)
+    same = all(low > -EQUAL and high < EQUAL for low, high in found)
+    apart = any(low > EQUAL or high < -EQUAL for low, high in found)
+    print(f"\nHypothesis: {verdict(supported=same, refuted=apart)}")
+
+
+def requested_decision(name, errors):
+    """Print how far the realized shares are from the requested ones."""
+    known = np.array([each for each in errors.values() if each is not None])
+    mean, low, high, count = paired_interval(known, np.zeros(len(known)))
+    print(
+        f"\n## {name}\n\nMean error of the share over {count} of {len(errors)} warm starts: "
+        f"{shown(mean, low, high, 3)}. "
+        f"Hypothesis: {verdict(supported=high < EQUAL, refuted=low > EQUAL)}"
+    )
+
+
+def tables(record=RECORD):
+    """Print all parts that the record has."""
+    found = json.loads(record.read_text())
+    print(", ".join(f"{key} {value}" for key, value in found.items() if isinstance(value, str)))
+    if any(cell.name in found for cell in map_cells()):
+        map_decision(found)
+    if "tools" in found:
+        tools_decision(found["tools"])
+    if "maths" in found:
+        maths_decision(found["maths"])
+    for name, errors in found.items():
+        if name.startswith("requested"):
+            requested_decision(name, errors)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=("collect", "tables"))
+    parser.add_argument("folder", nargs="?", type=Path, help="folder of the study's runs")
+    options = parser.parse_args()
+    if options.part == "tables":
+        tables()
+    elif options.folder is None:
+        parser.error("collect needs FOLDER")
+    else:
+        collect(options.folder)
+
+
+if __name__ == "__main__":
+    main()
