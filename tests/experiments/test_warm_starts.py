@@ -1,0 +1,70 @@
+"""The decisions over warm starts of the study and of SmolLM2."""
+
+import json
+
+import pytest
+from benchmarks.pretrained import warm_starts as smollm2
+from benchmarks.pretrained._prepare import problems
+from benchmarks.study import warm_starts as study
+from benchmarks.study._map import map_cells
+
+SEEDS = [str(seed) for seed in range(1, 11)]
+
+
+def part(**ends):
+    """Return runs that reach 80 % at step 10 + warm start, or `late` ones 40 steps later."""
+    runs = {
+        label: {
+            reward: {
+                seed: {"end": end(label, int(seed)), "at": 10 + int(seed) + 40 * late}
+                for seed in SEEDS
+            }
+            for reward, end in ends.items()
+            for late in [(label == "gdpo") == (reward == "correctness")]
+        }
+        for label in study.ESTIMATORS
+    }
+    return {"steps": 100, "runs": runs}
+
+
+@pytest.mark.parametrize(
+    ("better", "expected"),
+    [("gdpo", "supported"), ("grpo", "refuted"), ("both", "undecided")],
+)
+def test_the_map_is_decided_over_warm_starts(better, expected, capsys):
+    def end(label, seed):
+        return 0.9 if better in (label, "both") or seed > 7 else 0.1
+
+    study.map_decision({cell.name: part(format=end) for cell in map_cells()})
+    assert f"Main hypothesis: {expected}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(0.01, "supported"), (0.2, "refuted")])
+def test_the_parts_of_the_study(gap, expected, capsys):
+    def end(label, seed):
+        return 0.5 + gap * (label == "gdpo") * (1 + seed / 100)
+
+    study.maths_decision(part(correctness=end, format=end))
+    study.requested_decision("requested tools", {s: gap + int(s) / 1000 for s in SEEDS})
+    assert capsys.readouterr().out.count(f"Hypothesis: {expected}") == 2
+    study.tools_decision(part(format=end, correctness=end))
+    assert "Hypothesis: supported" in capsys.readouterr().out
+
+
+def test_each_warm_start_of_smollm2_has_problems_of_its_own():
+    first, second = ({row["problem"] for row in problems(start)["worked"]} for start in (1, 2))
+    assert len(first & second) < 0.5 * len(first)
+
+
+def test_an_unfinished_warm_start_is_counted_and_left_out(tmp_path, capsys):
+    def run(start, label, steps):
+        means = dict.fromkeys(smollm2.RANGES, [0.1] * 10 + [0.9] * (steps - 10))
+        return {"warm_start": start, "estimator": label, "means": means}
+
+    runs = [run(i, label, 60) for i in (1, 2) for label in smollm2.ESTIMATORS]
+    runs += [run(3, "grpo", 60), run(3, "gdpo", 20)]
+    (tmp_path / "record.json").write_text(json.dumps({"runs": runs}))
+    smollm2.tables(tmp_path / "record.json")
+    shown = capsys.readouterr().out
+    assert "2 of 3 warm starts" in shown
+    assert "| steps to 80 % of tags | 15, 15 | 15, 15 |" in shown
