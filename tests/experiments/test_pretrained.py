@@ -19,7 +19,6 @@ from benchmarks.pretrained._hypotheses import (
     verdict,
 )
 from benchmarks.pretrained._prepare import PHRASES, half_solved, prepare, problems, worked
-from benchmarks.pretrained._tables import first_difference
 from benchmarks.pretrained._tables import times as when_reached
 from benchmarks.pretrained.arithmetic import ARITHMETIC
 from tests.experiments.conftest import DECLARED
@@ -181,12 +180,6 @@ def test_results_are_not_read_from_a_run_that_lost_a_step(two_estimators):
     folder = as_experiment(two_estimators)
     with pytest.raises(SystemExit, match=r"gdpo-seed-2/metrics.jsonl has 3 of 4 steps"):
         ended(folder)
-
-
-def test_two_runs_differ_at_a_step_that_both_have():
-    ours, short = made_run(np.array([0.0, 0.5, 0.5])), made_run(np.array([0.0, 0.5]))
-    assert first_difference(ours, short) == "never"
-    assert first_difference(ours, made_run(np.array([0.0, 0.4]))) == 2
 
 
 def test_a_recipe_that_was_changed_is_not_overwritten(tmp_path):

@@ -1,6 +1,7 @@
 """The recipe's `trainer:` is checked against TRL's configuration before anything is loaded."""
 
 from importlib.util import find_spec
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,6 +10,7 @@ from gdpo.lab.recipes.batches import Split, default_save_steps, plan_batches, sp
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import build_config
+from gdpo.lab.tasks import Problem
 from gdpo.lab.training._quiet import quiet
 
 
@@ -204,6 +206,15 @@ def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
         values = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
     _, steps_per_epoch, *_, total_steps = values
     assert (job.batches.steps_per_epoch, job.batches.total_steps) == (steps_per_epoch, total_steps)
+
+
+def test_a_dataset_is_made_without_pickling_its_problems():
+    from gdpo.lab.training._loop import _dataset
+
+    pickled = Mock(return_value=(str, ()))
+    reference = type("Reference", (), {"__reduce__": pickled})()
+    assert len(_dataset([Problem([], reference)])) == 1
+    assert not pickled.called
 
 
 def test_too_few_rows_for_one_generation_are_refused(build):
