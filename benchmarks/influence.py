@@ -1,4 +1,4 @@
-"""Is a reward with less effect than its weight found, and a healthy one left alone?
+"""Is a reward with less influence than its weight found, and a healthy one left alone?
 
     python -m benchmarks.influence shares      # one number at every cut into steps
     python -m benchmarks.influence coverage    # of the 95 % interval

@@ -5,7 +5,7 @@ block of a running one shows that the reward
 
 - is reversed, if $s_k < -0.05$,
 - is ignored, if $s_k < v_k / 4$,
-- has less effect than its weight, if $s_k < v_k / 2$,
+- has less influence than its weight, if $s_k < v_k / 2$,
 - is constant, if it does not vary in more than 90 % of its groups,
 
 where the interval of the share must lie below the limit. The interval is that of the `Look`: a
@@ -331,7 +331,7 @@ def _less_effect(
     others = (other for other in trained if other.name != reward.name)
     most = max(others, key=lambda other: other.share / other.wanted, default=None)
     over = f"over {influence.groups:,} groups{start} it has"
-    what = "is ignored" if kind is Kind.IGNORED else "has less effect than its weight"
+    what = "is ignored" if kind is Kind.IGNORED else "has less influence than its weight"
     what += f": {over} {percent(reward.wanted)} of the weight, but"
     if kind is Kind.REVERSED:
         way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")

@@ -77,7 +77,7 @@ class Kind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Lists the reasons why a reward has less effect than its weight."""
+    """Lists the reasons why a reward has less influence than its weight."""
 
     MISSING = "missing"
     """The reward is missing from many rollouts."""
@@ -126,7 +126,7 @@ class Finding:
     evidence: Mapping[str, float]
     """The numbers in the message, unrounded."""
     causes: tuple[Cause, ...] = ()
-    """Why a reward has less effect than its weight, the main cause first."""
+    """Why a reward has less influence than its weight, the main cause first."""
     remedies: tuple[Remedy, ...] = ()
     """Settings that were replayed on the same groups, with the share that each gives the reward.
     Empty if nothing was replayed."""

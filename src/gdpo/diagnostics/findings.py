@@ -51,8 +51,7 @@ class Thresholds:
     least_varying: int = 4
     """Minimum number of groups in which a reward must vary for a finding about its influence."""
     under_weighted: float = 0.5
-    """A reward has less effect than its weight if its influence share is below this fraction of its
-    weight share."""
+    """A reward is under-weighted if its influence share is below this part of its weight share."""
     ignored: float = 0.25
     """A reward is ignored if its influence share is below this fraction of its weight share."""
     reversed: float = 0.05
@@ -200,7 +199,7 @@ TABLE: Mapping[Kind, Row] = {
         Severity.WARNING,
         _EFFECT,
         "{remedy}",
-        f"`{{0}}` may have less effect than its weight: {_MAY}",
+        f"`{{0}}` may have less influence than its weight: {_MAY}",
         _RECORD,
     ),
     Kind.OPPOSED: Row(

@@ -10,7 +10,7 @@ from gdpo.diagnostics.diagnosis import Remedy, Scored
 from gdpo.diagnostics.influence import Batch, Influence, pooled, replayed_influence
 
 TRIED = ("gdpo", "per_reward_batch_std")
-"""Estimators that are replayed for a reward that has less effect than its weight."""
+"""Estimators that are replayed for a reward that has less influence than its weight."""
 
 FACTORS = (2, 3, 5, 10, 20)
 """Factors by which the weight of the reward is raised, until its share is reached."""

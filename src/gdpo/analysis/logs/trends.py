@@ -222,7 +222,7 @@ def _still(name: str, means: Series) -> Iterator[Finding]:
 
 
 def _effects(rewards: Sequence[RewardTrend]) -> Iterator[Finding]:
-    """Yield a finding for each reward that may have less effect than its weight.
+    """Yield a finding for each reward that may have less influence than its weight.
 
     The rule is that of `diagnose`, without an interval. If gdpo logged no influence shares, the
     share of weight × std stands for them: with independent rewards whose sum is normalized, as in
