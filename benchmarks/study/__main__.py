@@ -9,7 +9,8 @@
 - requested: tools and maths with equal requested influence shares, compared with fixed weights.
 
 With `--warm-starts`, each seed starts from its own policy, so that the intervals are over warm
-starts. Otherwise, all seeds of a part start from one policy.
+starts; `python -m benchmarks.study.warm_starts` decides what is registered. Otherwise, all seeds
+of a part start from one policy.
 
 Each run is a run directory, and each cell a comparison with a report.html. Rerun the command to
 resume. Prints Markdown tables; with `--tables` it prints the tables of existing runs and trains
@@ -82,8 +83,16 @@ def compare(recipe, labels, seeds, folder, options):
     return comparison
 
 
-def requested(name, recipe, folder, options):
-    """Train with fixed weights and with equal requested influence shares, and print the table."""
+def requested(name, recipe, output, options):
+    """Train with fixed weights and with equal requested influence shares, and print the table.
+
+    Over warm starts, only the requested shares are trained: no hypothesis uses the fixed weights.
+    """
+    folder = output / "requested"
+    if options.warm_starts:
+        known = read_experiment(output / name)
+        compare(asked(recipe, known), FIXED[:1], options.seeds, folder / name, options)
+        return
     fixed = compare(recipe, FIXED, options.seeds, folder / f"{name}-fixed", options)
     own = compare(asked(recipe, fixed.experiment), FIXED[:1], options.seeds, folder / name, options)
     table = requested_table(fixed.experiment, own.experiment)
@@ -131,7 +140,7 @@ def main():
             answer = " ".join([headline(done), *details(done)])
             print(f"\n## {name}\n\n{answer}\n\n{outcome_table(done)}", flush=True)
     for name in recipes if "requested" in parts else ():
-        requested(name, recipes[name](output), output / "requested", options)
+        requested(name, recipes[name](output), output, options)
     if "map" in parts:
         labels = chosen or MAP_ESTIMATORS
         cells = {
