@@ -160,6 +160,7 @@ def print_tables(folder: Path) -> None:
     _h4(states)
     _details(states)
     _findings(states)
+    _points(states)
     _learned(states)
     _times(records)
 
@@ -277,6 +278,25 @@ def _cross(state: State, k: int) -> float:
     std = state.of("std")
     others = [i for i in range(len(effects)) if i != k and std[i] > 0]
     return mean_of(effects[others] / std[others])
+
+
+def _points(states: Sequence[State]) -> None:
+    """Print what each reward has and does at each point of a task's runs."""
+    print("| task | estimator | step | concordance | share and own effect after 10 steps |")
+    print("|---|---|---|---|---|")
+    places = {(s.task, s.estimator, s.step) for s in states}
+    for key in sorted(places, key=lambda at: (at[0], at[1] != "grpo", at[2])):
+        chosen = [s for s in states if (s.task, s.estimator, s.step) == key]
+        order = over_warm_starts(per_warm_start(chosen, ordered(_LATER)))
+        share = np.mean([s.of("share") for s in chosen], axis=0)
+        own = np.mean([s.own(_LATER) for s in chosen], axis=0)
+        cells = [
+            f"{name} {100 * part:.0f} %, {effect:.2f}"
+            for name, part, effect in zip(chosen[0].names, share, own, strict=True)
+        ]
+        task, estimator, step = key
+        print(f"| {task} | `{estimator}` | {step} | {order.mean:.2f} | {'; '.join(cells)} |")
+    print()
 
 
 def _learned(states: Sequence[State]) -> None:
