@@ -230,7 +230,7 @@ class Batch:
         return RolloutText(*(_opened_text(value, self.known) for value in values))
 
     def texts(self) -> list[RolloutText]:
-        """Return the texts, and the fields without a known meaning. Forget those of records."""
+        """Return the texts, and the fields without a known meaning. Records lose their texts."""
         if self.table is None:
             texts = [text_of_row(row) for row in self.rows]
             for row in self.rows:
