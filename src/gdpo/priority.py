@@ -1,4 +1,4 @@
-r"""Decides from which weight on a primary reward always wins within a group.
+r"""Computes the weight from which on a primary reward always wins within a group.
 
 A reward $p$ has priority if, in every group of $G$ samples, a sample with a larger value of $p$ has
 a larger advantage, whatever the other rewards are. Most estimators order a group by a weighted sum
@@ -205,7 +205,7 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
     Args:
         combined: How the rewards are combined.
         values: Values or range of each reward, before gates. A primary reward with a range can
-            differ by as little as you like, so no weight is large enough if anything opposes it.
+            differ by arbitrarily little, so no weight is large enough if anything opposes it.
         primary: Name of the primary reward. Its weight must be positive.
 
     Raises:
@@ -380,7 +380,7 @@ def _is_exact(combined: Combination, values: Mapping[str, Values], primary: str 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Stores rewards that depend on each other, in every state that they can be in together.
+    """Stores rewards that depend on each other, in every state that they can have together.
 
     A state is which of the two samples that are compared have an open gate, and how many of the
     others. Without a gate, there is one state.
@@ -388,7 +388,7 @@ class _Part:
 
     weights: Mapping[str, float]
     differences: dict[str, Float[np.ndarray, " state"]]
-    """How much the worse sample can be ahead in each reward, at most."""
+    """The largest lead of the worse sample in each reward."""
     groups: dict[str, Float[np.ndarray, "state sample"]]
     """Values in the group with this difference. The better and the worse sample come first."""
 
@@ -405,7 +405,7 @@ def _parts(
     pairs: Mapping[str, Float[np.ndarray, "pair 2"]],
     first: str | None = None,
 ) -> list[_Part]:
-    """Return a part for each reward that is behind no gate: that of the reward `first` is first."""
+    """Return a part for each reward without a gate. The part of the reward `first` is first."""
     free = sorted((n for n in values if n not in combined.gates), key=lambda name: name != first)
     return [_part(combined, on, values, pairs) for on in free]
 
@@ -471,7 +471,7 @@ def _pairs(values: Values) -> Float[np.ndarray, "pair 2"]:
 
 
 def _closest(values: Values, *at_least: float) -> Float[np.ndarray, "pair 2"]:
-    """Return the pairs of values of the primary reward whose difference can be smallest.
+    """Return the pairs of values of the primary reward that can have the smallest difference.
 
     These are neighbors on the same side of a gate, and the ends of the two sides. If only one value
     of a pair moves, the inverse square of the standardized difference is a convex function of the
@@ -497,7 +497,7 @@ def _widest(
     *,
     scores: bool,
 ) -> Difference:
-    """Return how much the worse sample can be ahead of the better one in one reward, at most.
+    """Return the largest lead of the worse sample over the better one in one reward.
 
     If it is ahead, its standardized lead is largest if the other samples lie close together, which
     they do at one value of each pool. If it must be behind, its lag is smallest if the others lie

@@ -36,8 +36,8 @@ MISSED = "missed"
 
 _AVERAGES, _SHARES = (8, 8), (64, 4)
 """Half-lives of the averages and of the realized shares, in groups in which the rarest reward
-varies, and the most of these groups that count in one step, because a step has one set of weights.
-A share can be met once half of the half-life has counted, and missed once all of it has."""
+varies, and how many of these count at most in a step, because a step has one set of weights. A
+share can be met once half of the half-life has counted, and missed once all of it has."""
 
 _TOLERANCE, _ERRORS = 0.03, 2
 """A share is met if it differs from its request by at most 0.03 plus 2 standard errors."""
@@ -52,15 +52,15 @@ _QUIET_GROUPS = 256
 """A reward that has not varied in this many groups in a row counts as not varying."""
 
 _RELEASE, _RETAKE = 0.95, 0.90
-"""Mean, as part of the declared range, above which a reward is released, and below which a released
-reward is governed again."""
+"""Mean, as a fraction of the declared range, above which a reward is released, and below which a
+released reward is governed again."""
 
 _LEAST_SCALE = 1e-6
-"""Minimum scale, as part of the scale that the rewards would have if they were unrelated. Rewards
-that cancel have no scale."""
+"""Minimum scale, as a fraction of the scale that the rewards would have if they were unrelated.
+Rewards that cancel have no scale."""
 
 _RIDGE = 1e-3
-"""Part of M's diagonal that is added to it, so that copies of a reward have a solution."""
+"""Fraction of M's diagonal that is added to it, so that copies of a reward have a solution."""
 
 _LEAST = 1e-6
 """Smallest number that a request may contain. The largest is its inverse, so that sums are exact
@@ -95,7 +95,7 @@ class SetPoint(NamedTuple):
     weight: float
     status: str
     related: str = ""
-    """Name of the reward whose correlation makes the share not attainable. Empty: no such one."""
+    """Name of the reward whose correlation makes the share not attainable. Empty: none."""
     correlation: float = nan
     """Correlation with that reward within groups."""
 
@@ -157,7 +157,7 @@ class SetPoints:
     def bounds(self) -> list[tuple[float, float]]:
         """Return the smallest and the largest weight of each reward with a requested share.
 
-        Within these bounds, the sum of the weights stays what it was.
+        Within these bounds, the sum of the weights does not change.
         """
         low, high = self._start / _LARGEST_FACTOR, self._start * _LARGEST_FACTOR
         highest = np.minimum(high, np.sum(low) * (_LARGEST_FACTOR - 1) + low)
@@ -263,9 +263,9 @@ class SetPoints:
     def _aged(
         self, batch: _Batch, half_life: tuple[int, int], live: Vector, steps: float
     ) -> tuple[float, Vector, float]:
-        """Return how much older batches count, and the counts of live groups and steps with this.
+        """Return the weight of older batches, and the discounted numbers of live groups and steps.
 
-        `half_life` is in live groups of the rarest reward, with how many of these a step can have.
+        `half_life`: in live groups of the rarest reward, and how many of these count in a step.
         """
         groups, most = half_life
         new = np.minimum(batch.live, most)

@@ -26,7 +26,7 @@ _SIZES = (
 wrong shape."""
 
 _FORMS = tuple(product((False, True), _SIZES, (True, False)))
-"""Whether each prompt has weights of its own, sizes, and whether rewards are inside of their ranges
+"""Whether each prompt has its own weights, the sizes, and whether rewards are inside their ranges
 or at the ends."""
 
 _LIBRARIES = ("torch", "jax.numpy", "numpy")
@@ -92,7 +92,7 @@ def made_up_batches(
 ) -> Iterator[tuple[dict[str, Any], ToArray]]:
     """Yield batches with varied rewards in their declared ranges, for every library in use.
 
-    A batch is the arguments of an estimator by name, with the library of their arrays. If the
+    A batch holds the arguments of an estimator by name, and the library of their arrays. If the
     weights are an array, only its library is used. None: equal weights.
     """
     count = len(low)

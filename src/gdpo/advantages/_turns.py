@@ -75,7 +75,7 @@ class _Batch:
     eps: float
 
     def alive(self) -> Any:
-        """Return for how many rollouts a reward counts at each turn, at least 1."""
+        """Return the number of rollouts in which a reward counts at each turn, at least 1."""
         xp = namespace(self.earned)
         there = xp.astype(self.counts, self.earned.dtype)
         alive = xp.sum(there, axis=SAMPLES, keepdims=True)

@@ -13,7 +13,7 @@ from gdpo.priority import Combination, Continuous, Priority, Values, priority
 from gdpo.rewards.gates import Gate, Otherwise
 
 BOTH = ("grpo", "gdpo")
-"""Estimators that the answer is given for."""
+"""Estimators for which the answer is given."""
 
 _LEVELS, _LEVELS_OF_PRIMARY = 16, 64
 """A reward with more different values than this counts as continuous."""

@@ -175,7 +175,7 @@ class Replay:
         self.problems: dict[str, str] = {}
         """Reasons why estimators could not be called, keyed by estimator name."""
         self.off_record: dict[str, float] = {}
-        """Largest difference from the recorded advantages, by the estimator of a training."""
+        """Largest difference from the recorded advantages, by the estimator of a training run."""
         self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule | None] = {}
         self._compared: dict[str, _Compared] = {}
 

@@ -18,7 +18,7 @@ from gdpo.rollouts.readers.columns import count_of
 
 NO_TEXT = "the completion has no text, so it cannot be rescored"
 MIXED = (
-    "the text also contains the results of tools, which cannot be separated from the model's text, "
+    "the text also contains tool results, which cannot be separated from the model's text, "
     "so it cannot be rescored"
 )
 NO_REFERENCE = "no reference in the files, so rewards that need a reference fail"

@@ -112,7 +112,7 @@ class RunAnalysis:
     weightings: Counter[str] = field(default_factory=Counter[str])
     """Number of steps for each source of the weights."""
     equal_to: set[str] | None = None
-    """Estimators with the recorded advantages, of those compared. None: no step has any."""
+    """Estimators with the recorded advantages, of those compared. None: no recorded advantages."""
     estimators: set[str] = field(default_factory=set[str])
     """Estimators that computed the advantages of the steps without recorded advantages."""
     _steps: list[_Step] = field(default_factory=list[_Step], repr=False)

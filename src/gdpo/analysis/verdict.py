@@ -137,7 +137,7 @@ class Verdict:
 
     @property
     def unknown(self) -> str:
-        """Return why nothing can be said, and what to do. Empty if something can."""
+        """Return why nothing can be said, and what to do. Empty if there is a conclusion."""
         if self.action is not Action.UNKNOWN:
             return ""
         if self.rewards:

@@ -74,7 +74,7 @@ def follow_runs(options: AnalyzeOptions) -> int:
     """Repeat the analysis whenever a file is added or grows, until Ctrl-C. Return the exit code.
 
     Each repetition reads all files again. Each pause is at least ten times as long as the analysis
-    before it. With `--fail-on`, the function returns once a finding is certain: the look at the
+    before it. With `--fail-on`, the function returns once a finding is certain: the check of the
     whole run is repeated whenever a file grows, so it may be wrong by chance.
 
     Raises:
@@ -297,7 +297,7 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
     if not runs:
         raise DataError(
             f"{logs[0].path} contains metrics, but none of a single reward, such as "
-            "rewards/NAME/mean: pass rollout files, or the log of a training with several rewards"
+            "rewards/NAME/mean: pass rollout files, or the log of a run with several rewards"
         )
     names = [name for run in runs for name in run.rewards]
     check_weights(options.weights, names)

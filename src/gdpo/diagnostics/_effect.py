@@ -59,8 +59,8 @@ LEAST_GROUPS = 64
 """Number of groups in a block of the smallest size, and in a measurement."""
 
 ERROR = 0.025
-"""Probability of a false alarm about a reward whose true value is at the limit: of one look at a
-batch or at a finished run, and of all looks at a running one."""
+"""Probability of a false alarm about a reward whose true value is at the limit: in one check of a
+batch or of a finished run, and in all checks of a running one."""
 
 OF_SHARES = 0.1
 """Part of its error that a test of a share spends in a running run. So a reward whose share is a
@@ -189,7 +189,7 @@ def noticed(
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
-    """Return the kind of each reward whose interval lies below a limit, the worst kind."""
+    """Return the worst kind of each reward whose interval lies below a limit."""
     if influence.groups < LEAST_GROUPS:
         return {}
     wanted = influence.weight_shares
@@ -207,7 +207,7 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
 
 
 def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed:
-    """Return what was noticed, with a worse kind if the groups that measure it show one."""
+    """Return what was noticed, with a worse kind if the measured groups show a worse one."""
     if of.kind not in EFFECT:
         return of
     shown = _kinds(influence, Look(one_of_many=True), thresholds).get(str(of.reward), of.kind)
@@ -269,7 +269,7 @@ def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
 def findings_at_once(
     influence: Influence, ranges: Ranges, thresholds: Thresholds, replay: Replay | None = None
 ) -> Iterator[Finding]:
-    """Yield the findings of one look at a batch or a finished run.
+    """Yield the findings of one check of a batch or a finished run.
 
     If the share of zero-variance or zero-advantage groups is above its limit, but there are too few
     groups to be sure, the finding is a note.
@@ -290,7 +290,7 @@ def described(
     severity: Severity = Severity.WARNING,
     start: str = "",
 ) -> Finding:
-    """Return the finding, with the numbers of these sums, whether it was noticed in them or before.
+    """Return the finding, with the numbers of these sums, even if it was noticed earlier.
 
     `start` follows the number of groups, to name them: " from step 40". Without `replay`, no
     remedies are printed. Some findings are notes, whatever the severity.

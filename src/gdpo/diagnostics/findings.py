@@ -329,7 +329,7 @@ def finding(
     remedies: tuple[tuple[Cause, ...], tuple[Remedy, ...]] = ((), ()),
     **words: Any,
 ) -> Finding:
-    """Return a finding in the words of its row. Each number of the row is given as a word.
+    """Return a finding in the words of its row. `words` gives the numbers in these words.
 
     `logged`: only means and standard deviations are known. `remedies`: the causes, and the settings
     that were replayed.

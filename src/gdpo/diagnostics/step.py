@@ -156,7 +156,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
 
 def _findings(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, ...]:
-    """Return all findings. A reward whose signal is lost to rounding is not constant too."""
+    """Return all findings. A reward whose signal is lost to rounding is not also constant."""
     found = list(of_batch(diagnosis, thresholds))
     lost = {each.rewards for each in found if each.kind is Kind.BELOW_RESOLUTION}
     replay = partial(remedies, [] if diagnosis.scored is None else [diagnosis.scored])

@@ -96,7 +96,7 @@ class HeldFinding:
     of: int
     """Number of steps in the run."""
     at_once: bool = False
-    """Whether only a look at the whole run shows the finding."""
+    """Whether only a check of the whole run shows the finding."""
 
     @property
     def steps(self) -> int:
@@ -236,11 +236,11 @@ class FindingHistory:
         return sorted(found, key=_order)
 
     def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
-        """Return `held` for a finished run, with one more look at all its groups.
+        """Return `held` for a finished run, with one more check of all its groups.
 
         If all groups show something about a reward, it replaces what a part of the run showed, and
-        its numbers are those of the whole run. What a part showed stays if it is of another sort
-        and has ended: a reward that was out of reach at first and is ignored has both findings.
+        its numbers are those of the whole run. What a part showed stays if it is another kind and
+        has ended: a reward that was out of reach at first and is ignored has both findings.
         """
         if self._all is None:
             return []
@@ -368,8 +368,8 @@ class FindingHistory:
     def _measure(self, step: Influence, scored: Scored | None, number: int | None) -> None:
         """Measure what was noticed on this step too, and hold the findings with enough groups.
 
-        Groups in which something was noticed are a selection, with too small a share; the groups
-        that follow are not.
+        Groups in which something was noticed are selected for a small share; the groups that follow
+        are not.
         """
         for reward, measuring in list(self._measuring.items()):
             if measuring.influence is None:

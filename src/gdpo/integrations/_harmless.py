@@ -1,4 +1,4 @@
-"""Calls code that only observes a training, so that its errors cannot end the training."""
+"""Calls code that only observes training, so that its errors cannot end the training run."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Harmless:
     logged. Any other exception switches all functions off.
 
     Args:
-        consequence: What the training goes on without, for the warning.
+        consequence: What training continues without, for the warning.
     """
 
     def __init__(self, consequence: str) -> None:

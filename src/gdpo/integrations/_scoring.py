@@ -25,7 +25,7 @@ class Computed:
     changing: Mapping[str, float]
     """`AdvantageRule.metrics()` of this batch."""
     watched: str | None = None
-    """Name of the framework's estimator, if that computed the advantages. None: the settings' rule
+    """Name of the framework's estimator, if it computed the advantages. None: the settings' rule
     did."""
     of_turns: Float[np.ndarray, "prompt sample turn"] | None = None
     """Advantages of each turn, whose means are `advantages`. None: each rollout has only one."""

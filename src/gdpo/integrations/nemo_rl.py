@@ -37,7 +37,7 @@ REFUSED = (
     ("grpo.reward_scaling.enabled", False, "it clamps all rewards; set gdpo_reward_weights"),
     ("grpo.reward_shaping.enabled", False, "it changes only the sum; return a separate reward"),
 )
-"""Settings that do not go with gdpo's estimators: the value that does, and the remedy."""
+"""Settings that gdpo's estimators do not support: the supported value, and the remedy."""
 
 
 class AdvantageEstimator:
@@ -149,7 +149,7 @@ def read_settings(config: Any) -> rows.Settings:
 
 
 def check_run(config: Any) -> None:
-    """Refuse what is wrong in a `MasterConfig` with a gdpo estimator, before Ray starts."""
+    """Refuse wrong settings in a `MasterConfig` with a gdpo estimator, before Ray starts."""
     name = config.grpo.adv_estimator.name
     if not rows.is_ours(name):
         return

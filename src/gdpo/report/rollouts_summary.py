@@ -1,6 +1,6 @@
 """Summarizes an analysis in about 24 lines for a terminal, for `gdpo analyze`.
 
-The summary ends with what could not be checked. `verdict_line` is printed after everything else.
+The summary ends with the checks that could not run. `verdict_line` is printed after the rest.
 
 Control characters in text from files are made visible, so that they have no effect on the terminal.
 """

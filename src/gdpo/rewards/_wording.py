@@ -125,7 +125,7 @@ _ALTERS = _set(
     inverse reciprocal squared cubed
     """
 )
-"""Words that make a name the name of another value."""
+"""Words that turn a name into the name of a different value."""
 
 
 def with_names(text: str) -> str:
@@ -202,7 +202,7 @@ _SYNONYMS = """
 _MEASURES = {
     alias: names.split()[0].split("/") for names in _SYNONYMS.split(";") for alias in names.split()
 }
-"""The measures that a word of a unit names. A word that is not here names none."""
+"""The measures that a word of a unit names. Other words name no measure."""
 
 _CELSIUS = {"c": "celsius", "f": "fahrenheit", "k": "kelvin"}
 

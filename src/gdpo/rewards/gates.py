@@ -189,7 +189,7 @@ def describe_rewards(
 def described_ranges(described: object) -> dict[str, Range | None]:
     """Return the range of each reward from the output of `describe_rewards`.
 
-    The input comes from a file, so an invalid range, like none, is returned as None.
+    The input comes from a file, so a missing or invalid range is returned as None.
     """
     if not isinstance(described, Mapping):
         return {}

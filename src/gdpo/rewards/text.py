@@ -81,7 +81,7 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
 
     A file may contain messages as JSON text. Such texts are decoded only if more than half of the
     texts in the column contain messages with roles, because a single text may be a response that
-    looks like messages. In such a column, other JSON, such as `[]` or a truncated list, is no text.
+    looks like messages. In it, other JSON, such as `[]` or a truncated list, is not text.
 
     Args:
         column: The values of one column.

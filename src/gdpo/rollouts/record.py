@@ -276,7 +276,7 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
         ):
             raise DataError(
                 f"step {rollout.step}, group {rollout.group_id}: the weights differ within the "
-                "group: pass rollouts of one training"
+                "group: pass rollouts of one run"
             )
         group.append(rollout)
     size = max(len(group) for group in groups.values())

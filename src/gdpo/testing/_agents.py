@@ -59,7 +59,7 @@ def list_rollouts(policy: Any) -> Rollouts:
 def list_groups(rollouts: Rollouts, size: int) -> tuple[Any, Any]:
     """Return every group of independent rollouts `[group, sample]`, and its probability.
 
-    Each group stands for all its orders.
+    Each group represents all its orders.
     """
     count = len(rollouts.probability)
     index = np.array(list(combinations_with_replacement(range(count), size)))

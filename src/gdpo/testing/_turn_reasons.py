@@ -85,7 +85,7 @@ def gradient_of_earning(rollouts: Rollouts, task: TurnTask) -> Any:
 
 
 def _by_probing(subject: Any, longest: int) -> str:
-    """Return how the rollout's own later turns change its advantages otherwise than by rewards."""
+    """Return how the rollout's own later turns change its advantages, except by rewards."""
     one, base = np.ones(1), np.random.default_rng(0).integers(1, 9, (2, 3, longest, 1)) / 8
     turns, at = np.array([[longest] * 3, [longest, 1, 1]]), np.arange(longest)
     for later in at[:0:-1]:

@@ -10,7 +10,7 @@ its mean and $\sigma_k$ its sample standard deviation in the group (the samples 
 $z_k = (r_k - \bar r_k) / \sigma_k$, and $s = \sum_k w_k r_k$. "norm" scales to mean 0 and
 standard deviation 1.
 
-What the estimators share stands here, and not in their docstrings:
+What all estimators share is stated here, and not in their docstrings:
 
 - `rewards`: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
   reward does not apply, and missing values are excluded from every statistic. If groups differ in

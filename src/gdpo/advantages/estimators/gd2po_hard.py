@@ -19,7 +19,7 @@ def gd2po_hard(
        A = 0 \text{ for dropped rollouts,} $$
 
     where $\rho_g$ is the share of the group that is kept. A rollout is dropped if one of its values
-    $\mathrm{sign}(w_k) z_k$ is above $\delta$ and another is below $-\delta$. Of two independent
+    $\mathrm{sign}(w_k) z_k$ is above $\delta$ and another is below $-\delta$. With two independent
     rewards of 0 or 1, each earned by half of the rollouts, half of all rollouts are dropped.
 
     Use it if rollouts that do well on one reward and badly on another should not be trained on.

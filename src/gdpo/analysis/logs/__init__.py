@@ -1,4 +1,4 @@
-"""Analyzes the metrics that a training logged, for runs without rollouts.
+"""Analyzes the metrics that a training run logged, for runs without rollouts.
 
 Means and standard deviations of batches show which reward changes, whose standard deviation is
 large, and which reward is constant. They do not show influence shares or conflicts, unless gdpo

@@ -88,7 +88,7 @@ def _parts_joined(file: BinaryIO) -> Iterator[bytes]:
 
 def _parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     if not file.read(_HEADER).startswith(b":W&B"):
-        raise DataError("not a .wandb file of W&B")
+        raise DataError("not a W&B .wandb file")
     while True:
         if (rest := _BLOCK - file.tell() % _BLOCK) < _HEADER:
             file.seek(rest, 1)

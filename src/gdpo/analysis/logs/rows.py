@@ -1,6 +1,6 @@
 """Reads files with a row of metrics per step: JSON, CSV, parquet, Arrow, and console output.
 
-The fields of a file tell whether its rows are metrics: files of rollouts have the same extensions.
+The fields of a file show whether its rows are metrics: rollout files have the same extensions.
 """
 
 import re
@@ -40,14 +40,14 @@ _RUNS = ("run_id", "run_name", "run")
 """Fields with the run of a row, in files with the rows of several runs."""
 _TRACKIO = frozenset({"run_name", "timestamp", "step"})
 _LOOKED_AT = 256
-"""Number of rows whose fields tell what they are."""
+"""Number of rows whose fields decide whether the rows are metrics."""
 _BATCH = 256
 _REPEATED = 4
 """Number of rows that repeat the step of another row, above which the rows may be rollouts."""
 _SINGLE = 8
-"""Number of rows from which rows that never share a step are metrics."""
+"""Minimum number of rows for rows that never share a step to count as metrics."""
 _PART, _LONGEST, _SEARCHED = 2**20, 2**16, 2**24
-"""Number of characters per read, of a row of console output, and after which no row is expected."""
+"""Number of characters: per read, at most in a row of console output, and searched for a row."""
 _DICT = re.compile(rf"\{{[^{{}}]{{1,{_LONGEST}}}\}}")
 _PAIR = re.compile(
     r"""(['"])((?:(?!\1).)+)\1\s*:\s*(?:[\w.]+\()?(['"]?)([^'",(){}\[\]]+)\3\)?\s*(?=[,}])"""
@@ -108,7 +108,7 @@ class Doubtful:
     path: Path
     why: str
     of_rewards: bool
-    """Whether the rows, if they are metrics, are those of single rewards."""
+    """Whether the rows, if they are metrics, contain metrics of single rewards."""
 
 
 def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
@@ -154,7 +154,7 @@ def _doubt(logs: Sequence[Log], found: Evidence, count: int) -> str:
 
 
 def _rows(path: Path, kind: str) -> Iterator[tuple[Row, Evidence]]:
-    """Yield each row, and what the fields of the rows so far tell."""
+    """Yield each row, and what the fields of the rows so far show."""
     file, rows = FileReport(path, ReadReport((path,))), iter(())
     if kind == "jsonl" or (kind == "csv" and not HAS_PYARROW):
         rows = (row for _, row in (json_lines if kind == "jsonl" else csv_records)(file))
@@ -280,7 +280,7 @@ def field_of(key: str) -> tuple[str, str] | None:
 def without_unclear(keys: Collection[str]) -> list[str]:
     """Return the keys of a log, without `rewards/NAME` if it has `rewards/NAME/mean` too.
 
-    Newer versions of TRL log further numbers of a reward under names of their own.
+    Newer versions of TRL log more numbers of a reward, under separate names.
     """
     newer = any(_OF_REWARD.fullmatch(key) for key in keys)
     return [key for key in keys if not newer or _OF_REWARD.fullmatch(key)]

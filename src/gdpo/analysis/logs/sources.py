@@ -1,4 +1,4 @@
-"""Finds the metrics that a training logged, and reads them into one row per step.
+"""Finds the metrics that a training run logged, and reads them into one row per step.
 
 No file is executed: JSON, SQLite, parquet, TensorBoard's event files and W&B's files are parsed.
 """
@@ -38,7 +38,7 @@ _BROKEN = (MissingExtraError, OSError, ValueError, RecursionError, sqlite3.Error
 def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
     """Return the logs in the files and folders. Links to folders are not followed.
 
-    Of the `trainer_state.json` files of one training, only the one with the most steps is returned,
+    If a run has several `trainer_state.json` files, only the one with the most steps is returned,
     because it contains the others. With `forced`, files that may be metrics or rollouts are read as
     metrics.
     """
@@ -99,7 +99,7 @@ def _folders(root: Path) -> Iterator[list[Path]]:
 def _readers(
     files: Sequence[Path], named: Path, endings: Sequence[str], *, forced: bool
 ) -> Iterator[tuple[Callable[[Path], list[Log] | Doubtful], Path]]:
-    """Yield a function for each log among the files of a folder, and what to read with it."""
+    """Yield, for each log in a folder, a function that reads it, and the path to read."""
     events = [file for file in files if ".tfevents." in file.name]
     if events:
         several = len(events) > 1
@@ -186,7 +186,7 @@ def _of_rows(path: Path, source: str, rows: Iterable[Row]) -> list[Log]:
 
 
 def _database(path: Path) -> list[Log]:
-    """Read the database of trackio, which may contain several runs."""
+    """Read a trackio database, which may contain several runs."""
     with path.open("rb") as file:
         if file.read(len(_SQLITE)) != _SQLITE:
             raise DataError("not a SQLite database")
@@ -195,7 +195,7 @@ def _database(path: Path) -> list[Log]:
         try:
             rows = database.execute("SELECT * FROM metrics ORDER BY id").fetchall()
         except sqlite3.Error as error:
-            raise DataError(f"not a database of trackio ({error})") from error
+            raise DataError(f"not a trackio database ({error})") from error
     logs: dict[str, Log] = {}
     for each in rows:
         row = {**dict(each), **_dict(json.loads(each["metrics"]))}

@@ -1,6 +1,6 @@
-"""Says what means and standard deviations alone tell about each reward of a run.
+"""Reports what only means and standard deviations show about each reward of a run.
 
-Findings have the names and limits of `gdpo.diagnostics`. Without rollouts, they only may be true.
+Findings have the names and limits of `gdpo.diagnostics`. Without rollouts, they are not certain.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

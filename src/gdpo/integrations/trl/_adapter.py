@@ -1,4 +1,4 @@
-"""Names the parts of TRL that move between versions, and says which of them TRL lacks.
+"""Names the parts of TRL that move between versions, and finds which of them are missing.
 
 All decisions look at TRL itself, never at its version number. If a part of the trainer is missing,
 `check_trainer` raises an error. If a part of an optional capability is missing, `lacks` returns the
@@ -89,7 +89,7 @@ def check_trainer() -> None:
 
 
 def check_turns(estimator: str, args: Any) -> None:
-    """Check that TRL says which tokens the model generated, and takes one advantage per token."""
+    """Check that TRL marks which tokens the model generated, and takes one advantage per token."""
     if args.use_liger_kernel and getattr(GRPOTrainer, "compute_liger_loss", None):
         raise ConfigError(
             f"use_liger_kernel=True does not fit advantage={estimator!r}: the loss of the Liger "

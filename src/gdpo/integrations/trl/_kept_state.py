@@ -41,7 +41,7 @@ class CountedBatches:
         self._used_up = 0
 
     def counts(self, step: int, steps: int) -> bool:
-        """Return whether the batch generated at an optimizer step is another than the last one.
+        """Return whether the batch generated at an optimizer step differs from the last one.
 
         `step` optimizer steps are finished, and `steps` use the batch. 0: less than one.
         """

@@ -1,7 +1,7 @@
 """Decides which rollouts are computed together, and whether their prompts are computed once.
 
-The decisions count tokens, padding included. What a call costs besides its tokens is counted in
-tokens, too.
+The decisions are based on token counts, padding included. The other costs of a call are expressed
+in tokens, too.
 """
 
 import itertools
@@ -23,10 +23,10 @@ class Call:
 def call_of(device: str, layers: int, parameters: int) -> Call:
     """Return what a call of a model costs on a type of device.
 
-    On a CPU, 8 to 64 fixed tokens changed the time of a step by at most 7 %. A GPU waits for Python
-    as long as a layer takes there. On one H200, a call in the shape of Qwen2.5-1.5B took as long
-    with 16 tokens as with 4,900 (`python -m benchmarks.call_cost`); that the time grows with the
-    layers, and of a token with the parameters, is an assumption.
+    On a CPU, a `fixed` from 8 to 64 changed the time of a step by at most 7 %. On a GPU, a call
+    takes at least as long as Python needs for its layers. On one H200, a call in the shape of
+    Qwen2.5-1.5B took as long with 16 tokens as with 4,900 (`python -m benchmarks.call_cost`); it is
+    assumed that the time grows with the layers, and that of a token with the parameters.
     """
     if device == "cpu":
         return Call(fixed=32)
@@ -64,7 +64,7 @@ def planned(rows: Sequence[Row], call: Call | None) -> Plan:
     prompts costs $G (P - 1)$, and each chunk of $m$ completions $m (1 + \max_i C_i)$: the last
     token of the prompt is computed again, with each completion.
 
-    `call` adds what a call costs besides its tokens. None: prompts cannot be shared.
+    `call` adds the other costs of a call. None: prompts cannot be shared.
     """
     prompt = max(row.prompt for row in rows)
     together = len(rows) * (prompt + max(row.completion for row in rows))

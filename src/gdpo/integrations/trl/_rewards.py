@@ -103,8 +103,8 @@ def _check_names(names: Sequence[str], rewards: Sequence[Any]) -> None:
     for i, name in enumerate(names):
         if name in names[:i]:
             raise ConfigError(
-                f"two rewards have the name {name!r}, but weights, metrics and files go by name. "
-                f"Rename reward {i} before you create the trainer: "
+                f"two rewards have the name {name!r}, but weights, metrics and files are keyed "
+                f"by name. Rename reward {i} before you create the trainer: "
                 f"{_renaming(rewards[i] if i < len(rewards) else None, f'{name}_2')}"
             )
 
@@ -308,7 +308,7 @@ _ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state", "log_ext
 """Arguments that TRL passes to every reward function, besides the columns of the dataset."""
 
 _SOMETIMES = ("environments",)
-"""Arguments that TRL passes only in some trainings."""
+"""Arguments that TRL passes only in some training runs."""
 
 _RENAMED = ("prompt", "completion", "completion_ids")
 """Columns that TRL does not pass under their own names."""

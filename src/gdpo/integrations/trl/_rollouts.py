@@ -19,7 +19,7 @@ class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them to one file.
 
     Evaluations are written to the subfolder `eval`. When training begins, files of an earlier run
-    are moved to a subfolder, and a resumed run goes on in the folder. The name of the run is
+    are moved to a subfolder, and a resumed run continues in the folder. The name of the run is
     `run_name`, or the folder name of `output_dir`. A folder that is not writable raises a
     ConfigError; later write failures are only logged.
     """

@@ -1,4 +1,4 @@
-"""Samples completions with transformers' own parts: each prompt is read once, finished rows leave.
+"""Samples completions with transformers' own parts: prompts are read once, finished rows dropped.
 
 Only this module touches what is private to transformers. `generation.py` imports it when a trainer
 is created, and TRL generates if that fails.

@@ -1,6 +1,6 @@
 """Watches TRL's own trainers: metrics, findings and the rollout record.
 
-The two wrapped methods only read what TRL computed, so the training does not change.
+The two wrapped methods only read what TRL computed, so training does not change.
 """
 
 import functools
@@ -56,9 +56,9 @@ def watch(
     (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
     is ignored, is logged once with its step and a remedy: after 128 groups at the earliest if it
     rests on sums over groups, otherwise after five steps in a row. A batch with an infinite reward
-    is left out of these metrics. Any other error switches the watch off, and the training goes on.
-    If the trainer cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all of
-    this itself, the call only logs that. If rewards share a name, later ones are numbered (`tags`,
+    is left out of these metrics. Any other error switches the watch off, and training continues. If
+    the trainer cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all of this
+    itself, the call only logs that. If rewards share a name, later ones are numbered (`tags`,
     `tags_2`). In a run with several processes, every process must call this function.
 
     Args:
@@ -74,7 +74,7 @@ def watch(
             opposite sign, and `estimators/<name>/<reward>/influence_share`.
 
     Raises:
-        ConfigError: If another argument than the trainer is invalid, or the folder is not writable.
+        ConfigError: If an argument after the trainer is invalid, or the folder is not writable.
     """
     if reason := _not_watched_because(trainer):
         logger.warning("watch(trainer) changes nothing, and the training goes on: %s", reason)

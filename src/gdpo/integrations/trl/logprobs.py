@@ -91,7 +91,7 @@ _TRL_BLOCKS = 4
 
 
 def head_of(trainer: Any, trls: Callable[..., Any]) -> "CompletionOnlyHead | None":
-    """Return the head for a trainer, or None where TRL's own is used without a reason to tell."""
+    """Return the head for a trainer, or None where TRL's own is used for no reason to report."""
     head = CompletionOnlyHead(trainer, trls)
     if reason := lacks("completion_only_head", trainer):
         head.say(reason)

@@ -1,7 +1,7 @@
 """Registers gdpo's estimators with verl, which imports this module as a plugin.
 
 The entry point is `verl.plugins`. verl 0.8 has none: VERL_USE_EXTERNAL_MODULES names this module.
-The plugin looks for the functions that it wraps, and asks for no version. Before a training starts,
+The plugin looks for the functions that it wraps, and checks no version. Before training starts,
 `check_itself` compares advantages that go through verl with gdpo's.
 """
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Run:
-    """Stores what gdpo keeps of a training between the calls of verl's functions.
+    """Stores what gdpo keeps of a run between the calls of verl's functions.
 
     `install` creates one for each process. verl passes one number per token to an estimator, with
     the rewards already summed. `carrying` makes the separate rewards available to the estimator

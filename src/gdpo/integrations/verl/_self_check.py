@@ -1,4 +1,4 @@
-"""Compares advantages that go through verl's own code with gdpo's, before a training starts."""
+"""Compares advantages that go through verl's own code with gdpo's, before training starts."""
 
 import sys
 from importlib.metadata import version

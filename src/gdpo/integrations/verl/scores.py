@@ -31,7 +31,7 @@ TOKENS_MANAGER = "gdpo_tokens"
 
 MESSAGES = "gdpo_messages"
 """Key in `extra_info` under which gdpo's plugin stores the messages of a rollout whose tokens the
-model did not all generate. verl itself passes one text, with the results of tools in it."""
+model did not all generate. verl itself passes one text, with the tool results in it."""
 
 NUM_TOKENS = "num_tokens"
 """Key in `extra_info` under which `gdpo_tokens` stores the token count of a completion."""
@@ -96,7 +96,7 @@ def _completion(solution_str: str, info: Mapping[str, Any]) -> str | Messages:
     messages, turns = info.get(MESSAGES), info.get("num_turns")
     if messages is None and turns is not None and turns > ONE_RESPONSE:
         raise ConfigError(
-            f"num_turns is {turns}, and verl's text of this rollout contains results of tools, "
+            f"num_turns is {turns}, and verl's text of this rollout contains tool results, "
             "which cannot be separated from the model's text: check that gdpo's plugin is active "
             f"where the agent loop runs, or pass the messages in extra_info[{MESSAGES!r}]"
         )

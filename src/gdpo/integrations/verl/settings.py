@@ -91,13 +91,13 @@ def read_settings(algorithm: Any, known: dict[str, Settings] | None = None) -> S
 
 
 def _unknown(algorithm: Any) -> list[str]:
-    """Return a message for each field that begins like gdpo's and is none of them."""
+    """Return a message for each field that begins like gdpo's fields but is unknown."""
     unknown = [str(key) for key in algorithm if str(key).startswith("gdpo_") and key not in _ALL]
     return [f"unknown field algorithm.{key}: {did_you_mean(key, _ALL)}" for key in unknown]
 
 
 def check_fields(config: Any) -> None:
-    """Check gdpo's fields in a configuration, before a training starts.
+    """Check gdpo's fields in a configuration, before training starts.
 
     Raises:
         ConfigError: If a value is not allowed, or if a field has no effect with this estimator or

@@ -52,8 +52,8 @@ def compare(
             `runs_dir`.
         reach: Compare the step at which each run first reaches a threshold. The threshold is this
             share of a reward's range. Default: 0.8.
-        front: Two rewards, as in `--front correctness,length`. Prints their final values for each
-            variant, and whether it is on the front of its estimator. The report shows a chart.
+        front: Two rewards, as in `--front correctness,length`. Prints both final values of each
+            variant, and whether it is on its estimator's Pareto front. The report shows a chart.
             Default: no front.
         price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
             Default: print no cost.

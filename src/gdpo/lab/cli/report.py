@@ -22,8 +22,8 @@ def report(
         output: Path of the HTML file. An existing file is replaced. Default: `report.html` in RUN.
         export: Write every figure (SVG, CSV) and every table (CSV, Markdown) to this folder. The
             folder must be empty or not exist.
-        front: Two rewards, as in `--front correctness,length`. Prints their final values for each
-            variant, and whether it is on the front of its estimator. The report shows a chart.
+        front: Two rewards, as in `--front correctness,length`. Prints both final values of each
+            variant, and whether it is on its estimator's Pareto front. The report shows a chart.
             Default: no front.
     """
     from gdpo._terminal import terminal

@@ -268,7 +268,7 @@ def _meant(path: KeyPath) -> str:
 
 
 def _keys_at(path: KeyPath) -> list[str]:
-    """Return the allowed keys. `watch` of a reward is no field, because it is read as a weight."""
+    """Return the allowed keys. `watch` of a reward is read as a weight, not a field."""
     model = _model_at(path)
     return [*model.model_fields, *(["watch"] if model is RewardConfig else [])]
 

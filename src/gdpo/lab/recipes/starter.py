@@ -93,8 +93,8 @@ def _make_models(folder: Path) -> None:
     if done.returncode:
         reason = (done.stderr.splitlines() or ["it printed nothing"])[-1]
         raise ConfigError(
-            f"{folder.parent}: the models cannot be made: {reason}. Check the free disk space, and "
-            "that torch, transformers and tokenizers can be imported"
+            f"{folder.parent}: the models cannot be created: {reason}. Check the free disk space, "
+            "and that torch, transformers and tokenizers can be imported"
         )
 
 

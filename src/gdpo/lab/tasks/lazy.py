@@ -1,7 +1,7 @@
 r"""Writes lazy completions: texts that a policy could write without solving the problem.
 
-They keep the form of a reference answer: its tags (`<answer>`), code fences and `\boxed{}`. What
-stands between these marks is a field.
+They keep the form of a reference answer: its tags (`<answer>`), code fences and `\boxed{}`. The
+text between these marks is a field.
 """
 
 import re

@@ -61,7 +61,7 @@ _TURNS = 2**20
 """Maximum number of turns per batch of records, for files with turns."""
 _TEXTS = 4096
 _FEW = 128
-"""Number of rollouts per batch if only a few texts are needed, so that little is read in vain."""
+"""Number of rollouts per batch if only a few texts are needed, so that few others are read."""
 _TEXT_BYTES = 2**27
 """Maximum number of bytes per batch if texts are needed."""
 _ODD = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RuntimeError)

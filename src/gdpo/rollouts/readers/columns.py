@@ -128,9 +128,9 @@ class RolloutText:
     row: int = -1
     """Index of the rollout within its file, counted from 0, or -1 if unknown."""
     mixed: bool = False
-    """Whether the completion is one text that also contains results of tools."""
+    """Whether the completion is one text that also contains tool results."""
     restored: bool = False
-    """Whether prompt and completion are as in the training, so that a text is not JSON."""
+    """Whether prompt and completion are as in training, so that a text is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Batch:
         return column.usable(meaning, self.lines, self.file)
 
     def text(self, row: int) -> RolloutText:
-        """Return the texts of one rollout. Of a table, only prompt and completion are read."""
+        """Return the texts of one rollout. For a table, only prompt and completion are read."""
         if self.table is None:
             return text_of_row(self.rows[row])
         paths = (self.known.prompt, self.known.completion)
@@ -230,7 +230,7 @@ class Batch:
         return RolloutText(*(_opened_text(value, self.known) for value in values))
 
     def texts(self) -> list[RolloutText]:
-        """Return the texts, and the fields without a known meaning. Forget those of records."""
+        """Return the texts, and the fields without a known meaning. Records lose their texts."""
         if self.table is None:
             texts = [text_of_row(row) for row in self.rows]
             for row in self.rows:

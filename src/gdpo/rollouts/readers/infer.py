@@ -1,7 +1,7 @@
 """Infers rewards and their weights from the numbers of a file, and checks each guess.
 
 A guess is made from the name of a field (see `names`) and checked on the values of the first
-rollouts. Where the values contradict the guess, it is dropped; where they leave two readings, the
+rollouts. Where the values contradict the guess, it is dropped; where two readings are possible, the
 file is refused with both.
 """
 
@@ -41,7 +41,7 @@ from gdpo.rollouts.readers.names import (
 
 Values: TypeAlias = Float[np.ndarray, " rollout"]
 LOOKED_AT = 4096
-"""Number of rollouts at the start of a run, in one file or more, whose values are looked at."""
+"""Number of rollouts at the start of a run, in one file or more, whose values are checked."""
 _COMPARED = 2048
 """Number of rollouts to examine when a total is compared with its parts."""
 _ADDED_UP = 24
@@ -52,8 +52,8 @@ Where: TypeAlias = Literal[
 _GUESSED = ("other", "every", "function")
 """Places of rewards whose names need not say that they are rewards."""
 Reason: TypeAlias = Literal["name", "copy", "dataset", "weight 0"]
-"""Why a numeric field is no reward: its name, a copy of another field, constant in every group, or
-without weight in the total."""
+"""Why a numeric field is not a reward: its name, a copy of another field, constant in every group,
+or without weight in the total."""
 _BECAUSE: Mapping[Reason, str] = {
     "name": "not rewards: ",
     "copy": "copies of other numbers: ",
@@ -221,7 +221,7 @@ def infer(
 
 
 def _without_idle(found: Inferred, sample: Sample) -> Inferred:
-    """Return the rewards without those that have no weight and belong to the dataset."""
+    """Return the rewards, except those without weight that belong to the dataset."""
     for name in [name for name, weight in found.weights.items() if weight == 0]:
         if (why := _ruled_out(path := found.names[name], sample)) is not None:
             names = {other: p for other, p in found.names.items() if other != name}
@@ -303,7 +303,7 @@ def _copies(
     sure: bool,
     parts: bool,
 ) -> dict[str, Reason]:
-    """Return the fields that repeat another one. Of rewards by name, only the forms of one do."""
+    """Return the fields that repeat another one. Rewards by name repeat only forms of one."""
     out: dict[str, Reason] = {}
     order = sorted(paths, key=lambda path: _order(path, totalled=bool(before)))
     for place, path in enumerate(order):

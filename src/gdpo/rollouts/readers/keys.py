@@ -38,8 +38,8 @@ def grouping(
     """Return the groups of some rows, from their ids if the prompts agree with these.
 
     If most ids have several prompts, as when ids restart in every batch, id and prompt together
-    form a group. If most prompts are then alone, the prompts contain text of a single rollout, such
-    as a path, and the ids are used. `split`: earlier rows of the run had ids with several prompts.
+    form a group. If most prompts then occur once, they contain text of a single rollout, such as a
+    path, and the ids are used. `split`: earlier rows of the run had ids with several prompts.
     """
     if np.any(rollouts != NO_KEY):
         prompts = _of_first_turns(prompts, pair(pair(steps, ids), rollouts), rollouts, turns)

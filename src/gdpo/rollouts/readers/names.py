@@ -130,7 +130,7 @@ REFERENCES = frozenset(
     {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
 )
 GOLD = frozenset({"reference", "expected", "gold", "truth", "gts"})
-"""Words in the names of what a dataset says about a right answer, such as its score."""
+"""Words in the names of what a dataset states about a right answer, such as its score."""
 _NEVER = _set(
     """
     lr kl temperature temp seed epoch epochs entropy loss perplexity logprob logprobs logp logps
@@ -214,7 +214,7 @@ _OF_ONE_REWARD = re.compile(r"(?:train/)?rewards/([^/]+(?:/.+)?)", re.DOTALL)
 """Key of a reward's mean in TRL up to 0.15. Its name is not that of a statistic."""
 _STATISTIC = frozenset({"mean", "std", "min", "max", "median", "sum", "total", "var"})
 _OF_PAIRS = frozenset({"chosen", "rejected", "margins", "accuracies"})
-"""Rewards that trainings on pairs, such as DPO, log. None of them is one of several rewards."""
+"""Rewards that training on pairs, such as DPO, logs. None of them is one of several rewards."""
 _LOGGED = frozenset(
     {"loss", "train_loss", "training loss", "grad_norm", "learning_rate", "reward_std"}
     | {"frac_reward_zero_std", "clip_ratio", "total_flos", "num_input_tokens_seen", "_runtime"}
@@ -434,7 +434,7 @@ def value_fields(paths: Sequence[str]) -> list[str]:
 
 
 def names_reward(path: str) -> bool:
-    """Return whether a name says `reward` or `score`, or that of a reward function."""
+    """Return whether a name contains `reward` or `score`, or is that of a reward function."""
     words = words_of(leaf_of(path))
     return not _REWARD_ONLY.isdisjoint(words) or (bool(words) and words[-1] in _FUNCTION)
 

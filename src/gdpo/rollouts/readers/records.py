@@ -110,7 +110,7 @@ class Row:
     """Other fields of the record, which rescoring may need."""
     turns: RowTurns | None = None
     mixed: bool = False
-    """Whether the completion is one text that also contains results of tools."""
+    """Whether the completion is one text that also contains tool results."""
 
 
 TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}

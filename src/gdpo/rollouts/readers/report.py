@@ -208,7 +208,7 @@ class FileReport:
         count: int = 1,
         rows: int = 0,
     ) -> None:
-        """Add a notice, or count a known one further."""
+        """Add a notice, or increase the count of a known one."""
         key = (self.path, problem, *values.values())
         known = self.report.notices.get(key) or Notice(problem, self.path, line, values)
         found = replace(known, count=known.count + count, rows=known.rows + rows)

@@ -104,7 +104,7 @@ class RecordRewards:
         self._inferred: Inferred | None = None
         self._no_total = False
         self._paths: dict[str, str | None] = {}
-        """Name of the reward at each path that has occurred so far. None: it is no reward."""
+        """Name of the reward at each path that has occurred so far. None: it is not a reward."""
         self._found: dict[str, None] = {}
         """Fields in which a number has occurred so far."""
         self._texts: dict[str, tuple[int, int]] = {}

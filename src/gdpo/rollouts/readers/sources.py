@@ -27,7 +27,7 @@ _LARGEST_GZIP = 2**30
 """Maximum size of a decompressed parquet file, in bytes. The whole file is kept in memory, because
 the metadata at its end is read first."""
 _LARGEST_TABLE = 2**28
-"""Maximum size of a table of W&B, in bytes. The whole table is kept in memory."""
+"""Maximum size of a W&B table, in bytes. The whole table is kept in memory."""
 _BLOCKS = (2**20, 2**25, 2**27)
 """Block sizes in bytes. The next size is used if a row does not fit. Arrow reads 32 blocks ahead,
 which takes at most the size of an uncompressed file, but can take much more than the size of a
@@ -136,7 +136,7 @@ def wandb_table(file: FileReport) -> Iterator[Any]:
         values = zip(*rows, strict=True) if rows else [[] for _ in names]
         columns = {name: pa.array(each) for name, each in zip(names, values, strict=True)}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError("not a table of W&B: it has no columns and data") from error
+        raise DataError("not a W&B table: it has no columns and data") from error
     if rows:
         file.rows += len(rows)
         yield pa.RecordBatch.from_pydict(columns)
