@@ -123,23 +123,29 @@ def ordered(
     return value
 
 
-def part_of_effect(state: State) -> float:
+def part_of_effect(state: State, *, reported: bool = True) -> float:
     """Return the mean effect share of the reported rewards, divided by their weight share."""
     own = state.own(_LATER)
     total = np.abs(own).sum()
-    return mean_of([own[k] / total * len(own) for k in state.findings()]) if total else np.nan
+    found = set(state.findings())
+    chosen = [k for k in range(len(own)) if (k in found) == reported]
+    return mean_of([own[k] / total * len(own) for k in chosen]) if total else np.nan
 
 
-def remedied(state: State) -> float:
-    """Return by how much the own effect of the reported rewards rises after the first remedy."""
+def remedied(state: State, *, before: bool = False) -> float:
+    """Return by how much the own effect of the reported rewards rises after the first remedy.
+
+    With `before`, return their own effect without it.
+    """
     found = []
     for name, at in state.effects.items():
         reward = name.removeprefix("remedy for ")
         if reward == name:
             continue
         k = state.names.index(reward)
+        now = state.own(_LATER)[k]
         after = at[reward][str(_LATER)][0][k] / state.rewards[reward]["std"]
-        found.append(after - state.own(_LATER)[k])
+        found.append(now if before else after - now)
     return mean_of(found)
 
 
@@ -180,6 +186,10 @@ def _hypotheses(states: Sequence[State]) -> None:
     part, rise = of(part_of_effect), of(remedied)
     word = verdict(above=part.high < 0.5, below=part.low > 0.5)
     print(f"| H2 | effect share of reported rewards / weight share (below 0.5) | {part} | {word} |")
+    others = of(lambda state: part_of_effect(state, reported=False))
+    print(f"| | the same for rewards without a finding | {others} | |")
+    present = of(lambda state: remedied(state, before=True))
+    print(f"| | own effect before the remedy | {present} | |")
     word = verdict(above=rise.low > 0, below=rise.high < 0)
     print(f"| H3 | own effect after the remedy minus before (above 0) | {rise} | {word} |\n")
 
