@@ -475,9 +475,9 @@ def test_a_trained_reward_without_a_share_is_refused():
         (
             "gdpo",
             {"influence": ASKED, "schedules": {"format": {"to": 1, "steps": 2}}},
-            "exclude each other",
+            "cannot be combined",
         ),
-        ("gdpo", {"influence": ASKED, "token_counts": True}, "token_counts exclude each other"),
+        ("gdpo", {"influence": ASKED, "token_counts": True}, "token_counts cannot be combined"),
     ],
 )
 def test_a_request_that_cannot_work_is_an_error_at_once(name, options, message):

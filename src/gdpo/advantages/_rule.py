@@ -419,12 +419,12 @@ class AdvantageRule:
 def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None:
     if _SCHEDULES in weighting:
         raise ConfigError(
-            "influence and schedules exclude each other, because both change the weights: remove "
+            "influence and schedules cannot be combined, because both change the weights: remove "
             "one of them"
         )
     if rule.wants_token_counts:
         raise ConfigError(
-            f"influence and {_BY_BATCH} exclude each other, because influence is measured over "
+            f"influence and {_BY_BATCH} cannot be combined, because influence is measured over "
             f"rollouts and {_BY_BATCH} over tokens: remove one of them"
         )
     if rule.estimator not in _WITH_INFLUENCE:

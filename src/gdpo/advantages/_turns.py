@@ -362,7 +362,7 @@ def _scaled(
 def _fixed(scales: PerReward, noise_floor: PerReward, like: Any) -> Any:
     if noise_floor is not None:
         raise ConfigError(
-            "scales and noise_floor exclude each other: scales replace the standard deviations "
+            "scales and noise_floor cannot be combined: scales replace the standard deviations "
             "that noise_floor limits. Remove one of them"
         )
     divisors = per_reward(scales, like, name="scales")

@@ -279,7 +279,7 @@ def fixed_scale(scale: Number, like: Any, *, token_counts: Any) -> Any:
     """
     if token_counts is not None:
         raise ConfigError(
-            "scale and token_counts exclude each other: a mean weighted by tokens is not 0 in each "
+            "scale and token_counts cannot be combined: a mean weighted by tokens is not 0 in each "
             "group, so one number cannot replace it. Remove one of them"
         )
     if not 0 <= number("scale", scale) < inf:

@@ -77,7 +77,7 @@ def analyze(
             showed it and the 64 groups after them measured it.
         output: Path of the HTML page. An existing file is overwritten only if gdpo analyze wrote
             the file. Default: analysis.html in the current directory, or no page if the current
-            directory is part of a given folder.
+            directory is inside a given folder.
         report: Write the HTML page (the default).
         follow: Repeat the analysis whenever a file is added or grows. Stops on Ctrl-C, or as soon
             as a finding meets --fail-on.

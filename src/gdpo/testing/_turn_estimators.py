@@ -117,7 +117,7 @@ def _check_bias(
 
 
 def turn_bias(mean: Any, wanted: Any, *, any_factor: bool) -> Any:
-    """Return the bias of the logits of each turn, as a share of the length of the true gradient."""
+    """Return the bias of the gradient at each turn's logits, relative to the true norm."""
     if any_factor:
         mean = mean * max(0.0, np.sum(mean * wanted) / max(np.sum(mean * mean), 1e-300))
     return np.linalg.norm(mean - wanted, axis=(1, 2)) / np.linalg.norm(wanted)

@@ -92,8 +92,8 @@ def check_turns(estimator: str, args: Any) -> None:
     """Check that TRL marks which tokens the model generated, and takes one advantage per token."""
     if args.use_liger_kernel and getattr(GRPOTrainer, "compute_liger_loss", None):
         raise ConfigError(
-            f"use_liger_kernel=True does not fit advantage={estimator!r}: the loss of the Liger "
-            f"kernel in TRL {version('trl')} takes one advantage per rollout. Set "
+            f"use_liger_kernel=True does not work with advantage={estimator!r}: the loss of the "
+            f"Liger kernel in TRL {version('trl')} takes one advantage per rollout. Set "
             "use_liger_kernel=False"
         )
     _refuse_missing("turns", f"advantage={estimator!r}")

@@ -40,7 +40,7 @@ def check(
     can start, otherwise with 1.
 
     Prints the weights with which a right response always wins within a group, whatever the
-    other rewards are, and whether a lazy response (such as an empty form) can beat a right one.
+    other rewards are, and whether a lazy response (such as tags without an answer) can beat it.
 
     With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
     response. At least 95 % of the reference answers must be scored as correct, and the empty

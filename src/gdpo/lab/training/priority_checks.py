@@ -57,8 +57,8 @@ _RIGHT, _OTHER = "the reference answer", "another row's answer"
 def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[Finding]:
     """Return whether right responses always win: a table, and what lazy responses can do.
 
-    A token counts as 4 characters. A right response counts as one that needs all tokens, and the
-    scores that are seen, with the ends of its range, as the values of a reward.
+    A token counts as 4 characters. A right response is assumed to use all tokens, and a reward to
+    take the scores that are seen and the ends of its range.
 
     Args:
         resolved: The recipe. Weights that change during the run are tried at their extremes, and

@@ -95,7 +95,7 @@ class Inferred:
     constant: float = 0.0
     """What the total contains besides the weighted rewards."""
     rounding: float = 0.0
-    """Largest difference between the total and the sum that rounding explains."""
+    """Largest difference between total and sum that rounding can explain."""
     left_out: Mapping[str, Reason] = field(default_factory=dict[str, Reason])
     copied: tuple[tuple[str, str], ...] = ()
     """Fields named `reward` or `score` that repeat another field, with that field."""
@@ -501,7 +501,7 @@ class Fit:
     zeros: frozenset[str]
     """Fields that are missing in some rollouts, where they add nothing to the total."""
     rounding: float
-    """Largest difference between the total and the sum that rounding explains."""
+    """Largest difference between total and sum that rounding can explain."""
     enough: bool
     """Whether there are enough rollouts to trust the weights."""
     certain: bool

@@ -69,7 +69,7 @@ class RowTurns:
 
     count: int
     rewards: Mapping[str, Mapping[int, float]]
-    """Rewards by name, and by turn from 0. A turn without a reward of another turn earned 0."""
+    """Rewards by name, and by turn from 0. A turn that lacks a reward of another turn earned 0."""
     num_tokens: Sequence[float]
 
     def only(self, names: Collection[str]) -> "RowTurns":

@@ -192,7 +192,7 @@ class Call:
 
     name: str
     parameters: Mapping[str, Any]
-    """Values in JSON types, keyed by parameter name."""
+    """JSON values, keyed by parameter name."""
 
 
 def _as_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
