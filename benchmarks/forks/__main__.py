@@ -42,9 +42,11 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=RECORDS, help="default: %(default)s")
     options = parser.parse_args()
     if options.what == "tables":
-        from benchmarks.forks._tables import print_tables
+        from benchmarks.forks._after import print_after
+        from benchmarks.forks._tables import print_tables, read_states
 
         print_tables(options.records)
+        print_after(read_states(options.records)[0])
     elif options.what == "time":
         from benchmarks.forks._unit import print_times
 

@@ -14,7 +14,7 @@ from benchmarks.forks._toys import COSINES, toy_concordances
 
 AS_IT_IS = "as it is"
 LIMITS = {1: 0.8, 10: 0.65}
-_LEARNED, _SPARSE, _LATER = 0.8, 0.2, 10
+LEARNED, _SPARSE, LATER = 0.8, 0.2, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class State:
         return (self.of("mean") - low) / (high - low)
 
     def own(self, horizon: int, arm: str = AS_IT_IS, unit: str = "std") -> Any:
-        """Return the effect of each reward on itself. NaN: it does not vary at the state."""
+        """Return the effect of each reward on itself. 0: it does not vary at the state."""
         effects = np.array(
             [self.effects[arm][n][str(horizon)][0][k] for k, n in enumerate(self.names)]
         )
@@ -52,7 +52,7 @@ class State:
         return effects / np.where(std > 0, std, np.inf)
 
     def findings(self) -> Iterable[int]:
-        """Yield the place of each reward that has less effect than its weight, by a finding."""
+        """Yield the place of each reward with less influence than its weight, by a finding."""
         return (k for k, name in enumerate(self.names) if self.rewards[name]["finding"])
 
 
@@ -125,7 +125,7 @@ def ordered(
 
 def part_of_effect(state: State, *, reported: bool = True) -> float:
     """Return the mean effect share of the reported rewards, divided by their weight share."""
-    own = state.own(_LATER)
+    own = state.own(LATER)
     total = np.abs(own).sum()
     found = set(state.findings())
     chosen = [k for k in range(len(own)) if (k in found) == reported]
@@ -143,8 +143,8 @@ def remedied(state: State, *, before: bool = False) -> float:
         if reward == name:
             continue
         k = state.names.index(reward)
-        now = state.own(_LATER)[k]
-        after = at[reward][str(_LATER)][0][k] / state.rewards[reward]["std"]
+        now = state.own(LATER)[k]
+        after = at[reward][str(LATER)][0][k] / state.rewards[reward]["std"]
         found.append(now if before else after - now)
     return mean_of(found)
 
@@ -204,15 +204,15 @@ def _h4(states: Sequence[State]) -> None:
         return state.of("varies") >= _SPARSE
 
     def unlearned(state: State) -> Any:
-        return state.mean_in_range < _LEARNED
+        return state.mean_in_range < LEARNED
 
     def no_noise(state: State) -> Any:
         return np.array([name != "noise" for name in state.names])
 
-    usual = ordered(_LATER)
+    usual = ordered(LATER)
     print("| H4: without | concordance after 10 steps | difference |\n|---|---|---|")
     for name, keep in (("saturation", unlearned), ("sparse groups", live), ("noise", no_noise)):
-        value = ordered(_LATER, keep=keep)
+        value = ordered(LATER, keep=keep)
         mean = over_warm_starts(per_warm_start(states, value))
         print(f"| {name} | {mean} | {_difference(states, value, usual)} |")
     for name, arm in (("Adam's state", "fresh optimizer"), ("clipping", "no clipping")):
@@ -220,7 +220,7 @@ def _h4(states: Sequence[State]) -> None:
         if not there:
             print(f"| {name} | no fork | |")
             continue
-        value = ordered(_LATER, arm=arm)
+        value = ordered(LATER, arm=arm)
         mean = over_warm_starts(per_warm_start(there, value))
         shown = f"{mean}, {len(there)} states"
         print(f"| {name} | {shown} | {_difference(there, value, usual)} |")
@@ -276,7 +276,7 @@ def _findings(states: Sequence[State]) -> None:
         chosen = [s for s in states if (s.task, s.estimator) == (task, estimator)]
         for k, name in enumerate(chosen[0].names):
             share = over_warm_starts(per_warm_start(chosen, lambda s, k=k: s.of("share")[k]))
-            own = over_warm_starts(per_warm_start(chosen, lambda s, k=k: s.own(_LATER)[k]))
+            own = over_warm_starts(per_warm_start(chosen, lambda s, k=k: s.own(LATER)[k]))
             others = over_warm_starts(per_warm_start(chosen, lambda s, k=k: _cross(s, k)))
             print(f"| {task} | `{estimator}` | {name} | {share} | {own} | {others} |")
     print()
@@ -284,7 +284,7 @@ def _findings(states: Sequence[State]) -> None:
 
 def _cross(state: State, k: int) -> float:
     """Return the mean effect of a reward on the others, in their standard deviations."""
-    effects = np.array(state.effects[AS_IT_IS][state.names[k]][str(_LATER)][0])
+    effects = np.array(state.effects[AS_IT_IS][state.names[k]][str(LATER)][0])
     std = state.of("std")
     others = [i for i in range(len(effects)) if i != k and std[i] > 0]
     return mean_of(effects[others] / std[others])
@@ -297,9 +297,9 @@ def _points(states: Sequence[State]) -> None:
     places = {(s.task, s.estimator, s.step) for s in states}
     for key in sorted(places, key=lambda at: (at[0], at[1] != "grpo", at[2])):
         chosen = [s for s in states if (s.task, s.estimator, s.step) == key]
-        order = over_warm_starts(per_warm_start(chosen, ordered(_LATER)))
+        order = over_warm_starts(per_warm_start(chosen, ordered(LATER)))
         share = np.mean([s.of("share") for s in chosen], axis=0)
-        own = np.mean([s.own(_LATER) for s in chosen], axis=0)
+        own = np.mean([s.own(LATER) for s in chosen], axis=0)
         cells = [
             f"{name} {100 * part:.0f} %, {effect:.2f}"
             for name, part, effect in zip(chosen[0].names, share, own, strict=True)
@@ -311,14 +311,14 @@ def _points(states: Sequence[State]) -> None:
 
 def _learned(states: Sequence[State]) -> None:
     """Print what learned and other rewards look like at each point."""
-    print("| rewards | step | states | share | varies in | own effect after 10 steps |")
+    print("| rewards | step | number | share | varies in | own effect after 10 steps |")
     print("|---|---|---|---|---|---|")
     for learned in (True, False):
         for step in sorted({state.step for state in states}):
             chosen = [s for s in states if s.step == step]
 
             def kept(state: State, *, learned: bool = learned) -> Any:
-                return (state.mean_in_range >= _LEARNED) == learned
+                return (state.mean_in_range >= LEARNED) == learned
 
             count = sum(int(kept(state).sum()) for state in chosen)
             if not count:
@@ -328,7 +328,7 @@ def _learned(states: Sequence[State]) -> None:
                 for value in (
                     lambda s, kept=kept: mean_of(s.of("share")[kept(s)]),
                     lambda s, kept=kept: mean_of(s.of("varies")[kept(s)]),
-                    lambda s, kept=kept: mean_of(s.own(_LATER)[kept(s)]),
+                    lambda s, kept=kept: mean_of(s.own(LATER)[kept(s)]),
                 )
             ]
             word = "learned" if learned else "not learned"
