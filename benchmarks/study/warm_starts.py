@@ -6,7 +6,8 @@
 research/preregistration/2026-11-27-warm-starts.md registers them.
 
 - collect: reads the runs that `python -m benchmarks.study --warm-starts --output FOLDER` trained,
-  and writes one number per run to research/study_warm_starts.json. Parts without runs are left out.
+  and writes what each ended with to research/study_warm_starts.json. Nothing is decided about a
+  part with missing runs.
 - tables: prints the results and the decisions from that file.
 """
 
@@ -32,6 +33,7 @@ from gdpo.lab.experiments.threshold import REACHED, WINDOW, final, first_reached
 RECORD = Path(__file__).parents[2] / "research" / "study_warm_starts.json"
 ESTIMATORS = ("grpo", "gdpo")
 ALPHA, EQUAL = 0.05, 0.05
+WARM_STARTS = 10
 
 
 def outcomes(folder):
@@ -78,8 +80,24 @@ def paired(part, reward, key):
     return [np.array([own[seed][key] for seed in both], dtype=float) for own in runs]
 
 
-def verdict(*, supported, refuted):
+def verdict(missing, *, supported, refuted):
+    if missing:
+        return f"not decided, {missing} runs are missing"
     return "supported" if supported else "refuted" if refuted else "undecided"
+
+
+def interval(ours, theirs):
+    """Return the mean paired difference and its interval. Equal differences are known exactly."""
+    mean, low, high, _ = paired_interval(ours, theirs)
+    return (mean, mean, mean) if np.isnan(low) else (mean, low, high)
+
+
+def missing(part):
+    """Return how many runs of a part have not finished."""
+    return sum(
+        WARM_STARTS - min(len(runs) for runs in rewards.values())
+        for rewards in part["runs"].values()
+    )
 
 
 def shown(mean, low, high, digits=2):
@@ -89,30 +107,31 @@ def shown(mean, low, high, digits=2):
 def map_decision(found):
     """Print the runs that have the rare reward at the end, per cell, and the main hypothesis."""
     print(f"\n## map\n\n| learning rate | samples | {' | '.join(ESTIMATORS)} |\n|---|---|---|---|")
-    shares, more = {label: {} for label in ESTIMATORS}, []
-    for cell in map_cells():
-        if cell.name not in found:
-            print(f"| {cell.learning_rate:g} | {cell.samples} | not run | |")
-            continue
-        ends = found[cell.name]["runs"]
-        counts = []
+    cells = {cell: found[cell.name] for cell in map_cells() if cell.name in found}
+    learned = {label: [] for label in ESTIMATORS}
+    for cell, part in cells.items():
         for label in ESTIMATORS:
-            own = {seed: run["end"] >= REACHED for seed, run in ends[label][REWARD].items()}
-            counts.append((sum(own.values()), len(own)))
-            for seed, learned in own.items():
-                shares[label].setdefault(seed, []).append(learned)
-        more.append(counts[1][0] > counts[0][0])
-        cells = " | ".join(f"{learned} of {runs}" for learned, runs in counts)
-        print(f"| {cell.learning_rate:g} | {cell.samples} | {cells} |")
-    both = sorted(set(shares["grpo"]) & set(shares["gdpo"]), key=int)
-    grpo, gdpo = (np.array([np.mean(shares[label][seed]) for seed in both]) for label in ESTIMATORS)
-    mean, low, high, count = paired_interval(gdpo, grpo)
-    every = len(more) == len(map_cells()) and all(more)
+            runs = part["runs"][label][REWARD]
+            learned[label].append({seed: run["end"] >= REACHED for seed, run in runs.items()})
+        shares = " | ".join(
+            f"{sum(own[-1].values())} of {len(own[-1])}" for own in learned.values()
+        )
+        print(f"| {cell.learning_rate:g} | {cell.samples} | {shares} |")
+    whole = sorted(set.intersection(*(set(own) for each in learned.values() for own in each)))
+    grpo, gdpo = (
+        np.array([np.mean([own[seed] for own in learned[label]]) for seed in whole])
+        for label in ESTIMATORS
+    )
+    mean, low, high = interval(gdpo, grpo)
+    pairs = zip(learned["gdpo"], learned["grpo"], strict=True)
+    more = sum(sum(ours.values()) > sum(theirs.values()) for ours, theirs in pairs)
+    absent = 2 * WARM_STARTS * (len(map_cells()) - len(cells)) + sum(map(missing, cells.values()))
+    word = verdict(absent, supported=more == len(map_cells()) and low > 0, refuted=high < 0)
     print(
-        f"\nShare of the cells learned, gdpo - grpo, over {count} warm starts: "
-        f"{shown(mean, low, high)}; more in {sum(more)} of {len(more)} cells, in "
-        f"{np.sum(gdpo > grpo)} warm starts, fewer in {np.sum(gdpo < grpo)}. "
-        f"Main hypothesis: {verdict(supported=every and low > 0, refuted=high < 0)}"
+        f"\nShare of the cells learned, gdpo - grpo, over {len(whole)} warm starts: "
+        f"{shown(mean, low, high)} (gdpo {gdpo.mean():.2f}, grpo {grpo.mean():.2f}); more in "
+        f"{more} of {len(cells)} cells, in {np.sum(gdpo > grpo)} warm starts, fewer in "
+        f"{np.sum(gdpo < grpo)}. Main hypothesis: {word}"
     )
 
 
@@ -136,7 +155,8 @@ def tools_decision(part):
         ]
         print(f"| {reward} | {' | '.join(cells)} | {p:.4f} |")
     supported, refuted = (list(each) for each in zip(*verdicts.values(), strict=True))
-    print(f"\nHypothesis: {verdict(supported=all(supported), refuted=any(refuted))}")
+    word = verdict(missing(part), supported=all(supported), refuted=any(refuted))
+    print(f"\nHypothesis: {word}")
     ends(part)
 
 
@@ -146,7 +166,7 @@ def ends(part):
     found = []
     for reward in part["runs"]["grpo"]:
         grpo, gdpo = paired(part, reward, "end")
-        mean, low, high, _ = paired_interval(gdpo, grpo)
+        mean, low, high = interval(gdpo, grpo)
         found.append((low, high))
         print(f"| {reward} | {grpo.mean():.3f} | {gdpo.mean():.3f} | {shown(mean, low, high, 3)} |")
     return found
@@ -158,17 +178,17 @@ def maths_decision(part):
     found = ends(part)
     same = all(low > -EQUAL and high < EQUAL for low, high in found)
     apart = any(low > EQUAL or high < -EQUAL for low, high in found)
-    print(f"\nHypothesis: {verdict(supported=same, refuted=apart)}")
+    print(f"\nHypothesis: {verdict(missing(part), supported=same, refuted=apart)}")
 
 
 def requested_decision(name, errors):
     """Print how far the realized shares are from the requested ones."""
     known = np.array([each for each in errors.values() if each is not None])
-    mean, low, high, count = paired_interval(known, np.zeros(len(known)))
+    mean, low, high = interval(known, np.zeros(len(known)))
+    word = verdict(WARM_STARTS - len(errors), supported=high < EQUAL, refuted=low > EQUAL)
     print(
-        f"\n## {name}\n\nMean error of the share over {count} of {len(errors)} warm starts: "
-        f"{shown(mean, low, high, 3)}. "
-        f"Hypothesis: {verdict(supported=high < EQUAL, refuted=low > EQUAL)}"
+        f"\n## {name}\n\nMean error of the share over {len(known)} of {len(errors)} warm starts: "
+        f"{shown(mean, low, high, 3)}. Hypothesis: {word}"
     )
 
 
