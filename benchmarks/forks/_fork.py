@@ -1,5 +1,6 @@
 """Trains a run that can be forked, and forks it: the same state and data, one thing changed."""
 
+import gc
 import shutil
 import time
 from collections.abc import Mapping
@@ -50,7 +51,9 @@ def base_run(recipe: Recipe) -> Trained:
     recipe = recipe.model_copy(update={"trainer": trainer})
     steps = {point + further for point in POINTS for further in (0, *HORIZONS)}
     with quiet():
-        return _trained(prepare(resolve(recipe), rows=4), None, steps)
+        run = _trained(prepare(resolve(recipe), rows=4), None, steps)
+    gc.freeze()  # accelerate collects garbage at the end of every fork: 0.3 s with these objects
+    return run
 
 
 def fork(
