@@ -89,9 +89,14 @@ def _errors(experiment):
 
 
 def share_errors(experiment):
-    """Return the share error of each run over its counted steps, by seed. None: none counted."""
+    """Return the share error of each finished run over its counted steps, by seed.
+
+    None: no step of the run is counted.
+    """
     analysis, errors = analyze_experiment(experiment), {}
     for place, run in enumerate(experiment.runs):
+        if run.state != "finished":
+            continue
         recorded = analysis.runs[str(place)]
         steps = sorted(counted_steps(run, recorded))
         known = next(_windows(recorded, run, steps), None) is not None

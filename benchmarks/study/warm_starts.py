@@ -153,7 +153,7 @@ def tools_decision(part):
             f"{np.median(when):.0f} (reached in {known.sum()} of {len(known)})"
             for when, known in zip(times, reached, strict=True)
         ]
-        print(f"| {reward} | {' | '.join(cells)} | {p:.4f} |")
+        print(f"| {reward} | {' | '.join(cells)} | {p:.2g} |")
     supported, refuted = (list(each) for each in zip(*verdicts.values(), strict=True))
     word = verdict(missing(part), supported=all(supported), refuted=any(refuted))
     print(f"\nHypothesis: {word}")
