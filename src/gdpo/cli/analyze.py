@@ -72,9 +72,9 @@ def analyze(
             always win, and the number of groups in which it did not.
         json: Print the analysis as JSON instead of the summary. Writes a page only with --output.
         fail_on: Exit with code 1 if a finding of this severity (note or warning) or worse is true
-            for the whole run, or lasted for 5 steps in a row. With --follow, a finding must be
-            certain although the run is checked often: it lasted for 5 steps in a row, or 64 groups
-            showed it and the 64 groups after them measured it.
+            for the whole run, or lasted for 5 steps in a row. With --follow, the run is checked
+            often, so a finding must last for 5 steps in a row, or show in 64 groups and be measured
+            on the next 64.
         output: Path of the HTML page. An existing file is overwritten only if gdpo analyze wrote
             the file. Default: analysis.html in the current directory, or no page if the current
             directory is inside a given folder.

@@ -258,7 +258,7 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
         if not any(column[:end] in fields for end in (*dots, len(column))):
             raise DataError(
                 f"no column {column!r} for the {meaning}; the fields are {listed(fields)}: correct "
-                "the name (columns)"
+                "it in columns"
             )
     guessed = {meaning: _first(meaning, fields, given.values()) for meaning in MEANINGS}
     of_training = next((name for name in _OF_TRAINING if fields.get(name) == "number"), None)

@@ -200,8 +200,8 @@ class _Text:
 
     def take(self, expected: str) -> None:
         if (found := self.peek()) != expected:
-            what = f"{found!r} instead of {expected!r}" if found else "an end that is missing"
-            raise DataError(f"the file is not valid JSON at line {self.line:,}: it has {what}")
+            what = f"{found!r} instead of {expected!r}" if found else "the end of the file"
+            raise DataError(f"the file is not valid JSON at line {self.line:,}: found {what}")
         self._move(self._at + 1)
 
     def value(self, decoder: json.JSONDecoder) -> Any:
