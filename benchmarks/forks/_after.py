@@ -12,6 +12,7 @@ from benchmarks.forks._tables import (
     LATER,
     LEARNED,
     State,
+    no_noise,
     ordered,
     part_of_effect,
     per_warm_start,
@@ -29,8 +30,8 @@ def print_after(states: Sequence[State]) -> None:
     _followed_back(states)
 
 
-def _of(states: Sequence[State], value: Callable[[State], float], digits: int = 2) -> str:
-    return str(over_warm_starts(per_warm_start(states, value), digits))
+def _of(states: Sequence[State], value: Callable[[State], float]) -> str:
+    return str(over_warm_starts(per_warm_start(states, value)))
 
 
 def _bands(states: Sequence[State]) -> None:
@@ -38,23 +39,24 @@ def _bands(states: Sequence[State]) -> None:
     print("|---|---|---|---|---|")
     for low, high in pairwise(BANDS):
 
-        def inside(state: State, noise: bool, low: float = low, high: float = high) -> Any:  # noqa: FBT001
-            share = state.of("share")
-            named = np.array([noise or name != "noise" for name in state.names])
-            return (share >= low) & (share < high) & named
+        def inside(state: State, low: float = low, high: float = high) -> Any:
+            return (state.of("share") >= low) & (state.of("share") < high)
 
-        def mean(state: State, *, noise: bool = True, inside: Any = inside) -> float:
-            return mean_of(state.own(LATER)[inside(state, noise)])
+        def mean(state: State, inside: Any = inside) -> float:
+            return mean_of(state.own(LATER)[inside(state)])
+
+        def without(state: State, inside: Any = inside) -> float:
+            return mean_of(state.own(LATER)[inside(state) & no_noise(state)])
 
         cells = [_of([s for s in states if s.estimator == name], mean) for name in ESTIMATORS]
-        cells.append(_of(states, lambda s, mean=mean: mean(s, noise=False)))
+        cells.append(_of(states, without))
         counts: dict[str, int] = {}
         for state in states:
-            for k in np.flatnonzero(inside(state, True)):
+            for k in np.flatnonzero(inside(state)):
                 key = f"{state.names[k]} of {state.task}"
                 counts[key] = counts.get(key, 0) + 1
         most = sorted(counts, key=lambda key: -counts[key])
-        learned = sum(int((inside(s, True) & (s.mean_in_range >= LEARNED)).sum()) for s in states)
+        learned = sum(int((inside(s) & (s.mean_in_range >= LEARNED)).sum()) for s in states)
         label = f"{100 * low:.0f} to {100 * min(high, 1):.0f} %" if low >= 0 else "below 5 %"
         shown = ", ".join(f"{counts[key]} {key}" for key in most)
         print(f"| {label} | {' | '.join(cells)} | {shown}; {learned} are learned |")
@@ -99,9 +101,6 @@ def _clear(state: State) -> float:
 
 
 def _orders(states: Sequence[State]) -> None:
-    def no_noise(state: State) -> Any:
-        return np.array([name != "noise" for name in state.names])
-
     columns: dict[str, Callable[[State], float]] = {
         "all pairs": ordered(LATER),
         "without `noise`": ordered(LATER, keep=no_noise),

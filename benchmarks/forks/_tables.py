@@ -123,6 +123,11 @@ def ordered(
     return value
 
 
+def no_noise(state: State) -> Any:
+    """Return which rewards are not the noise."""
+    return np.array([name != "noise" for name in state.names])
+
+
 def part_of_effect(state: State, *, reported: bool = True) -> float:
     """Return the mean effect share of the reported rewards, divided by their weight share."""
     own = state.own(LATER)
@@ -205,9 +210,6 @@ def _h4(states: Sequence[State]) -> None:
 
     def unlearned(state: State) -> Any:
         return state.mean_in_range < LEARNED
-
-    def no_noise(state: State) -> Any:
-        return np.array([name != "noise" for name in state.names])
 
     usual = ordered(LATER)
     print("| H4: without | concordance after 10 steps | difference |\n|---|---|---|")

@@ -27,6 +27,7 @@ import transformers
 import trl
 from benchmarks.pretrained._commands import gdpo
 from benchmarks.pretrained._prepare import prepare
+from benchmarks.pretrained.arithmetic import ARITHMETIC
 
 from gdpo.lab.experiments.reading import read_experiment
 from gdpo.lab.experiments.statistics import paired_interval
@@ -36,7 +37,7 @@ from gdpo.lab.recipes.models import convert_smollm2
 RECORD = Path(__file__).parents[2] / "research" / "smollm2_warm_starts.json"
 ESTIMATORS = ("grpo", "gdpo")
 STEPS = 60
-RANGES = {"correctness": (-3.0, 3.0), "equation": (0.0, 1.0), "tags": (0.0, 1.0)}
+RANGES = {reward.name: (reward.low, reward.high) for reward in ARITHMETIC.rewards}
 
 
 def one(folder, start):

@@ -134,7 +134,7 @@ def changes(
     r"""Return the distance of the advantages $b$ from a positive multiple of $a$, and the factor.
 
     With the factor $c = \sum a b / \sum a^2$, the distance is $\max|b - c a| / \max|b|$. The
-    distance is 1 if $c \le 0$, or if only one of $a$ and $b$ is 0 everywhere. The difference is 0
+    distance is 1 if $c \le 0$, or if only one of $a$ and $b$ is 0 everywhere. The distance is 0
     if both are 0 everywhere. In these cases, the factor is NaN.
     """
     largest = float(np.max(np.abs(b), initial=0.0))
