@@ -35,6 +35,11 @@ from gdpo.errors import MissingExtraError
 
 raise MissingExtraError("the package gdpo", "lab", "for tasks, recipes and trainings")
 """
+AT_START = (
+    "align|cells|color|console|default_styles|emoji|highlighter|jupyter|segment|style|table|text"
+)
+LATE = re.compile(f"/(integrations|testing)/|/rich/(?!({AT_START})[.]py)")
+"""Files that no start of a command imports."""
 LEFT_OUT = shutil.ignore_patterns("lab", "__pycache__", "*.pyc")
 
 
@@ -62,8 +67,10 @@ with tempfile.TemporaryDirectory() as temporary:
     (folder / "__main__.py").write_text(MAIN)
     # With these, the Python that builds the file starts it faster. Others read the sources.
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    for package in ("cyclopts", "gdpo", "jinja2"):
-        options = {"legacy": True, "quiet": 2, "rx": re.compile("/(integrations|testing)/")}
+    for package in ("attr", "cyclopts", "gdpo", "jinja2", "rich"):
+        # The docstrings of gdpo and cyclopts are the help.
+        options = {"optimize": 0 if package in ("cyclopts", "gdpo") else 2}
+        options |= {"legacy": True, "quiet": 2, "rx": LATE}
         compileall.compile_dir(folder / package, invalidation_mode=unchecked, **options)
     target = ROOT / "dist" / "gdpo.pyz"
     target.parent.mkdir(exist_ok=True)

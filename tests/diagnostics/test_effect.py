@@ -238,6 +238,12 @@ def test_a_replayed_share_is_what_the_diagnosis_gives_with_that_setting(which):
     )
 
 
+def test_no_setting_is_tried_without_replays():
+    tried, plain = (effect(batch(std=0.1), replays=each) for each in (True, False))
+    assert tried.remedies and not plain.remedies
+    assert (plain.kind, plain.message) == (tried.kind, tried.message)
+
+
 def test_the_smallest_factor_that_reaches_the_limit_is_tried_and_none_that_does_not():
     (raised,) = [r for r in effect(batch(std=0.1)).remedies if r.factor > 1]
     assert (raised.factor, raised.share > 0.25) == (5, True)

@@ -156,6 +156,7 @@ def analyze_step(
         advantages=batch.advantages,
         low=bounds[0],
         high=bounds[1],
+        replays=False,
     )
     return StepAnalysis(
         run=used.run,

@@ -1,5 +1,6 @@
 """Runs `gdpo analyze` with checked options, once or repeatedly while a run grows."""
 
+import gc
 import json
 import logging
 import os
@@ -58,6 +59,7 @@ def run_analysis(options: AnalyzeOptions) -> int:
         ConfigError: If an option refers to a reward, or to recorded advantages, that no file
             contains.
     """
+    gc.set_threshold(2_000, 10, 1_000)  # reading makes many objects, but few cycles
     console = terminal()
     if options.metrics:
         return _analyze_logs(read_logs(options.paths, forced=True), options, console)

@@ -31,7 +31,7 @@ from gdpo.advantages.stages import (
     raw_spread,
     standardize,
 )
-from gdpo.diagnostics._effect import CONSTANT, findings_at_once
+from gdpo.diagnostics._effect import CONSTANT, Replay, findings_at_once
 from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Scored
 from gdpo.diagnostics.findings import Thresholds, in_order, of_batch
 from gdpo.diagnostics.influence import (
@@ -62,6 +62,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     low: Bounds = None,
     high: Bounds = None,
     thresholds: Thresholds | None = None,
+    replays: bool = True,
 ) -> Diagnosis:
     r"""Measure the influence of each reward in a batch and report problems.
 
@@ -92,6 +93,8 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         high: Declared maximum of each reward, in the unit of the reward, in the order of `names` or
             keyed by name. None: unknown.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
+        replays: Whether to try other settings on the batch for a reward with too little influence.
+            Without, the finding names no remedy that was tried.
 
     Returns:
         A frozen `Diagnosis`, which can be printed, or logged with `metrics()`.
@@ -152,14 +155,17 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         scored=Scored(tuple(names), r, w, called),
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
-    return replace(diagnosis, findings=_findings(diagnosis, thresholds or Thresholds()))
+    replay = partial(remedies, [diagnosis.scored]) if replays and diagnosis.scored else None
+    found = _findings(diagnosis, thresholds or Thresholds(), replay)
+    return replace(diagnosis, findings=found)
 
 
-def _findings(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, ...]:
+def _findings(
+    diagnosis: Diagnosis, thresholds: Thresholds, replay: Replay | None
+) -> tuple[Finding, ...]:
     """Return all findings. A reward whose signal is lost to rounding is not also constant."""
     found = list(of_batch(diagnosis, thresholds))
     lost = {each.rewards for each in found if each.kind is Kind.BELOW_RESOLUTION}
-    replay = partial(remedies, [] if diagnosis.scored is None else [diagnosis.scored])
     at_once = findings_at_once(diagnosis.influence, diagnosis.ranges, thresholds, replay)
     found += [f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)]
     return in_order(found)

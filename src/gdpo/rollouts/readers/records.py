@@ -523,13 +523,13 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
                 found[path] = value
         for name, value in inner.items() if depth < _DEEPEST else ():
             kind, path = type(value), f"{above}{name}"
-            if kind in _SPREAD and (is_container(str(name)) or name in WEIGHTS):
-                value = _opened(value, path, inner, found)
-            elif kind in _SKIPPED:
+            if kind in _NUMBERS or path in but:
                 continue
-            if isinstance(value, dict) and path not in but:
-                inside = rewarded or is_container(str(name))
-                enter(value, f"{path}.", rewarded=inside, depth=depth + 1)
+            contains = is_container(str(name))
+            if kind in _SPREAD and (contains or name in WEIGHTS):
+                value = _opened(value, path, inner, found)
+            if isinstance(value, dict):
+                enter(value, f"{path}.", rewarded=rewarded or contains, depth=depth + 1)
 
     enter(record, "", rewarded=False, depth=0)
     return found

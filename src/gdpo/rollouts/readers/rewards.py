@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -146,16 +146,17 @@ class RecordRewards:
         if self._inferred is None:
             self._inferred = self._learn(rows[:LOOKED_AT], self._known)
         found, asked = self._inferred, self._asked.rewards or ()
-        beside = {name: _beside(name, path) for name, path in found.names.items()}
+        paths, totals = set[str]().union(*(row.rewards for row in rows)), {*found.names.values()}
+        beside = {n: at for n, path in found.names.items() if (at := _beside(n, path, paths))}
+        for path in (paths | {row.total_name for row in rows}) - self._paths.keys():
+            self._paths[path] = found.name_of(path) or (path if path in asked else None)
         for row in rows:
             row.total = None if self._no_total else row.total
             row.weights = row.weights or _weights_beside(row, beside)
-            if row.total_name in found.names.values():
+            if row.total_name in totals:
                 row.rewards = {row.total_name: row.total, **row.rewards}
             if found.total is not None and found.total != self._known.total:
                 row.total, row.total_name = row.rewards.get(found.total), found.total
-            for path in row.rewards.keys() - self._paths.keys():
-                self._paths[path] = found.name_of(path) or (path if path in asked else None)
             named = ((self._paths[path], value) for path, value in row.rewards.items())
             row.rewards = {name: value for name, value in named if name is not None}
 
@@ -456,8 +457,9 @@ def _learned(
     return found, known
 
 
-def _beside(name: str, path: str) -> list[str]:
-    return [*(f"{each}.{name}" for each in WEIGHTS), f"{path.rpartition('.')[0]}.weight"]
+def _beside(name: str, path: str, among: Set[str]) -> list[str]:
+    places = [*(f"{each}.{name}" for each in WEIGHTS), f"{path.rpartition('.')[0]}.weight"]
+    return [place for place in places if place in among]
 
 
 def _weights_beside(row: Row, beside: Mapping[str, Sequence[str]]) -> dict[str, float] | None:

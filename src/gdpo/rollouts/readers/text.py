@@ -40,7 +40,8 @@ _Elements: TypeAlias = Iterator[tuple[int, Any, Problem]]
 """Elements of a list, each with its line, and the problem if it is not an object."""
 _LIST = re.compile(rb"\[\s*[{\]]")
 _HEAD = 4096
-_SPACE = re.compile(r"[ \t\r\n]*")
+_SPACES = " \t\r\n"
+_SPACE = re.compile(f"[{_SPACES}]*")
 _PART = 2**20
 
 
@@ -136,14 +137,17 @@ def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], d
 
 def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, Problem]:
     try:
-        record = decoder.decode(raw.decode())  # json would guess the encoding of bytes
+        text = raw.decode().strip(_SPACES)  # json would guess the encoding of bytes
+        record, end = decoder.raw_decode(text)
+        if end == len(text):
+            return record, Problem.NO_OBJECT
     except RecursionError:
         return None, Problem.TOO_DEEP
     except UnicodeDecodeError:
         return None, Problem.NOT_UTF8
     except ValueError:
-        return None, Problem.NO_JSON if raw.endswith(b"\n") else Problem.CUT_LINE
-    return record, Problem.NO_OBJECT
+        pass
+    return None, Problem.NO_JSON if raw.endswith(b"\n") else Problem.CUT_LINE
 
 
 class _Text:
