@@ -32,6 +32,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
     *sorted((ROOT / "docs" / "explanation").glob("*.md")),
+    ROOT / "research" / "turns.md",
 ]
 LANGUAGES = {"python", "bash", "text", "diff", "yaml", "json", "toml", "bibtex"}
 _FENCE = re.compile(
