@@ -16,7 +16,7 @@ from gdpo.analysis.steps import (
     StepAnalysis,
     analyze_step,
     batch_of,
-    check_weights,
+    refuse_unnamed,
 )
 from gdpo.analysis.verdict import Unchecked, Verdict, unchecked_of, verdict_of, worst
 from gdpo.diagnostics.watch import HeldFinding
@@ -141,10 +141,9 @@ def analyze(
         if sampled and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)
     _refuse_absent(reading.report)
-    check_weights(weights, names)
-    check_weights(low, names, what="low values")
-    check_weights(high, names, what="high values")
-    check_weights({primary: 1.0} if primary else None, names, what="primary")
+    main = (primary,) if primary else ()
+    bounds = {"low values": low, "high values": high}
+    refuse_unnamed({"weights": weights, **bounds, "primary": main}, names)
     for run in done.runs:
         run.sort()
     done.sample = sample.groups

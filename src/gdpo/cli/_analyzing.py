@@ -23,7 +23,7 @@ from gdpo.analysis.logs.rows import Log
 from gdpo.analysis.logs.sources import METRICS, read_logs
 from gdpo.analysis.logs.trends import RunTrends, trends_of
 from gdpo.analysis.replay import RECORDED
-from gdpo.analysis.steps import check_weights
+from gdpo.analysis.steps import refuse_unnamed
 from gdpo.cli._analyze_options import AnalyzeOptions
 from gdpo.cli.codes import FAILED, INTERRUPTED
 from gdpo.diagnostics.diagnosis import Severity
@@ -300,9 +300,8 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
             "rewards/NAME/mean: pass rollout files, or the log of a run with several rewards"
         )
     names = [name for run in runs for name in run.rewards]
-    check_weights(options.weights, names)
-    check_weights(options.low, names, what="low values")
-    check_weights(options.high, names, what="high values")
+    bounds = {"low values": options.low, "high values": options.high}
+    refuse_unnamed({"weights": options.weights, **bounds}, names)
     found = [
         trends_of(run, weights=options.weights or {}, low=options.low, high=options.high)
         for run in runs
