@@ -46,8 +46,9 @@ def test_a_last_line_that_is_cut_off_is_a_run_that_still_writes(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     (table,), report = read(path)
     assert len(table) == 3
-    (said,) = report.oddities()
-    assert said.startswith(f"{path}:4: the last line is incomplete")
+    ((place, said),) = report.odd_places()
+    assert place == f"{path}:4"
+    assert said.startswith("the last line is incomplete")
 
 
 def test_bad_lines_are_counted_and_the_first_is_named(tmp_path):

@@ -35,7 +35,6 @@ from gdpo.rollouts.readers.table import (
     places,
     turns_of,
     whole_rollouts,
-    without_single,
 )
 
 _REPEATS = frozenset({"trl", "ms-swift"})
@@ -78,11 +77,13 @@ class RolloutReading(Iterator[RolloutTable]):
                 continue
             self.report.torn_steps[table.run, int(table.steps[0])] += 1
             table = self._one_row_each(table)
-            groups = self._groups(table)
-            yield replace(without_single(table), groups=groups)
+            table = replace(table, groups=self._groups(table))
+            several = table.turns is not None and table.turns.counts.max() > 1
+            # gdpo's own files have turns only if the rewards were given for each turn.
+            yield table if several or table.format == "gdpo" else replace(table, turns=None)
 
     def _one_row_each(self, table: RolloutTable) -> RolloutTable:
-        """Return the table with one row per rollout if its rows are turns. Report other rows."""
+        """Return the table with one row per rollout, and report rows that are earlier turns."""
         whole = whole_rollouts(table)
         rows = np.flatnonzero(~np.isin(table.row, whole.row) | (table.file != table.file[0]))
         for index, path in enumerate(table.files) if len(whole) < len(table) else ():
@@ -194,7 +195,11 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
     rescore = asked.rescore
     opened = open_file(asked, file, texts=rescore is not None)
     if opened is None:
-        file.end_without_rows()
+        if file.skipped:
+            file.format = "unknown"
+            file.report.files.append(file)
+        else:
+            file.report.left_out[file.path] = "the file is empty"
         return
     rewards, batches = opened
     for batch in batches:
