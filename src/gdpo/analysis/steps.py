@@ -146,12 +146,16 @@ def analyze_step(
     batch: Batch,
     *,
     estimator: str = "grpo",
+    recorded_by: str | None = None,
     low: Bounds = None,
     high: Bounds = None,
 ) -> StepAnalysis:
-    """Return the diagnosis of one step. The arguments are those of `analyze_steps`."""
+    """Return the diagnosis of one step. The arguments are those of `analyze_steps`.
+
+    `recorded_by` is the estimator that computed the recorded advantages, or None.
+    """
     used, recorded = batch.table, batch.advantages is not None
-    by, ends = None if recorded else estimator, batch.bounds(low, high)
+    by, ends = recorded_by if recorded else estimator, batch.bounds(low, high)
     diagnosis = diagnose(
         batch.rewards,
         batch.weights,
