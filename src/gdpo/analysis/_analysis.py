@@ -42,8 +42,7 @@ class Analysis:
     priorities: dict[str, PriorityOverall] = field(default_factory=dict[str, PriorityOverall])
     """Whether the primary reward won, for each run. Empty if none was named."""
     not_analyzed: int = 0
-    """Number of rollouts that were read but not analyzed, because their step has no rewards, no
-    trained rollouts, or groups of very different sizes."""
+    """Number of rollouts that were read, but whose step could not be analyzed."""
     problems: dict[str, int] = field(default_factory=dict[str, int])
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
@@ -109,10 +108,9 @@ def analyze(
         low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
         high: Highest possible value, as `low`.
         replayed: Names of the estimators that recompute the advantages of every step (see
-            `Replay`). An empty sequence means all estimators, and None means no estimator. For
-            steps without recorded advantages, the first estimator (or GRPO by default) computes the
-            advantages.
-        sampled: Whether to sample some groups for display. Default: False.
+            `Replay`). Empty: all estimators. None: no estimator. The first estimator, or GRPO, also
+            computes the advantages of steps without recorded ones.
+        sampled: Whether to sample some groups for display.
         primary: Reward that should always win (see `PriorityOverall`). None: not checked.
 
     Raises:

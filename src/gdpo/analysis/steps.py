@@ -124,10 +124,10 @@ def analyze_steps(
 
     Args:
         tables: One table per step, from `read_rollout_files`.
-        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
-        estimator: Estimator for steps without recorded advantages. Default: grpo.
-        low: Lowest possible value of each reward by name. Default: as declared in the files.
-        high: Highest possible value, as `low`.
+        weights: As in `analyze`.
+        estimator: Estimator for steps without recorded advantages.
+        low: As in `analyze`.
+        high: As in `analyze`.
 
     Raises:
         ConfigError: If a weight refers to an unknown reward, or the estimator is unknown.

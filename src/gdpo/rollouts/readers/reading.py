@@ -52,7 +52,7 @@ class RolloutReading(Iterator[RolloutTable]):
     def __init__(self, paths: Sequence[Path], asked: ReaderOptions, group_size: int | None) -> None:
         self.report = ReadReport(tuple(paths))
         self.progress: Callable[[RolloutTable], None] | None = None
-        """Function that is called with each step that was read."""
+        """Is called with each step that was read."""
         self._group_size = group_size
         self._last: RolloutTable | None = None
         files = find_files(paths, self.report.left_out)
@@ -145,12 +145,10 @@ def read_rollout_files(
         columns: Column for each meaning, for files in an unrecognized format: `step`, `group`,
             `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason`, `total`, `rollout`
             or `turn`. Default: inferred.
-        group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
-            the rollouts of a prompt are consecutive. Default: rollouts with identical prompts form
-            a group.
-        load_pt: Function that reads `.pt` files: `load_dump` from
-            `gdpo.integrations.torch_files`, which needs torch. Default: `.pt` files are
-            reported as not read.
+        group_size: Number of rollouts per prompt, for files without group ids in which the rollouts
+            of a prompt are consecutive. Default: rollouts with identical prompts form a group.
+        load_pt: Function that reads `.pt` files: `load_dump` from `gdpo.integrations.torch_files`,
+            which needs torch. Default: `.pt` files are not read.
         rescore: Function that computes the rewards of rollouts from their texts. Default: use the
             rewards in the files.
 
@@ -395,13 +393,10 @@ def read_texts(
 
     Args:
         file: One of the `files` of a table.
-        rows: Values of the `row` column of a table.
+        rows: Values of the `row` column of a table. The texts are in their order.
         format: As in `read_rollout_files`.
         columns: As in `read_rollout_files`.
         load_pt: As in `read_rollout_files`.
-
-    Returns:
-        One text for each row, in the order of `rows`.
 
     Raises:
         DataError: If the file cannot be read, or a row does not exist.
