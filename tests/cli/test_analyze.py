@@ -24,15 +24,6 @@ COLUMNS = ("--rewards", "wide,narrow", "--columns", "prompt=prompt,num_tokens=le
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty folder to be in, beside those of the runs."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
 def dump(tmp_path):
     names = ("step", "prompt", "wide", "narrow", "length")
     for step in (1, 2):

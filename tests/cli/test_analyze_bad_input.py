@@ -14,11 +14,8 @@ from tests.rollouts.readers import written
 
 
 @pytest.fixture
-def analyzed(gdpo_says, tmp_path, monkeypatch):
+def analyzed(gdpo_says, here):
     """Runs the command twice, for people and for machines; what both say has to fit."""
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
 
     def run(*arguments):
         code, out, err = gdpo_says("analyze", *arguments, "--estimators", "grpo,gdpo")

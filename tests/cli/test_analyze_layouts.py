@@ -9,18 +9,12 @@ import shlex
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.rollouts.readers.written import rows as write_rows
 
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def numbers():
@@ -313,14 +307,7 @@ REFUSED = {
 
 
 def written(path: Path, kind: str, records: list) -> Path:
-    path = path.with_suffix(f".{kind}")
-    if kind == "jsonl":
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    elif kind == "csv":
-        pd.DataFrame(records).to_csv(path, index=False)
-    else:
-        pq.write_table(pa.Table.from_pylist(records), path)
-    return path
+    return write_rows(path.with_suffix(f".{kind}"), records)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -11,13 +11,7 @@ GOLDEN = Path(__file__).parents[1] / "analysis" / "logs" / "golden"
 STATE = GOLDEN / "trainer_state.json"
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty folder to be in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_it_says_what_metrics_tell_and_what_they_cannot(gdpo_says, here):

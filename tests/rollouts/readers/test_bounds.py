@@ -8,8 +8,8 @@ import zlib
 import numpy as np
 import pytest
 from tests.rollouts.readers import written
-from tests.rollouts.readers.test_bad_input import read, verl_line
-from tests.rollouts.readers.test_odd_values import notices
+from tests.rollouts.readers.reading import notices, read
+from tests.rollouts.readers.written import verl_line
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import (
@@ -306,15 +306,8 @@ def test_groups_that_are_half_there_are_no_padding_however_many(tmp_path, monkey
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_texts_of_a_few_rows_cost_no_numbers_and_no_other_texts(tmp_path, monkeypatch, kind):
-    path = tmp_path / f"a.{kind}"
     rows = [{"prompt": f"p{i}", "completion": f"c{i}", "reward": 1.0} for i in range(100)]
-    if kind == "parquet":
-        written.parquet(path, rows)
-    elif kind == "jsonl":
-        written.lines(path, rows)
-    else:
-        lines = "".join(f"p{i},c{i},1\n" for i in range(100))
-        path.write_text("prompt,completion,reward\n" + lines)
+    path = written.rows(tmp_path / f"a.{kind}", rows)
     made = []
     text = columns.RolloutText
     monkeypatch.setattr(columns, "RolloutText", lambda *a, **k: made.append(a) or text(*a, **k))

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rollouts.readers.test_bad_input import read
+from tests.rollouts.readers.reading import read
 
 from gdpo.rollouts.readers import batches, read_texts, sources
 from gdpo.rollouts.readers import text as text_files
