@@ -725,12 +725,6 @@ def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(gdpo_says, 
     assert "no difference from the baseline, up to a factor: grpo" in out
 
 
-def test_recorded_advantages_that_are_not_there_are_refused(gdpo_says, tmp_path, here):
-    code, _, err = gdpo_says("analyze", ignored(tmp_path / "run"), "--estimators", "recorded,gdpo")
-    assert code == 2
-    assert "contain no advantages" in " ".join(err.split())
-
-
 def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(gdpo_says, tmp_path, here):
     program = here / "mine.py"
     program.write_text('# <meta name="generator" content="gdpo analyze">')

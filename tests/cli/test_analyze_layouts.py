@@ -474,16 +474,6 @@ def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a
     assert [table.names for table in read_rollout_files(path)] == [tuple(PARTS)]
 
 
-def test_of_few_rollouts_no_number_is_taken_for_the_sum_of_others(tmp_path):
-    values = [(1, 0, 0.3), (0, 1, 0.7), (0, 0, 0)]
-    records = [{"prompt": "a", "reward_a": a, "reward_b": b, "reward_c": c} for a, b, c in values]
-    (table,) = read_rollout_files(written(tmp_path / "few", "jsonl", records * 8))
-    assert table.names == ("reward_a", "reward_b", "reward_c")
-    records += [{"prompt": "a", "reward_a": 1, "reward_b": 1, "reward_c": 1.0}]
-    (table,) = read_rollout_files(written(tmp_path / "more", "jsonl", records * 8))
-    assert table.names == ("reward_a", "reward_b")
-
-
 @pytest.mark.parametrize("named", [{"reward_acc": "acc", "reward_fmt": "fmt"}, AB])
 def test_the_command_names_the_step(gdpo_says, tmp_path, named):
     path = written(tmp_path / "run", "jsonl", rows(flat({"iter": "step", **named})))

@@ -103,14 +103,6 @@ def test_rollouts_are_preferred_to_metrics(gdpo_says, tmp_path):
     assert "metrics only" not in out
 
 
-def test_metrics_without_rewards_are_an_error_that_says_so(gdpo_says, tmp_path):
-    state = {"log_history": [{"step": 1, "loss": 0.5, "reward": 1.0}]}
-    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
-    code, _, err = gdpo_says("analyze", tmp_path)
-    assert code == 2
-    assert "contains metrics, but none of a single reward" in err
-
-
 def test_text_in_a_log_cannot_control_the_terminal(gdpo_says, tmp_path):
     name = "a\x1b[31m[red]b"
     row = {f"rewards/{name}/mean": 1.0, f"rewards/{name}/std": 0.0}

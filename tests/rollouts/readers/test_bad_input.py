@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import read
@@ -358,7 +358,6 @@ WRITERS = (
 
 
 @given(data=st.data())
-@settings(max_examples=60)
 def test_whatever_is_done_to_a_dump_its_rows_add_up(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("dump")
     writer = data.draw(st.sampled_from([*WRITERS, written.art, written.platform]))
@@ -381,7 +380,6 @@ JSON = st.recursive(
 
 
 @given(data=st.data())
-@settings(max_examples=60)
 def test_whatever_a_field_holds_its_rows_add_up(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("dump")
     others = (written.swift_ray, lambda f: written.episodes(f / "traces.jsonl"))

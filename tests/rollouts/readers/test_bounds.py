@@ -184,7 +184,7 @@ def test_rewards_that_are_named_may_be_as_many_as_are_named(tmp_path):
 def test_what_a_field_holds_instead_of_a_number_is_not_kept(tmp_path, monkeypatch):
     """Credit for each token would be gigabytes until a batch of rollouts is full."""
     monkeypatch.setattr(batches, "_CHUNK", 64)
-    credit = [i / 7 for i in range(4000)]
+    credit = [i / 7 for i in range(2000)]
     fields = ("advantage", "reward", "num_tokens", "finish_reason", "uid")
     record = {"prompt": "a", "reward_1": 1.0} | dict.fromkeys(fields, credit)
     path = written.lines(tmp_path / "a.jsonl", [record] * 32)

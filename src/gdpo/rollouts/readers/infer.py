@@ -30,13 +30,12 @@ from gdpo.rollouts.readers.names import (
     is_never,
     is_total,
     is_vocabulary,
-    leaf_of,
+    last_words,
     listed,
     may_be_total,
     name_in,
     names_reward,
     value_fields,
-    words_of,
 )
 
 Values: TypeAlias = Float[np.ndarray, " rollout"]
@@ -195,7 +194,7 @@ def infer(
         doubtful = [
             p
             for p in paths
-            if not GOLD.isdisjoint(words_of(leaf_of(p))) or not (named or is_named_reward(p))
+            if not GOLD.isdisjoint(last_words(p)) or not (named or is_named_reward(p))
         ]
         out |= {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
         kept = [*totals, *(p for p in parts if p not in out and p not in paths)]
@@ -278,7 +277,7 @@ def _ruled_out(path: str, sample: Sample) -> Reason | None:
     """Return why the values of a field without a name of a reward rule it out, or None."""
     values = sample.numbers[path]
     # A task that is solved always or never makes a reward constant in every group.
-    earned = not EARNED.isdisjoint(words_of(leaf_of(path)))
+    earned = not EARNED.isdisjoint(last_words(path))
     if not _varies(values) or (earned and len(np.unique(values[np.isfinite(values)])) < 3):
         return None
     known = np.isfinite(values)
@@ -290,7 +289,7 @@ def _ruled_out(path: str, sample: Sample) -> Reason | None:
     several = size > 1
     # A reward of two values is constant in a group by chance more often.
     enough = _ENOUGH_GROUPS * (4 if len(np.unique(low[several])) < 3 else 1)
-    enough = enough if REFERENCES.isdisjoint(words_of(leaf_of(path))) else 1
+    enough = enough if REFERENCES.isdisjoint(last_words(path)) else 1
     same = bool(np.all(low[several] == high[several]))
     return "dataset" if same and np.sum(several) >= enough else None
 
@@ -324,7 +323,7 @@ def _copies(
 
 def _order(path: str, *, totalled: bool) -> tuple[int, bool, bool]:
     form = {0: 1, 1: 0, 2: 2}[form_of(path)] if totalled else form_of(path)
-    return form, not is_named_reward(path), "_".join(words_of(leaf_of(path))) in ALIASES
+    return form, not is_named_reward(path), "_".join(last_words(path)) in ALIASES
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,7 +310,7 @@ def likely(paths: Sequence[str]) -> list[str]:
 
 def is_named_reward(path: str) -> bool:
     """Return whether a name suggests a single reward: `reward_len`, but not `total_reward`."""
-    ordered = words_of(leaf_of(path))
+    ordered = last_words(path)
     words = set(ordered)
     if len(ordered) > 1 and ordered[-1] in _FUNCTION and not words & {"tp", "fp", "tn"}:
         words = {*ordered[:-1], "reward"}
@@ -399,7 +399,7 @@ def name_in(path: str, prefix: str) -> str | None:
         return None if inner or is_never(first) else name
     if inner and (not _NO_CHILDREN.isdisjoint((first, *inner)) or _is_monitor(inner[-1])):
         return None
-    mixed = not _MIXED.isdisjoint(words_of(leaf_of(prefix[:-1])))
+    mixed = not _MIXED.isdisjoint(last_words(prefix[:-1]))
     return None if first.lower() in _IDS or (mixed and _is_monitor(first)) else name
 
 
@@ -418,7 +418,7 @@ def value_fields(paths: Sequence[str]) -> list[str]:
 
 def names_reward(path: str) -> bool:
     """Return whether a name contains `reward` or `score`, or is that of a reward function."""
-    words = words_of(leaf_of(path))
+    words = last_words(path)
     return not _REWARD_ONLY.isdisjoint(words) or (bool(words) and words[-1] in _FUNCTION)
 
 
@@ -429,7 +429,7 @@ def is_likely(path: str) -> bool:
 
 def is_vocabulary(path: str) -> bool:
     """Return whether a name contains a word that is usual in the names of rewards."""
-    return not _VOCABULARY.isdisjoint(words_of(leaf_of(path)))
+    return not _VOCABULARY.isdisjoint(last_words(path))
 
 
 def is_never(path: str, *, lenient: bool = False) -> bool:
@@ -437,8 +437,7 @@ def is_never(path: str, *, lenient: bool = False) -> bool:
 
     With `lenient`, a bare `length`, an `is_text` and the name of a reference do not.
     """
-    name = leaf_of(path)
-    words = words_of(name)
+    name, words = leaf_of(path), last_words(path)
     if is_named_reward(path):
         return False
     named = lenient or not _VOCABULARY.isdisjoint(words)
@@ -461,27 +460,27 @@ def may_be_total(path: str) -> bool:
     prefix = _prefix(path)
     if "." in path[len(prefix or "") :] or (prefix is None and isinstance(path, Inner)):
         return False
-    return is_total(path) or "_".join(words_of(leaf_of(path))) in _GUESSES["total"]
+    return is_total(path) or "_".join(last_words(path)) in _GUESSES["total"]
 
 
 def form_of(path: str) -> int:
     """Return 2 for the raw form of a reward, 0 for a transformed form, and 1 for any other name."""
-    words = set(words_of(leaf_of(path)))
+    words = set(last_words(path))
     return 2 if words & _RAW else 0 if words & _SHAPED and words - _SHAPED else 1
 
 
 def base_of(path: str) -> frozenset[str]:
     """Return the words that the raw and the transformed form of one reward share."""
-    return frozenset(words_of(leaf_of(path))) - _REWARD_ONLY - _RAW - _SHAPED
+    return frozenset(last_words(path)) - _REWARD_ONLY - _RAW - _SHAPED
 
 
 def _is_count(words: Sequence[str]) -> bool:
-    return words[0] in {"num", "n", "count"} and words[1:2] != [] and words[1].isalpha()
+    return words[0] in {"num", "n", "count"} and len(words) > 1 and words[1].isalpha()
 
 
 def is_earned_count(path: str) -> bool:
     """Return whether a name is that of a count of what was earned, such as `num_tests_passed`."""
-    words = words_of(leaf_of(path))
+    words = last_words(path)
     return bool(words) and _is_count(words) and not EARNED.isdisjoint(words)
 
 
@@ -491,7 +490,7 @@ def _is_time(word: str) -> bool:
 
 def is_total(path: str) -> bool:
     """Return whether the name suggests a sum of rewards."""
-    words = set(words_of(leaf_of(path))) - {"of", "all"}
+    words = set(last_words(path)) - {"of", "all"}
     return bool(words & _TOTAL) and words <= _TOTAL | _REWARD
 
 
@@ -503,6 +502,12 @@ def leaf_of(path: str) -> str:
 def words_of(name: str) -> list[str]:
     """Return the words of a name in lower case."""
     return [word.lower() for word in _WORD.findall(name)]
+
+
+@lru_cache(maxsize=4096)
+def last_words(path: str) -> tuple[str, ...]:
+    """Return the words of the last part of a path."""
+    return tuple(words_of(leaf_of(path)))
 
 
 def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
