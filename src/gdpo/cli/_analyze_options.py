@@ -103,7 +103,6 @@ def page_of(
 
 
 def _run_around_here(paths: Sequence[Path]) -> Path | None:
-    """Return the given folder that contains the current directory, or None."""
     # A page beside a given file is welcome, because the folder need not be that of a run.
     here = Path.cwd()
     folders = (path.resolve() for path in paths if path.is_dir())

@@ -225,7 +225,6 @@ def _stdout_kept() -> Generator[None]:
 
 @contextmanager
 def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
-    """Show the step that is being read if stderr is a terminal."""
     console = terminal(stderr=True)
     if not console.is_terminal:
         yield None
@@ -284,7 +283,6 @@ def _nothing(analysis: Analysis) -> str:
 
 
 def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console) -> int:
-    """Print what logged metrics show, and return the exit code."""
     if not logs:
         given = ", ".join(map(str, options.paths[:3]))
         raise DataError(f"{given}: no metrics found, such as rewards/NAME/mean. Check the path")

@@ -113,7 +113,6 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def _code_of(arguments: Sequence[str] | None) -> int:
-    """Run the command line, print errors to stderr, and return the exit code."""
     try:
         return app(arguments, result_action="return_value") or 0
     except GdpoError as error:

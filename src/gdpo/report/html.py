@@ -138,7 +138,6 @@ def _coded(text: str) -> "Markup":
 
 
 def _unbroken(text: str) -> "Markup":
-    """Return the text with non-breaking spaces, so that it stays on one line."""
     from markupsafe import Markup, escape
 
     return escape(visible(text)).replace(" ", Markup("&nbsp;"))

@@ -115,7 +115,6 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
 
 
 def _labels(analysis: Analysis) -> Labels:
-    """Return unique names of runs and rewards that are safe to display."""
     runs = [run.run for run in analysis.runs[:_RUNS]]
     rewards = dict.fromkeys(name for run in analysis.runs[:_RUNS] for name in run.names)
     path = analysis.report.paths[0]
@@ -166,7 +165,6 @@ def _left_out(analysis: Analysis) -> str:
 
 
 def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]:
-    """Return the run, a row for each lasting finding, and the number of findings not shown."""
     found = [held for held in run.findings() if held.lasting]
     rows: list[dict[str, Any]] = []
     numbers = run.steps
@@ -222,7 +220,6 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Return the charts of influence shares and of zero-variance groups for each run."""
     charts: list[Chart] = []
     for run in runs:
         names = [name for name in run.names if name in shown.rewards]
@@ -349,7 +346,6 @@ def _related(each: WithTurns) -> str:
 
 
 def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
-    """Return the charts of influence shares and of zero-variance groups by turn, for each run."""
     charts: list[Chart] = []
     for run in runs:
         turns = run.turns()[:_TURNS]

@@ -100,7 +100,6 @@ def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
 
 
 def _texts(groups: Sequence[SampledGroup], reading: Mapping[str, Any]) -> _Texts:
-    """Return the texts, keyed by file and row. Files that can no longer be read are skipped."""
     rows: dict[tuple[Path, str], set[int]] = defaultdict(set)
     for group in groups:
         rows[group.file, group.format] |= set(group.rows)

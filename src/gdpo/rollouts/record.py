@@ -202,7 +202,6 @@ def _messages(text: Text) -> list[dict[str, str | None]]:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return the text of a message, or JSON if it has other fields, such as tool calls."""
     content = message.get("content")
     if isinstance(content, str) and set(message) <= {"role", "content"} and not _fields(content):
         return content

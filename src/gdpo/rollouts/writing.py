@@ -44,11 +44,8 @@ class StepWriter:
     """Writes the rollouts of each step to one file. A step may have several batches.
 
     If a step cannot be written, for example because the disk is full, a warning is logged and the
-    run continues. When a later step is written, the number of lost steps is logged.
-
-    Args:
-        declared: Ranges and gates of the rewards (see `write_rollouts`). Default: no ranges or
-            gates.
+    run continues. When a later step is written, the number of lost steps is logged. `declared` are
+    the ranges and gates of the rewards (see `write_rollouts`).
     """
 
     def __init__(self, folder: Path, *, declared: Declared | None = None) -> None:
@@ -97,29 +94,23 @@ class StepWriter:
         try:
             write_rollouts(file, self._rollouts, declared=self._declared)
         except OSError as error:
-            self._lose(step, file, error)
-        else:
-            self._log_lost(step, file)
-
-    def _lose(self, step: int, file: Path, error: OSError) -> None:
-        if not self._lost:
-            logger.warning(
-                "ROLLOUTS ARE BEING LOST: cannot write %s: %s. Free disk space. The run continues "
-                "and tries again at every step; a message is logged once a step has been written",
-                file,
-                error,
-            )
-        self._lost.add(step)
-
-    def _log_lost(self, step: int, file: Path) -> None:
-        if not self._lost:
+            if not self._lost:
+                logger.warning(
+                    "ROLLOUTS ARE BEING LOST: cannot write %s: %s. Free disk space. The run "
+                    "continues and tries again at every step; a message is logged once a step has "
+                    "been written",
+                    file,
+                    error,
+                )
+            self._lost.add(step)
             return
-        lost = self._lost - {step}  # this file now includes the earlier batches of its step
-        which = f", from {min(lost)} to {max(lost)}" if lost else ""
-        logger.warning(
-            "rollouts are recorded again, from %s on. Steps not recorded completely: %d%s",
-            file,
-            len(lost),
-            which,
-        )
-        self._lost.clear()
+        if self._lost:
+            lost = self._lost - {step}  # this file now includes the earlier batches of its step
+            which = f", from {min(lost)} to {max(lost)}" if lost else ""
+            logger.warning(
+                "rollouts are recorded again, from %s on. Steps not recorded completely: %d%s",
+                file,
+                len(lost),
+                which,
+            )
+            self._lost.clear()

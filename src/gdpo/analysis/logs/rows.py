@@ -141,7 +141,6 @@ def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
 
 
 def _doubt(logs: Sequence[Log], found: Evidence, count: int) -> str:
-    """Return why the rows may be rollouts. Empty if they cannot be."""
     # Rows that each have a step of their own cannot be rollouts of one prompt.
     apart = count >= _SINGLE and count == sum(len(o.rows) for o in logs if not o.numbered)
     if not found.certain and not apart:

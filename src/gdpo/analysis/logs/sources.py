@@ -57,8 +57,10 @@ def _found(
     found: list[Log] = []
     problems: list[str] = []
     for path in paths:
-        for files in _folders(path) if path.is_dir() else [[path]]:
-            files = [file for file in files if file.is_file()]
+        walked = os.walk(path) if path.is_dir() else [(path.parent, list[str](), [path.name])]
+        for folder, folders, names in walked:
+            folders.sort()
+            files = [file for name in sorted(names) if (file := Path(folder, name)).is_file()]
             for read, source in _readers(files, path, endings, forced=forced):
                 try:
                     logs = read(source)
@@ -90,16 +92,9 @@ def _doubt(found: Doubtful) -> str:
     return f"{found.path}: {found.why}. {which}:\n{command} {METRICS}\n{rollouts}"
 
 
-def _folders(root: Path) -> Iterator[list[Path]]:
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        yield [Path(folder, name) for name in sorted(names)]
-
-
 def _readers(
     files: Sequence[Path], named: Path, endings: Sequence[str], *, forced: bool
 ) -> Iterator[tuple[Callable[[Path], list[Log] | Doubtful], Path]]:
-    """Yield, for each log in a folder, a function that reads it, and the path to read."""
     events = [file for file in files if ".tfevents." in file.name]
     if events:
         several = len(events) > 1

@@ -220,7 +220,6 @@ def infer(
 
 
 def _without_idle(found: Inferred, sample: Sample) -> Inferred:
-    """Return the rewards, except those without weight that belong to the dataset."""
     for name in [name for name, weight in found.weights.items() if weight == 0]:
         if (why := _ruled_out(path := found.names[name], sample)) is not None:
             names = {other: p for other, p in found.names.items() if other != name}
@@ -381,7 +380,6 @@ def _settled(found: _Candidates) -> Inferred:
 
 
 def _explained_by(found: _Candidates, total: str) -> Inferred | None:
-    """Return the rewards that explain a total, with their weights, or None if there are none."""
     also = [path for path in found.totals if path != total and not is_total(path)]
     known = {*found.parts, *found.others, *found.totals, *found.left_out}
     monitors = [path for path in found.numbers if path not in known]
@@ -625,7 +623,6 @@ def _varies(values: Values) -> bool:
 
 
 def _is_copy(one: Values, other: Values) -> bool:
-    """Return whether one field repeats another one, in the same or in another unit."""
     same = np.isfinite(one)
     if not np.array_equal(same, np.isfinite(other)):
         return False

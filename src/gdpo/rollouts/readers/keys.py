@@ -41,8 +41,13 @@ def grouping(
     occur once, they contain text of a single rollout, such as a path, and the ids are used.
     `split`: earlier rows of the run had ids with several prompts.
     """
-    if np.any(rollouts != NO_KEY):
-        prompts = _of_first_turns(prompts, pair(pair(steps, ids), rollouts), rollouts, turns)
+    if np.any(rollouts != NO_KEY):  # the prompt of a rollout is that of its first turn
+        of = pair(pair(steps, ids), rollouts)
+        order = np.lexsort((turns, of))
+        starts = np.append(True, np.diff(of[order]) != 0)
+        first = np.empty(len(of), np.int64)
+        first[order] = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
+        prompts = np.where(rollouts == NO_KEY, prompts, prompts[first])
     keys = np.where(ids == NO_KEY, prompts, ids)
     rows = np.flatnonzero((ids != NO_KEY) & (prompts != NO_KEY))
     if not len(rows):
@@ -93,14 +98,6 @@ def restarted(
         together[0][order],
         together[1][order],
     )
-
-
-def _of_first_turns(prompts: Key, keys: Key, rollouts: Key, turns: Key) -> Key:
-    order = np.lexsort((turns, keys))
-    starts = np.append(True, np.diff(keys[order]) != 0)
-    first = np.empty(len(keys), np.int64)
-    first[order] = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
-    return np.where(rollouts == NO_KEY, prompts, prompts[first])
 
 
 def pair(one: Key, other: Key) -> Key:

@@ -505,7 +505,7 @@ def words_of(name: str) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def last_words(path: str) -> tuple[str, ...]:
+def last_words(path: str) -> Sequence[str]:
     """Return the words of the last part of a path."""
     return tuple(words_of(leaf_of(path)))
 

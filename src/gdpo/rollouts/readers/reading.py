@@ -201,11 +201,17 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
         return
     rewards, batches = opened
     for batch in batches:
-        scored = None if rescore is None else _rescored(rescore, batch, file)
+        scored = dict[str, Column]()
+        if rescore is not None:
+            found = rescore(batch.texts())
+            scored = {name: column_of(values) for name, values in found.rewards.items()}
+            for what, places_of in found.problems.items():
+                line = int(batch.lines[places_of[0]])
+                file.note(line, Problem.TOLD, {"why": what}, count=len(places_of))
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
-            table = _table_of(rewards, scored or {}, batch, rows, of_step, file)
+            table = _table_of(rewards, scored, batch, rows, of_step, file)
             if table.steps[0] < 0:
                 file.lose(int(batch.lines[rows][0]), Problem.NO_STEP, rows=len(table))
             else:
@@ -267,14 +273,6 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
         yield from np.split(order, starts)
     elif len(steps):
         yield slice(None)
-
-
-def _rescored(rescore: Rescore, batch: Batch, file: FileReport) -> dict[str, Column]:
-    found = rescore(batch.texts())
-    for what, rows in found.problems.items():
-        line = int(batch.lines[rows[0]])
-        file.note(line, Problem.TOLD, {"why": what}, count=len(rows))
-    return {name: column_of(values) for name, values in found.rewards.items()}
 
 
 def _weights(

@@ -247,7 +247,6 @@ def places(
 def _in_order(
     values: Float[np.ndarray, "rollout some"], of: Sequence[str], names: Sequence[str]
 ) -> Float[np.ndarray, "rollout reward"]:
-    """Return the columns in the order of `names`, with NaN for rewards that have no column."""
     columns = np.full((len(values), len(names)), np.nan)
     columns[:, [names.index(name) for name in of]] = values
     return columns
