@@ -205,8 +205,7 @@ def _only(groups: int) -> str:
 def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
     """Return what to add for rewards that are constant, with all of them in one pair of options.
 
-    `places` are NaN where a reward has no declared range. `of_sum`: the range is that of the sum
-    over turns.
+    `places` are NaN without a declared range. `of_sum`: the range is that of the sum over turns.
     """
     names, ranges, they, are = _names(places), "the range", "it", "is"
     if len(places) > 1:

@@ -52,11 +52,6 @@ def run_analysis(options: AnalyzeOptions) -> int:
     """Read the files, print the summary and write the HTML page. Return the exit code.
 
     If the paths contain no rollouts but logged metrics, print what the metrics show.
-
-    Raises:
-        DataError: If there is nothing to analyze.
-        ConfigError: If an option refers to a reward, or to recorded advantages, that no file
-            contains.
     """
     console = terminal()
     if options.metrics:
@@ -76,10 +71,6 @@ def follow_runs(options: AnalyzeOptions) -> int:
     Each repetition reads all files again. Each pause is at least ten times as long as the analysis
     before it. With `--fail-on`, the function returns once a finding is certain: the check of the
     whole run is repeated whenever a file grows, so it may be wrong by chance.
-
-    Raises:
-        ConfigError: If an option refers to a reward, or to recorded advantages, that no file
-            contains.
     """
     if options.metrics:
         raise ConfigError(f"--follow waits for rollouts: remove it, or --format {METRICS}")

@@ -19,8 +19,7 @@ def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
     """Move the record of an earlier run to the subfolder `earlier-1`, or to the next free number.
 
     Evaluation files in the subfolder `eval` are moved too, but not the files `keep` of the new run.
-    Readers do not treat `earlier-…` as part of the run. A file that cannot be moved raises a
-    ConfigError.
+    A file that cannot be moved raises a ConfigError.
     """
     found = (*folder.glob("step_*.parquet"), *folder.glob("eval/step_*.parquet"))
     files = sorted(file for file in found if file not in keep)
@@ -58,11 +57,7 @@ class StepWriter:
         self._lost: set[int] = set()
 
     def check_folder(self) -> None:
-        """Create the folder and check that it is writable.
-
-        Raises:
-            ConfigError: If the folder cannot be created or written to.
-        """
+        """Create the folder, and raise a ConfigError if it is not writable."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder) as probe:
@@ -74,12 +69,7 @@ class StepWriter:
             ) from error
 
     def write(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        """Write a batch, and keep earlier batches of the same step.
-
-        Args:
-            step: Step of the rollouts, which determines the file.
-            rollouts: Rollouts whose groups are numbered from 0. If the step already has groups, the
-                new groups are renumbered.
+        """Write a batch, whose groups are numbered from 0, and keep earlier batches of the step.
 
         Raises:
             DataError: If there are no rollouts, or not all rollouts of the step have the same

@@ -277,9 +277,6 @@ def field_of(key: str) -> tuple[str, str] | None:
 
 
 def without_unclear(keys: Collection[str]) -> list[str]:
-    """Return the keys of a log, without `rewards/NAME` if it has `rewards/NAME/mean` too.
-
-    Newer versions of TRL log more numbers of a reward, under separate names.
-    """
+    """Return the keys of a log, without `rewards/NAME` if it has `rewards/NAME/mean` too."""
     newer = any(_OF_REWARD.fullmatch(key) for key in keys)
     return [key for key in keys if not newer or _OF_REWARD.fullmatch(key)]

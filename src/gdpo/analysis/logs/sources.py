@@ -38,9 +38,8 @@ _BROKEN = (MissingExtraError, OSError, ValueError, RecursionError, sqlite3.Error
 def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
     """Return the logs in the files and folders. Links to folders are not followed.
 
-    If a run has several `trainer_state.json` files, only the one with the most steps is returned,
-    because it contains the others. With `forced`, files that may be metrics or rollouts are read as
-    metrics.
+    Of the `trainer_state.json` files of a run, only the one with the most steps is returned. With
+    `forced`, files that may be metrics or rollouts are read as metrics.
     """
     found, problems = _found(paths, [], forced=forced)
     if not found and not problems:

@@ -1,8 +1,7 @@
 """Infers rewards and their weights from the numbers of a file, and checks each guess.
 
-A guess is made from the name of a field (see `names`) and checked on the values of the first
-rollouts. Where the values contradict the guess, it is dropped; where two readings are possible, the
-file is refused with both.
+A guess is made from the name of a field and checked on the values of the first rollouts. If the
+values contradict it, it is dropped. If two readings are possible, the file is refused with both.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,9 +80,8 @@ class Inferred:
     """Stores which numeric fields of a file are rewards, and why."""
 
     kind: Where = "none"
-    """Where the rewards are: the numbers in an object, the numbers named as rewards, other numbers,
-    all numbers of a format that stores the rewards there (`function`: under the names of
-    functions), a scalar reward alone, or where the user says."""
+    """Where the rewards are: in an object, named as rewards, other numbers, all numbers of a format
+    (`function`: under the names of functions), a scalar reward alone, or where the user says."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     prefix: str = ""
     total: str | None = None
@@ -171,9 +169,8 @@ def infer(
     total only if they explain it.
 
     `texts` are the fields whose names suggest rewards, but whose values are not numbers. With
-    `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out,
-    because the format stores the rewards there. `described`: the user has named the columns that
-    are not rewards.
+    `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out.
+    `described`: the user has named the columns that are not rewards.
     """
     numbers = sample.numbers
     taken = known.taken() - {known.total}

@@ -443,10 +443,7 @@ def ready_command(report: ReadReport) -> str:
 
 
 def without_rewards(report: ReadReport) -> str:
-    """Return an error message for files in which no reward could be inferred, or "".
-
-    The message lists the numeric fields, and a command that lists some of these fields as rewards.
-    """
+    """Return a message with commands for files in which no reward could be inferred, or ""."""
     files = report.without_rewards
     if not files:
         return ""
@@ -469,10 +466,7 @@ def without_rewards(report: ReadReport) -> str:
 
 
 def groups_of_one(report: ReadReport, form: str | None) -> str:
-    """Return an error message if every group has one rollout, or "".
-
-    Rollouts then cannot be compared. `form` is the format that the user named.
-    """
+    """Return a message if every group has one rollout, or "". The user named the format `form`."""
     if not report.alone or not any(file.rewards for file in report.files):
         return ""
     each = report.read // max(len(report.torn_steps), 1)

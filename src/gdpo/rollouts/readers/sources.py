@@ -54,10 +54,7 @@ _MOST_HELD = 2**26
 
 
 class Unpacked(io.RawIOBase):
-    """Streams a gzip file up to the last whole line that can be decompressed.
-
-    A reader that reads ahead would fail on a broken part before it returns the preceding lines.
-    """
+    """Streams a gzip file up to the last whole line, as Arrow reads ahead into a broken part."""
 
     broken: Exception | None = None
     """The error that stopped decompression, or None if there has been no error so far."""
@@ -197,11 +194,7 @@ def _counts(lines: list[str], delimiter: str) -> list[int]:
 
 
 class DecimalCommas:
-    """Replaces decimal commas with points in blocks of text columns.
-
-    The first block decides: in columns that contain only numbers there, or nothing, numbers may
-    have decimal commas.
-    """
+    """Replaces decimal commas with points in columns whose first block has numbers or nothing."""
 
     def __init__(self) -> None:
         self._places: list[int] | None = None
@@ -425,10 +418,7 @@ class ArrowFile:
         return count
 
     def iter_batches(self, size: int, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield batches of `size` rows with some of the columns.
-
-        Batches of very long rows are smaller. For a field of a struct, they contain the struct.
-        """
+        """Yield batches of `size` rows, or fewer very long ones, with some of the columns."""
         names = self.schema_arrow.names
         columns = list(dict.fromkeys(c if c in names else c.partition(".")[0] for c in columns))
         held, rows = list[Any](), 0

@@ -118,7 +118,7 @@ class RolloutTable:
         """Return rewards and advantages by group. Smaller groups are padded with NaN.
 
         Raises:
-            DataError: If the largest group is so large that most of the array would be padding.
+            DataError: If most of a large array would be padding.
         """
         prompt, sample, shape = self._places(len(self.names))
         rewards = np.full((*shape, len(self.names)), np.nan)
@@ -276,8 +276,8 @@ def turns_of(
 def whole_rollouts(table: RolloutTable) -> RolloutTable:
     """Return a table with one row per rollout, if several rows with one rollout id are its turns.
 
-    The row of the last turn is kept. A reward that all turns of each rollout repeat belongs to the
-    rollout; the values of any other reward are added, and kept for each turn.
+    A reward that all turns of each rollout repeat belongs to the rollout; the values of any other
+    reward are added, and kept for each turn.
     """
     if table.parts is None:
         return table
