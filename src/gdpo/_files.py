@@ -100,13 +100,9 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the cache folder with this name, and create the folder if it does not exist.
+    """Return the cache folder with this name, which `make` populates if it does not exist.
 
-    The folder is created atomically: it is either complete or absent.
-
-    Args:
-        name: Name of the folder. Use a new name if the contents change.
-        make: Function that populates an empty folder.
+    It is created atomically. Use a new name if the contents change.
     """
     target = cache_folder() / name
     if target.is_dir():

@@ -23,9 +23,8 @@ _searched: list[str] = []
 def search_also(folder: Path) -> None:
     """Make `find` also search this folder for modules, after `sys.path`.
 
-    The folder is added to `sys.path` only when a module is first needed. Some libraries search
-    `sys.path` for plugins, and a command that only displays a folder must not run code from that
-    folder.
+    The folder is added to `sys.path` only when a module is first needed, because some libraries
+    search `sys.path` for plugins.
     """
     _searched[:] = [str(folder)]
 
@@ -74,14 +73,8 @@ def refuse_unknown(names: Iterable[Any], allowed: Collection[str], what: str) ->
 def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
     """Return the known object with this name, or import it from `module:attribute`.
 
-    Args:
-        name: A key of `known`, or `module:attribute` (attributes may be dotted).
-        known: Objects, keyed by short name.
-        what: Kind of object, as shown in messages, such as "estimator" or "task".
-
-    Raises:
-        ConfigError: If the name, module or attribute does not exist, or the module cannot be
-            imported.
+    `what` is the kind of object in messages, such as "task". A name, module or attribute that does
+    not exist, or a module that cannot be imported, raises a ConfigError.
     """
     if name in known:
         return known[name]

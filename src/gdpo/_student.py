@@ -4,11 +4,7 @@ from math import cos, pi, sin, sqrt, tan
 
 
 def student_quantile(p: float, freedom: int) -> float:
-    """Return the p-quantile of Student's t distribution.
-
-    Args:
-        p: Probability, at least 0.5 and below 1.
-        freedom: Degrees of freedom, at least 1.
+    """Return the p-quantile of Student's t distribution, for 0.5 <= p < 1.
 
     References:
         Abramowitz and Stegun 1964, 26.7.3 and 26.7.4: the distribution in closed form, solved for

@@ -1,9 +1,10 @@
 """A dump of two rewards and two steps that is worked out by hand, and a reward that is learned."""
 
 import numpy as np
+from tests.rollouts.built import rollout
 
 from gdpo.advantages import gdpo
-from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts import rollout_file, write_rollouts
 
 ROWS = [
     # step, prompt, wide, narrow, tokens
@@ -29,21 +30,13 @@ def run_of(folder, rates, *, declared=None):
         values = np.stack([rng.random((16, 4)) < rate, rng.random((16, 4))], axis=-1)
         advantages = gdpo(values, np.ones(2))
         rollouts = [
-            Rollout(
-                run="x",
-                step=step,
-                group_id=group,
-                sample_id=sample,
-                prompt=str(group),
-                completion="",
-                rewards=dict(zip(("format", "noise"), values[group, sample], strict=True)),
-                weights={"format": 1.0, "noise": 1.0},
-                advantage=float(advantages[group, sample]),
-                num_tokens=1,
-                finish_reason="stop",
+            rollout(
+                *(step, *place),
+                dict(zip(("format", "noise"), values[place], strict=True)),
+                prompt=str(place[0]),
+                advantage=float(advantages[place]),
             )
-            for group in range(16)
-            for sample in range(4)
+            for place in np.ndindex(16, 4)
         ]
         write_rollouts(rollout_file(folder, step), rollouts, declared=declared)
     return folder

@@ -9,6 +9,7 @@ from math import nan
 import numpy as np
 import pytest
 from tests.analysis.rows import LEARNED, ROWS, STUCK, run_of
+from tests.rollouts.built import rollout
 
 from gdpo.analysis import analyze, analyze_runs, analyze_steps
 from gdpo.analysis.steps import UNKNOWN_WEIGHTS
@@ -16,7 +17,7 @@ from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.errors import ConfigError, DataError
 from gdpo.report.rollouts_summary import rollouts_summary
-from gdpo.rollouts import Rollout, read_rollouts, rollout_file, write_rollouts
+from gdpo.rollouts import read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -179,12 +180,8 @@ def test_weights_are_asked_for_or_those_of_the_dump(dump):
 
 
 def test_a_weight_that_is_not_asked_for_is_that_of_the_dump(tmp_path):
-    rollouts = [
-        Rollout(
-            "", 1, 0, i, "a", "b", {"x": float(i), "y": -i}, {"x": 2.0, "y": 0.5}, 0.0, 1, "stop"
-        )
-        for i in range(2)
-    ]
+    weights = {"x": 2.0, "y": 0.5}
+    rollouts = [rollout(1, 0, i, {"x": float(i), "y": -i}, weights=weights) for i in range(2)]
     write_rollouts(rollout_file(tmp_path, 1), rollouts)
     (step,) = analyze_steps(read_rollout_files(tmp_path), weights={"x": 3})
     assert [reward.weight for reward in step.diagnosis.rewards] == [3.0, 0.5]
@@ -207,12 +204,9 @@ def test_weights_that_change_are_shown_with_their_first_and_last_value(tmp_path)
 
 
 def test_steps_with_and_without_weights_are_both_told(tmp_path):
-    rollouts = [
-        Rollout("", 1, 0, i, "a", "b", {"x": float(i)}, {"x": 2.0}, 0.0, 1, "stop")
-        for i in range(2)
-    ]
     for step in (1, 2):
-        write_rollouts(rollout_file(tmp_path, step), [replace(r, step=step) for r in rollouts])
+        rollouts = [rollout(step, 0, i, {"x": float(i)}, weights={"x": 2.0}) for i in range(2)]
+        write_rollouts(rollout_file(tmp_path, step), rollouts)
     rows = [{"step": 3, "prompt": "a", "score": float(i)} for i in range(2)]
     (tmp_path / "3.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run,) = analyze_runs(analyze_steps(read_rollout_files(tmp_path)))

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,14 @@ PAGE = Path(__file__).parents[2] / "docs/explanation/do_i_need_this.md"
 ANSWERS = {"train": "Yes", "change": "Not yet", "nothing": "No", "unknown": "Not known"}
 
 
+@cache
+def analysis_of(name):
+    return analyzed(PLANTED[name])
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_run_has_its_true_influence_and_the_right_verdict(name):
-    planted = PLANTED[name]
-    analysis = analyzed(planted)
+    planted, analysis = PLANTED[name], analysis_of(name)
     (run,) = analysis.runs
     shares = {reward.name: reward.influence_share for reward in run.rewards()}
     for reward, (low, high) in planted.influence.items():
@@ -57,8 +62,8 @@ def test_the_rule_of_the_page_gives_the_right_answer(name, tmp_path, monkeypatch
 
 def test_the_page_quotes_the_verdict_of_a_run_with_too_few_groups_and_has_a_row_for_a_change():
     few = Run(QUESTIONS["healthy: two rewards of 0 or 1"].draw, (), {}, steps=2, size=(8, 8))
-    for action, run in (("unknown", few), ("change", next(iter(PLANTED.values())))):
-        analysis = analyzed(run)
+    change = analysis_of(next(iter(PLANTED)))
+    for action, analysis in (("unknown", analyzed(few)), ("change", change)):
         verdict = analysis.verdict(analysis.runs[0])
         assert verdict.action == action
         others = [start for known, (start, _) in rule()[1].items() if known != action]

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 
 from gdpo.analysis import Rescorer
@@ -13,7 +14,7 @@ from gdpo.analysis.rescore import NO_REFERENCE, NO_TEXT, NO_TOKENS
 from gdpo.errors import ConfigError
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
-from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import RolloutText, read_rollout_files
 
 RIGHT, WRONG = "<think>a</think>\n<answer>4</answer>", "5"
@@ -124,10 +125,10 @@ def test_columns_of_parquet_give_the_row_of_the_task(tmp_path):
 
 
 def test_our_own_record_has_its_reference(tmp_path):
+    extra = {"reference": {"answer": "4"}}
     rollouts = [
-        Rollout("r", 1, 0, i, "2+2", text, {"old": 0.0}, {"old": 1.0}, 0.0, 3, "stop", extra)
+        rollout(1, 0, i, {"old": 0.0}, prompt="2+2", completion=text, extra=extra)
         for i, text in enumerate((RIGHT, WRONG))
-        for extra in [{"reference": {"answer": "4"}}]
     ]
     write_rollouts(rollout_file(tmp_path, 1), rollouts)
     (table,), report = read(tmp_path, "gsm8k")
@@ -148,14 +149,8 @@ def test_ms_swift_has_the_solution_beside_its_rewards(tmp_path):
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("tokens", ["2.5", "many", "nan", "inf"])
 def test_numbers_of_tokens_that_are_none_are_missing(tmp_path, ending, tokens):
-    path = tmp_path / f"a.{ending}"
     record = {"prompt": "a", "completion": "b", "reward": 1.0, "num_tokens": tokens}
-    if ending == "csv":
-        path.write_text("\n".join(",".join(map(str, r)) for r in (record, record.values())))
-    elif ending == "jsonl":
-        written.lines(path, [record])
-    else:
-        written.parquet(path, [record])
+    path = written.rows(tmp_path / f"a.{ending}", [record])
     (table,), report = read(path, f"{__name__}:both")
     known = tokens == "2.5"
     np.testing.assert_array_equal(table.rewards, [[1, 1 if known else np.nan]])
@@ -206,9 +201,7 @@ def test_a_reward_of_turns_is_rescored_on_the_messages_of_the_model(tmp_path):
 
 def test_texts_of_a_record_that_look_like_messages_are_scored_as_they_are(tmp_path):
     said = '[{"role": "assistant", "content": "4"}]'
-    fields = {"run": "r", "step": 1, "group_id": 1, "prompt": "2+2", "rewards": {"old": 0.0}}
-    fields |= {"weights": {"old": 1.0}, "advantage": 0.0, "num_tokens": 3, "finish_reason": "stop"}
-    rollouts = [Rollout(**fields, sample_id=i, completion=said, extra={}) for i in range(2)]
+    rollouts = [rollout(1, 1, i, {"old": 0.0}, completion=said) for i in range(2)]
     write_rollouts(rollout_file(tmp_path, 1), rollouts)
     (table,), _ = read(tmp_path, f"{__name__}:size")
     assert table.rewards.tolist() == [[9], [9]]  # not 1, the length of "4"

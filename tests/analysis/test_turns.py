@@ -1,8 +1,6 @@
 """The analysis of recorded turns, against `diagnose_turns`, and what the summary says of it."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from math import nan
 
@@ -12,6 +10,7 @@ from tests.analysis.turn_rollouts import PAID, arrays, recorded
 
 from gdpo.advantages import gdpo
 from gdpo.analysis import analyze, analyze_runs, analyze_steps, as_dict
+from gdpo.cli import main
 from gdpo.diagnostics import diagnose_turns
 from gdpo.diagnostics.diagnosis import Kind
 from gdpo.diagnostics.turns import pooled_turns
@@ -171,13 +170,11 @@ def test_many_turns_rewards_and_runs_are_counted_and_fit_into_the_width(tmp_path
     assert lines[start + 8] == "and 5 more turns, 4 more rewards, 1 more run (--json prints all)"
 
 
-def test_json_contains_the_turns(tmp_path):
+def test_json_contains_the_turns(tmp_path, capsys):
     recorded(tmp_path / "run")
-    command = [sys.executable, "-m", "gdpo", "analyze", str(tmp_path / "run"), "--json"]
-    done = subprocess.run(
-        [*command, "--no-report"], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    (run,) = json.loads(done.stdout)["runs"]
+    with pytest.raises(SystemExit, match="0"):
+        main(["analyze", str(tmp_path / "run"), "--json", "--no-report"])
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
     (wanted,) = as_dict(analyze(read_rollout_files(tmp_path / "run")))["runs"]
     assert run["turns"][0]["alive"] == 1.0
     assert [turn["turn"] for turn in run["turns"]] == [1, 2, 3, 4, 5, 6]

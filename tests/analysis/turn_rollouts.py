@@ -4,9 +4,10 @@ from functools import partial
 
 import numpy as np
 from benchmarks.turn_findings import NAMES, per_turn
+from tests.rollouts.built import rollout
 
 from gdpo.advantages import turn_gdpo
-from gdpo.rollouts import Rollout, Turn, rollout_file, write_rollouts
+from gdpo.rollouts import Turn, rollout_file, write_rollouts
 
 PAID = partial(per_turn, pays=0.5)
 
@@ -34,17 +35,12 @@ def _rollout(step, place, rewards, advantages, names):
         Turn(dict(zip(names, each.tolist(), strict=True)), float(a), 10)
         for each, a in zip(rewards, advantages, strict=False)
     )
-    return Rollout(
-        run="x",
-        step=step,
-        group_id=place[0],
-        sample_id=place[1],
+    return rollout(
+        *(step, *place),
+        dict(zip(names, rewards.sum(axis=0).tolist(), strict=True)),
         prompt=f"question {place[0]}",
         completion=[{"role": "assistant", "content": f"say {t}"} for t in range(len(turns))],
-        rewards=dict(zip(names, rewards.sum(axis=0).tolist(), strict=True)),
-        weights=dict.fromkeys(names, 1.0),
         advantage=float(np.mean([turn.advantage for turn in turns])),
         num_tokens=10 * len(turns),
-        finish_reason="stop",
         turns=turns,
     )

@@ -6,6 +6,15 @@ from gdpo.cli import main
 
 
 @pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to be in, beside those of the runs."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
 def gdpo_says(capsys):
     """Runs the command line; returns the exit code, stdout and stderr."""
 

@@ -24,15 +24,6 @@ COLUMNS = ("--rewards", "wide,narrow", "--columns", "prompt=prompt,num_tokens=le
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty folder to be in, beside those of the runs."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
 def dump(tmp_path):
     names = ("step", "prompt", "wide", "narrow", "length")
     for step in (1, 2):
@@ -732,12 +723,6 @@ def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(gdpo_says, 
     _, out, _ = gdpo_says(*asked, "--weights", "a=1,b=0.1")
     assert "--weights" not in out
     assert "no difference from the baseline, up to a factor: grpo" in out
-
-
-def test_recorded_advantages_that_are_not_there_are_refused(gdpo_says, tmp_path, here):
-    code, _, err = gdpo_says("analyze", ignored(tmp_path / "run"), "--estimators", "recorded,gdpo")
-    assert code == 2
-    assert "contain no advantages" in " ".join(err.split())
 
 
 def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(gdpo_says, tmp_path, here):

@@ -14,13 +14,7 @@ ROWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty folder to be in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def lines(rows):
@@ -94,6 +88,7 @@ WITHOUT_REWARDS = {
     "chart.csv": "Step,r - train/reward,r - train/reward__MIN,r - train/reward__MAX\n1,2,1,3\n",
     "x.log": "{'loss': 0.5, 'grad_norm': 1.0}\n{'loss': 0.5, 'grad_norm': 1.0}\n",
     "verl.jsonl": '{"step": 1, "data": {"critic/rewards/mean": 0.5, "actor/kl": 0.1}}\n',
+    "trainer_state.json": '{"log_history": [{"step": 1, "loss": 0.5, "reward": 1.0}]}',
     "dpo.jsonl": '{"loss": 1, "epoch": 1, "rewards/chosen": 1, "rewards/rejected": 0}\n',
 }
 

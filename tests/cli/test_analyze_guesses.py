@@ -24,6 +24,12 @@ def text(step, prompt, sample):
     return {"prompt": f"question {step}-{prompt}", "completion": f"answer {sample}"}
 
 
+def made(more, **sizes):
+    """The rollouts of a run, each with its step, its texts, and what a function says of it."""
+    found = rollouts(**sizes)
+    return [{"step": s} | text(s, p, g) | more(s, p, g, a, b) for s, p, g, a, b in found]
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -43,10 +49,7 @@ def test_a_layout_is_read_right_or_refused_with_commands_that_work(seed):
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_weights_in_the_total_are_used(gdpo_says, tmp_path, kind):
-    rows = [
-        {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a + 0.1 * b}
-        for s, p, g, a, b in rollouts()
-    ]
+    rows = made(lambda s, p, g, a, b: {"a_reward": a, "b_reward": b, "reward": a + 0.1 * b})
     found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
     (run,) = found["runs"]
     assert run["weights_from"] == "found in the total"
@@ -57,31 +60,13 @@ def test_weights_in_the_total_are_used(gdpo_says, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_rollouts_whose_total_has_other_weights_are_reported(gdpo_says, tmp_path, kind):
-    rows = [
-        {"step": s}
-        | text(s, p, g)
-        | {"a_reward": a, "b_reward": b, "reward": a + (0.1 if s < 150 else 0.5) * b}
-        for s, p, g, a, b in rollouts(steps=160)
-    ]
+    def scored(s, p, g, a, b):
+        return {"a_reward": a, "b_reward": b, "reward": a + (0.1 if s < 150 else 0.5) * b}
+
+    rows = made(scored, steps=160)
     found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
     (notice,) = found["notices"]
     assert "'reward' is not the sum" in str(notice)
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_file_per_step_is_judged_on_the_first_files_together(gdpo_says, tmp_path, kind):
-    for s in range(20):
-        rows = [
-            {"step": s}
-            | text(s, p, g)
-            | {"accuracy": a, "clarity": b, "reward": a + 0.1 * b, "rating": p + s / 7}
-            for _, p, g, a, b in rollouts(steps=1, prompts=2)
-        ]
-        (tmp_path / "run").mkdir(exist_ok=True)
-        written(tmp_path / "run" / f"step_{s}", kind, rows)
-    (run,) = analyzed(gdpo_says, tmp_path / "run")["runs"]
-    assert [reward["name"] for reward in run["rewards"]] == ["accuracy", "clarity"]
-    assert run["weights_from"] == "found in the total"
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
@@ -192,10 +177,7 @@ READ = {
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("form", READ)
 def test_a_field_called_rewards_is_read(gdpo_says, tmp_path, kind, form):
-    rows = [
-        {"step": s, "score": None, "gen_case": g} | text(s, p, g) | READ[form](a, b)
-        for s, p, g, a, b in rollouts()
-    ]
+    rows = made(lambda s, p, g, a, b: {"score": None, "gen_case": g} | READ[form](a, b))
     found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
     assert [reward["name"] for reward in found["runs"][0]["rewards"]] == ["a", "b"]
 
@@ -210,10 +192,7 @@ UNREAD = {
 
 @pytest.mark.parametrize("form", UNREAD)
 def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, tmp_path, form):
-    rows = [
-        {"step": s, "accuracy": a, "format": g % 2} | text(s, p, g) | UNREAD[form](a, b)
-        for s, p, g, a, b in rollouts()
-    ]
+    rows = made(lambda s, p, g, a, b: {"accuracy": a, "format": g % 2} | UNREAD[form](a, b))
     code, _, err = gdpo_says("analyze", written(tmp_path / "run", "jsonl", rows), "--no-report")
     assert code == 2
     assert "'rewards'" in err
@@ -222,12 +201,11 @@ def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, t
 
 @pytest.mark.parametrize("total", ["product", "independent"])
 def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, tmp_path, total):
-    rows = [
-        {"step": s}
-        | text(s, p, g)
-        | {"a_reward": a, "b_reward": b, "reward": a * b if total == "product" else float(g % 2)}
-        for s, p, g, a, b in rollouts()
-    ]
+    def scored(s, p, g, a, b):
+        whole = a * b if total == "product" else float(g % 2)
+        return {"a_reward": a, "b_reward": b, "reward": whole}
+
+    rows = made(scored)
     path = written(tmp_path / "run", "jsonl", rows)
     code, out, err = gdpo_says("analyze", path, "--no-report")
     if total == "independent":
@@ -237,18 +215,6 @@ def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, tmp
     assert "! " in out
     both = [["a_reward", "b_reward"], ["reward", "a_reward", "b_reward"], ["reward"]]
     assert run_commands(gdpo_says, err) == both
-
-
-@pytest.mark.parametrize("name", ["response_length", "tool_time", "truncated", "pred"])
-def test_what_verl_logs_beside_rewards_is_none(gdpo_says, tmp_path, name):
-    rows = [
-        {"input": f"q{s}-{p}", "output": "x", "gts": "1", "score": a + 0.1 * b, "step": s}
-        | {"acc": a, "format": b, name: g}
-        for s, p, g, a, b in rollouts()
-    ]
-    (run,) = analyzed(gdpo_says, written(tmp_path / "1", "jsonl", rows))["runs"]
-    assert [reward["name"] for reward in run["rewards"]] == ["acc", "format"]
-    assert run["weights_from"] == "found in the total"
 
 
 def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_says, tmp_path):
@@ -279,14 +245,10 @@ def test_ids_of_groups_have_many_names(gdpo_says, tmp_path, kind, name):
 
 @pytest.mark.parametrize("form", [dict, list, "pairs", json.dumps])
 def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(gdpo_says, tmp_path, form):
-    made = {"pairs": lambda found: [{"name": n, "value": v} for n, v in found.items()]}
-    made[list] = lambda found: list(found.values())
-    rows = [
-        {"step": s}
-        | text(s, p, g)
-        | {"rewards": made.get(form, form)({"0": a, "1": b}), "total": a + 0.1 * b}
-        for s, p, g, a, b in rollouts()
-    ]
+    forms = {"pairs": lambda found: [{"name": n, "value": v} for n, v in found.items()]}
+    forms[list] = lambda found: list(found.values())
+    write = forms.get(form, form)
+    rows = made(lambda s, p, g, a, b: {"rewards": write({"0": a, "1": b}), "total": a + 0.1 * b})
     table = pa.Table.from_pylist(rows)
     with pa.ipc.new_file(tmp_path / "run.arrow", table.schema) as file:
         file.write_table(table)
@@ -349,10 +311,7 @@ def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(
 
 
 def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(gdpo_says, tmp_path):
-    rows = [
-        {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a * b}
-        for s, p, g, a, b in rollouts()
-    ]
+    rows = made(lambda s, p, g, a, b: {"a_reward": a, "b_reward": b, "reward": a * b})
     path = written(tmp_path / "run", "jsonl", rows)
     code, out, _ = gdpo_says("analyze", path, "--rewards", "a_reward,b_reward", "--no-report")
     assert (code, "'reward' is not the sum of the rewards" in out) == (0, True)
@@ -385,10 +344,7 @@ def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says, tmp_path, kind):
-    rows = [
-        {"step": s, "uid": f"{s}-{p}-{g}"} | text(s, p, g) | {"reward_a": a, "reward_b": b}
-        for s, p, g, a, b in rollouts()
-    ]
+    rows = made(lambda s, p, g, a, b: {"uid": f"{s}-{p}-{g}"} | {"reward_a": a, "reward_b": b})
     path = written(tmp_path / "run", kind, rows)
     found = analyzed(gdpo_says, path)
     assert found["groups"]["sizes"] == {"4": 64}
@@ -421,10 +377,7 @@ def test_weights_beside_the_rewards_are_read(gdpo_says, tmp_path, kind, name, fo
 def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(
     gdpo_says, tmp_path, kind, of
 ):
-    rows = [
-        {"step": s, "answer_correct": of(a), "format_reward": b} | text(s, p, g)
-        for s, p, g, a, b in rollouts()
-    ]
+    rows = made(lambda s, p, g, a, b: {"answer_correct": of(a), "format_reward": b})
     code, _, err = gdpo_says("analyze", written(tmp_path / "run", kind, rows), "--no-report")
     assert code == 2
     both = ["format_reward", "answer_correct"]

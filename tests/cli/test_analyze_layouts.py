@@ -9,18 +9,12 @@ import shlex
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.rollouts.readers.written import rows as write_rows
 
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def numbers():
@@ -79,212 +73,156 @@ def flat(names, *, prompt="prompt", completion="completion"):
 SCORES = {"acc": "acc", "fmt": "fmt", "length": "length"}
 PARTS = {"reward_acc": "acc", "reward_fmt": "fmt", "reward_len": "length"}
 
-# name of the layout: kind, rows, rewards, steps, and what it says the rewards are by
+
+def expected(make, rewards, *, steps=1, kind="jsonl"):
+    """A file of rows, with the rewards and the number of steps that are read from it."""
+    return kind, make, tuple(rewards.split()), steps
+
+
 LAYOUTS = {
-    # As people met them.
-    "object, length": ("jsonl", inside("rewards", length="tokens"), ("a", "b"), 1),
-    "object, step, total, length": (
-        "jsonl",
-        inside("rewards", step=True, reward="sum", length="tokens"),
-        ("a", "b"),
-        2,
+    "object, length": expected(inside("rewards", length="tokens"), "a b"),
+    "object, step, total, length": expected(
+        inside("rewards", step=True, reward="sum", length="tokens"), "a b", steps=2
     ),
-    "reward_components, total": (
-        "jsonl",
-        inside("reward_components", reward="sum"),
-        ("a", "b"),
-        1,
+    "reward_components, total": expected(inside("reward_components", reward="sum"), "a b"),
+    "scores, lr": expected(inside("scores", SCORES, lr="stray"), "acc fmt length"),
+    "scores, kl": expected(inside("scores", SCORES, kl="stray"), "acc fmt length"),
+    "scores, temperature": expected(
+        inside("scores", SCORES, temperature="stray"), "acc fmt length"
     ),
-    "scores, lr": ("jsonl", inside("scores", SCORES, lr="stray"), tuple(SCORES), 1),
-    "scores, kl": ("jsonl", inside("scores", SCORES, kl="stray"), tuple(SCORES), 1),
-    "scores, temperature": (
-        "jsonl",
-        inside("scores", SCORES, temperature="stray"),
-        tuple(SCORES),
-        1,
+    "scores, tokens": expected(inside("scores", SCORES, tokens="tokens"), "acc fmt length"),
+    "object alone": expected(inside("rewards"), "a b"),
+    "flat keys with a dot": expected(
+        flat({f"scores.{k}": v for k, v in SCORES.items()}), "acc fmt length"
     ),
-    "scores, tokens": ("jsonl", inside("scores", SCORES, tokens="tokens"), tuple(SCORES), 1),
-    "object alone": ("jsonl", inside("rewards"), ("a", "b"), 1),
-    "flat keys with a dot": (
-        "jsonl",
-        flat({f"scores.{k}": v for k, v in SCORES.items()}),
-        tuple(SCORES),
-        1,
-    ),
-    "iter, question, response, prefix, total, time": (
-        "csv",
+    "iter, question, response, prefix, total, time": expected(
         flat(
             {"iter": "step", **PARTS, "total": "sum", "gen_time_s": "stray"},
             prompt="question",
             completion="response",
         ),
-        tuple(PARTS),
-        2,
+        "reward_acc reward_fmt reward_len",
+        steps=2,
+        kind="csv",
     ),
-    # Others.
-    "csv, dots": (
-        "csv",
-        flat({"rewards.a": "acc", "rewards.b": "fmt", "epoch": "step"}),
-        ("a", "b"),
-        1,
+    "csv, dots": expected(
+        flat({"rewards.a": "acc", "rewards.b": "fmt", "epoch": "step"}), "a b", kind="csv"
     ),
-    "csv, slashes, iteration": (
-        "csv",
+    "csv, slashes, iteration": expected(
         flat({"iteration": "step", "rewards/a": "acc", "rewards/b": "fmt", "seed": "stray"}),
-        ("a", "b"),
-        2,
+        "a b",
+        steps=2,
+        kind="csv",
     ),
-    "csv, suffixes": (
-        "csv",
+    "csv, suffixes": expected(
         flat({"train_step": "step", "acc_reward": "acc", "fmt_reward": "fmt", "entropy": "stray"}),
-        ("acc_reward", "fmt_reward"),
-        2,
+        "acc_reward fmt_reward",
+        steps=2,
+        kind="csv",
     ),
-    "csv with a total": (
-        "csv",
+    "csv with a total": expected(
         flat({"iteration": "step", "acc": "acc", "fmt": "fmt", "total": "sum"}),
-        ("acc", "fmt"),
-        2,
+        "acc fmt",
+        steps=2,
+        kind="csv",
     ),
-    "csv, parts of a total": (
-        "csv",
+    "csv, parts of a total": expected(
         flat({"step": "step", "correct": "acc", "style": "fmt", "reward": "weighted"}),
-        ("correct", "style"),
-        2,
+        "correct style",
+        steps=2,
+        kind="csv",
     ),
-    "parquet, struct": ("parquet", inside("rewards", step=True, length="tokens"), ("a", "b"), 2),
-    "parquet, struct of scores with a total": (
-        "parquet",
-        inside("scores", AB | {"total": "sum"}, lr="stray"),
-        ("a", "b"),
-        1,
+    "parquet, struct": expected(
+        inside("rewards", step=True, length="tokens"), "a b", steps=2, kind="parquet"
     ),
-    "parquet, prefix, sum of the others": (
-        "parquet",
+    "parquet, struct of scores with a total": expected(
+        inside("scores", AB | {"total": "sum"}, lr="stray"), "a b", kind="parquet"
+    ),
+    "parquet, prefix, sum of the others": expected(
         flat({"global_step": "step", **PARTS, "reward_mix": "mean", "num_tokens": "tokens"}),
-        tuple(PARTS),
-        2,
+        "reward_acc reward_fmt reward_len",
+        steps=2,
+        kind="parquet",
     ),
-    "metrics": ("jsonl", inside("metrics", AB | {"kl": "stray"}), ("a", "b"), 1),
-    "components, group": (
-        "jsonl",
-        lambda n: inside("components", step=True)(n) | {"group_id": n["group"]},
-        ("a", "b"),
-        2,
+    "metrics": expected(inside("metrics", AB | {"kl": "stray"}), "a b"),
+    "components, group": expected(
+        lambda n: inside("components", step=True)(n) | {"group_id": n["group"]}, "a b", steps=2
     ),
-    "an object in an object": (
-        "jsonl",
-        lambda n: texts(n) | {"info": {"rewards": {"a": n["acc"], "b": n["fmt"]}, "time": 3}},
-        ("a", "b"),
-        1,
+    "an object in an object": expected(
+        lambda n: texts(n) | {"info": {"rewards": {"a": n["acc"], "b": n["fmt"]}, "time": 3}}, "a b"
     ),
-    "objects with a weight each": (
-        "jsonl",
-        lambda n: texts(n) | {"rewards": {"a": {"score": n["acc"], "weight": 1.0}}},
-        ("a",),
-        1,
+    "objects with a weight each": expected(
+        lambda n: texts(n) | {"rewards": {"a": {"score": n["acc"], "weight": 1.0}}}, "a"
     ),
-    "rewards and their weights": (
-        "jsonl",
-        lambda n: inside("rewards")(n) | {"reward_weights": {"a": 1.0, "b": 0.5}},
-        ("a", "b"),
-        1,
+    "rewards and their weights": expected(
+        lambda n: inside("rewards")(n) | {"reward_weights": {"a": 1.0, "b": 0.5}}, "a b"
     ),
-    "weights before rewards": (
-        "jsonl",
+    "weights before rewards": expected(
         lambda n: (
             texts(n) | {"reward_weights": {"a": 1}, "scores": {"z": 1}} | inside("rewards")(n)
         ),
-        ("a", "b"),
-        1,
+        "a b",
     ),
-    "scores and weights of rewards": (
-        "jsonl",
-        lambda n: inside("scores")(n) | {"reward_weights": {"x": 1.0, "y": 0.5}},
-        ("a", "b"),
-        1,
+    "scores and weights of rewards": expected(
+        lambda n: inside("scores")(n) | {"reward_weights": {"x": 1.0, "y": 0.5}}, "a b"
     ),
-    "weights with a prefix": (
-        "csv",
+    "weights with a prefix": expected(
         flat({"reward_acc": "acc", "reward_fmt": "fmt", "reward_weight_acc": "stray"}),
-        ("reward_acc", "reward_fmt"),
-        1,
+        "reward_acc reward_fmt",
+        kind="csv",
     ),
-    "metrics with times": (
-        "jsonl",
+    "metrics with times": expected(
         inside(
             "metrics", AB | {"gen_time_s": "stray", "iter_ms": "stray", "seconds_time": "tokens"}
         ),
-        ("a", "b"),
-        1,
+        "a b",
     ),
-    "very many numbers before the rewards": (
-        "jsonl",
-        lambda n: texts(n) | {f"m{i}": i for i in range(90)} | inside("rewards")(n),
-        ("a", "b"),
-        1,
+    "very many numbers before the rewards": expected(
+        lambda n: texts(n) | {f"m{i}": i for i in range(90)} | inside("rewards")(n), "a b"
     ),
-    "scalar and a setting": ("jsonl", flat({"reward": "sum", "lr": "stray"}), ("reward",), 1),
-    "scalar and one stray number": (
-        "jsonl",
-        flat({"reward": "sum", "foo": "stray"}),
-        ("reward",),
-        1,
+    "scalar and a setting": expected(flat({"reward": "sum", "lr": "stray"}), "reward"),
+    "scalar and one stray number": expected(flat({"reward": "sum", "foo": "stray"}), "reward"),
+    "scalar and its statistics": expected(
+        flat({"reward": "sum", "reward_std": "stray", "reward_mean": "stray"}), "reward", kind="csv"
     ),
-    "scalar and its statistics": (
-        "csv",
-        flat({"reward": "sum", "reward_std": "stray", "reward_mean": "stray"}),
-        ("reward",),
-        1,
-    ),
-    "capital letters": (
-        "csv",
+    "capital letters": expected(
         flat(
             {"Iteration": "step", "accReward": "acc", "fmtReward": "fmt", "totalReward": "sum"},
             prompt="Question",
             completion="Response",
         ),
-        ("accReward", "fmtReward"),
-        2,
+        "accReward fmtReward",
+        steps=2,
+        kind="csv",
     ),
-    "messages and a question": (
-        "jsonl",
+    "messages and a question": expected(
         lambda n: (
             {"question": n["prompt"], "answer": "4", "response": n["completion"]}
             | {"update_step": n["step"], "rewards": {"a": n["acc"], "b": n["fmt"]}}
         ),
-        ("a", "b"),
-        2,
+        "a b",
+        steps=2,
     ),
-    "names with a slash or a dot in an object": (
-        "jsonl",
+    "names with a slash or a dot in an object": expected(
         inside("rewards", {"math/correct": "acc", "math.style": "length", "fmt": "fmt"}),
-        ("math/correct", "math.style", "fmt"),
-        1,
+        "math/correct math.style fmt",
     ),
-    "an object in the object of rewards": (
-        "jsonl",
+    "an object in the object of rewards": expected(
         lambda n: texts(n) | {"rewards": {"math": {"a": n["acc"], "id": 3}, "b": n["fmt"]}},
-        ("b", "math.a"),
-        1,
+        "b math.a",
     ),
-    "a struct in the struct of rewards": (
-        "parquet",
+    "a struct in the struct of rewards": expected(
         lambda n: texts(n) | {"rewards": {"math": {"a": n["acc"]}, "x": {"score": n["fmt"]}}},
-        ("math.a", "x"),
-        1,
+        "math.a x",
+        kind="parquet",
     ),
-    "flat names with two dots": (
-        "jsonl",
-        flat({"rewards.math.correct": "acc", "rewards.format": "fmt"}),
-        ("math.correct", "format"),
-        1,
+    "flat names with two dots": expected(
+        flat({"rewards.math.correct": "acc", "rewards.format": "fmt"}), "math.correct format"
     ),
-    "columns with two slashes": (
-        "csv",
+    "columns with two slashes": expected(
         flat({"rewards/math/correct": "acc", "rewards/format": "fmt"}),
-        ("math/correct", "format"),
-        1,
+        "math/correct format",
+        kind="csv",
     ),
 }
 
@@ -313,14 +251,7 @@ REFUSED = {
 
 
 def written(path: Path, kind: str, records: list) -> Path:
-    path = path.with_suffix(f".{kind}")
-    if kind == "jsonl":
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    elif kind == "csv":
-        pd.DataFrame(records).to_csv(path, index=False)
-    else:
-        pq.write_table(pa.Table.from_pylist(records), path)
-    return path
+    return write_rows(path.with_suffix(f".{kind}"), records)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -468,15 +399,6 @@ def test_a_reward_that_is_not_there_lists_what_the_files_have(gdpo_says, tmp_pat
     assert "Allowed: length, rewards.a, rewards.b" in err
 
 
-def test_a_total_is_found_by_its_values_and_one_that_is_only_redundant_is_not(tmp_path):
-    names = {"reward_acc": "acc", "reward_fmt": "fmt", "reward_len": "length"}
-    for mix, left in (("mean", 3), ("sum", 4)):  # the sum is of two of the three
-        path = written(tmp_path / mix, "jsonl", rows(flat({**names, "reward_mix": mix})))
-        (table,) = read_rollout_files(path)
-        assert len(table.names) == left
-        assert np.isfinite(table.total).all() == (mix == "mean")
-
-
 def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a_time(
     tmp_path, monkeypatch
 ):
@@ -485,16 +407,6 @@ def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a
     monkeypatch.setattr(batches, "_CHUNK", 2)
     path = written(tmp_path / "run", "jsonl", rows(flat({**PARTS, "reward_mix": "mean"})))
     assert [table.names for table in read_rollout_files(path)] == [tuple(PARTS)]
-
-
-def test_of_few_rollouts_no_number_is_taken_for_the_sum_of_others(tmp_path):
-    values = [(1, 0, 0.3), (0, 1, 0.7), (0, 0, 0)]
-    records = [{"prompt": "a", "reward_a": a, "reward_b": b, "reward_c": c} for a, b, c in values]
-    (table,) = read_rollout_files(written(tmp_path / "few", "jsonl", records * 8))
-    assert table.names == ("reward_a", "reward_b", "reward_c")
-    records += [{"prompt": "a", "reward_a": 1, "reward_b": 1, "reward_c": 1.0}]
-    (table,) = read_rollout_files(written(tmp_path / "more", "jsonl", records * 8))
-    assert table.names == ("reward_a", "reward_b")
 
 
 @pytest.mark.parametrize("named", [{"reward_acc": "acc", "reward_fmt": "fmt"}, AB])

@@ -4,27 +4,16 @@ import json
 
 import numpy as np
 import pytest
+from tests.rollouts.built import rollout
 
 from gdpo.advantages import AdvantageRule
-from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
+from gdpo.rollouts import read_rollouts, write_rollouts
 
 
 def written(folder, rewards, advantages, step=1):
     """A file with the groups of a step, from rewards[group, sample] by name and advantages."""
     rollouts = [
-        Rollout(
-            run="",
-            step=step,
-            group_id=g,
-            sample_id=i,
-            prompt=f"question {g}",
-            completion="x",
-            num_tokens=1,
-            finish_reason="stop",
-            rewards=each,
-            weights=dict.fromkeys(each, 1.0),
-            advantage=float(advantages[g][i]),
-        )
+        rollout(step, g, i, each, prompt=f"question {g}", advantage=float(advantages[g][i]))
         for g, group in enumerate(rewards)
         for i, each in enumerate(group)
     ]
@@ -47,8 +36,8 @@ def recorded(folder, *, gate=False):
 def broken_by_loops(folder):
     groups = {}
     for file in sorted(folder.glob("*.parquet")):
-        for rollout in read_rollouts(file):
-            groups.setdefault((rollout.step, rollout.group_id), []).append(rollout)
+        for each in read_rollouts(file):
+            groups.setdefault((each.step, each.group_id), []).append(each)
     pairs = {
         key: [(a, b) for a in rows for b in rows if a.rewards["right"] > b.rewards["right"]]
         for key, rows in groups.items()

@@ -1,10 +1,11 @@
 """Run directories with recorded rollouts, and experiments made of them."""
 
 import numpy as np
+from tests.rollouts.built import rollout
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.lab.experiments.reading import Experiment, Measured, Run
-from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts import rollout_file, write_rollouts
 
 REWARDS = (Measured("format", 0.0, 1.0, 1.0), Measured("correct", -3.0, 3.0, 1.0))
 GROUPS, SAMPLES = 4, 4
@@ -31,23 +32,20 @@ def record(
     estimator = ESTIMATORS.get(label, ESTIMATORS["grpo"])
     advantages = estimator(rewards, np.array(weights))
     rollouts = [
-        Rollout(
+        rollout(
+            *(step, group, sample),
+            {n: None if np.isnan(v) else v for n, v in zip(names, row, strict=True)},
             run=path.name,
-            step=step,
-            group_id=group,
-            sample_id=sample,
             prompt=[{"role": "user", "content": f"{texts[0]} ({step}, {group})"}],
             completion=texts[1],
-            rewards={n: None if np.isnan(v) else v for n, v in zip(names, row, strict=True)},
             weights=dict(zip(names, weights, strict=True)),
             advantage=float(advantages[group, sample]),
             num_tokens=5,
-            finish_reason="stop",
         )
         for group, values in enumerate(rewards.tolist())
         for sample, row in enumerate(values)
     ]
-    rollouts.sort(key=lambda rollout: rollout.sample_id)  # no reader may count on the order
+    rollouts.sort(key=lambda each: each.sample_id)  # no reader may count on the order
     write_rollouts(rollout_file(path / "rollouts", step), rollouts)
 
 

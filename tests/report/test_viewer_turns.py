@@ -8,11 +8,12 @@ import pytest
 from tests.report.hostile import CHATS, TEXTS
 from tests.report.runs import experiment_of, trained
 from tests.report.test_rollouts_page import data, page_of
+from tests.rollouts.built import rollout
 
 from gdpo.analysis.sample import _VALUES
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.report import write_report
-from gdpo.rollouts import Rollout, Turn, read_rollouts, rollout_file, write_rollouts
+from gdpo.rollouts import Turn, read_rollouts, rollout_file, write_rollouts
 
 
 def turns_of(count, names=("right", "brief")):
@@ -35,18 +36,10 @@ def chat(count):
 def recorded(folder, samples, names=("right", "brief"), step=1):
     """A step with one group, whose samples are (completion, turns)."""
     rollouts = [
-        Rollout(
-            run="r",
-            step=step,
-            group_id=0,
-            sample_id=sample,
-            prompt="q",
+        rollout(
+            *(step, 0, sample, dict(zip(names, (float(sample), 0.5), strict=True))),
             completion=completion,
-            rewards=dict(zip(names, (float(sample), 0.5), strict=True)),
-            weights=dict.fromkeys(names, 1.0),
             advantage=sample - 0.5,
-            num_tokens=9,
-            finish_reason="stop",
             turns=turns,
         )
         for sample, (completion, turns) in enumerate(samples)

@@ -4,27 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.rollouts import built
 
 from gdpo.errors import DataError
-from gdpo.rollouts import Rollout, reward_arrays
+from gdpo.rollouts import reward_arrays
 
 NAN = np.nan
 
 
 def rollout(step, group, sample, a, b, advantage=0.5, weights=(1.0, 2.0)):
-    return Rollout(
-        run="r",
-        step=step,
-        group_id=group,
-        sample_id=sample,
-        prompt="p",
-        completion="c",
-        rewards={"a": a, "b": b},
-        weights=dict(zip("ab", weights, strict=True)),
-        advantage=advantage,
-        num_tokens=1,
-        finish_reason="stop",
-    )
+    weights = dict(zip("ab", weights, strict=True))
+    rewards = {"a": a, "b": b}
+    return built.rollout(step, group, sample, rewards, weights=weights, advantage=advantage)
 
 
 def test_a_group_is_a_step_and_a_group_number():

@@ -4,18 +4,15 @@ import resource
 from contextlib import contextmanager
 
 import pytest
+from tests.rollouts.built import rollout
 
 from gdpo.errors import ConfigError
-from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file, write_rollouts
+from gdpo.rollouts import StepWriter, read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.writing import set_aside
 
 
 def group(step):
-    samples = [{"sample_id": 0, "advantage": 1.0}, {"sample_id": 1, "advantage": -1.0}]
-    given = {"run": "try", "step": step, "group_id": 0, "prompt": "2+2?", "completion": "4"}
-    scored = {"rewards": {"right": 1.0}, "weights": {"right": 1.0}}
-    told = {"num_tokens": 1, "finish_reason": "stop"}
-    return [Rollout(**given, **scored, **told, **sample) for sample in samples]
+    return [rollout(step, 0, sample, {"right": 1.0}) for sample in range(2)]
 
 
 def block(folder, step):

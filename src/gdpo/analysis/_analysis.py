@@ -16,7 +16,7 @@ from gdpo.analysis.steps import (
     StepAnalysis,
     analyze_step,
     batch_of,
-    check_weights,
+    refuse_unnamed,
 )
 from gdpo.analysis.verdict import Unchecked, Verdict, unchecked_of, verdict_of, worst
 from gdpo.diagnostics.watch import HeldFinding
@@ -42,8 +42,7 @@ class Analysis:
     priorities: dict[str, PriorityOverall] = field(default_factory=dict[str, PriorityOverall])
     """Whether the primary reward won, for each run. Empty if none was named."""
     not_analyzed: int = 0
-    """Number of rollouts that were read but not analyzed, because their step has no rewards, no
-    trained rollouts, or groups of very different sizes."""
+    """Number of rollouts that were read, but whose step could not be analyzed."""
     problems: dict[str, int] = field(default_factory=dict[str, int])
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
@@ -109,10 +108,9 @@ def analyze(
         low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
         high: Highest possible value, as `low`.
         replayed: Names of the estimators that recompute the advantages of every step (see
-            `Replay`). An empty sequence means all estimators, and None means no estimator. For
-            steps without recorded advantages, the first estimator (or GRPO by default) computes the
-            advantages.
-        sampled: Whether to sample some groups for display. Default: False.
+            `Replay`). Empty: all estimators. None: no estimator. The first estimator, or GRPO, also
+            computes the advantages of steps without recorded ones.
+        sampled: Whether to sample some groups for display.
         primary: Reward that should always win (see `PriorityOverall`). None: not checked.
 
     Raises:
@@ -141,10 +139,9 @@ def analyze(
         if sampled and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)
     _refuse_absent(reading.report)
-    check_weights(weights, names)
-    check_weights(low, names, what="low values")
-    check_weights(high, names, what="high values")
-    check_weights({primary: 1.0} if primary else None, names, what="primary")
+    main = (primary,) if primary else ()
+    bounds = {"low values": low, "high values": high}
+    refuse_unnamed({"weights": weights, **bounds, "primary": main}, names)
     for run in done.runs:
         run.sort()
     done.sample = sample.groups

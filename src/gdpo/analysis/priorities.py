@@ -81,11 +81,7 @@ class PriorityOverall:
 
     @property
     def gates(self) -> Mapping[str, Gate]:
-        """Return the gates that the rollouts show.
-
-        A reward counts as gated if it was 0 or missing wherever the primary reward was below some
-        value.
-        """
+        """Return a gate for each reward that was 0 or missing wherever the primary one was low."""
         lowest = min(self._seen.get(self.primary, {inf}), default=inf)
         found: dict[str, Gate] = {}
         for name, opened in self._opened.items():

@@ -169,7 +169,7 @@ class Replay:
         for name in estimators or ():
             if name != RECORDED and name not in self._trained:
                 resolve_estimator(name)
-        self._bounds = (dict(low or {}), dict(high or {}))
+        self._bounds = (low, high)
         self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators or ()))
         self._among = tuple(among)
         self.problems: dict[str, str] = {}
@@ -247,15 +247,11 @@ class Replay:
 
     def _rule(self, name: str, batch: Batch) -> AdvantageRule | None:
         """Return an estimator's advantage rule for a run. The rule keeps its state across steps."""
-        trained, names = self._trained.get(name), batch.table.names
+        trained = self._trained.get(name)
         estimator, options = (trained.estimator, trained.options) if trained else (name, {})
-        bounds = [
-            {reward: known[end] for reward, known in batch.table.ranges.items()} | self._bounds[end]
-            for end in (0, 1)
-        ]
-        low, high = ([known.get(reward, nan) for reward in names] for known in bounds)
+        low, high = batch.bounds(*self._bounds)
         try:
-            return AdvantageRule(estimator, names, options, low=low, high=high)
+            return AdvantageRule(estimator, batch.table.names, options, low=low, high=high)
         except GdpoError as error:
             self.problems.setdefault(name, str(error))
             return None

@@ -80,25 +80,28 @@ class Rescorer:
     def __call__(self, written: Sequence[RolloutText]) -> Rescored:
         """Return the rewards of rollouts, or None where a reward does not apply or fails."""
         problems: Problems = {}
-        prompts = from_file([each.prompt for each in written], decode=not _is_restored(written))
+        decode = not any(each.restored for each in written)
+        prompts = from_file([each.prompt for each in written], decode=decode)
+        completions = from_file([each.completion for each in written], decode=decode)
         references = [
             self._reference(each, prompt, i, problems)
             for i, (each, prompt) in enumerate(zip(written, prompts, strict=True))
         ]
-        texts = completions_of(written)
+        pairs = zip(written, completions, strict=True)
+        texts = [None if each.mixed else text for each, text in pairs]
         no_text = [MIXED if each.mixed else NO_TEXT for each in written]
         tokens = [count_of(each.num_tokens) for each in written]
         values: dict[str, list[float | None]] = {r.name: [None] * len(texts) for r in self.rewards}
-        for kind, judged, lacking in (
-            ("text", texts, no_text),
-            ("turn", texts, no_text),
-            ("tokens", tokens, [NO_TOKENS] * len(texts)),
+        for kinds, judged, lacking in (
+            (("text", "turn"), texts, no_text),
+            (("tokens",), tokens, [NO_TOKENS] * len(texts)),
         ):
-            rewards = [reward for reward in self.rewards if reward.of == kind]
+            rewards = [reward for reward in self.rewards if reward.of in kinds]
             known = [i for i, value in enumerate(judged) if value is not None]
             if not rewards:
                 continue
-            problems |= _lost(judged, lacking)
+            for i in sorted({*range(len(judged))} - {*known}):
+                problems.setdefault(lacking[i], []).append(i)
             scores = self._scorer.score(
                 [texts[i] or "" for i in known],
                 [references[i] for i in known],
@@ -136,25 +139,6 @@ class Rescorer:
             if len(lacking) < len(columns) and lacking <= set(_ASKED):
                 return self.task.read_row(extras | dict.fromkeys(lacking, asked)).reference
         return None
-
-
-def _lost(values: Sequence[Any], why: Sequence[str]) -> Problems:
-    lost: Problems = {}
-    for i, (value, reason) in enumerate(zip(values, why, strict=True)):
-        if value is None:
-            lost.setdefault(reason, []).append(i)
-    return lost
-
-
-def completions_of(written: Sequence[RolloutText]) -> list[Text | None]:
-    """Return the completion of each rollout, or None if the model's text is unknown."""
-    decode = not _is_restored(written)
-    found = from_file([each.completion for each in written], decode=decode)
-    return [None if each.mixed else text for each, text in zip(written, found, strict=True)]
-
-
-def _is_restored(written: Sequence[RolloutText]) -> bool:
-    return any(each.restored for each in written)
 
 
 def _truth(written: RolloutText) -> Reference | None:

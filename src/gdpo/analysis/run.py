@@ -34,9 +34,9 @@ class RewardOverall:
     steps: int
     mean: float
     first: float
-    """Mean over the first tenth of the steps that have this reward, and over at least one step."""
+    """Mean over the first tenth of the steps that have this reward, at least one."""
     last: float
-    """Mean over the last tenth of the steps that have this reward, and over at least one step."""
+    """Mean over the last tenth."""
     missing: float
     """Share of the rollouts in the run that do not have this reward."""
     groups: int
@@ -114,15 +114,14 @@ class RunAnalysis:
     equal_to: set[str] | None = None
     """Estimators with the recorded advantages, of those compared. None: no recorded advantages."""
     estimators: set[str] = field(default_factory=set[str])
-    """Estimators that computed the advantages of the steps without recorded advantages."""
+    """Estimators that computed the advantages of the other steps."""
     _steps: list[_Step] = field(default_factory=list[_Step], repr=False)
     _pairs: dict[tuple[str, ...], _Pairs] = field(default_factory=dict, repr=False)
     _counts: dict[str, Float[np.ndarray, " number"]] = field(default_factory=dict, repr=False)
     _history: FindingHistory = field(default_factory=FindingHistory, repr=False)
-    """History of the findings, for the steps that `_follow` has added."""
+    """History of the findings, for the steps that `_follow` has added, as in the two windows."""
     _windows: list[Influence] = field(default_factory=list[Influence], repr=False)
     _turn_window: TurnWindow = field(default_factory=TurnWindow, repr=False)
-    """Window of the findings about turns, for the same steps as `_history`."""
     _scored: ScoredSteps = field(default_factory=ScoredSteps, repr=False)
     _found: list[HeldFinding] | None = field(default=None, repr=False)
     """The findings, if they were computed since the last step was added."""
@@ -134,7 +133,7 @@ class RunAnalysis:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all rewards that occur in any step."""
+        """Names of the rewards of all steps."""
         return tuple(self._counts)
 
     @property
@@ -180,10 +179,7 @@ class RunAnalysis:
             self._turn_window = TurnWindow()
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
-        """Return one value of a reward at every step, or NaN where the value is unknown.
-
-        `what` is one of `OVER_TIME`, `OVER_WINDOW`, or `with_length`.
-        """
+        """Return a number of a reward at every step, from `OVER_TIME` or `OVER_WINDOW`."""
         if what in OVER_WINDOW:
             self._follow()
             windows = (_of_window(window, what) for window in self._windows)
@@ -214,8 +210,7 @@ class RunAnalysis:
     def correlation(self, a: str, b: str) -> float:
         """Return the correlation of the z-scores of two rewards, in groups in which both vary.
 
-        It is averaged over the steps, weighted by degrees of freedom: NaN if there is no such
-        group.
+        It is averaged over the steps, weighted by degrees of freedom.
         """
         total = degrees = 0.0
         for names, (sums, counts) in self._pairs.items():
@@ -252,8 +247,7 @@ class RunAnalysis:
 
     def turns(self) -> list[TurnOverall]:
         """Return the results for every turn over all steps. Empty if no step has turns."""
-        sums = self._turn_sums()
-        if sums is None:
+        if (sums := self._turn_sums()) is None:
             return []
         return [
             TurnOverall(

@@ -16,6 +16,8 @@ from gdpo.rollouts.readers import RolloutTable, TurnArrays
 
 Bounds: TypeAlias = Mapping[str, float] | None
 """Bounds keyed by reward name, for rewards whose bound is known."""
+Ends: TypeAlias = tuple[list[float] | None, list[float] | None]
+"""Lowest and highest values in the order of the rewards. NaN: unknown. None: all are unknown."""
 
 UNKNOWN_WEIGHTS = "not recorded, so 1 for each reward"
 
@@ -31,9 +33,7 @@ class StepAnalysis:
     recorded: bool
     """Whether the advantages are recorded. False if an estimator computed the advantages."""
     weights_from: str
-    """Source of the weights: `as given`, `recorded`, `found in the total` or `UNKNOWN_WEIGHTS`,
-    followed by `others ...` if only some weights were given, and by `different between prompts` if
-    they are."""
+    """Source of the weights, as a phrase."""
     left_out: int
     """Number of rollouts that were scored but not trained on."""
     cut: float
@@ -69,6 +69,16 @@ class Batch:
     def num_tokens(self) -> Float[np.ndarray, "prompt sample"]:
         """Number of tokens in each completion. NaN if unknown, and for padding."""
         return np.where(self.there, self.table.num_tokens[self.placed], nan)
+
+    def bounds(self, low: Bounds, high: Bounds) -> Ends:
+        """Return the given bounds of each reward, or else those that the files declare."""
+        found: list[list[float] | None] = []
+        for end, given in enumerate((low, high)):
+            declared = {name: ends[end] for name, ends in self.table.ranges.items()}
+            known = declared | dict(given or {})
+            bounds = [known.get(name, nan) for name in self.table.names]
+            found.append(None if np.all(np.isnan(bounds)) else bounds)
+        return found[0], found[1]
 
 
 def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
@@ -114,10 +124,10 @@ def analyze_steps(
 
     Args:
         tables: One table per step, from `read_rollout_files`.
-        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
-        estimator: Estimator for steps without recorded advantages. Default: grpo.
-        low: Lowest possible value of each reward by name. Default: as declared in the files.
-        high: Highest possible value, as `low`.
+        weights: As in `analyze`.
+        estimator: Estimator for steps without recorded advantages.
+        low: As in `analyze`.
+        high: As in `analyze`.
 
     Raises:
         ConfigError: If a weight refers to an unknown reward, or the estimator is unknown.
@@ -129,7 +139,7 @@ def analyze_steps(
         names |= dict.fromkeys(table.names)
         if batch is not None:
             yield analyze_step(batch, estimator=estimator, low=low, high=high)
-    check_weights(weights, names)
+    refuse_unnamed({"weights": weights}, names)
 
 
 def analyze_step(
@@ -140,22 +150,20 @@ def analyze_step(
     low: Bounds = None,
     high: Bounds = None,
 ) -> StepAnalysis:
-    """Return the diagnosis of one step.
+    """Return the diagnosis of one step. The arguments are those of `analyze_steps`.
 
-    `recorded_by` is the estimator that computed the recorded advantages, or None. The other
-    arguments are those of `analyze_steps`.
+    `recorded_by` is the estimator that computed the recorded advantages, or None.
     """
     used, recorded = batch.table, batch.advantages is not None
-    bounds = _known(used, low, 0), _known(used, high, 1)
-    by = recorded_by if recorded else estimator
+    by, ends = recorded_by if recorded else estimator, batch.bounds(low, high)
     diagnosis = diagnose(
         batch.rewards,
         batch.weights,
         used.names,
         estimator=by,
         advantages=batch.advantages,
-        low=bounds[0],
-        high=bounds[1],
+        low=ends[0],
+        high=ends[1],
         replays=False,
     )
     return StepAnalysis(
@@ -169,66 +177,42 @@ def analyze_step(
         cut=known_mean(used.cut),
         num_tokens=known_mean(used.num_tokens),
         with_length=tuple(_with_length(batch).tolist()),
-        turns=None
-        if batch.turns is None
-        else _diagnose_turns(
-            batch.turns,
-            batch.weights,
-            used.names,
-            totals=batch.rewards,
-            recorded=batch.advantages,
-            estimator=by,
-            bounds=bounds,
-        ),
+        turns=_diagnose_turns(batch, by, ends),
     )
 
 
-def _diagnose_turns(
-    turns: TurnArrays,
-    weights: Weights,
-    names: tuple[str, ...],
-    *,
-    totals: Float[np.ndarray, "prompt sample reward"],
-    recorded: Float[np.ndarray, "prompt sample"] | None,
-    estimator: str | None,
-    bounds: tuple[Mapping[str, float], Mapping[str, float]],
-) -> TurnsDiagnosis | None:
+def _diagnose_turns(batch: Batch, estimator: str | None, ends: Ends) -> TurnsDiagnosis | None:
     """Return the diagnosis of the turns of a step, or None if no number of turns is known.
 
     If the advantages of some turn are not recorded, the advantage of a rollout counts for all its
     turns: the recorded advantage, or the one that the estimator computes from the totals.
     """
-    if not np.any(turns.turns):
+    turns, names = batch.turns, batch.table.names
+    if turns is None or not np.any(turns.turns):
         return None
     taken = np.arange(turns.rewards.shape[2]) < turns.turns[..., None]
     advantages: Any = turns.advantages
     if not np.all(np.isfinite(advantages[taken])):
-        advantages = recorded
+        advantages = batch.advantages
     if advantages is None:
         assert estimator is not None, "a step without recorded advantages has an estimator"
-        low, high = (
-            [known.get(name, nan) for name in names] if known else None for known in bounds
-        )
-        advantages = AdvantageRule(estimator, names, low=low, high=high)(totals, weights)
+        rule = AdvantageRule(estimator, names, low=ends[0], high=ends[1])
+        advantages = rule(batch.rewards, batch.weights)
     return diagnose_turns(
-        turns.rewards, weights, names, turns=turns.turns, advantages=advantages, estimator=estimator
+        turns.rewards,
+        batch.weights,
+        names,
+        turns=turns.turns,
+        advantages=advantages,
+        estimator=estimator,
     )
 
 
-def check_weights(
-    weights: Mapping[str, float] | None, names: Iterable[str], *, what: str = "weights"
-) -> None:
-    """Raise a ConfigError if the keys of `weights` include an unknown reward.
-
-    `what` names the values in the message.
-    """
+def refuse_unnamed(given: Mapping[str, Iterable[str] | None], names: Iterable[str]) -> None:
+    """Raise a ConfigError if an option, given with its rewards, names an unknown reward."""
     known = list(names)
-    refuse_unknown(weights or () if known else (), known, f"{what}: unknown reward")
-
-
-def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:
-    bounds = {name: declared[end] for name, declared in table.ranges.items()} | dict(given or {})
-    return {name: bound for name, bound in bounds.items() if name in table.names}
+    for what, rewards in given.items() if known else ():
+        refuse_unknown(rewards or (), known, f"{what}: unknown reward")
 
 
 def known_mean(values: Float[np.ndarray, " value"]) -> float:

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from itertools import pairwise
 from math import isnan, nan
 from typing import Any
+
+import numpy as np
 
 from gdpo._text import capitalized, counted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
@@ -181,7 +182,9 @@ def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
             "pass --rescore, or files that contain the rewards one by one",
         )
     elif len(rewards) > 1 and run.groups < LEAST_GROUPS:
-        record = f"record at least {LEAST_GROUPS} groups{_logging_steps(run, report)}"
+        record = f"record at least {LEAST_GROUPS} groups"
+        if "trl" in report.formats and min(np.diff(run.steps), default=1) != 1:
+            record += ". TRL writes only every logging step: set logging_steps=1"
         yield Unchecked("effect of each reward", _only(run.groups), record)
     places = {
         held.finding.rewards[0]: held.finding.evidence.get("saturation", nan)
@@ -202,8 +205,7 @@ def _only(groups: int) -> str:
 def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
     """Return what to add for rewards that are constant, with all of them in one pair of options.
 
-    `places` are NaN where a reward has no declared range. `of_sum`: the range is that of the sum
-    over turns.
+    `places` are NaN without a declared range. `of_sum`: the range is that of the sum over turns.
     """
     names, ranges, they, are = _names(places), "the range", "it", "is"
     if len(places) > 1:
@@ -225,13 +227,6 @@ def at_unknown_place(finding: Finding) -> bool:
     """Return whether a reward is constant at a place that its range, if any, does not contain."""
     place = finding.evidence.get("saturation", nan)
     return finding.kind is Kind.CONSTANT and not 0 <= place <= 1
-
-
-def _logging_steps(run: RunAnalysis, report: ReadReport) -> str:
-    gaps = [later - step for step, later in pairwise(run.steps)]
-    if "trl" not in report.formats or not gaps or min(gaps) == 1:
-        return ""
-    return ". TRL writes only every logging step: set logging_steps=1"
 
 
 def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:

@@ -12,7 +12,6 @@ from gdpo.analysis.logs.sources import METRICS
 from gdpo.analysis.replay import RECORDED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.errors import ConfigError
-from gdpo.integrations.torch_files import load_dump
 from gdpo.report.rollouts_page import MARK
 from gdpo.rollouts.readers import FORMATS
 from gdpo.rollouts.readers.columns import LARGEST
@@ -43,106 +42,59 @@ class AnalyzeOptions:
     for_rollouts: tuple[str, ...]
     """The given options that need rollouts, and cannot be used with logged metrics."""
 
-    @classmethod
-    def of(
-        cls,
-        paths: Sequence[Path],
-        *,
-        format: str | None,
-        rewards: str | None,
-        columns: Sequence[str],
-        group_size: int | None,
-        weights: str | None,
-        low: str | None,
-        high: str | None,
-        rescore: str | None,
-        estimators: Sequence[str] | None,
-        primary: str | None,
-        json: bool,
-        fail_on: str | None,
-        output: Path | None,
-        report: bool,
-    ) -> "AnalyzeOptions":
-        """Check the options and return them.
 
-        Raises:
-            ConfigError: If an option's value is unknown or malformed, or if two options cannot be
-                combined.
-        """
-        if format is not None and format not in (*FORMATS, METRICS):
-            raise ConfigError(f"--format {format}: {did_you_mean(format, (*FORMATS, METRICS))}")
-        severities = [severity.value for severity in Severity]
-        if fail_on is not None and fail_on not in severities:
-            raise ConfigError(f"--fail-on {fail_on}: {did_you_mean(fail_on, severities)}")
-        if columns and format not in (None, "columns"):
-            raise ConfigError(
-                f"--columns cannot be combined with --format {format}, whose columns are known: "
-                "remove one of the two"
-            )
-        if rescore is not None and rewards is not None:
-            raise ConfigError(
-                "--rescore cannot be combined with --rewards, because it computes all rewards: "
-                "remove one of the two"
-            )
-        try:
-            wanted = output is not None or not json
-            page, no_page = _page(paths, output, report=report, wanted=wanted)
-        except OSError as error:
-            raise ConfigError(
-                f"--output {error.filename or output or PAGE}: {error.strerror}. Choose another "
-                "file, or pass --no-report to write no page"
-            ) from error
-        for_rollouts = {
-            "--format": None if format == METRICS else format,
-            "--columns": columns or None,
-            "--group-size": group_size,
-            "--rescore": rescore,
-            "--estimators": estimators,
-            "--primary": primary,
-            "--fail-on": fail_on,
-            "--output": output,
-        }
-        return cls(
-            paths=tuple(paths),
-            reading={
-                "format": format,
-                "rewards": _names(rewards, "--rewards") if rewards is not None else None,
-                "columns": _pairs(columns, "--columns", "MEANING=COLUMN") or None,
-                "group_size": group_size,
-                "load_pt": load_dump,
-            },
-            weights=None if weights is None else _numbers(weights, "--weights"),
-            low={} if low is None else _numbers(low, "--low"),
-            high={} if high is None else _numbers(high, "--high"),
-            rescore=rescore,
-            estimators=_estimators(estimators),
-            primary=primary,
-            json=json,
-            fail_on=None if fail_on is None else Severity(fail_on),
-            page=page,
-            no_page=no_page,
-            metrics=format == METRICS,
-            for_rollouts=tuple(name for name, value in for_rollouts.items() if value is not None),
+def refuse_unusable(
+    *,
+    format: str | None,
+    fail_on: str | None,
+    columns: Sequence[str] | None,
+    rewards: str | None,
+    rescore: str | None,
+) -> None:
+    """Raise a ConfigError if an option has an unknown value, or two options exclude each other."""
+    if format is not None and format not in (*FORMATS, METRICS):
+        raise ConfigError(f"--format {format}: {did_you_mean(format, (*FORMATS, METRICS))}")
+    severities = [severity.value for severity in Severity]
+    if fail_on is not None and fail_on not in severities:
+        raise ConfigError(f"--fail-on {fail_on}: {did_you_mean(fail_on, severities)}")
+    if columns and format not in (None, "columns"):
+        raise ConfigError(
+            f"--columns cannot be combined with --format {format}, whose columns are known: "
+            "remove one of the two"
+        )
+    if rescore is not None and rewards is not None:
+        raise ConfigError(
+            "--rescore cannot be combined with --rewards, because it computes all rewards: "
+            "remove one of the two"
         )
 
 
-def _page(
-    paths: Sequence[Path], output: Path | None, *, report: bool, wanted: bool
+def page_of(
+    paths: Sequence[Path], output: Path | None, *, report: bool, json: bool
 ) -> tuple[Path | None, str]:
     """Return the path of the HTML page, or None and the reason to print."""
     if not report and output is not None:
         raise ConfigError("--output cannot be combined with --no-report: remove one of the two")
-    if not report or not wanted:
+    if not report or (json and output is None):
         return None, ""
-    if output is None and (run := _run_around_here(paths)):
-        return None, f"no page written, because this folder is part of {run}: give --output FILE"
     page = output or PAGE
-    if page.exists() and not (page.is_file() and _is_ours(page)):
+    try:
+        if output is None and (run := _run_around_here(paths)):
+            why = f"no page written, because this folder is part of {run}: give --output FILE"
+            return None, why
+        theirs = page.exists() and not (page.is_file() and _is_ours(page))
+        writable = page.parent.is_dir() and os.access(page.parent, os.W_OK)
+    except OSError as error:
+        raise ConfigError(
+            f"--output {error.filename or page}: {error.strerror}. Choose another file, or pass "
+            "--no-report to write no page"
+        ) from error
+    if theirs:
         raise ConfigError(
             f"{page} exists and was not written by gdpo analyze, so it is not overwritten: "
             "choose another file with --output, or pass --no-report"
         )
-    if not page.parent.is_dir() or not os.access(page.parent, os.W_OK):
+    if not writable:
         raise ConfigError(
             f"{page.parent.absolute()} is not a writable folder: choose another file with "
             "--output, or pass --no-report"
@@ -151,7 +103,6 @@ def _page(
 
 
 def _run_around_here(paths: Sequence[Path]) -> Path | None:
-    """Return the given folder that contains the current directory, or None."""
     # A page beside a given file is welcome, because the folder need not be that of a run.
     here = Path.cwd()
     folders = (path.resolve() for path in paths if path.is_dir())
@@ -164,14 +115,18 @@ def _is_ours(page: Path) -> bool:
     return begin.lstrip().lower().startswith("<!doctype html>") and MARK in begin
 
 
-def _names(text: str, option: str) -> list[str]:
+def names_of(text: str | None, option: str) -> list[str] | None:
+    """Return comma-separated names, each once."""
+    if text is None:
+        return None
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise ConfigError(f"{option} is empty: list at least one column")
     return names
 
 
-def _pairs(given: Sequence[str], option: str, form: str) -> dict[str, str]:
+def pairs_of(given: Sequence[str], option: str, form: str) -> dict[str, str]:
+    """Return comma-separated pairs of a name and a value."""
     pairs = [part.partition("=") for text in given for part in text.split(",") if part.strip()]
     for name, equals, value in pairs:
         if not (name.strip() and equals and value.strip()):
@@ -182,11 +137,12 @@ def _pairs(given: Sequence[str], option: str, form: str) -> dict[str, str]:
     return dict(zip(names, (value.strip() for _, _, value in pairs), strict=True))
 
 
-def _numbers(given: str, option: str) -> dict[str, float]:
-    numbers: dict[str, float] = {}
-    for name, text in _pairs(
-        [given], option, "NAME=NUMBER, as in correctness=1,format=0.5"
-    ).items():
+def numbers_of(given: str | None, option: str) -> dict[str, float] | None:
+    """Return comma-separated pairs of a name and a finite number."""
+    if given is None:
+        return None
+    form, numbers = "NAME=NUMBER, as in correctness=1,format=0.5", dict[str, float]()
+    for name, text in pairs_of([given], option, form).items():
         try:
             numbers[name] = float(text)
         except ValueError as error:
@@ -196,11 +152,11 @@ def _numbers(given: str, option: str) -> dict[str, float]:
                 f"{option} {name}={text}: use a finite number between -{LARGEST:g} and {LARGEST:g}"
             )
     if not numbers:
-        raise ConfigError(f"{option} is empty: write NAME=NUMBER, as in correctness=1,format=0.5")
+        raise ConfigError(f"{option} is empty: write {form}")
     return numbers
 
 
-def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
+def estimators_of(given: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the estimators for recomputing advantages. None: do not recompute; empty: use all."""
     if given is None:
         return None

@@ -24,7 +24,7 @@ from gdpo.analysis.logs.rows import Log
 from gdpo.analysis.logs.sources import METRICS, read_logs
 from gdpo.analysis.logs.trends import RunTrends, trends_of
 from gdpo.analysis.replay import RECORDED
-from gdpo.analysis.steps import check_weights
+from gdpo.analysis.steps import refuse_unnamed
 from gdpo.cli._analyze_options import AnalyzeOptions
 from gdpo.cli.codes import FAILED, INTERRUPTED
 from gdpo.diagnostics.diagnosis import Severity
@@ -53,11 +53,6 @@ def run_analysis(options: AnalyzeOptions) -> int:
     """Read the files, print the summary and write the HTML page. Return the exit code.
 
     If the paths contain no rollouts but logged metrics, print what the metrics show.
-
-    Raises:
-        DataError: If there is nothing to analyze.
-        ConfigError: If an option refers to a reward, or to recorded advantages, that no file
-            contains.
     """
     gc.set_threshold(2_000, 10, 1_000)  # reading makes many objects, but few cycles
     console = terminal()
@@ -78,10 +73,6 @@ def follow_runs(options: AnalyzeOptions) -> int:
     Each repetition reads all files again. Each pause is at least ten times as long as the analysis
     before it. With `--fail-on`, the function returns once a finding is certain: the check of the
     whole run is repeated whenever a file grows, so it may be wrong by chance.
-
-    Raises:
-        ConfigError: If an option refers to a reward, or to recorded advantages, that no file
-            contains.
     """
     if options.metrics:
         raise ConfigError(f"--follow waits for rollouts: remove it, or --format {METRICS}")
@@ -227,7 +218,6 @@ def _stdout_kept() -> Generator[None]:
 
 @contextmanager
 def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
-    """Show the step that is being read if stderr is a terminal."""
     console = terminal(stderr=True)
     if not console.is_terminal:
         yield None
@@ -286,7 +276,6 @@ def _nothing(analysis: Analysis) -> str:
 
 
 def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console) -> int:
-    """Print what logged metrics show, and return the exit code."""
     if not logs:
         given = ", ".join(map(str, options.paths[:3]))
         raise DataError(f"{given}: no metrics found, such as rewards/NAME/mean. Check the path")
@@ -302,9 +291,8 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
             "rewards/NAME/mean: pass rollout files, or the log of a run with several rewards"
         )
     names = [name for run in runs for name in run.rewards]
-    check_weights(options.weights, names)
-    check_weights(options.low, names, what="low values")
-    check_weights(options.high, names, what="high values")
+    bounds = {"low values": options.low, "high values": options.high}
+    refuse_unnamed({"weights": options.weights, **bounds}, names)
     found = [
         trends_of(run, weights=options.weights or {}, low=options.low, high=options.high)
         for run in runs

@@ -44,11 +44,10 @@ _SURE = 0.8
 
 
 def _error_panel(error: CycloptsError, note: str = "") -> Panel:
-    """Return the error panel for an invalid command line.
+    """Return the error panel for an invalid command line, with `note` if the command is unknown.
 
-    Users often type options of other trainers, such as `--max-steps`, which are recipe keys in
-    gdpo. For an unknown option, the panel therefore also suggests recipe keys. `note` is what it
-    adds if the command is unknown.
+    For an unknown option, it also suggests recipe keys, because users often type options of other
+    trainers, such as `--max-steps`.
     """
     if note and isinstance(error, UnknownCommandError):
         return CycloptsPanel(CycloptsError(msg=f"{error}\n{note}"))
@@ -113,7 +112,6 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def _code_of(arguments: Sequence[str] | None) -> int:
-    """Run the command line, print errors to stderr, and return the exit code."""
     try:
         return app(arguments, result_action="return_value") or 0
     except GdpoError as error:

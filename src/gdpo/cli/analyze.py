@@ -102,24 +102,45 @@ def analyze(
     # Printed before the heavy imports, because reading may take long.
     print(f"reading {names}", flush=True, file=sys.stderr if json else sys.stdout)
 
-    from gdpo.cli._analyze_options import AnalyzeOptions
-    from gdpo.cli._analyzing import follow_runs, run_analysis
+    from gdpo.cli import _analyze_options as checked
+    from gdpo.cli._analyzing import METRICS, follow_runs, run_analysis
+    from gdpo.diagnostics.diagnosis import Severity
+    from gdpo.integrations.torch_files import load_dump
 
-    options = AnalyzeOptions.of(
-        paths,
-        format=format,
-        rewards=rewards,
-        columns=columns or (),
-        group_size=group_size,
-        weights=weights,
-        low=low,
-        high=high,
+    checked.refuse_unusable(
+        format=format, fail_on=fail_on, columns=columns, rewards=rewards, rescore=rescore
+    )
+    page, no_page = checked.page_of(paths, output, report=report, json=json)
+    for_rollouts = {
+        "--format": None if format == METRICS else format,
+        "--columns": columns or None,
+        "--group-size": group_size,
+        "--rescore": rescore,
+        "--estimators": estimators,
+        "--primary": primary,
+        "--fail-on": fail_on,
+        "--output": output,
+    }
+    options = checked.AnalyzeOptions(
+        paths=paths,
+        reading={
+            "format": format,
+            "rewards": checked.names_of(rewards, "--rewards"),
+            "columns": checked.pairs_of(columns or (), "--columns", "MEANING=COLUMN") or None,
+            "group_size": group_size,
+            "load_pt": load_dump,
+        },
+        weights=checked.numbers_of(weights, "--weights"),
+        low=checked.numbers_of(low, "--low") or {},
+        high=checked.numbers_of(high, "--high") or {},
         rescore=rescore,
-        estimators=estimators,
+        estimators=checked.estimators_of(estimators),
         primary=primary,
         json=json,
-        fail_on=fail_on,
-        output=output,
-        report=report,
+        fail_on=None if fail_on is None else Severity(fail_on),
+        page=page,
+        no_page=no_page,
+        metrics=format == METRICS,
+        for_rollouts=tuple(name for name, value in for_rollouts.items() if value is not None),
     )
     return follow_runs(options) if follow else run_analysis(options)

@@ -33,7 +33,6 @@ class Line:
     low: Points | None = None
     """Lower edge of the band. None: the line has no band."""
     high: Points | None = None
-    """Upper edge of the band."""
     thin: Curves = field(default_factory=lambda: np.empty((0, 0)))
     """Additional curves, drawn as thin lines."""
     note: tuple[str, ...] = ()
@@ -47,35 +46,29 @@ class Chart:
     """Stores the lines and axes of a chart over steps or completion lengths."""
 
     WIDTH: ClassVar[int] = 440
-    """Width of the picture, in pixels."""
+    """Width of the picture, in pixels. The plot area has the edges below."""
     HEIGHT: ClassVar[int] = 220
-    """Height of the picture, in pixels."""
     LEFT: ClassVar[int] = 46
-    """Left edge of the plot area, in pixels from the left."""
     RIGHT: ClassVar[int] = 428
     TOP: ClassVar[int] = 10
-    """Upper edge of the plot area, in pixels from the top."""
     BOTTOM: ClassVar[int] = 184
     title: str
     label: str
-    """Label of the vertical axis."""
+    """Label of the vertical axis, which reaches from `low` to `high`."""
     x: Points
     low: float
-    """Lower end of the vertical axis."""
     high: float
-    """Upper end of the vertical axis."""
     lines: Sequence[Line]
     threshold: float | None = None
-    """Value marked by a dotted line. The line is omitted if it is outside the axis."""
+    """Value marked by a dotted line, unless it is outside the axis."""
     stairs: bool = False
-    """True if lines are drawn as steps: each value is constant until the next point."""
+    """Whether each value is drawn as constant until the next point."""
     unit: str = "step"
     """Unit of the horizontal axis."""
     rest: str = "at the end"
     """Name of the last point, whose values are shown while no point is selected."""
     declared: tuple[float, float] | None = None
-    """Lowest and highest possible value of the quantity. This range determines the number of digits
-    shown. None: use the ends of the axis."""
+    """Lowest and highest possible value, which determine the digits. None: the ends of the axis."""
 
     @property
     def axis_note(self) -> str:
@@ -207,16 +200,11 @@ def _multiples(width: float, low: float, high: float) -> list[float]:
 
 
 def fitted(values: Curves, low: float, high: float) -> tuple[float, float]:
-    """Return the ends of an axis that shows where curves differ.
+    """Return the ends of an axis that shows where curves differ. NaN is ignored.
 
-    The axis covers the values with a margin of 5 %. The margin does not extend beyond the range of
-    the quantity. The axis covers the whole range if the values cover two thirds of the range, or if
-    they differ by less than a thousandth of the range.
-
-    Args:
-        values: All values that are drawn. NaN is ignored.
-        low: Lowest value that the quantity can have.
-        high: Highest value that the quantity can have.
+    The axis covers the values with a margin of 5 %, within the possible range from `low` to `high`.
+    It covers the whole range if the values cover two thirds of the range, or if they differ by less
+    than a thousandth of it.
     """
     known = values[np.isfinite(values)]
     least, most = (float(known.min()), float(known.max())) if len(known) else (low, high)
@@ -234,10 +222,7 @@ def smoothing(total_steps: int) -> int:
 
 
 def running_mean(table: Curves, window: int) -> Curves:
-    """Return the mean over a window centred at each step. The window is shorter at both ends.
-
-    NaN values are ignored in the mean and remain NaN in the result.
-    """
+    """Return the mean over a window around each step, shorter at both ends. NaN stays NaN."""
     known = np.isfinite(table)
     half = window // 2
 

@@ -1,9 +1,8 @@
 """Assigns each estimator one colour and dash pattern for all charts.
 
-GDPO is blue and solid, and GRPO is vermilion and dashed. Both colours are from the Okabe-Ito
-palette, which is safe for colour-blind readers. No other estimator uses these two colours. The
-remaining estimators share six colours. Estimators with the same colour have different dash
-patterns.
+GDPO is blue and solid, and GRPO is vermilion and dashed, in colours of the Okabe-Ito palette, which
+is safe for colour-blind readers. The other estimators share six colours. Estimators with the same
+colour have different dash patterns.
 """
 
 import hashlib
@@ -63,10 +62,7 @@ class Style:
 
 
 def style(label: str) -> Style:
-    """Return the style of an estimator in a chart that has no other user-defined labels.
-
-    Args:
-        label: Name of an estimator, or a label that a user chose.
+    """Return the style of an estimator, or of the only label that a user chose.
 
     Examples:
         >>> style("gdpo").light, style("grpo").light
@@ -79,12 +75,9 @@ def styles(labels: Sequence[str]) -> dict[str, Style]:
     """Return the style of each label in a chart.
 
     Each of gdpo's own estimators always has the same style. The style of every other label
-    (`module:attribute`, or an estimator with options) is derived from a hash of its text. If the
-    chart already uses that style, the label gets the next unused style, if possible with an unused
-    colour. With more than `PLACES` labels, styles repeat.
-
-    Args:
-        labels: Labels of the estimators in the chart. The order of the labels has no effect.
+    (`module:attribute`, or an estimator with options) is derived from a hash of its text. If it is
+    taken, the label gets the next unused style, if possible with an unused colour. With more than
+    `PLACES` labels, styles repeat. The order of the labels has no effect.
     """
     places = {label: _PLACES[label] for label in labels if label in _PLACES}
     for label in sorted(set(labels) - set(places)):

@@ -79,22 +79,15 @@ def _environment(package: str) -> "Environment":
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """Return the text, shortened with `…` if it exceeds the limit.
-
-    Args:
-        text: A name, or a sentence that contains names.
-        limit: Maximum number of characters. The default is intended for names.
-    """
+    """Return the text, shortened with `…` if it exceeds the limit, whose default is for names."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return a row for the table of findings.
 
-    Args:
-        finding: The finding.
-        when: For each run with this finding, the shape (see `bars`) and the text (see `in_words`)
-            of its steps.
+    `when` has, for each run with this finding, the shape (`bars`) and text (`in_words`) of its
+    steps.
     """
     return {
         "severity": finding.severity.value,
@@ -145,7 +138,6 @@ def _coded(text: str) -> "Markup":
 
 
 def _unbroken(text: str) -> "Markup":
-    """Return the text with non-breaking spaces, so that it stays on one line."""
     from markupsafe import Markup, escape
 
     return escape(visible(text)).replace(" ", Markup("&nbsp;"))

@@ -67,7 +67,6 @@ def _heading(trends: RunTrends) -> Iterator[str]:
 
 
 def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend], str]]:
-    """Return the headings of the table, each with the function that makes its cells."""
     columns: dict[str, Callable[[RewardTrend], str]] = {
         "mean: first → last": lambda r: f"{as_number(r.first)} → {as_number(r.last)}",
         "trend": _trend,

@@ -12,7 +12,7 @@ from gdpo._files import write_whole
 from gdpo._text import capitalized, counted, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
-from gdpo.analysis.run import LengthBins, RunAnalysis, TurnOverall, WithTurns
+from gdpo.analysis.run import LengthBins, RunAnalysis, WithTurns
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
@@ -115,7 +115,6 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
 
 
 def _labels(analysis: Analysis) -> Labels:
-    """Return unique names of runs and rewards that are safe to display."""
     runs = [run.run for run in analysis.runs[:_RUNS]]
     rewards = dict.fromkeys(name for run in analysis.runs[:_RUNS] for name in run.names)
     path = analysis.report.paths[0]
@@ -166,7 +165,6 @@ def _left_out(analysis: Analysis) -> str:
 
 
 def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]:
-    """Return the run, a row for each lasting finding, and the number of findings not shown."""
     found = [held for held in run.findings() if held.lasting]
     rows: list[dict[str, Any]] = []
     numbers = run.steps
@@ -222,7 +220,6 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Return the charts of influence shares and of zero-variance groups for each run."""
     charts: list[Chart] = []
     for run in runs:
         names = [name for name in run.names if name in shown.rewards]
@@ -296,14 +293,15 @@ def _drawn(
     lines: Sequence[Line],
     *,
     low: float | None = None,
+    high: float | None = None,
 ) -> Chart:
+    """Return a chart whose vertical axis has all values, and `low` and `high`, if given."""
     drawn = (each for line in lines for each in (line.value, line.low, line.high))
     values = np.concatenate([each for each in drawn if each is not None])
     known = values[np.isfinite(values)]
-    least = float(known.min()) if len(known) else 0.0
-    most = float(known.max()) if len(known) else 1.0
-    if low is not None:
-        least = min(low, least)
+    ends = [each for each in (low, high) if each is not None]
+    known = np.append(known if len(known) else [0.0, 1.0], ends)
+    least, most = float(known.min()), float(known.max())
     size = max(abs(least), abs(most))
     if most - least <= _ROUNDING * size:
         pad = 0.5 * max(1.0, size)
@@ -348,7 +346,6 @@ def _related(each: WithTurns) -> str:
 
 
 def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
-    """Return the charts of influence shares and of zero-variance groups by turn, for each run."""
     charts: list[Chart] = []
     for run in runs:
         turns = run.turns()[:_TURNS]
@@ -359,11 +356,8 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
         for place, reward in enumerate(turns[0].rewards):
             if reward.name not in shown.rewards:
                 continue
-            at, label, colour = (
-                [turn.rewards[place] for turn in turns],
-                shown.rewards[reward.name],
-                place % COLOURS,
-            )
+            at = [turn.rewards[place] for turn in turns]
+            label, colour = shown.rewards[reward.name], place % COLOURS
             value = np.array([each.influence_share for each in at])
             margin = np.array([each.influence_margin for each in at])
             band = (np.clip(value + sign * margin, -1.0, 1.0) for sign in (-1, 1))
@@ -373,23 +367,8 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
             notes = tuple(f"({each.groups:,} groups)" for each in at)
             constant.append(Line(label, colour, value, note=notes))
         title = shown.runs[run.run] or "all rewards"
-        charts.append(_turn_chart(title, "influence share", turns, influence))
-        charts.append(_turn_chart(title, "zero-variance groups", turns, constant))
+        x = np.array([turn.turn for turn in turns], np.float64)
+        for what, lines in (("influence share", influence), ("zero-variance groups", constant)):
+            chart = _drawn(title, what, x, lines, low=0.0, high=1.0)
+            charts.append(replace(chart, unit="turn", rest="at the last turn"))
     return charts
-
-
-def _turn_chart(
-    title: str, label: str, turns: Sequence[TurnOverall], lines: Sequence[Line]
-) -> Chart:
-    drawn = [line.value if line.low is None else line.low for line in lines]
-    least = float(np.nanmin(np.concatenate([[0.0], *drawn])))
-    return Chart(
-        title=title,
-        label=label,
-        x=np.array([turn.turn for turn in turns], np.float64),
-        low=least,
-        high=1.0,
-        lines=lines,
-        unit="turn",
-        rest="at the last turn",
-    )

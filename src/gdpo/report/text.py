@@ -38,8 +38,7 @@ def cut(text: str, limit: int) -> tuple[str, int, str]:
 def messages(text: Any, limit: int) -> list[Message]:
     """Return a prompt or completion as messages to show, with `limit` characters in total.
 
-    For a very long chat, only the first and last messages are returned. A message between them
-    states the number of omitted messages.
+    In a very long chat, one message states how many are omitted in the middle.
     """
     chat: Sequence[Mapping[str, Any]] = (
         [{"role": "", "content": text}] if isinstance(text, str) else text

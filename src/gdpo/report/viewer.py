@@ -45,12 +45,8 @@ def viewer_data(
 ) -> dict[str, Any]:
     """Return the data that the page's script needs to show the groups of labelled runs.
 
-    Args:
-        groups: Sampled groups in the order of their steps. The texts of the groups are read from
-            the rollout files.
-        labels: Names of runs and rewards on the page.
-        estimators: Estimators whose advantages are shown.
-        reading: Options for `read_texts`.
+    The texts of the groups, which are in the order of their steps, are read from the rollout files.
+    The advantages are those of `estimators`. `reading` are options for `read_texts`.
     """
     groups = [group for group in groups if group.run in labels.runs]
     groups = list(_affordable([groups[place] for place in _most_wanted(groups)]))
@@ -104,7 +100,6 @@ def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
 
 
 def _texts(groups: Sequence[SampledGroup], reading: Mapping[str, Any]) -> _Texts:
-    """Return the texts, keyed by file and row. Files that can no longer be read are skipped."""
     rows: dict[tuple[Path, str], set[int]] = defaultdict(set)
     for group in groups:
         rows[group.file, group.format] |= set(group.rows)

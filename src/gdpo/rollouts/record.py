@@ -87,11 +87,10 @@ def write_rollouts(
     """Write the rollouts of one step to a parquet file, atomically.
 
     Args:
-        path: Path of the file (see `rollout_file`). An existing file is replaced. Parent folders
-            are created if they do not exist.
+        path: Path of the file (see `rollout_file`). An existing file is replaced.
         rollouts: Rollouts with the same reward names.
         declared: Ranges and gates of the rewards. Ranges let a reader distinguish a learned reward
-            from a reward that is never earned. Default: no ranges or gates.
+            from a reward that is never earned.
 
     Raises:
         DataError: If there are no rollouts, or not all rollouts and turns have the same reward and
@@ -137,10 +136,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
 
 
 def read_declared(schema: Any) -> object:
-    """Return the declarations in the schema of a record, or None if there are none to read.
-
-    The value is not validated: use `described_ranges`.
-    """
+    """Return the declarations in the schema of a record, for `described_ranges`, or None."""
     return from_json((schema.metadata or {}).get(_DECLARED, b""))
 
 
@@ -202,7 +198,6 @@ def _messages(text: Text) -> list[dict[str, str | None]]:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return the text of a message, or JSON if it has other fields, such as tool calls."""
     content = message.get("content")
     if isinstance(content, str) and set(message) <= {"role", "content"} and not _fields(content):
         return content

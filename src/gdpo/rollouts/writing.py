@@ -19,8 +19,7 @@ def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
     """Move the record of an earlier run to the subfolder `earlier-1`, or to the next free number.
 
     Evaluation files in the subfolder `eval` are moved too, but not the files `keep` of the new run.
-    Readers do not treat `earlier-…` as part of the run. A file that cannot be moved raises a
-    ConfigError.
+    A file that cannot be moved raises a ConfigError.
     """
     found = (*folder.glob("step_*.parquet"), *folder.glob("eval/step_*.parquet"))
     files = sorted(file for file in found if file not in keep)
@@ -44,11 +43,8 @@ class StepWriter:
     """Writes the rollouts of each step to one file. A step may have several batches.
 
     If a step cannot be written, for example because the disk is full, a warning is logged and the
-    run continues. When a later step is written, the number of lost steps is logged.
-
-    Args:
-        declared: Ranges and gates of the rewards (see `write_rollouts`). Default: no ranges or
-            gates.
+    run continues. When a later step is written, the number of lost steps is logged. `declared` are
+    the ranges and gates of the rewards (see `write_rollouts`).
     """
 
     def __init__(self, folder: Path, *, declared: Declared | None = None) -> None:
@@ -61,11 +57,7 @@ class StepWriter:
         self._lost: set[int] = set()
 
     def check_folder(self) -> None:
-        """Create the folder and check that it is writable.
-
-        Raises:
-            ConfigError: If the folder cannot be created or written to.
-        """
+        """Create the folder, and raise a ConfigError if it is not writable."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder) as probe:
@@ -77,12 +69,7 @@ class StepWriter:
             ) from error
 
     def write(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        """Write a batch, and keep earlier batches of the same step.
-
-        Args:
-            step: Step of the rollouts, which determines the file.
-            rollouts: Rollouts whose groups are numbered from 0. If the step already has groups, the
-                new groups are renumbered.
+        """Write a batch, whose groups are numbered from 0, and keep earlier batches of the step.
 
         Raises:
             DataError: If there are no rollouts, or not all rollouts of the step have the same
@@ -97,29 +84,23 @@ class StepWriter:
         try:
             write_rollouts(file, self._rollouts, declared=self._declared)
         except OSError as error:
-            self._lose(step, file, error)
-        else:
-            self._log_lost(step, file)
-
-    def _lose(self, step: int, file: Path, error: OSError) -> None:
-        if not self._lost:
-            logger.warning(
-                "ROLLOUTS ARE BEING LOST: cannot write %s: %s. Free disk space. The run continues "
-                "and tries again at every step; a message is logged once a step has been written",
-                file,
-                error,
-            )
-        self._lost.add(step)
-
-    def _log_lost(self, step: int, file: Path) -> None:
-        if not self._lost:
+            if not self._lost:
+                logger.warning(
+                    "ROLLOUTS ARE BEING LOST: cannot write %s: %s. Free disk space. The run "
+                    "continues and tries again at every step; a message is logged once a step has "
+                    "been written",
+                    file,
+                    error,
+                )
+            self._lost.add(step)
             return
-        lost = self._lost - {step}  # this file now includes the earlier batches of its step
-        which = f", from {min(lost)} to {max(lost)}" if lost else ""
-        logger.warning(
-            "rollouts are recorded again, from %s on. Steps not recorded completely: %d%s",
-            file,
-            len(lost),
-            which,
-        )
-        self._lost.clear()
+        if self._lost:
+            lost = self._lost - {step}  # this file now includes the earlier batches of its step
+            which = f", from {min(lost)} to {max(lost)}" if lost else ""
+            logger.warning(
+                "rollouts are recorded again, from %s on. Steps not recorded completely: %d%s",
+                file,
+                len(lost),
+                which,
+            )
+            self._lost.clear()

@@ -11,28 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.rollouts.readers import written
+from tests.rollouts.readers.reading import read
+from tests.rollouts.readers.written import verl_line
 
 from gdpo.errors import DataError
-from gdpo.integrations.torch_files import load_dump
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 from gdpo.rollouts.readers.report import FileReport
-
-
-def read(path, **options):
-    reading = read_rollout_files(path, load_pt=load_dump, **options)
-    tables = list(reading)
-    report = reading.report
-    assert report.rows == report.read + report.skipped
-    assert report.read == sum(map(len, tables))
-    assert all(f"{n.place}: {n.what}" in str(report) for n in report.notices.values())
-    return tables, report
-
-
-def verl_line(**changed):
-    return {"input": "a", "output": "b", "gts": None, "score": 1.0, "step": 1, **changed}
 
 
 def test_a_fifo_is_not_opened(tmp_path):
@@ -46,8 +33,9 @@ def test_a_last_line_that_is_cut_off_is_a_run_that_still_writes(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     (table,), report = read(path)
     assert len(table) == 3
-    (said,) = report.oddities()
-    assert said.startswith(f"{path}:4: the last line is incomplete")
+    ((place, said),) = report.odd_places()
+    assert place == f"{path}:4"
+    assert said.startswith("the last line is incomplete")
 
 
 def test_bad_lines_are_counted_and_the_first_is_named(tmp_path):
@@ -93,16 +81,9 @@ def test_ms_swift_lists_of_different_length_cannot_be_told_apart(tmp_path):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "csv"])
 def test_rewards_that_are_no_finite_numbers_are_missing(tmp_path, kind):
     values = [1.0, None, nan, inf, -inf, 0.5]
-    path = tmp_path / f"dump.{kind}"
+    values += ["good"] if kind != "parquet" else []
     records = [{"prompt": "a", "quality": value} for value in values]
-    if kind == "jsonl":
-        records.append({"prompt": "a", "quality": "good"})
-        written.lines(path, records)
-    elif kind == "parquet":
-        written.parquet(path, records)
-    else:
-        cells = ["1.0", "", "nan", "inf", "-inf", "0.5", "good"]
-        path.write_text("prompt,quality\n" + "".join(f"a,{cell}\n" for cell in cells))
+    path = written.rows(tmp_path / f"dump.{kind}", records)
     (table,), report = read(path, rewards=["quality"])
     expected = [1, nan, nan, nan, nan, 0.5, nan][: len(table)]
     np.testing.assert_array_equal(table.rewards[:, 0], expected)
@@ -377,7 +358,6 @@ WRITERS = (
 
 
 @given(data=st.data())
-@settings(max_examples=60)
 def test_whatever_is_done_to_a_dump_its_rows_add_up(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("dump")
     writer = data.draw(st.sampled_from([*WRITERS, written.art, written.platform]))
@@ -400,7 +380,6 @@ JSON = st.recursive(
 
 
 @given(data=st.data())
-@settings(max_examples=60)
 def test_whatever_a_field_holds_its_rows_add_up(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("dump")
     others = (written.swift_ray, lambda f: written.episodes(f / "traces.jsonl"))

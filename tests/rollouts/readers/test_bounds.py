@@ -8,8 +8,8 @@ import zlib
 import numpy as np
 import pytest
 from tests.rollouts.readers import written
-from tests.rollouts.readers.test_bad_input import read, verl_line
-from tests.rollouts.readers.test_odd_values import notices
+from tests.rollouts.readers.reading import notices, read
+from tests.rollouts.readers.written import verl_line
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import (
@@ -184,7 +184,7 @@ def test_rewards_that_are_named_may_be_as_many_as_are_named(tmp_path):
 def test_what_a_field_holds_instead_of_a_number_is_not_kept(tmp_path, monkeypatch):
     """Credit for each token would be gigabytes until a batch of rollouts is full."""
     monkeypatch.setattr(batches, "_CHUNK", 64)
-    credit = [i / 7 for i in range(4000)]
+    credit = [i / 7 for i in range(2000)]
     fields = ("advantage", "reward", "num_tokens", "finish_reason", "uid")
     record = {"prompt": "a", "reward_1": 1.0} | dict.fromkeys(fields, credit)
     path = written.lines(tmp_path / "a.jsonl", [record] * 32)
@@ -306,15 +306,8 @@ def test_groups_that_are_half_there_are_no_padding_however_many(tmp_path, monkey
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_texts_of_a_few_rows_cost_no_numbers_and_no_other_texts(tmp_path, monkeypatch, kind):
-    path = tmp_path / f"a.{kind}"
     rows = [{"prompt": f"p{i}", "completion": f"c{i}", "reward": 1.0} for i in range(100)]
-    if kind == "parquet":
-        written.parquet(path, rows)
-    elif kind == "jsonl":
-        written.lines(path, rows)
-    else:
-        lines = "".join(f"p{i},c{i},1\n" for i in range(100))
-        path.write_text("prompt,completion,reward\n" + lines)
+    path = written.rows(tmp_path / f"a.{kind}", rows)
     made = []
     text = columns.RolloutText
     monkeypatch.setattr(columns, "RolloutText", lambda *a, **k: made.append(a) or text(*a, **k))

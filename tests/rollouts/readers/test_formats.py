@@ -1,6 +1,5 @@
 """Every framework's dump gives the numbers that stand in it."""
 
-import csv
 import subprocess
 import sys
 from math import nan
@@ -8,21 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
+from tests.rollouts.readers.reading import read
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations.torch_files import load_dump
-from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import FORMATS, Rescored, read_rollout_files, read_texts
-
-
-def read(path, **options):
-    reading = read_rollout_files(path, load_pt=load_dump, **options)
-    tables = list(reading)
-    report = reading.report
-    assert report.rows == report.read + report.skipped
-    assert report.read == sum(map(len, tables))
-    return tables, report
 
 
 def only(path, **options):
@@ -314,14 +306,8 @@ def test_a_reward_that_is_named_is_read_from_parquet_with_json_in_it(tmp_path):
 
 def test_our_own_record_comes_with_weights(tmp_path):
     rollouts = [
-        Rollout(
-            run="try",
-            step=3,
-            group_id=g,
-            sample_id=s,
-            prompt="q",
-            completion="a",
-            rewards={"correct": float(s), "short": None if g else 0.5},
+        rollout(
+            *(3, g, s, {"correct": float(s), "short": None if g else 0.5}),
             weights={"correct": 1.0, "short": 0.25},
             advantage=s - 0.5,
             num_tokens=4 + s,
@@ -351,14 +337,7 @@ def test_any_file_is_read_by_its_columns(tmp_path, kind):
         {"iter": 5, "question": q, "a": a, "b": float(a * 2), "credit": -1.0, "why": "stop"}
         for q, a in (("x", 1), ("x", 2), ("y", 3))
     ]
-    path = tmp_path / f"dump.{kind}"
-    if kind == "jsonl":
-        written.lines(path, records)
-    elif kind == "parquet":
-        written.parquet(path, records)
-    else:
-        rows = [",".join(map(str, record.values())) for record in records]
-        path.write_text("\n".join([",".join(records[0]), *rows]) + "\n")
+    path = written.rows(tmp_path / f"dump.{kind}", records)
     columns = {"step": "iter", "advantage": "credit", "finish_reason": "why"}
     table, report = only(path, rewards=["a", "b"], columns=columns)
     assert table.format == "columns"
@@ -373,10 +352,8 @@ def test_any_file_is_read_by_its_columns(tmp_path, kind):
 
 def test_a_dot_enters_an_object(tmp_path):
     records = [{"prompt": "x", "m": {"acc": 1.0, "in": {"deep": i}}, "reward": 1} for i in range(2)]
-    for path in (
-        written.lines(tmp_path / "a.jsonl", records),
-        written.parquet(tmp_path / "b.parquet", records),
-    ):
+    for kind in ("jsonl", "parquet"):
+        path = written.rows(tmp_path / f"a.{kind}", records)
         table, _ = only(path, rewards=["m.acc", "m.in.deep"], columns={"prompt": "prompt"})
         assert table.rewards.tolist() == [[1, 0], [1, 1]]
 
@@ -397,17 +374,8 @@ def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):
         }
         for i in range(4)
     ]
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(records[0]))
-        writer.writeheader()
-        writer.writerows(records)
-    files = [
-        tmp_path / "a.csv",
-        written.lines(tmp_path / "a.jsonl", records),
-        written.parquet(tmp_path / "a.parquet", records),
-    ]
-    for path in files:
-        table, report = only(path)
+    for kind in ("csv", "jsonl", "parquet"):
+        table, report = only(written.rows(tmp_path / f"a.{kind}", records))
         assert table.names == ("correct", "style", "short")
         np.testing.assert_array_equal(
             table.rewards, [[0, 0, 0], [1, 0.25, 0], [0, 0.5, 1], [1, 0.75, 1]]
@@ -431,12 +399,7 @@ def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(t
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_numbers_that_are_taken_for_no_rewards_are_named(tmp_path, kind):
     records = [{"prompt": "a", "reward": 1.0, "reward_1": 1, "target": 42, "late": None}] * 4
-    path = tmp_path / f"a.{kind}"
-    if kind == "csv":
-        path.write_text("prompt,reward,reward_1,target,late\n" + "a,1.0,1,42,\n" * 4)
-    else:
-        written.parquet(path, records)
-    table, report = only(path)
+    table, report = only(written.rows(tmp_path / f"a.{kind}", records))
     assert table.names == ("reward_1",)
     assert report.files[0].rewards_from.endswith("; not rewards: 'target', 'late'")
 
@@ -448,8 +411,8 @@ def test_rewards_of_trl_may_be_called_as_what_others_judge_against(tmp_path):
 
 
 def test_some_rewards_of_our_own_record_can_be_asked_for(tmp_path):
-    rollout = Rollout("", 1, 0, 0, "a", "b", {"x": 1.0, "y": 2.0}, {"x": 1, "y": 3}, 0.0, 1, "stop")
-    write_rollouts(rollout_file(tmp_path, 1), [rollout])
+    both = rollout(1, 0, 0, {"x": 1.0, "y": 2.0}, weights={"x": 1, "y": 3})
+    write_rollouts(rollout_file(tmp_path, 1), [both])
     table, report = only(tmp_path, rewards=["y"])
     assert (table.names, table.grouped().weights, table.rewards.tolist()) == (
         ("y",),

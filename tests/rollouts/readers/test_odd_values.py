@@ -9,18 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
-from tests.rollouts.readers.test_bad_input import read, verl_line
+from tests.rollouts.readers.reading import notices, read
+from tests.rollouts.readers.written import verl_line
 
 from gdpo.analysis import analyze
-from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, batches, read_rollout_files, read_texts
 from gdpo.rollouts.readers.keys import NO_KEY, key_of
 from gdpo.rollouts.readers.report import Problem
-
-
-def notices(report):
-    return [(n.line, n.count, n.what) for n in report.notices.values()]
 
 
 def in_row_groups(path, kind, *groups):
@@ -177,15 +175,10 @@ def test_a_reason_that_is_no_text_is_none(tmp_path):
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_numbers_whose_squares_overflow_are_missing(tmp_path, kind):
     values = [1e60, -1e60, 1.1e60, -1e308, 0.5]
-    path = tmp_path / f"a.{kind}"
     records = [{"prompt": "a", "quality": v, "advantage": v} for v in values]
     if kind == "jsonl":
-        written.lines(path, [*records, {"prompt": "a", "quality": 10**200, "advantage": None}])
-    elif kind == "parquet":
-        written.parquet(path, records)
-    else:
-        rows = "".join(f"a,{v},{v}\n" for v in values)
-        path.write_text(f"prompt,quality,advantage\n{rows}")
+        records.append({"prompt": "a", "quality": 10**200, "advantage": None})
+    path = written.rows(tmp_path / f"a.{kind}", records)
     (table,), report = read(path, rewards=["quality"])
     expected = [1e60, -1e60, nan, nan, 0.5]
     np.testing.assert_array_equal(table.rewards[:5, 0], expected)
@@ -213,7 +206,7 @@ def test_numbers_of_any_size_are_analyzed_without_a_warning(tmp_path):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
     records = [{"prompt": "a", "reward": 1.0}] * 4
-    path = getattr(written, "lines" if kind == "jsonl" else kind)(tmp_path / f"a.{kind}", records)
+    path = written.rows(tmp_path / f"a.{kind}", records)
     given = Rescored({"r": [0.5, inf, 1e101, None]}, {})
     (table,), report = read(path, rescore=lambda rows: given)
     np.testing.assert_array_equal(table.rewards[:, 0], [0.5, nan, nan, nan])
@@ -233,8 +226,7 @@ def test_weights_that_cannot_be_used_are_left_out_and_told(tmp_path, weight):
 
 
 def weighted(step, weight):
-    rewards, weights = {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": weight}
-    return Rollout("", step, 0, 0, "a", "b", rewards, weights, 0.0, 1, "stop")
+    return rollout(step, 0, 0, {"a": 1.0, "b": 2.0}, weights={"a": 1.0, "b": weight})
 
 
 @pytest.mark.parametrize("apart", [True, False])

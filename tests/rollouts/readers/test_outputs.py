@@ -2,8 +2,7 @@
 
 import pytest
 from tests.rollouts.readers import written
-from tests.rollouts.readers.test_bad_input import read
-from tests.rollouts.readers.test_odd_values import notices
+from tests.rollouts.readers.reading import notices, read
 
 from gdpo.integrations.verl._carried import last_outputs
 from gdpo.rollouts.readers import batches, read_texts

@@ -73,12 +73,8 @@ def test_texts_of_several_lines_in_csv_are_no_swallowed_lines(tmp_path):
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_a_step_that_is_true_is_no_step(tmp_path, kind):
-    path = tmp_path / f"a.{kind}"
-    records = [LINE | {"step": True}, LINE | {"step": True}]
-    if kind == "csv":
-        path.write_text("prompt,step,reward\na,1,0.5\na,true,0.5\na,2,0.5\n")
-    else:
-        getattr(written, {"jsonl": "lines"}.get(kind, kind))(path, records)
+    steps = [True, True] if kind != "csv" else [1, True, 2]
+    path = written.rows(tmp_path / f"a.{kind}", [LINE | {"step": step} for step in steps])
     tables, said, _ = notices(path)
     assert sum(map(len, tables)) == (2 if kind == "csv" else 0)
     assert said["the step is not a whole number of at least 0"][1] == (1 if kind == "csv" else 2)

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.rollouts import built
 from tests.rollouts.readers import written
 
-from gdpo.rollouts import Rollout, Turn, rollout_file, write_rollouts
+from gdpo.rollouts import Turn, rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, RolloutTable, Turns, read_rollout_files
 from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.formats import ReaderOptions
@@ -101,20 +102,8 @@ def test_an_unknown_advantage_of_a_turn_stays_unknown_by_group():
 
 
 def rollout(sample, turns, *, step=3, group=0):
-    return Rollout(
-        run="try",
-        step=step,
-        group_id=group,
-        sample_id=sample,
-        prompt="q",
-        completion=[{"role": "assistant", "content": "a"}],
-        rewards={"correct": 1.0, "tool": None},
-        weights={"correct": 1.0, "tool": 0.5},
-        advantage=0.5,
-        num_tokens=9,
-        finish_reason="stop",
-        turns=turns,
-    )
+    rewards, weights = {"correct": 1.0, "tool": None}, {"correct": 1.0, "tool": 0.5}
+    return built.rollout(step, group, sample, rewards, weights=weights, advantage=0.5, turns=turns)
 
 
 def turn(correct, tool, advantage=0.25, num_tokens=3):

@@ -1,5 +1,6 @@
 """One small dump of every format, with exactly the fields that its writer writes."""
 
+import csv
 import json
 
 import pyarrow as pa
@@ -16,6 +17,24 @@ def parquet(path, records, **options):
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(records), path, **options)
     return path
+
+
+def rows(path, records):
+    """The records in the form that the ending of the path names."""
+    if path.suffix == ".jsonl":
+        return lines(path, records)
+    if path.suffix == ".parquet":
+        return parquet(path, records)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in records for key in row)))
+        writer.writeheader()
+        writer.writerows(records)
+    return path
+
+
+def verl_line(**changed):
+    return {"input": "a", "output": "b", "gts": None, "score": 1.0, "step": 1, **changed}
 
 
 def verl(folder, steps=(7,), prompts=("a", "b")):

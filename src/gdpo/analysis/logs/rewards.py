@@ -51,7 +51,14 @@ def logged_runs(logs: Sequence[Log], names: Sequence[str] | None = None) -> list
             runs.append(run)
         else:
             runs[twin] = replace(runs[twin], copies=(*runs[twin].copies, run.log))
-    return runs if names is None else _selected(runs, names)
+    if names is None:
+        return runs
+    known = [name for run in runs for name in run.rewards]
+    refuse_unknown(names if runs else (), known, "--rewards: unknown reward")
+    selected = (
+        replace(run, rewards={n: run.rewards[n] for n in names if n in run.rewards}) for run in runs
+    )
+    return [run for run in selected if run.rewards]
 
 
 def _run(log: Log) -> LoggedRun:
@@ -92,12 +99,3 @@ def _is_copy(run: LoggedRun, longer: LoggedRun) -> bool:
         for name, of in run.rewards.items()
         for field, values in of.items()
     )
-
-
-def _selected(runs: Sequence[LoggedRun], names: Sequence[str]) -> list[LoggedRun]:
-    known = [name for run in runs for name in run.rewards]
-    refuse_unknown(names if runs else (), known, "--rewards: unknown reward")
-    picked = [
-        replace(run, rewards={n: run.rewards[n] for n in names if n in run.rewards}) for run in runs
-    ]
-    return [run for run in picked if run.rewards]

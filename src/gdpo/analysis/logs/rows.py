@@ -141,7 +141,6 @@ def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
 
 
 def _doubt(logs: Sequence[Log], found: Evidence, count: int) -> str:
-    """Return why the rows may be rollouts. Empty if they cannot be."""
     # Rows that each have a step of their own cannot be rollouts of one prompt.
     apart = count >= _SINGLE and count == sum(len(o.rows) for o in logs if not o.numbered)
     if not found.certain and not apart:
@@ -278,9 +277,6 @@ def field_of(key: str) -> tuple[str, str] | None:
 
 
 def without_unclear(keys: Collection[str]) -> list[str]:
-    """Return the keys of a log, without `rewards/NAME` if it has `rewards/NAME/mean` too.
-
-    Newer versions of TRL log more numbers of a reward, under separate names.
-    """
+    """Return the keys of a log, without `rewards/NAME` if it has `rewards/NAME/mean` too."""
     newer = any(_OF_REWARD.fullmatch(key) for key in keys)
     return [key for key in keys if not newer or _OF_REWARD.fullmatch(key)]

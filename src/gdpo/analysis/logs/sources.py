@@ -38,9 +38,8 @@ _BROKEN = (MissingExtraError, OSError, ValueError, RecursionError, sqlite3.Error
 def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
     """Return the logs in the files and folders. Links to folders are not followed.
 
-    If a run has several `trainer_state.json` files, only the one with the most steps is returned,
-    because it contains the others. With `forced`, files that may be metrics or rollouts are read as
-    metrics.
+    Of the `trainer_state.json` files of a run, only the one with the most steps is returned. With
+    `forced`, files that may be metrics or rollouts are read as metrics.
     """
     found, problems = _found(paths, [], forced=forced)
     if not found and not problems:
@@ -57,8 +56,10 @@ def _found(
     found: list[Log] = []
     problems: list[str] = []
     for path in paths:
-        for files in _folders(path) if path.is_dir() else [[path]]:
-            files = [file for file in files if file.is_file()]
+        walked = os.walk(path) if path.is_dir() else [(path.parent, list[str](), [path.name])]
+        for folder, folders, names in walked:
+            folders.sort()
+            files = [file for name in sorted(names) if (file := Path(folder, name)).is_file()]
             for read, source in _readers(files, path, endings, forced=forced):
                 try:
                     logs = read(source)
@@ -90,16 +91,9 @@ def _doubt(found: Doubtful) -> str:
     return f"{found.path}: {found.why}. {which}:\n{command} {METRICS}\n{rollouts}"
 
 
-def _folders(root: Path) -> Iterator[list[Path]]:
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        yield [Path(folder, name) for name in sorted(names)]
-
-
 def _readers(
     files: Sequence[Path], named: Path, endings: Sequence[str], *, forced: bool
 ) -> Iterator[tuple[Callable[[Path], list[Log] | Doubtful], Path]]:
-    """Yield, for each log in a folder, a function that reads it, and the path to read."""
     events = [file for file in files if ".tfevents." in file.name]
     if events:
         several = len(events) > 1

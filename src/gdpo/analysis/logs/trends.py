@@ -169,7 +169,6 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _constant(reward: RewardTrend, std: Series, known: Range) -> Iterator[Finding]:
-    """Yield a finding if a reward does not vary at the end of the run."""
     stds = std[~np.isnan(std)]
     if reward.weight == 0 or len(stds) < _LASTING:
         return

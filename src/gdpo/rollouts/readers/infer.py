@@ -1,8 +1,7 @@
 """Infers rewards and their weights from the numbers of a file, and checks each guess.
 
-A guess is made from the name of a field (see `names`) and checked on the values of the first
-rollouts. Where the values contradict the guess, it is dropped; where two readings are possible, the
-file is refused with both.
+A guess is made from the name of a field and checked on the values of the first rollouts. If the
+values contradict it, it is dropped. If two readings are possible, the file is refused with both.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,13 +29,12 @@ from gdpo.rollouts.readers.names import (
     is_never,
     is_total,
     is_vocabulary,
-    leaf_of,
+    last_words,
     listed,
     may_be_total,
     name_in,
     names_reward,
     value_fields,
-    words_of,
 )
 
 Values: TypeAlias = Float[np.ndarray, " rollout"]
@@ -82,9 +80,8 @@ class Inferred:
     """Stores which numeric fields of a file are rewards, and why."""
 
     kind: Where = "none"
-    """Where the rewards are: the numbers in an object, the numbers named as rewards, other numbers,
-    all numbers of a format that stores the rewards there (`function`: under the names of
-    functions), a scalar reward alone, or where the user says."""
+    """Where the rewards are: in an object, named as rewards, other numbers, all numbers of a format
+    (`function`: under the names of functions), a scalar reward alone, or where the user says."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     prefix: str = ""
     total: str | None = None
@@ -172,9 +169,8 @@ def infer(
     total only if they explain it.
 
     `texts` are the fields whose names suggest rewards, but whose values are not numbers. With
-    `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out,
-    because the format stores the rewards there. `described`: the user has named the columns that
-    are not rewards.
+    `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out.
+    `described`: the user has named the columns that are not rewards.
     """
     numbers = sample.numbers
     taken = known.taken() - {known.total}
@@ -195,7 +191,7 @@ def infer(
         doubtful = [
             p
             for p in paths
-            if not GOLD.isdisjoint(words_of(leaf_of(p))) or not (named or is_named_reward(p))
+            if not GOLD.isdisjoint(last_words(p)) or not (named or is_named_reward(p))
         ]
         out |= {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
         kept = [*totals, *(p for p in parts if p not in out and p not in paths)]
@@ -221,7 +217,6 @@ def infer(
 
 
 def _without_idle(found: Inferred, sample: Sample) -> Inferred:
-    """Return the rewards, except those without weight that belong to the dataset."""
     for name in [name for name, weight in found.weights.items() if weight == 0]:
         if (why := _ruled_out(path := found.names[name], sample)) is not None:
             names = {other: p for other, p in found.names.items() if other != name}
@@ -278,7 +273,7 @@ def _ruled_out(path: str, sample: Sample) -> Reason | None:
     """Return why the values of a field without a name of a reward rule it out, or None."""
     values = sample.numbers[path]
     # A task that is solved always or never makes a reward constant in every group.
-    earned = not EARNED.isdisjoint(words_of(leaf_of(path)))
+    earned = not EARNED.isdisjoint(last_words(path))
     if not _varies(values) or (earned and len(np.unique(values[np.isfinite(values)])) < 3):
         return None
     known = np.isfinite(values)
@@ -290,7 +285,7 @@ def _ruled_out(path: str, sample: Sample) -> Reason | None:
     several = size > 1
     # A reward of two values is constant in a group by chance more often.
     enough = _ENOUGH_GROUPS * (4 if len(np.unique(low[several])) < 3 else 1)
-    enough = enough if REFERENCES.isdisjoint(words_of(leaf_of(path))) else 1
+    enough = enough if REFERENCES.isdisjoint(last_words(path)) else 1
     same = bool(np.all(low[several] == high[several]))
     return "dataset" if same and np.sum(several) >= enough else None
 
@@ -324,7 +319,7 @@ def _copies(
 
 def _order(path: str, *, totalled: bool) -> tuple[int, bool, bool]:
     form = {0: 1, 1: 0, 2: 2}[form_of(path)] if totalled else form_of(path)
-    return form, not is_named_reward(path), "_".join(words_of(leaf_of(path))) in ALIASES
+    return form, not is_named_reward(path), "_".join(last_words(path)) in ALIASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +377,6 @@ def _settled(found: _Candidates) -> Inferred:
 
 
 def _explained_by(found: _Candidates, total: str) -> Inferred | None:
-    """Return the rewards that explain a total, with their weights, or None if there are none."""
     also = [path for path in found.totals if path != total and not is_total(path)]
     known = {*found.parts, *found.others, *found.totals, *found.left_out}
     monitors = [path for path in found.numbers if path not in known]
@@ -626,7 +620,6 @@ def _varies(values: Values) -> bool:
 
 
 def _is_copy(one: Values, other: Values) -> bool:
-    """Return whether one field repeats another one, in the same or in another unit."""
     same = np.isfinite(one)
     if not np.array_equal(same, np.isfinite(other)):
         return False

@@ -37,12 +37,17 @@ def grouping(
 ) -> Grouping:
     """Return the groups of some rows, from their ids if the prompts agree with these.
 
-    If most ids have several prompts, as when ids restart in every batch, id and prompt together
-    form a group. If most prompts then occur once, they contain text of a single rollout, such as a
-    path, and the ids are used. `split`: earlier rows of the run had ids with several prompts.
+    If most ids have several prompts, id and prompt together form a group. If most prompts then
+    occur once, they contain text of a single rollout, such as a path, and the ids are used.
+    `split`: earlier rows of the run had ids with several prompts.
     """
-    if np.any(rollouts != NO_KEY):
-        prompts = _of_first_turns(prompts, pair(pair(steps, ids), rollouts), rollouts, turns)
+    if np.any(rollouts != NO_KEY):  # the prompt of a rollout is that of its first turn
+        of = pair(pair(steps, ids), rollouts)
+        order = np.lexsort((turns, of))
+        starts = np.append(True, np.diff(of[order]) != 0)
+        first = np.empty(len(of), np.int64)
+        first[order] = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
+        prompts = np.where(rollouts == NO_KEY, prompts, prompts[first])
     keys = np.where(ids == NO_KEY, prompts, ids)
     rows = np.flatnonzero((ids != NO_KEY) & (prompts != NO_KEY))
     if not len(rows):
@@ -72,8 +77,7 @@ def restarted(
 ) -> tuple[Grouping, tuple[Key, Key]]:
     """Return the groups of rows whose ids may have occurred in earlier rows with other prompts.
 
-    `seen` are the ids of earlier rows, sorted, and their first prompts, which are returned for
-    later rows.
+    `seen` are the sorted ids of earlier rows and their first prompts. They are returned, too.
     """
     rows = np.flatnonzero((ids != NO_KEY) & (prompts != NO_KEY))
     given, first, group = np.unique(ids[rows], return_index=True, return_inverse=True)
@@ -94,14 +98,6 @@ def restarted(
         together[0][order],
         together[1][order],
     )
-
-
-def _of_first_turns(prompts: Key, keys: Key, rollouts: Key, turns: Key) -> Key:
-    order = np.lexsort((turns, keys))
-    starts = np.append(True, np.diff(keys[order]) != 0)
-    first = np.empty(len(keys), np.int64)
-    first[order] = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
-    return np.where(rollouts == NO_KEY, prompts, prompts[first])
 
 
 def pair(one: Key, other: Key) -> Key:
@@ -151,7 +147,10 @@ def keys_of(column: Any) -> Keys:
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.uint64)
     if pa.types.is_struct(kind):
-        return _of_struct(column)
+        keys = np.zeros(len(column), np.uint64)
+        for part, child in zip(kind, column.flatten(), strict=True):
+            keys += _mixed(keys_of(child) ^ np.uint64(_digest(part.name.encode())))
+        return keys
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _of_list(column)
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
@@ -167,13 +166,6 @@ def _of_dictionary(column: Any) -> Keys:
     distinct = np.zeros(size + 1, np.uint64)
     distinct[used] = [0 if text is None else _digest(text.encode()) for text in texts]
     return distinct[codes]
-
-
-def _of_struct(column: Any) -> Keys:
-    keys = np.zeros(len(column), np.uint64)
-    for part, child in zip(column.type, column.flatten(), strict=True):
-        keys += _mixed(keys_of(child) ^ np.uint64(_digest(part.name.encode())))
-    return keys
 
 
 def _of_list(column: Any) -> Keys:

@@ -1,9 +1,8 @@
 """Infers from the names of fields what they are: their meanings, and which numbers may be rewards.
 
-Names also show whether the rows of a file are rollouts, or metrics of whole steps, which trainers
-log under names of their own, such as `grad_norm` and `rewards/NAME/mean`. The same rules apply to
-all formats, because all provide their numbers by path. A dot or slash separates an object or struct
-from the fields inside, even in the name of a column.
+Names also show whether the rows of a file are rollouts, or metrics of whole steps, such as
+`grad_norm`. The same rules apply to all formats, because all provide their numbers by path. A dot
+or slash separates an object or struct from the fields inside, even in the name of a column.
 """
 
 import re
@@ -144,9 +143,8 @@ _NEVER = _set(
     staleness lag batch bucket eos clip hint
     """
 )
-"""A field is not inferred to be a reward from its name if it contains one of these words. The same
-list applies to all formats, except that TRL's logs and files name rewards after functions, such as
-`length`. If such a field is part of the total, it is a reward."""
+"""A field whose name contains one of these words is a reward only if it is part of the total. TRL's
+files name rewards after functions, so there a `length` may be one."""
 _NEVER_WHOLE = frozenset(
     {"created_at", "learning_rate", "top_p", "top_k", "ground_truth", "answer_value", "n", "k"}
     | {name for meaning, names in _GUESSES.items() if meaning != "total" for name in names}
@@ -260,23 +258,20 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
                 f"no column {column!r} for the {meaning}; the fields are {listed(fields)}: correct "
                 "it in columns"
             )
-    guessed = {meaning: _first(meaning, fields, given.values()) for meaning in MEANINGS}
+    guessed, spelt = dict[str, str | None](), _spelt(fields)
+    for meaning in MEANINGS:
+        free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
+        free = [name for name in free if name not in given.values()]
+        if meaning in _NUMERIC:
+            plainest = [spelt.get(name) for name in _GUESSES[meaning][:_PLAINEST]]
+            kinds: tuple[Kind, ...] = ("number", "empty", "text")
+            fitting = [name for kind in kinds for name in free if fields[name] == kind]
+            free = fitting + [n for n in free if n in plainest and fields[n] == "other"]
+        guessed[meaning] = next(iter(free), None)
     of_training = next((name for name in _OF_TRAINING if fields.get(name) == "number"), None)
     if guessed["step"] == "step" and guessed["rollout"] in _EPISODES and of_training:
         guessed |= {"step": of_training, "turn": guessed["turn"] or "step"}
     return Layout(**{**guessed, **given})
-
-
-def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> str | None:
-    spelt = _spelt(fields)
-    free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
-    free = [name for name in free if name not in given]
-    if meaning not in _NUMERIC:
-        return free[0] if free else None
-    plainest = [spelt.get(name) for name in _GUESSES[meaning][:_PLAINEST]]
-    fitting = [n for kinds in ("number", "empty", "text") for n in free if fields[n] == kinds]
-    fitting += [name for name in free if name in plainest and fields[name] == "other"]
-    return fitting[0] if fitting else None
 
 
 def _spelt(fields: Iterable[str]) -> dict[str, str]:
@@ -287,11 +282,7 @@ def _spelt(fields: Iterable[str]) -> dict[str, str]:
 
 
 def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
-    """Return whether a file may contain rollouts with rewards.
-
-    It must have a field `reward` or `score`, or a prompt or group together with reward components
-    or two numbers with usual names of rewards.
-    """
+    """Return whether a file may contain rollouts with rewards."""
     spelt = _spelt(fields)
     if {"reward", "score"} & set(spelt):
         return True
@@ -308,26 +299,18 @@ def is_like_rollouts(fields: Collection[str]) -> bool:
     """Return whether a file without recognizable rewards may still contain rollouts."""
     spelt = _spelt(fields)
     known = any(name in spelt for name in _OF_ROLLOUTS)
-    rewarded = any(not _REWARD.isdisjoint(words_of(name)) for name in fields)
-    return known or rewarded
+    return known or any(not _REWARD.isdisjoint(words_of(name)) for name in fields)
 
 
 def likely(paths: Sequence[str]) -> list[str]:
-    """Return the numeric fields to propose as rewards if no rewards can be inferred.
-
-    Unlikely fields are proposed only if all fields are unlikely.
-    """
+    """Return the numeric fields to propose as rewards if no rewards can be inferred."""
     found = [path for path in paths if not is_never(path)]
     return [path for path in found if not is_total(path)] or found or list(paths)
 
 
 def is_named_reward(path: str) -> bool:
-    """Return whether the name of a numeric field suggests a single reward, not a total.
-
-    It does for `reward_len`, but not for `reward`, `total_reward`, `reward_std` and
-    `reward_weights`.
-    """
-    ordered = words_of(leaf_of(path))
+    """Return whether a name suggests a single reward: `reward_len`, but not `total_reward`."""
+    ordered = last_words(path)
     words = set(ordered)
     if len(ordered) > 1 and ordered[-1] in _FUNCTION and not words & {"tp", "fp", "tn"}:
         words = {*ordered[:-1], "reward"}
@@ -416,7 +399,7 @@ def name_in(path: str, prefix: str) -> str | None:
         return None if inner or is_never(first) else name
     if inner and (not _NO_CHILDREN.isdisjoint((first, *inner)) or _is_monitor(inner[-1])):
         return None
-    mixed = not _MIXED.isdisjoint(words_of(leaf_of(prefix[:-1])))
+    mixed = not _MIXED.isdisjoint(last_words(prefix[:-1]))
     return None if first.lower() in _IDS or (mixed and _is_monitor(first)) else name
 
 
@@ -435,7 +418,7 @@ def value_fields(paths: Sequence[str]) -> list[str]:
 
 def names_reward(path: str) -> bool:
     """Return whether a name contains `reward` or `score`, or is that of a reward function."""
-    words = words_of(leaf_of(path))
+    words = last_words(path)
     return not _REWARD_ONLY.isdisjoint(words) or (bool(words) and words[-1] in _FUNCTION)
 
 
@@ -446,16 +429,15 @@ def is_likely(path: str) -> bool:
 
 def is_vocabulary(path: str) -> bool:
     """Return whether a name contains a word that is usual in the names of rewards."""
-    return not _VOCABULARY.isdisjoint(words_of(leaf_of(path)))
+    return not _VOCABULARY.isdisjoint(last_words(path))
 
 
 def is_never(path: str, *, lenient: bool = False) -> bool:
     """Return whether the name rules out a reward: a name of a length, time, count, flag or id.
 
-    With `lenient`, a bare `length`, a name such as `is_text` and that of a reference do not.
+    With `lenient`, a bare `length`, an `is_text` and the name of a reference do not.
     """
-    name = leaf_of(path)
-    words = words_of(name)
+    name, words = leaf_of(path), last_words(path)
     if is_named_reward(path):
         return False
     named = lenient or not _VOCABULARY.isdisjoint(words)
@@ -478,27 +460,27 @@ def may_be_total(path: str) -> bool:
     prefix = _prefix(path)
     if "." in path[len(prefix or "") :] or (prefix is None and isinstance(path, Inner)):
         return False
-    return is_total(path) or "_".join(words_of(leaf_of(path))) in _GUESSES["total"]
+    return is_total(path) or "_".join(last_words(path)) in _GUESSES["total"]
 
 
 def form_of(path: str) -> int:
     """Return 2 for the raw form of a reward, 0 for a transformed form, and 1 for any other name."""
-    words = set(words_of(leaf_of(path)))
+    words = set(last_words(path))
     return 2 if words & _RAW else 0 if words & _SHAPED and words - _SHAPED else 1
 
 
 def base_of(path: str) -> frozenset[str]:
     """Return the words that the raw and the transformed form of one reward share."""
-    return frozenset(words_of(leaf_of(path))) - _REWARD_ONLY - _RAW - _SHAPED
+    return frozenset(last_words(path)) - _REWARD_ONLY - _RAW - _SHAPED
 
 
 def _is_count(words: Sequence[str]) -> bool:
-    return words[0] in {"num", "n", "count"} and words[1:2] != [] and words[1].isalpha()
+    return words[0] in {"num", "n", "count"} and len(words) > 1 and words[1].isalpha()
 
 
 def is_earned_count(path: str) -> bool:
     """Return whether a name is that of a count of what was earned, such as `num_tests_passed`."""
-    words = words_of(leaf_of(path))
+    words = last_words(path)
     return bool(words) and _is_count(words) and not EARNED.isdisjoint(words)
 
 
@@ -508,7 +490,7 @@ def _is_time(word: str) -> bool:
 
 def is_total(path: str) -> bool:
     """Return whether the name suggests a sum of rewards."""
-    words = set(words_of(leaf_of(path))) - {"of", "all"}
+    words = set(last_words(path)) - {"of", "all"}
     return bool(words & _TOTAL) and words <= _TOTAL | _REWARD
 
 
@@ -522,11 +504,16 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
-def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
-    """Return the rewards in a list, in pairs, in named objects or in JSON text, keyed by name.
+@lru_cache(maxsize=4096)
+def last_words(path: str) -> Sequence[str]:
+    """Return the words of the last part of a path."""
+    return tuple(words_of(leaf_of(path)))
 
-    Numbers in a list are named by `names` if there are as many, or else numbered. The result is
-    None if the value has another form.
+
+def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
+    """Return the rewards in a list, pairs, named objects or JSON text by name, or None.
+
+    Numbers in a list are named by `names` if there are as many, or else numbered.
     """
     if isinstance(value, str):
         value = from_json(value)

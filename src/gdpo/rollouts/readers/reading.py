@@ -35,7 +35,6 @@ from gdpo.rollouts.readers.table import (
     places,
     turns_of,
     whole_rollouts,
-    without_single,
 )
 
 _REPEATS = frozenset({"trl", "ms-swift"})
@@ -53,7 +52,7 @@ class RolloutReading(Iterator[RolloutTable]):
     def __init__(self, paths: Sequence[Path], asked: ReaderOptions, group_size: int | None) -> None:
         self.report = ReadReport(tuple(paths))
         self.progress: Callable[[RolloutTable], None] | None = None
-        """Function that is called with each step that was read."""
+        """Is called with each step that was read."""
         self._group_size = group_size
         self._last: RolloutTable | None = None
         files = find_files(paths, self.report.left_out)
@@ -78,11 +77,13 @@ class RolloutReading(Iterator[RolloutTable]):
                 continue
             self.report.torn_steps[table.run, int(table.steps[0])] += 1
             table = self._one_row_each(table)
-            groups = self._groups(table)
-            yield replace(without_single(table), groups=groups)
+            table = replace(table, groups=self._groups(table))
+            several = table.turns is not None and table.turns.counts.max() > 1
+            # gdpo's own files have turns only if the rewards were given for each turn.
+            yield table if several or table.format == "gdpo" else replace(table, turns=None)
 
     def _one_row_each(self, table: RolloutTable) -> RolloutTable:
-        """Return the table with one row per rollout if its rows are turns. Report other rows."""
+        """Return the table with one row per rollout, and report rows that are earlier turns."""
         whole = whole_rollouts(table)
         rows = np.flatnonzero(~np.isin(table.row, whole.row) | (table.file != table.file[0]))
         for index, path in enumerate(table.files) if len(whole) < len(table) else ():
@@ -144,12 +145,10 @@ def read_rollout_files(
         columns: Column for each meaning, for files in an unrecognized format: `step`, `group`,
             `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason`, `total`, `rollout`
             or `turn`. Default: inferred.
-        group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
-            the rollouts of a prompt are consecutive. Default: rollouts with identical prompts form
-            a group.
-        load_pt: Function that reads `.pt` files: `load_dump` from
-            `gdpo.integrations.torch_files`, which needs torch. Default: `.pt` files are
-            reported as not read.
+        group_size: Number of rollouts per prompt, for files without group ids in which the rollouts
+            of a prompt are consecutive. Default: rollouts with identical prompts form a group.
+        load_pt: Function that reads `.pt` files: `load_dump` from `gdpo.integrations.torch_files`,
+            which needs torch. Default: `.pt` files are not read.
         rescore: Function that computes the rewards of rollouts from their texts. Default: use the
             rewards in the files.
 
@@ -194,15 +193,25 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
     rescore = asked.rescore
     opened = open_file(asked, file, texts=rescore is not None)
     if opened is None:
-        file.end_without_rows()
+        if file.skipped:
+            file.format = "unknown"
+            file.report.files.append(file)
+        else:
+            file.report.left_out[file.path] = "the file is empty"
         return
     rewards, batches = opened
     for batch in batches:
-        scored = None if rescore is None else _rescored(rescore, batch, file)
+        scored = dict[str, Column]()
+        if rescore is not None:
+            found = rescore(batch.texts())
+            scored = {name: column_of(values) for name, values in found.rewards.items()}
+            for what, places_of in found.problems.items():
+                line = int(batch.lines[places_of[0]])
+                file.note(line, Problem.TOLD, {"why": what}, count=len(places_of))
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
-            table = _table_of(rewards, scored or {}, batch, rows, of_step, file)
+            table = _table_of(rewards, scored, batch, rows, of_step, file)
             if table.steps[0] < 0:
                 file.lose(int(batch.lines[rows][0]), Problem.NO_STEP, rows=len(table))
             else:
@@ -264,14 +273,6 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
         yield from np.split(order, starts)
     elif len(steps):
         yield slice(None)
-
-
-def _rescored(rescore: Rescore, batch: Batch, file: FileReport) -> dict[str, Column]:
-    found = rescore(batch.texts())
-    for what, rows in found.problems.items():
-        line = int(batch.lines[rows[0]])
-        file.note(line, Problem.TOLD, {"why": what}, count=len(rows))
-    return {name: column_of(values) for name, values in found.rewards.items()}
 
 
 def _weights(
@@ -390,13 +391,10 @@ def read_texts(
 
     Args:
         file: One of the `files` of a table.
-        rows: Values of the `row` column of a table.
+        rows: Values of the `row` column of a table. The texts are in their order.
         format: As in `read_rollout_files`.
         columns: As in `read_rollout_files`.
         load_pt: As in `read_rollout_files`.
-
-    Returns:
-        One text for each row, in the order of `rows`.
 
     Raises:
         DataError: If the file cannot be read, or a row does not exist.

@@ -113,11 +113,6 @@ class Problem(Enum):
         "turn and results by rollout do not fit together"
     )
 
-    def sentence(self, values: Values) -> str:
-        """Return the sentence with its values and its remedy."""
-        problem, *remedy = (self.value,) if isinstance(self.value, str) else self.value
-        return ": ".join((problem.format_map(values), *remedy))
-
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -126,8 +121,7 @@ class Notice:
     problem: Problem
     file: Path
     line: int | None
-    """First position of the problem: a line of a text file (from 1), or a row (from 0). None if the
-    problem concerns the whole file."""
+    """First line of a text file (from 1) or row (from 0) with the problem. None: the whole file."""
     values: Values
     count: int = 0
     rows: int = 0
@@ -135,8 +129,10 @@ class Notice:
 
     @property
     def what(self) -> str:
-        """Sentence about the problem."""
-        return self.problem.sentence(self.values)
+        """Sentence about the problem, with its remedy, if any."""
+        text = self.problem.value
+        problem, *remedy = (text,) if isinstance(text, str) else text
+        return ": ".join((problem.format_map(self.values), *remedy))
 
     @property
     def place(self) -> str:
@@ -182,7 +178,6 @@ class FileReport:
     """Whether the rewards were inferred from names and values, not known from the format."""
     scalar: bool = False
     inferred: Inferred = NOT_INFERRED
-    """What was inferred: fields that are not read as rewards, or why no rewards were found."""
     split: bool = False
     """Whether group id and prompt form a group together, because the prompts contradict the ids."""
     seen: tuple[Key, Key] | None = None
@@ -191,12 +186,13 @@ class FileReport:
     """Whether rows that have the same rollout id are turns of one rollout."""
     run: str = ""
     number: int | None = None
-    """Step in the name of the file, for rollouts without a step. None: unknown."""
+    """Step in the name of the file, for rollouts without a step."""
     siblings: Sequence[RolloutFile] = ()
+    """Later files of the run."""
 
     @property
     def kind(self) -> str:
-        """Kind of the file, as `kind_of` returns it."""
+        """See `kind_of`."""
         return kind_of(self.path)
 
     def note(
@@ -247,14 +243,6 @@ class FileReport:
         done = self.read + self.skipped
         self.lose(done, Problem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
 
-    def end_without_rows(self) -> None:
-        """Record that no row of the file could be read, or that the file has no rows."""
-        if self.skipped:
-            self.format = "unknown"
-            self.report.files.append(self)
-        else:
-            self.report.left_out[self.path] = "the file is empty"
-
     def known_rewards(self) -> Inferred | None:
         """Return the rewards that were inferred from earlier files of the run, or None."""
         known = self.report.inferred
@@ -277,7 +265,7 @@ class FileReport:
 
 @dataclass(slots=True)
 class ReadReport:
-    """Stores the results of reading all files. The report grows while the tables are read."""
+    """Stores the results of reading all files, and grows while the tables are read."""
 
     paths: tuple[Path, ...]
     files: list[FileReport] = field(default_factory=list[FileReport])
@@ -295,8 +283,8 @@ class ReadReport:
     )
     """Rewards by run and format. Refusals by run, format and numeric fields."""
     ids: dict[str, str] = field(default_factory=dict[str, str])
-    """For each run whose group ids the prompts of the first rollouts contradict, what forms the
-    groups instead: `BY_BOTH` or `BY_PROMPT`."""
+    """What forms the groups of a run whose group ids its first prompts contradict: `BY_BOTH` or
+    `BY_PROMPT`."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
@@ -304,11 +292,11 @@ class ReadReport:
     grouped_by: Counter[str] = field(default_factory=Counter[str])
     """Number of rollouts that were grouped in each way."""
     size_unused: int = 0
-    """Number of rollouts for which `group_size` was ignored because their file has group ids."""
+    """Number of rollouts with group ids, for which `group_size` was ignored."""
     mixed_blocks: int = 0
     """Number of groups formed by `group_size` that contain more than one prompt."""
     torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
-    """Number of separate pieces of each step. Separate pieces of a step are not joined."""
+    """Number of separate pieces of each step, which are not joined."""
 
     @property
     def rows(self) -> int:
@@ -398,7 +386,7 @@ class ReadReport:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """Return lines about the files, the formats, the rewards, the groups, and all notices."""
+        """Return lines about everything that was read, and all notices."""
         lines = [
             f"{', '.join(map(str, self.paths))}: {len(self.files):,} files, {self.rows:,} rows: "
             f"{self.read:,} read, {self.skipped:,} skipped"
@@ -416,14 +404,10 @@ class ReadReport:
         bare = sum(file.read for file in self.files if not file.rewards)
         if bare:
             lines.append(f"{bare:,} rollouts have no known reward: name the columns (rewards)")
-        return [*lines, *self.oddities()]
-
-    def oddities(self) -> list[str]:
-        """Return each kind of problem with the files and its first position."""
-        return [f"{place}: {what}" for place, what in self.odd_places()]
+        return [*lines, *(f"{place}: {what}" for place, what in self.odd_places())]
 
     def odd_places(self) -> list[tuple[str, str]]:
-        """Return each kind of problem with the files, as a pair (first position, problem)."""
+        """Return the first position of each kind of problem with the files, and the problem."""
         kinds: dict[str, list[Notice]] = {}
         for notice in self.notices.values():
             kinds.setdefault(notice.what, []).append(notice)
@@ -459,10 +443,7 @@ def ready_command(report: ReadReport) -> str:
 
 
 def without_rewards(report: ReadReport) -> str:
-    """Return an error message for files in which no reward could be inferred, or "".
-
-    The message lists the numeric fields, and a command that lists some of these fields as rewards.
-    """
+    """Return a message with commands for files in which no reward could be inferred, or ""."""
     files = report.without_rewards
     if not files:
         return ""
@@ -485,10 +466,7 @@ def without_rewards(report: ReadReport) -> str:
 
 
 def groups_of_one(report: ReadReport, form: str | None) -> str:
-    """Return an error message if every group has one rollout, or "".
-
-    Rollouts then cannot be compared. `form` is the format that the user named.
-    """
+    """Return a message if every group has one rollout, or "". The user named the format `form`."""
     if not report.alone or not any(file.rewards for file in report.files):
         return ""
     each = report.read // max(len(report.torn_steps), 1)

@@ -30,8 +30,7 @@ _LARGEST_TABLE = 2**28
 """Maximum size of a W&B table, in bytes. The whole table is kept in memory."""
 _BLOCKS = (2**20, 2**25, 2**27)
 """Block sizes in bytes. The next size is used if a row does not fit. Arrow reads 32 blocks ahead,
-which takes at most the size of an uncompressed file, but can take much more than the size of a
-compressed file."""
+which can take much more than the size of a compressed file."""
 _GZIP_BLOCKS = _BLOCKS[:2]
 _COLUMNS = 10_000
 _PART = 2**20
@@ -55,10 +54,7 @@ _MOST_HELD = 2**26
 
 
 class Unpacked(io.RawIOBase):
-    """Streams a gzip file up to the last whole line that can be decompressed.
-
-    A reader that reads ahead would fail on a broken part before it returns the preceding lines.
-    """
+    """Streams a gzip file up to the last whole line, as Arrow reads ahead into a broken part."""
 
     broken: Exception | None = None
     """The error that stopped decompression, or None if there has been no error so far."""
@@ -173,10 +169,9 @@ def _value(text: str, delimiter: str) -> Any:
 
 
 def delimiter_of(path: Path) -> str:
-    """Return the character that separates the columns of a CSV file.
+    """Return the character that splits the first line of a CSV file.
 
-    It is the one that splits the first line, or, if several do, the one that splits all of the
-    first rows into equally many fields.
+    If several do, it is the one that splits all of the first rows into equally many fields.
     """
     with opened_text(path) as stream:
         text = io.TextIOWrapper(stream, "utf-8", "replace", newline="")
@@ -199,11 +194,7 @@ def _counts(lines: list[str], delimiter: str) -> list[int]:
 
 
 class DecimalCommas:
-    """Replaces decimal commas with points in blocks of text columns.
-
-    The first block decides: in columns that contain only numbers there, or nothing, numbers may
-    have decimal commas.
-    """
+    """Replaces decimal commas with points in columns whose first block has numbers or nothing."""
 
     def __init__(self) -> None:
         self._places: list[int] | None = None
@@ -284,12 +275,11 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
             file.rows += block.num_rows
             held.append(block)
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
-                yield _joined(held)
+                yield from _in_one(held)
                 held = []
     except (pa.ArrowException, DataError, *BROKEN) as error:
         broken = error
-    if held:
-        yield _joined(held)
+    yield from _in_one(held)
     if broken is not None:
         if "invalid UTF8" in str(broken):
             raise DataError("the file is not UTF-8: write it in UTF-8, as df.to_csv does")
@@ -326,10 +316,6 @@ def _swallowed(path: Path, delimiter: str) -> tuple[int | None, int] | None:
                 if reader.line_num - before > 1:
                     return (row if row >= 0 else None), reader.line_num - before
                 row += 1
-
-
-def _joined(blocks: list[Any]) -> Any:
-    return pa.Table.from_batches(blocks).combine_chunks().to_batches()[0]
 
 
 def _blocks(path: Path, delimiter: str, wrong: _Wrong) -> Iterator[Any]:
@@ -387,14 +373,6 @@ def _reader(
     )
 
 
-def is_arrow(path: Path, head: bytes) -> bool:
-    """Return whether a file is an Arrow file, by its first bytes, or else by its name."""
-    if head.startswith(b"PAR1"):
-        return False
-    known = head.startswith((_FILE, _STREAM, _FEATHER_1))
-    return known or path.name.lower().removesuffix(".gz").endswith((".arrow", ".feather"))
-
-
 class ArrowFile:
     """Provides the schema, the number of rows and the batches of an Arrow file."""
 
@@ -440,10 +418,7 @@ class ArrowFile:
         return count
 
     def iter_batches(self, size: int, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield batches of `size` rows with some of the columns.
-
-        Batches of very long rows are smaller. For a field of a struct, they contain the struct.
-        """
+        """Yield batches of `size` rows, or fewer very long ones, with some of the columns."""
         names = self.schema_arrow.names
         columns = list(dict.fromkeys(c if c in names else c.partition(".")[0] for c in columns))
         held, rows = list[Any](), 0
@@ -454,15 +429,13 @@ class ArrowFile:
                 held.append(part)
                 at, rows = at + part.num_rows, rows + part.num_rows
                 if rows == size or sum(each.nbytes for each in held) >= _MOST_HELD:
-                    yield from _in_one(held, columns)
+                    yield from _in_one(held)
                     held, rows = [], 0
-        yield from _in_one(held, columns)
+        yield from _in_one(held)
 
 
-def _in_one(batches: list[Any], columns: Sequence[str]) -> list[Any]:
-    if not batches:
-        return []
-    return pa.Table.from_batches(batches).select(list(columns)).combine_chunks().to_batches()
+def _in_one(batches: list[Any]) -> list[Any]:
+    return pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
 
 
 def open_parquet(path: Path, text: str | None) -> Any:
@@ -473,17 +446,14 @@ def open_parquet(path: Path, text: str | None) -> Any:
     unpacked = _decompressed(path) if is_gzip(path) else None
     with path.open("rb") as file:
         head = file.read(6) if unpacked is None else unpacked[:6].to_pybytes()
-    if is_arrow(path, head):
+    by_name = path.name.lower().removesuffix(".gz").endswith((".arrow", ".feather"))
+    if head.startswith((_FILE, _STREAM, _FEATHER_1)) or (by_name and head[:4] != b"PAR1"):
         return ArrowFile(path, unpacked)
     source: Any = path if unpacked is None else pa.BufferReader(unpacked)
     metadata = pq.read_metadata(source)
-    schema = metadata.schema
-    leaves = [schema.column(i) for i in range(len(schema))]
-    repeated = [
-        leaf.path
-        for leaf in leaves
-        if leaf.physical_type == "BYTE_ARRAY" and leaf.path.partition(".")[0] == text
-    ]
+    leaves = map(metadata.schema.column, range(len(metadata.schema)))
+    texts = (leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY")
+    repeated = [path for path in texts if path.partition(".")[0] == text]
     if source is not path:
         source.seek(0)
     return pq.ParquetFile(source, metadata=metadata, read_dictionary=repeated)

@@ -34,13 +34,11 @@ class Turns:
     counts: Int[np.ndarray, " rollout"]
     """Number of turns of each rollout. 0: the rollout has no turns, or they are unknown."""
     rewards: Float[np.ndarray, "rollout turn reward"]
-    """Raw rewards of the turns, in the order of the rewards of the table. NaN beyond the last turn,
-    and as in `RolloutTable.rewards`."""
+    """Raw rewards of the turns. NaN beyond the last turn, and as in `RolloutTable.rewards`."""
     advantages: Float[np.ndarray, "rollout turn"]
     """Recorded advantages. NaN beyond the last turn, or if unknown."""
     num_tokens: Float[np.ndarray, "rollout turn"]
-    """Number of tokens that the model generated in the turn. NaN beyond the last turn, or if
-    unknown."""
+    """Number of tokens that the model generated. NaN as in `advantages`."""
 
     def take(self, rows: Int[np.ndarray, " some"] | slice) -> "Turns":
         """Return the turns of some of the rollouts."""
@@ -67,14 +65,12 @@ class RolloutTable:
     """Stores the rollouts of one step of a run without their texts, in the order of the files."""
 
     run: str
-    """Folder of the run, relative to the path that was read. Empty if the path is the folder of the
-    run."""
+    """Folder of the run, relative to the path that was read."""
     format: str
     names: tuple[str, ...]
     """Names of the rewards, in the order of the columns of `rewards`."""
     weights: Float[np.ndarray, "rollout reward"] | None
-    """Weights that are recorded in the files, or None if there are none. NaN where the reward does
-    not apply to the rollout."""
+    """Weights in the files, or None. NaN where the reward does not apply to the rollout."""
     files: tuple[Path, ...]
     steps: Int[np.ndarray, " rollout"]
     groups: Int[np.ndarray, " rollout"]
@@ -84,13 +80,11 @@ class RolloutTable:
     total: Float[np.ndarray, " rollout"]
     """Scalar reward in the files, or NaN if unknown."""
     advantages: Float[np.ndarray, " rollout"]
-    """Recorded advantages, or NaN if unknown. If there is one advantage per token, the last
-    advantage is used."""
+    """Recorded advantages, or NaN if unknown. Of one advantage per token, the last is used."""
     num_tokens: Float[np.ndarray, " rollout"]
     """Number of tokens in the completion, or NaN if unknown."""
     cut: Float[np.ndarray, " rollout"]
-    """1 if the completion was truncated at the token limit, 0 if the model ended it, and NaN if
-    unknown."""
+    """1 if the completion was truncated, 0 if the model ended it, and NaN if unknown."""
     trained: Bool[np.ndarray, " rollout"]
     """False if the rollout was generated and scored, but left out of the training batch."""
     file: Int[np.ndarray, " rollout"]
@@ -98,18 +92,16 @@ class RolloutTable:
     row: Int[np.ndarray, " rollout"]
     """Index of the rollout within its file, counted from 0, as `read_texts` expects."""
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
-    """Declared ranges by reward name, for rewards whose range is declared in a file."""
+    """Ranges that the files declare, by reward name."""
     grouped_by: str = BY_IDS
     """How the rollouts are grouped: by `group id`, by `equal prompts`, or by `nothing`."""
     parts: Int[np.ndarray, "rollout 2"] | None = None
     """Key of the rollout and number of the turn of each row, if the rows may be turns. The key is
     `NO_KEY` if a row is a rollout."""
     weights_from: str = RECORDED
-    """Where the weights are from: recorded, or found in the total."""
     turns: Turns | None = None
-    """The turns, or None if the files contain no rewards for each turn. If there are turns,
-    `rewards` contains their totals as the files define them: sums in gdpo's record, means of the
-    metrics of the turns in tinker's files."""
+    """The turns, or None if the files have no rewards for each turn. `rewards` are then totals: the
+    sums in gdpo's record, the means of the metrics of the turns in tinker's files."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -126,7 +118,7 @@ class RolloutTable:
         """Return rewards and advantages by group. Smaller groups are padded with NaN.
 
         Raises:
-            DataError: If the largest group is so large that most of the array would be padding.
+            DataError: If most of a large array would be padding.
         """
         prompt, sample, shape = self._places(len(self.names))
         rewards = np.full((*shape, len(self.names)), np.nan)
@@ -255,7 +247,6 @@ def places(
 def _in_order(
     values: Float[np.ndarray, "rollout some"], of: Sequence[str], names: Sequence[str]
 ) -> Float[np.ndarray, "rollout reward"]:
-    """Return the columns in the order of `names`, with NaN for rewards that have no column."""
     columns = np.full((len(values), len(names)), np.nan)
     columns[:, [names.index(name) for name in of]] = values
     return columns
@@ -264,10 +255,7 @@ def _in_order(
 def turns_of(
     batch: Batch, rewards: Mapping[str, str], *, rows: Rows, whole: Whole, file: FileReport
 ) -> Turns | None:
-    """Return the turns of some rollouts of a batch, or None if none of these rollouts has turns.
-
-    `rewards` are the paths of the rewards, by name.
-    """
+    """Return the turns of some rollouts, or None. `rewards` are the paths by name."""
     lines = batch.lines[rows]
     if batch.table is not None:
         column = entered(batch.table, "turns") if file.format == "gdpo" else None
@@ -288,8 +276,8 @@ def turns_of(
 def whole_rollouts(table: RolloutTable) -> RolloutTable:
     """Return a table with one row per rollout, if several rows with one rollout id are its turns.
 
-    The row of the last turn is kept. A reward that all turns of each rollout repeat belongs to the
-    rollout; the values of any other reward are added, and kept for each turn.
+    A reward that all turns of each rollout repeat belongs to the rollout; the values of any other
+    reward are added, and kept for each turn.
     """
     if table.parts is None:
         return table
@@ -322,17 +310,6 @@ def whole_rollouts(table: RolloutTable) -> RolloutTable:
 def fits(rollouts: int, turns: int, rewards: int) -> bool:
     """Return whether the arrays for this many rollouts, turns and rewards fit into memory."""
     return rollouts * turns * (rewards + 2) <= MOST
-
-
-def without_single(table: RolloutTable) -> RolloutTable:
-    """Return a table without its turns if they repeat what the rollouts contain.
-
-    This is the case if no rollout has more than one turn, unless the file is gdpo's own, which has
-    turns only if the rewards were given for each turn.
-    """
-    if table.turns is None or table.format == "gdpo" or table.turns.counts.max() > 1:
-        return table
-    return replace(table, turns=None)
 
 
 def _of_rows(
