@@ -307,7 +307,6 @@ def table_of(
 
 
 def _largest(spare: Any, differences: Any) -> float:
-    """Return up to which weight w, in every state, the spare exceeds w times the difference."""
     opposes = differences > 0
     most = float(np.min(spare[opposes] / differences[opposes], initial=inf))
     helps = differences < 0
@@ -405,7 +404,6 @@ def _parts(
     pairs: Mapping[str, Float[np.ndarray, "pair 2"]],
     first: str | None = None,
 ) -> list[_Part]:
-    """Return a part for each reward without a gate. The part of the reward `first` is first."""
     free = sorted((n for n in values if n not in combined.gates), key=lambda name: name != first)
     return [_part(combined, on, values, pairs) for on in free]
 
@@ -462,7 +460,6 @@ def _part(
 
 
 def _pairs(values: Values) -> Float[np.ndarray, "pair 2"]:
-    """Return what the better and the worse sample can have of a reward."""
     found = np.array(values, dtype=np.float64)
     if isinstance(values, Continuous):  # values around 0 matter if a closed gate gives 0
         near = min(abs(values.low), abs(values.high)) if values.low < 0 < values.high else 0.0
@@ -561,7 +558,6 @@ def _far_apart(
 
 
 def _nearest(values: Values, wanted: Any) -> Any:
-    """Return the value that is nearest to each wanted one."""
     if isinstance(values, Continuous):
         return np.clip(wanted, *values)
     levels = np.array(values)
@@ -608,7 +604,6 @@ def _widest_if_missing(
 def _worst_group(
     combined: Combination, values: Mapping[str, Values], parts: Sequence[_Part]
 ) -> Counterexample:
-    """Return the group in which the worse sample is ahead by most."""
     columns: dict[str, Any] = {}
     for part in parts:
         state = int(np.argmax(part.against()))

@@ -354,7 +354,6 @@ class AdvantageRule:
         return None
 
     def _of_one_turn(self, rewards: Any, weights: Any) -> Any:
-        """Return the advantages of rollouts with one token, and one turn if turns are wanted."""
         ones = self._to_array(np.ones(rewards.shape[:2]))
         if self.wants_turns:
             return self(rewards[:, :, None, :], weights, token_counts=ones, turns=ones)
@@ -460,7 +459,6 @@ def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
 
 
 def _completed(given: Any, declared: Sequence[Number]) -> Any:
-    """Return an option's values, with missing values replaced by the declared values."""
     if given is None:
         return list(declared)
     if not isinstance(given, list) or len(cast("list[Any]", given)) != len(declared):

@@ -110,7 +110,6 @@ class RunningScale:
 def _root_mean_square(
     rewards: Rewards, weights: Weights, noise_floor: PerReward
 ) -> tuple[float, float, int]:
-    """Return the root mean square of the sum, and the numbers of rollouts and groups that count."""
     r, w = prepare(rewards, weights)
     total = weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values)), w)
     xp, std = total.xp, spread(total, over=SAMPLES)

@@ -150,7 +150,6 @@ class SetPoints:
 
     @property
     def factors(self) -> list[float]:
-        """Return the weight of each reward, or 1 for a reward without a requested share."""
         return self._weights.tolist()
 
     @property
@@ -357,7 +356,6 @@ def _missed(influence: Vector, request: Vector, free: Mask) -> Mask:
 
 
 def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[np.ndarray, " free"]:
-    """Return the free weights that give the free rewards shares in proportion to the request."""
     inner = m[np.ix_(free, free)]
     wanted = np.linalg.solve(inner, request[free])
     taken = np.linalg.solve(inner, (m @ fixed)[free])
@@ -368,7 +366,6 @@ def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[n
 
 
 def _toward(weights: Vector, target: Vector) -> Vector:
-    """Return weights on the way to the target, none changed by more than the largest factor."""
     change = target - weights
     limit = np.where(change > 0, _LARGEST_STEP - 1, 1 - 1 / _LARGEST_STEP) * weights
     with np.errstate(all="ignore"):
@@ -398,7 +395,6 @@ def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
 def _ranges(
     low: Sequence[Number] | None, high: Sequence[Number] | None, count: int
 ) -> tuple[Vector, Vector]:
-    """Return the lowest values and the widths of the ranges. NaN: the range is not declared."""
     least, most = (
         np.full(count, np.nan) if values is None else np.array(values, dtype=np.float64)
         for values in (low, high)

@@ -75,7 +75,6 @@ class _Batch:
     eps: float
 
     def alive(self) -> Any:
-        """Return the number of rollouts in which a reward counts at each turn, at least 1."""
         xp = namespace(self.earned)
         there = xp.astype(self.counts, self.earned.dtype)
         alive = xp.sum(there, axis=SAMPLES, keepdims=True)
@@ -267,13 +266,11 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
 
 
 def _flat(values: Any) -> Any:
-    """Return `[prompt, turn and sample, reward]` for `[turn, sample, reward, prompt]`."""
     xp, (longest, samples, count, prompts) = namespace(values), values.shape
     return xp.permute_dims(xp.reshape(values, (longest * samples, count, prompts)), (2, 0, 1))
 
 
 def _check_size(earned: Any) -> None:
-    """Check that sums of returns over the batch, as in a standard deviation, do not overflow."""
     xp = namespace(earned)
     largest = float(xp.max(xp.abs(earned)))
     turns, samples, _, prompts = earned.shape
@@ -285,7 +282,6 @@ def _check_size(earned: Any) -> None:
 
 
 def _from_here(values: Any) -> Any:
-    """Return the sum of the values from each turn to the last turn."""
     sums = [values[-1, ...]]
     for turn in range(values.shape[_TURNS] - 2, -1, -1):
         sums.append(sums[-1] + values[turn, ...])
@@ -293,7 +289,6 @@ def _from_here(values: Any) -> Any:
 
 
 def _against_the_living(batch: _Batch) -> Rounded:
-    """Return the advantages of each reward of `turn_gdpo`, before they are scaled."""
     c, alive = centre(batch.to_go(), over=SAMPLES), batch.alive()
     first = _without_oneself(alive[0, ...])
     values, errors = [c.values[0, ...] * first], [c.error[0, ...] * first]
@@ -317,7 +312,6 @@ def _without_oneself(alive: Any) -> Any:
 
 
 def _with_outcomes(batch: _Batch, a: Rounded, outcome: Sequence[bool] | None) -> Rounded:
-    """Return the advantages, with those of outcome rewards replaced by their broadcast total."""
     if outcome is None:
         return a
     count = a.values.shape[2]
@@ -341,7 +335,6 @@ def _scaled(
     noise_floor: PerReward,
     max_advantage: Number | None,
 ) -> TurnAdvantages:
-    """Scale each reward, add the rewards, scale the sum, and convert it to the caller's library."""
     xp, (prompts, samples, longest, _) = a.xp, rewards.shape
     turned = xp.permute_dims(a.values, (3, 0, 1, 2))
     values = xp.reshape(turned, (prompts, longest * samples, rewards.shape[3]))

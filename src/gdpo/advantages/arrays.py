@@ -326,7 +326,6 @@ def _wrong_weights(weights: Any, shape: tuple[int, ...]) -> ConfigError:
 
 @cache
 def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
-    """Return the dtype of the advantages for rewards of this dtype, and its largest value."""
     if not xp.isdtype(dtype, "real floating"):
         dtype, _ = precision(xp, dtype)
     return dtype, float(xp.finfo(dtype).max)

@@ -321,7 +321,6 @@ class _Moments:
 
 
 def _before(each: _Moments) -> _Moments:
-    """Return, for each sample, the moments of all samples before it, by repeated doubling."""
     found, steps = each.later(1), 1
     while steps < each.mean.shape[SAMPLES]:
         found = found.later(steps).with_others(found)
@@ -330,8 +329,6 @@ def _before(each: _Moments) -> _Moments:
 
 
 class _Counted(NamedTuple):
-    """Stores what a statistic over some axes of an array needs."""
-
     present: Any
     """Mask of the available values. None: all are available."""
     total: Callable[[Any], Any]

@@ -136,7 +136,6 @@ class _Reward:
 
 
 def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
-    """Return the sums of one reward, with the margin of its share if it is needed."""
     sums = influence.sums
     applies, live = float(sums.applies[k]), float(sums.live[k])
     return _Reward(
@@ -189,7 +188,6 @@ def noticed(
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
-    """Return the worst kind of each reward whose interval lies below a limit."""
     if influence.groups < LEAST_GROUPS:
         return {}
     wanted = influence.weight_shares
@@ -368,7 +366,6 @@ _CAUSE = 0.75
 
 
 def _factors(influence: Influence, name: str) -> dict[Cause, float]:
-    """Return the factors whose product is the influence share over the weight share."""
     sums, k = influence.sums, influence.names.index(name)
     weights = np.abs(sums.weight)
     rungs = {
@@ -430,7 +427,6 @@ def _advice(
     limit: float,
     known: Range,
 ) -> str:
-    """Return what to do: the replayed settings that help, and what a replay cannot show."""
     if not found:
         return _UNREPLAYED[causes[0]]
     same = found[0].groups == reward.all_groups

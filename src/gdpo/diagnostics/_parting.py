@@ -43,8 +43,6 @@ steps, for each pair of windows."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Stores the sums over some consecutive steps."""
-
     first: int
     steps: int
     sums: Influence
@@ -52,7 +50,6 @@ class Block:
     """Sum over the steps of (sum of the group means)² / groups, by reward."""
 
     def then(self, later: "Block") -> "Block":
-        """Return this block and the next one as one block."""
         squares = {
             name: self.squares.get(name, 0.0) + later.squares.get(name, 0.0)
             for name in {**self.squares, **later.squares}
@@ -71,7 +68,6 @@ class Course:
         self._size = 1
 
     def add(self, step: Influence, number: int) -> None:
-        """Add the next step, with its number."""
         if not self.blocks and np.all(step.sums.weight != 0):
             return
         squares = step.sums.mean**2 / np.maximum(step.sums.applies, 1)
@@ -129,14 +125,11 @@ class Course:
         return found, sum(block.steps for block in self.blocks[split[1] :])
 
     def restore(self, blocks: Sequence[Block]) -> None:
-        """Load the blocks of another course."""
         self.blocks = list(blocks)
         self._size = max((block.steps for block in blocks), default=1)
 
 
 class _Change(NamedTuple):
-    """Stores the change of a mean from one window to the next."""
-
     size: Any
     error: Any
 
@@ -179,7 +172,6 @@ class _Windows:
         return _Windows(up_to.swapaxes(0, 1), squares, steps)
 
     def change(self, reward: int) -> _Change:
-        """Return the change of a reward's mean between the windows of each pair."""
         sums = Sums(*self.up_to[:, :, reward])
         rows = (sums.applies, sums.mean, sums.mean_square, self.squares[:, reward], self.steps)
         all_of = np.stack(rows)
@@ -202,14 +194,12 @@ class _Windows:
         return (self.change(reward).errors <= -FALL) & lowered
 
     def clearest(self, reward: int, among: Bool[np.ndarray, "start end"]) -> tuple[int, int]:
-        """Return the pair in which a reward falls by the most standard errors."""
         errors = np.where(among, self.change(reward).errors, np.inf)
         start, end = np.unravel_index(np.argmin(errors), errors.shape)
         return int(start), int(end)
 
 
 def _change(before: Rows, after: Rows) -> _Change:
-    """Return the change of the mean, and its standard error. NaN where it is not allowed."""
     with np.errstate(all="ignore"):
         shorter = np.minimum(before, after)
         known = (shorter[0] >= LEAST_GROUPS) & (shorter[4] >= LEAST_STEPS)

@@ -49,7 +49,6 @@ class Pairs(NamedTuple):
 
     @property
     def correlation(self) -> float:
-        r"""Return $\rho = \sum P / \sum d$, or NaN if there are no such groups."""
         return self.product / self.degrees if self.degrees > 0 else nan
 
     @property
@@ -69,7 +68,6 @@ class Pairs(NamedTuple):
         return NORMAL_95 * self.error
 
     def stands_out(self, errors: float) -> bool:
-        """Return whether the correlation is at least `errors` standard errors away from 0."""
         return abs(self.correlation) > 0 and abs(self.correlation) >= errors * self.error
 
 
@@ -132,7 +130,6 @@ def turn_sums(
     names: Sequence[str],
     influences: Sequence[Influence | None],
 ) -> TurnSums:
-    """Return the sums of one step, given the result of `to_go` and the influence at each turn."""
     taken, known = np.arange(earned.shape[_TURNS]) < counts[..., None], ~np.isnan(earned)
     further = np.concatenate([known[:, :, 1:], np.zeros_like(known[:, :, :1])], axis=_TURNS)
     paid = np.where(known, rewards, 0.0) * weights[:, None, None, :]
@@ -236,7 +233,6 @@ def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]
 
 
 def _constant_from(sums: TurnSums, first: int, thresholds: Thresholds) -> bool:
-    """Return whether no trained reward varies from a turn on, as far as rollouts compare."""
     # So that it cannot be due to few groups, the turn itself may have two more that vary.
     most = 1 - thresholds.constant_turns
     counts = np.array([_varying(sums, turn) for turn in range(first, len(sums.alive))])
@@ -247,7 +243,6 @@ def _constant_from(sums: TurnSums, first: int, thresholds: Thresholds) -> bool:
 
 
 def _varying(sums: TurnSums, turn: int) -> tuple[float, float]:
-    """Return how many groups reach a turn, and in how many the most varying reward varies."""
     influence = sums.influences[turn]
     if influence is None:
         return 0.0, 0.0

@@ -249,7 +249,6 @@ def weights_of(names: Sequence[str], weights: Any) -> Weights:
 
 
 def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tuple[Vector, Vector]:
-    """Return the lowest and the highest value of each reward, NaN where it is not declared."""
     found: list[Vector] = []
     for what, values in (("low", low), ("high", high)):
         if isinstance(values, Mapping):
@@ -286,7 +285,6 @@ Rounding errors in float32 are of this size."""
 def _of_advantages(
     advantages: Scores, sum_first: Scores, applies: Bool[np.ndarray, "prompt sample"]
 ) -> dict[str, Any]:
-    """Return numbers of the advantages and GRPO's (`sum_first`), by their names in `Diagnosis`."""
     live = np.any(advantages != 0, axis=SAMPLES)
     numbers: dict[str, Any] = {
         "zero_advantage_groups": float(np.mean(~live)),

@@ -492,7 +492,6 @@ class Watch:
 
 
 def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
-    """Return whether a part of the steps up to the last showed a warning that the whole lacks."""
     same_sort = (part.finding.kind in EFFECT) == (whole.kind in EFFECT)
     ended = part.spans[-1][1] < last
     return ended and not same_sort and part.finding.severity is Severity.WARNING

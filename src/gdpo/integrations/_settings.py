@@ -19,8 +19,6 @@ FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagn
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Stores an estimator that is ready to call, with the names and weights of its rewards."""
-
     rule: AdvantageRule
     names: tuple[str, ...]
     """Names of the rewards that the reward function returns."""

@@ -31,7 +31,6 @@ Spans: TypeAlias = list[range]
 
 
 def spans_of(mask: Sequence[int]) -> Spans:
-    """Return the places of the tokens of each turn, from the mask of a completion."""
     spans: Spans = []
     place = 0
     for written, run in groupby(mask, key=bool):
@@ -58,7 +57,6 @@ def messages_of(
 
 
 def named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
-    """Return rewards by name for the record, with None instead of NaN."""
     return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
 
 
@@ -121,7 +119,6 @@ def _total(values: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number, or None."""
     return value is None or isinstance(value, int | float | np.number | np.bool_)
 
 

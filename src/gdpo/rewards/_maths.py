@@ -59,7 +59,6 @@ def same(gold: Any, answer: Any) -> bool:
 
 
 def members(expression: Any) -> list[Any] | None:
-    """Return the sides of an equation or a chain of equations, or None for other expressions."""
     relations = _args(expression) if isinstance(expression, sp.And) else [expression]
     if not relations or not all(isinstance(relation, sp.Eq) for relation in relations):
         return None
@@ -121,7 +120,6 @@ def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -
 
 
 def _has_solutions(equation: Any) -> bool:
-    """Return whether an equation has a solution. math-verify treats all others as equal."""
     try:
         return bool(sp.solve(equation, _symbols(equation)))
     except _FAULTS:
@@ -137,7 +135,6 @@ def _closed(equation: Any, sides: list[Any]) -> Any:
 
 
 def _as_set(expression: Any) -> Any:
-    """Return inequalities joined by "or" as a set, or None. Others are returned unchanged."""
     if not isinstance(expression, Either):
         return expression
     try:
@@ -147,7 +144,6 @@ def _as_set(expression: Any) -> Any:
 
 
 def _same_parts(gold: Any, answer: Any) -> bool | None:
-    """Return whether two lists are equal element by element, or None if one is not a list."""
     if isinstance(gold, sp.MatrixBase) and isinstance(answer, sp.MatrixBase):
         return gold.shape == answer.shape and all(map(same, gold.flat(), answer.flat()))
     if isinstance(gold, sp.Interval) and isinstance(answer, sp.Interval):

@@ -86,7 +86,6 @@ class Worker:
         return Failure(name, call.index, *result) if isinstance(result, list) else result
 
     def stop(self) -> None:
-        """Stop the process permanently. This method may be called from any thread."""
         self._stopped = True
         self.kill()
 

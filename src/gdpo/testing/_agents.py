@@ -18,13 +18,10 @@ class Rollouts(NamedTuple):
 
     @property
     def reached(self) -> Any:
-        """Return the probability of reaching each turn."""
         return self.probability @ (self.actions >= 0)
 
 
 class TurnTask(NamedTuple):
-    """Stores rewards `[rollout, turn, reward]` of every rollout of an agent, and their weights."""
-
     name: str
     rewards: Any
     weights: tuple[float, ...] = (1.0,)
@@ -71,7 +68,6 @@ def list_groups(rollouts: Rollouts, size: int) -> tuple[Any, Any]:
 
 
 def exact_gradient(rollouts: Rollouts, task: TurnTask) -> Any:
-    """Return the gradient of the expected weighted return, `[turn, state, action]`."""
     total = task.rewards.sum(axis=1) @ np.asarray(task.weights)
     return np.einsum("n,n,ntsa->tsa", rollouts.probability, total, rollouts.score)
 

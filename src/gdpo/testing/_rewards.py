@@ -172,7 +172,6 @@ def _texts(reward: Reward) -> list[str]:
 
 
 def _edited(text: str, pieces: list[str], rng: random.Random) -> str:
-    """Return an example with a few pieces removed, duplicated, replaced or inserted."""
     parts: list[str] = _PIECE.findall(text)
     for _ in range(rng.randint(1, 4)):
         place = rng.randint(0, len(parts))

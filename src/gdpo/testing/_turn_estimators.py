@@ -117,14 +117,12 @@ def _check_bias(
 
 
 def turn_bias(mean: Any, wanted: Any, *, any_factor: bool) -> Any:
-    """Return the bias of the gradient at each turn's logits, relative to the true norm."""
     if any_factor:
         mean = mean * max(0.0, np.sum(mean * wanted) / max(np.sum(mean * mean), 1e-300))
     return np.linalg.norm(mean - wanted, axis=(1, 2)) / np.linalg.norm(wanted)
 
 
 def with_options(estimator: Callable[..., Any], options: TurnOptions | None = None) -> TurnSubject:
-    """Return the estimator with its options, and with checks of what it returns."""
     name = getattr(estimator, "__name__", repr(estimator))
     if options is None:
         fixed = "scales" in keyword_parameters(estimator)
@@ -161,7 +159,6 @@ def group_gradients(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, gr
 def mean_gradient(
     subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any, weight: Any
 ) -> Any:
-    """Return the exact mean of the gradient over all groups, given their probabilities."""
     some = groups[:: max(1, len(groups) // 50)]
     a = _advantages(subject, rollouts, task, some)
     for part in (slice(None), slice(len(some) // 2), slice(None, None, -1)):
@@ -192,7 +189,6 @@ def no_signal(subject: TurnSubject, longest: int, size: int) -> tuple[float, flo
 
 
 def _check_contract(subject: TurnSubject) -> None:
-    """Check the properties that do not need a policy, on drawn rewards."""
     rng, w = np.random.default_rng(0), np.array([1.0, 0.5])
     r = rng.integers(-16, 16, (3, 4, 4, 2), endpoint=True) / 8
     turns = rng.integers(1, 4, (3, 4), endpoint=True)

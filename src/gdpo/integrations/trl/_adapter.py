@@ -84,7 +84,6 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 
 def check_trainer() -> None:
-    """Check that TRL's trainer has the methods that `GDPOTrainer` wraps."""
     _refuse_missing("trainer", "GDPOTrainer")
 
 
@@ -153,7 +152,6 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def computed_in(trainer: Any) -> torch.dtype:
-    """Return the precision of the forward pass, for `agree`."""
     mixed: dict[str, Any] = {"bf16": torch.bfloat16, "fp16": torch.float16}
     return mixed.get(str(trainer.accelerator.mixed_precision), trainer.model.dtype)
 

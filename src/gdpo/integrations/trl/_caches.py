@@ -127,7 +127,6 @@ def cache_of_prompts() -> Cache:
 
 
 def continued(prompts: Cache, rows: torch.Tensor) -> Cache:
-    """Return the cache of rows that continue prompts. `rows` holds the prompt of each row."""
     layers: Any = prompts.layers
     return Cache(layers=[ContinuedLayer(layer, rows) for layer in layers])
 
@@ -148,7 +147,6 @@ def can_be_checkpointed(model: Any) -> bool:
 
 @contextmanager
 def caches_in_checkpoints(model: Any) -> Generator[None]:
-    """Let layers with gradient checkpointing use the caches of this module."""
     layers = [layer for layer in model.modules() if hasattr(layer, _KEEPS_CACHE)]
     for layer in layers:
         setattr(layer, _KEEPS_CACHE, True)

@@ -157,7 +157,6 @@ def _for_trl(environment: type) -> type:
 
 
 def _probed(factory: Any, for_trl: dict[type, type]) -> tuple[type, Callable[[], Any]]:
-    """Return the class that TRL gets from a factory, and a factory that reuses its first object."""
     if isinstance(factory, type):
         made = for_trl.setdefault(factory, _for_trl(factory))
         return made, made

@@ -34,8 +34,6 @@ from gdpo.integrations.trl._packing import loss_mask
 
 
 class GroupFilter:
-    """Replaces groups without signal in the generation batches of a `GDPOTrainer`."""
-
     def __init__(self, trainer: Any, ranks: Ranks) -> None:
         self._trainer, self._ranks = trainer, ranks
         self._wanted: str = trainer.args.filter_groups

@@ -83,13 +83,11 @@ def join(batches: Sequence[MicroBatch]) -> MicroBatch:
 
 
 def loss_mask(batch: MicroBatch) -> torch.Tensor:
-    """Return a mask `[row, token]` with 1 for completion tokens that the model generated."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
 def rows_of(batch: MicroBatch, groups: torch.Tensor, *, zero_contributes: bool) -> list[Row]:
-    """Return the `Row` of every rollout, with a single transfer from the device."""
     mask = loss_mask(batch)
     counted = mask.sum(1)
     contributes = torch.ones_like(counted, dtype=torch.bool)
@@ -167,8 +165,6 @@ _OF_ROWS = ("vespo/phi_seq_mean",)
 
 @dataclass(frozen=True)
 class Packing:
-    """Stores which changes to the micro-batches leave the gradient unchanged."""
-
     regroups: bool
     """Whether a rollout may move to another micro-batch of the optimizer step."""
     zero_contributes: bool

@@ -157,7 +157,6 @@ def check_weights_column(arguments: Mapping[str, Any], column: str, names: Seque
 
 
 def _known_datasets(arguments: Mapping[str, Any]) -> Iterator[tuple[Any, Sequence[str]]]:
-    """Yield the datasets among TRL's arguments whose columns are known, with their columns."""
     for which in ("train_dataset", "eval_dataset"):
         given = arguments.get(which)
         for dataset in given.values() if isinstance(given, dict) else [given]:
@@ -169,7 +168,6 @@ def _known_datasets(arguments: Mapping[str, Any]) -> Iterator[tuple[Any, Sequenc
 
 
 def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
-    """Check what `_calculate_rewards` returned, which a subclass or a script may have replaced."""
     expected = (rollouts, len(names))
     got = type(rewards).__name__
     if isinstance(rewards, torch.Tensor):

@@ -202,7 +202,6 @@ def _difference(trainer: Any, trls: Score) -> str | None:
     trained = [p for p in model.parameters() if p.requires_grad and p is not embedding][:12]
 
     def scores(score: Score) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities and their gradient."""
         logps = score(model, ids, mask, 2)[0] * mask[:, -2:]
         weighted = logps * torch.arange(1, 9, device=device).view(4, 2)
         gradients = torch.autograd.grad(weighted.sum(), trained)

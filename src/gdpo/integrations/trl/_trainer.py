@@ -418,7 +418,6 @@ class GDPOTrainer(GRPOTrainer):
         return advantages
 
     def _check_trl(self) -> None:
-        """Check once, before anything is generated, that TRL trains on our advantages."""
         if not self._between.is_checked:
             self._between.is_checked = True
             if not replaced(self, _CHECKED) and not replaced(GRPOTrainer, CALLED):

@@ -115,7 +115,6 @@ class TurnRewards:
 
     @property
     def taken(self) -> torch.Tensor:
-        """Return a mask `[prompt, sample, turn]` of the turns that were taken."""
         return torch.arange(self.rewards.shape[2]) < self.counts[..., None]
 
 
@@ -190,7 +189,6 @@ _DIVIDED_BY_ROLLOUT = ("grpo", "sapo")
 
 
 def check_loss(estimator: str, args: Any) -> None:
-    """Raise a ConfigError for a loss in which an advantage per turn loses its meaning."""
     if args.importance_sampling_level != "token":
         raise ConfigError(
             f"importance_sampling_level={args.importance_sampling_level!r} does not fit "

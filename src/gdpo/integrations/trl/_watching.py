@@ -138,8 +138,6 @@ class _Other:
 
 
 class _Watched(TrainerCallback):
-    """Observes the batches of a trainer. An error ends the observation, not the training."""
-
     def __init__(
         self,
         trainer: Any,

@@ -143,7 +143,6 @@ def _dropout_not_covered(model: Any) -> str | None:
 
 
 def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
-    """Return the first unsupported setting, or None. The model's settings serve as defaults."""
     settings: dict[str, Any] = of_model.to_dict()
     settings |= {k: v for k, v in chosen.to_dict().items() if v is not None}
     if settings.get("use_cache") is False:

@@ -66,8 +66,6 @@ def bound_kernels() -> None:
 
 
 class _GiveBack(TrainerCallback):
-    """Returns freed memory to the operating system after every step."""
-
     def __init__(self, trim: Callable[[int], int]) -> None:
         self._trim = trim
 
