@@ -122,10 +122,6 @@ class ContinuedLayer(DynamicLayer):
         return keys, torch.cat([self.values[self._rows], value_states], dim=-2)
 
 
-def cache_of_prompts() -> Cache:
-    return Cache(layer_class_to_replicate=PromptLayer)
-
-
 def continued(prompts: Cache, rows: torch.Tensor) -> Cache:
     layers: Any = prompts.layers
     return Cache(layers=[ContinuedLayer(layer, rows) for layer in layers])

@@ -22,6 +22,7 @@ from typing import Any
 from datasets import IterableDataset
 
 from gdpo.errors import ConfigError
+from gdpo.integrations.trl._adapter import is_training
 from gdpo.integrations.trl._groups import (
     Groups,
     Ranks,
@@ -43,7 +44,7 @@ class GroupFilter:
     def generated(self, inputs: Any) -> list[Groups]:
         trainer = self._trainer
         first = trainer._generate_groups(inputs)
-        if self._wanted == "off" or not (trainer.model and trainer.model.training):
+        if self._wanted == "off" or not is_training(trainer):
             return [first]
         generated = replace_without_signal(
             first,

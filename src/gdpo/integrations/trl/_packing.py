@@ -31,7 +31,6 @@ are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/lo
 """
 
 import copy
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +41,14 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import GRPOTrainer, lacks, replaced, tried
+from gdpo.integrations.trl._adapter import (
+    GRPOTrainer,
+    is_training,
+    lacks,
+    replaced,
+    say,
+    tried,
+)
 from gdpo.integrations.trl._plan import Call, Row, chunks, split
 from gdpo.integrations.trl._probe import lent
 from gdpo.integrations.trl._shared_prompts import (
@@ -140,7 +146,7 @@ def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
     return [{key: wide(key, value) for key, value in batch.items()} for batch in batches]
 
 
-logger = logging.getLogger(__name__)
+_STAY = "pack_micro_batches: micro-batches stay TRL's"
 
 _OF_THE_LOSS = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
 """Methods that TRL's loss calls. An override may depend on the scale of the advantages."""
@@ -198,12 +204,11 @@ class Packer:
         self._left_of_window, self._packed = micro_batches, []
 
     def packed(self, inputs: MicroBatch) -> MicroBatch:
-        if self.packing is None or not _training(self._trainer):
+        if self.packing is None or not is_training(self._trainer):
             return inputs
         if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
             self.packing = None
-            names = ", ".join(unknown)
-            _say(self._trainer, f"micro-batches stay TRL's, because they contain {names}")
+            say(self._trainer, f"{_STAY}, because they contain {', '.join(unknown)}")
             return inputs
         if not self._packed:
             buffered: Any = self._trainer._buffered_inputs
@@ -254,7 +259,7 @@ class Packer:
         keep, packing = logits_to_keep, self.packing
         more = {key for key, value in options.items() if value is not None and value is not False}
         known = {"compute_entropy"} if batch_size is None else set[str]()
-        if packing is None or more - known or not _training(self._trainer):
+        if packing is None or more - known or not is_training(self._trainer):
             return score(model, input_ids, attention_mask, keep, batch_size=batch_size, **options)
         if self._shared is not None:
             score = partial(self._shared.score, score)
@@ -307,10 +312,6 @@ def weigh_metrics(trainer: Any, inputs: MicroBatch) -> None:
                 metrics[name][-1] *= share
 
 
-def _training(trainer: Any) -> bool:
-    return bool(trainer.model and trainer.model.training)
-
-
 def packer_of(trainer: Any, trls: Score) -> Packer | None:
     """Return what packs a trainer's micro-batches, or None if no change is allowed or wanted.
 
@@ -319,20 +320,22 @@ def packer_of(trainer: Any, trls: Score) -> Packer | None:
     if not trainer.args.pack_micro_batches:
         return None
     if reason := _untouched_because(trainer):
-        _say(trainer, f"micro-batches stay TRL's, because {reason}")
+        say(trainer, f"{_STAY}, because {reason}")
         return None
     if reason := _only_trimmed_because(trainer):
-        _say(trainer, f"micro-batches are only trimmed, because {reason}")
+        say(trainer, f"pack_micro_batches: micro-batches are only trimmed, because {reason}")
     model: Any = trainer.model
+    adapters = model.peft_config.values() if is_peft_model(model) else ()
+    virtual_tokens = any(adapter.is_prompt_learning for adapter in adapters)
     packing = Packing(
         regroups=not reason,
         zero_contributes=trainer.beta != 0,
-        trims_prompts=_positions_are_relative(model) and not _has_virtual_tokens(model),
+        trims_prompts=_positions_are_relative(model) and not virtual_tokens,
         multiple=int(trainer.pad_to_multiple_of or 1),
     )
     packer = Packer(trainer, packing, shared_prompts_of(trainer, trls))
     if difference := tried(partial(_changed_loss, trainer, packer, packing)):
-        _say(trainer, f"micro-batches stay TRL's, because {difference}")
+        say(trainer, f"{_STAY}, because {difference}")
         return None
     return packer
 
@@ -378,11 +381,6 @@ def _made_up_window(trainer: Any) -> list[MicroBatch]:
     batch = {name: value.to(device) for name, value in batch.items()}
     items = {"num_items_in_batch": completions.sum().to(device)}
     return [{**{k: v[half] for k, v in batch.items()}, **items} for half in (slice(4), slice(4, 8))]
-
-
-def _say(trainer: Any, message: str) -> None:
-    if trainer.accelerator.is_main_process:
-        logger.warning("pack_micro_batches: %s", message)
 
 
 def _untouched_because(trainer: Any) -> str | None:
@@ -433,11 +431,6 @@ def _positions_are_relative(model: Any) -> bool:
         and layers <= {"full_attention", "sliding_attention"}
         and not getattr(model, "_is_stateful", False)
     )
-
-
-def _has_virtual_tokens(model: Any) -> bool:
-    adapters = model.peft_config.values() if is_peft_model(model) else ()
-    return any(adapter.is_prompt_learning for adapter in adapters)
 
 
 def _trimmed(

@@ -7,7 +7,6 @@ trains on the rewards that it gets.
 """
 
 import copy
-import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,9 +25,11 @@ from gdpo.errors import ConfigError
 from gdpo.integrations._turns import on_tokens
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
-    check_trainer,
-    end_token_ids,
+    ends_of_text,
+    is_training,
+    refuse_missing,
     replaced,
+    say,
     tokenizer_of,
 )
 from gdpo.integrations.trl._config import GDPOConfig
@@ -60,8 +61,6 @@ from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import bound_memory, head_of
 from gdpo.integrations.trl.vllm_versions import check_vllm
 from gdpo.rewards.gates import closed_gates
-
-logger = logging.getLogger(__name__)
 
 ONE_GROUP = (
     "the generation batch contains only one group, so GDPO's batch normalization divides by the "
@@ -208,8 +207,8 @@ class GDPOTrainer(GRPOTrainer):
             self._rollout_log = RolloutLog(folder, args, declared=declared)
             self.add_callback(self._rollout_log)
         warning = warning_of_loss(objective.rule.name, self.loss_type)
-        if objective.rule.wants_turns and warning and self.accelerator.is_main_process:
-            logger.warning("%s", warning)
+        if objective.rule.wants_turns and warning:
+            say(self, warning)
         if self.accelerator.is_main_process:
             objective.log_priority(args, self._weights())
 
@@ -379,8 +378,7 @@ class GDPOTrainer(GRPOTrainer):
         return gathered.view(-1, self._samples()).cpu()
 
     def _samples(self) -> int:
-        training = bool(self.model and self.model.training)
-        return (self.num_generations if training else self.num_generations_eval) or 1
+        return (self.num_generations if is_training(self) else self.num_generations_eval) or 1
 
     def _generate_groups(self, inputs: Any) -> Groups:
         with self._observed_rewards() as observed:
@@ -390,7 +388,7 @@ class GDPOTrainer(GRPOTrainer):
         return observed[0]
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        mode = "train" if self.model and self.model.training else "eval"
+        mode = "train" if is_training(self) else "eval"
         self._check_trl()
         generated = self._filter.generated(inputs)
         batch = self._filter.trained(generated)
@@ -453,8 +451,8 @@ class GDPOTrainer(GRPOTrainer):
             and len(batch.rewards) == 1
             and not self._between.has_warned_of_one_group
         ):
-            if rule.estimator is gdpo and rule.scale is None and self.accelerator.is_main_process:
-                logger.warning(ONE_GROUP)
+            if rule.estimator is gdpo and rule.scale is None:
+                say(self, ONE_GROUP)
             self._between.has_warned_of_one_group = True
         shown: Any = self._logs["advantages"]
         flat = first.their_own(advantages).reshape(-1).tolist()
@@ -479,9 +477,7 @@ class GDPOTrainer(GRPOTrainer):
     def _record(self, mode: str, groups: Groups, advantages: torch.Tensor) -> None:
         if self._rollout_log is None or groups.rollouts is None:
             return
-        tokenizer: Any = self._tokenizer
-        ends: set[Any] = {*end_token_ids(self), tokenizer.pad_token_id}
-        self._rollout_log.collect(**groups.rollouts, ends_of_text=ends)
+        self._rollout_log.collect(**groups.rollouts, ends_of_text=ends_of_text(self))
         facts = self._rollout_log.gathered()
         if not self.accelerator.is_main_process:
             return
@@ -516,7 +512,7 @@ def _of_rollouts(advantages: torch.Tensor, groups: Groups) -> torch.Tensor:
 
 
 def _checked(args: Any, model: Any) -> GDPOConfig:
-    check_trainer()
+    refuse_missing("trainer", "GDPOTrainer")
     if args is None:
         name = model if isinstance(model, str) else get_config_model_id(model.config)
         return GDPOConfig(f"{name.split('/')[-1]}-GDPO")

@@ -18,11 +18,7 @@ from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
-from gdpo.integrations.trl._adapter import (
-    end_token_ids,
-    kept_random_states,
-    tokenizer_of,
-)
+from gdpo.integrations.trl._adapter import ends_of_text, kept_random_states
 from gdpo.integrations.trl._kept_state import KeptState
 from gdpo.integrations.trl._observing import Observer
 from gdpo.integrations.trl._probe import rule_of
@@ -201,7 +197,7 @@ class _Watched(TrainerCallback):
     ) -> None:
         self._scored.append(rewards.detach().clone().cpu())
         if self._log is not None:
-            ends = {*end_token_ids(self._trainer), tokenizer_of(self._trainer).pad_token_id}
+            ends = ends_of_text(self._trainer)
             self._log.collect(inputs, prompts, completions, completion_ids_list, ends)
 
     def _observe(self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]]) -> None:

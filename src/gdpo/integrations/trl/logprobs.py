@@ -10,13 +10,11 @@ On other devices, and where `not_here_because` says so, TRL's own head is used.
 
 import ctypes
 import inspect
-import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from torch import nn
 from transformers import TrainerCallback
 
@@ -25,7 +23,9 @@ from gdpo.integrations.trl._adapter import (
     computed_in,
     kept_random_states,
     lacks,
+    say,
     tried,
+    without_adapter,
 )
 
 KERNELS = 64
@@ -73,8 +73,6 @@ class _GiveBack(TrainerCallback):
         self._trim(0)
 
 
-logger = logging.getLogger(__name__)
-
 _BLOCK = 2**21
 """Number of logits to process at a time, chosen to fit in the CPU's cache."""
 
@@ -96,7 +94,7 @@ def head_of(trainer: Any, trls: Callable[..., Any]) -> "CompletionOnlyHead | Non
         return None
     if not trainer.args.completion_only_head or trainer.accelerator.device.type != "cpu":
         return None
-    head.try_out()
+    head.differs = tried(head.difference_from_trl)
     return head
 
 
@@ -106,11 +104,8 @@ class CompletionOnlyHead:
     def __init__(self, trainer: Any, trls: Callable[..., Any]) -> None:
         self._trainer, self._trls = trainer, trls
         self._said: set[str] = set()
-        self._differs: str | None = None
-
-    def try_out(self) -> None:
-        """Compare both heads on made-up data. If they differ, TRL's is used from now on."""
-        self._differs = tried(self._difference_from_trl)
+        self.differs: str | None = None
+        """How it differs from TRL's head, which is then used."""
 
     def score(
         self,
@@ -124,7 +119,7 @@ class CompletionOnlyHead:
         """Return what TRL's method returns for these arguments."""
         size = batch_size or len(input_ids)
         shape = (min(size, len(input_ids)), input_ids.shape[1], logits_to_keep)
-        if reason := self._differs or self.not_here_because(model, shape, options):
+        if reason := self.differs or self.not_here_because(model, shape, options):
             self.say(reason)
             more = {"batch_size": batch_size, **options}
             return self._trls(model, input_ids, attention_mask, logits_to_keep, **more)
@@ -152,7 +147,8 @@ class CompletionOnlyHead:
         padding = attention_mask[:, -keep:] == 0
         return logps.masked_fill(padding, 0), entropies.masked_fill(padding, 0)
 
-    def _difference_from_trl(self) -> str | None:
+    def difference_from_trl(self) -> str | None:
+        """Return how both heads differ on made-up data, or None."""
         ids = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
         mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0]])
         model: Any = self._trainer.model
@@ -183,8 +179,7 @@ class CompletionOnlyHead:
             return "the model is sharded"
         if trainer.args.cast_lm_head_to_fp32:
             return "cast_lm_head_to_fp32 is set"
-        base: Any = trainer.accelerator.unwrap_model(model)
-        base = base.get_base_model() if is_peft_model(base) else base
+        base: Any = without_adapter(trainer.accelerator.unwrap_model(model))
         text = base.config.get_text_config()
         if "logits_to_keep" not in inspect.signature(type(base).forward).parameters:
             return f"{type(base).__name__}.forward has no logits_to_keep"
@@ -200,8 +195,8 @@ class CompletionOnlyHead:
 
     def say(self, reason: str) -> None:
         """Log once, in the main process, why TRL's head is used."""
-        if reason not in self._said and self._trainer.accelerator.is_main_process:
-            logger.warning("completion_only_head: TRL's head is used, because %s", reason)
+        if reason not in self._said:
+            say(self._trainer, f"completion_only_head: TRL's head is used, because {reason}")
         self._said.add(reason)
 
 
