@@ -187,7 +187,11 @@ class TurnPlaces:
         the row is left out.
         """
         prompts, samples = places
-        num_tokens = self._num_tokens(totals.shape[:2], places)
+        longest = max(1, int(self.counts.max(initial=0)))
+        num_tokens = np.zeros((*totals.shape[:2], longest), dtype=np.int64)
+        rows, own = np.nonzero(self.lengths * (prompts >= 0)[:, None])
+        lengths = self.lengths[rows, own]
+        num_tokens[prompts[rows], samples[rows], self.starts[rows] + own] = lengths
         rewards = np.zeros((*num_tokens.shape, totals.shape[-1]))
         last = np.maximum(np.count_nonzero(num_tokens, axis=-1) - 1, 0)
         np.put_along_axis(rewards, last[..., None, None], totals[:, :, None], axis=2)
@@ -199,14 +203,3 @@ class TurnPlaces:
                     rewards[p, s, : len(column[row]), k] = column[row]
         rewards = np.where(np.isnan(totals)[:, :, None], nan, rewards)
         return Turns(rewards, num_tokens, self.starts)
-
-    def _num_tokens(
-        self,
-        shape: tuple[int, ...],
-        places: tuple[Int[np.ndarray, " row"], Int[np.ndarray, " row"]],
-    ) -> Int[np.ndarray, "prompt sample turn"]:
-        prompts, samples = places
-        found = np.zeros((*shape, max(1, int(self.counts.max(initial=0)))), dtype=np.int64)
-        rows, own = np.nonzero(self.lengths * (prompts >= 0)[:, None])
-        found[prompts[rows], samples[rows], self.starts[rows] + own] = self.lengths[rows, own]
-        return found

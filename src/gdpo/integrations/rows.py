@@ -173,7 +173,16 @@ def as_groups(
     rows = np.arange(len(rewards))
     counted_by = rows if outputs is None else np.asarray(outputs)
     counted = counted_by == rows if padding is None else (counted_by == rows) & ~padding
-    prompts, samples, shape = _places(prompt_ids, counted)
+    prompts, samples = np.full(len(counted), -1), np.full(len(counted), -1)
+    order: dict[Any, int] = {}
+    sizes: list[int] = []
+    for row in np.flatnonzero(counted).tolist():
+        prompt = prompts[row] = order.setdefault(prompt_ids[row], len(order))
+        if prompt == len(sizes):
+            sizes.append(0)
+        samples[row] = sizes[prompt]
+        sizes[prompt] += 1
+    shape = (len(sizes), max(sizes, default=0))
     grid, counts = np.full((*shape, rewards.shape[1]), nan), np.zeros(shape, dtype=np.int64)
     grid[prompts[counted], samples[counted]] = rewards[counted]
     prompts, samples = prompts[counted_by], samples[counted_by]
@@ -248,21 +257,6 @@ def advantages_of(
     if update:
         rule.update(groups.rewards, weights)
     return advantages
-
-
-def _places(
-    prompt_ids: Sequence[Any], counted: Bool[np.ndarray, " row"]
-) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    prompts, samples = np.full(len(counted), -1), np.full(len(counted), -1)
-    order: dict[Any, int] = {}
-    sizes: list[int] = []
-    for row in np.flatnonzero(counted).tolist():
-        prompt = prompts[row] = order.setdefault(prompt_ids[row], len(order))
-        if prompt == len(sizes):
-            sizes.append(0)
-        samples[row] = sizes[prompt]
-        sizes[prompt] += 1
-    return prompts, samples, (len(sizes), max(sizes, default=0))
 
 
 def _numbers(name: str, column: Any) -> Float[np.ndarray, " row"]:

@@ -3,7 +3,7 @@
 A closed gate makes the reward 0 or missing (see `apply_gates`).
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, Literal, TypeAlias, get_args
@@ -147,16 +147,16 @@ def declared_ranges(
     gate gives 0 includes 0.
     """
     gated = [name for name, gate in (gates or {}).items() if gate.otherwise == "zero"]
-    ranges = [_range(reward, gated) for reward in rewards]
-    return [low for low, _ in ranges], [high for _, high in ranges]
-
-
-def _range(reward: Any, gated: Container[str]) -> tuple[float, float]:
-    if not isinstance(reward, Reward | DeclaredRange):
-        return nan, nan
-    if reward.name in gated:
-        return min(0.0, reward.low), max(0.0, reward.high)
-    return reward.low, reward.high
+    lowest, highest = list[float](), list[float]()
+    for reward in rewards:
+        low, high = nan, nan
+        if isinstance(reward, Reward | DeclaredRange):
+            low, high = reward.low, reward.high
+            if reward.name in gated:
+                low, high = min(0.0, low), max(0.0, high)
+        lowest.append(low)
+        highest.append(high)
+    return lowest, highest
 
 
 Range: TypeAlias = tuple[float, float]
@@ -191,15 +191,13 @@ def described_ranges(described: object) -> dict[str, Range | None]:
 
     The input comes from a file, so a missing or invalid range is returned as None.
     """
-    if not isinstance(described, Mapping):
-        return {}
-    return {str(name): _range_of_declared(entry) for name, entry in described.items()}
-
-
-def _range_of_declared(entry: object) -> Range | None:
-    ends = [entry.get("low"), entry.get("high")] if isinstance(entry, Mapping) else []
-    known = [float(end) for end in ends if isinstance(end, int | float) and abs(end) <= _LARGEST]
-    return (known[0], known[1]) if len(known) == 2 and known[0] < known[1] else None
+    found: dict[str, Range | None] = {}
+    for name, entry in described.items() if isinstance(described, Mapping) else ():
+        ends = [entry.get("low"), entry.get("high")] if isinstance(entry, Mapping) else []
+        known = [float(e) for e in ends if isinstance(e, int | float) and abs(e) <= _LARGEST]
+        is_range = len(known) == 2 and known[0] < known[1]
+        found[str(name)] = (known[0], known[1]) if is_range else None
+    return found
 
 
 _LARGEST = 1e60

@@ -59,14 +59,13 @@ def is_from_model(message: Mapping[str, Any]) -> bool:
 def content_text(content: Any) -> str:
     """Return the text of a message's content: a text, or the joined texts of its parts."""
     parts: Sequence[Any] = content if isinstance(content, list | tuple) else [content]
-    return "".join(map(_part_text, parts))
-
-
-def _part_text(part: Any) -> str:
-    if isinstance(part, Mapping):
-        fields = cast("Mapping[str, Any]", part)
-        part = fields.get("text") if fields.get("type") in _TEXT_PARTS else None
-    return part if isinstance(part, str) else ""
+    texts: list[Any] = []
+    for part in parts:
+        if not isinstance(part, Mapping):
+            texts.append(part)
+        elif part.get("type") in _TEXT_PARTS:
+            texts.append(part.get("text"))
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def prompt_text(prompt: str | Messages) -> str:

@@ -89,10 +89,6 @@ def compute_score(
     info = extra_info or {}
     reference = as_reference(ground_truth)
     scores = _scores(json.dumps(without_arrays(reward_kwargs)))
-    return scores.of(_completion(solution_str, info), reference, info.get(NUM_TOKENS))
-
-
-def _completion(solution_str: str, info: Mapping[str, Any]) -> str | Messages:
     messages, turns = info.get(MESSAGES), info.get("num_turns")
     if messages is None and turns is not None and turns > ONE_RESPONSE:
         raise ConfigError(
@@ -100,7 +96,8 @@ def _completion(solution_str: str, info: Mapping[str, Any]) -> str | Messages:
             "which cannot be separated from the model's text: check that gdpo's plugin is active "
             f"where the agent loop runs, or pass the messages in extra_info[{MESSAGES!r}]"
         )
-    return solution_str if messages is None else messages
+    completion = solution_str if messages is None else messages
+    return scores.of(completion, reference, info.get(NUM_TOKENS))
 
 
 def as_reference(ground_truth: Any) -> dict[str, Any]:
