@@ -97,26 +97,19 @@ class RunningScale:
         self.value, self.rollouts = saved
 
     def _including(self, rewards: Rewards, weights: Weights) -> tuple[float, float]:
-        found, rollouts, groups = _root_mean_square(rewards, weights, self.noise_floor)
+        r, w = prepare(rewards, weights)
+        floor = floors(self.noise_floor, r.values)
+        total = weighted_sum(standardize(r, over=SAMPLES, floor=floor), w)
+        xp, std = total.xp, spread(total, over=SAMPLES)
+        groups, largest = int(xp.sum(xp.astype(std > 0, xp.int64))), xp.max(std)
         if groups == 0:
             return self.value, self.rollouts
+        count = xp.where(std > 0, present_in(total, over=SAMPLES), 0.0)
+        squares = (std / largest) ** 2 * (count - 1)
+        rollouts = float(xp.sum(count))
+        found = float(largest) * sqrt(float(xp.sum(squares)) / rollouts)
         rate = log(2) / self.half_life
         before = exp(-rate * groups) * self.rollouts
         added = rollouts * expm1(-rate * groups) / (groups * expm1(-rate))
         share = added / (before + added)
         return hypot(sqrt(1 - share) * self.value, sqrt(share) * found), before + added
-
-
-def _root_mean_square(
-    rewards: Rewards, weights: Weights, noise_floor: PerReward
-) -> tuple[float, float, int]:
-    r, w = prepare(rewards, weights)
-    total = weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values)), w)
-    xp, std = total.xp, spread(total, over=SAMPLES)
-    groups, largest = int(xp.sum(xp.astype(std > 0, xp.int64))), xp.max(std)
-    if groups == 0:
-        return 0.0, 0.0, 0
-    count = xp.where(std > 0, present_in(total, over=SAMPLES), 0.0)
-    squares = (std / largest) ** 2 * (count - 1)
-    rollouts = float(xp.sum(count))
-    return float(largest) * sqrt(float(xp.sum(squares)) / rollouts), rollouts, groups

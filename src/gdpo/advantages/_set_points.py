@@ -184,8 +184,15 @@ class SetPoints:
 
     @property
     def set_points(self) -> list[SetPoint]:
-        solved = self._solve()
-        return [self._point(int(k), solved) for k in np.flatnonzero(self._named)]
+        solved, points = self._solve(), list[SetPoint]()
+        for k in np.flatnonzero(self._named).tolist():
+            status, requested = self._status(k, solved), float(self._request[k])
+            point = SetPoint(self._names[k], requested, float(self._weights[k]), status)
+            if status == NOT_ATTAINABLE:
+                related, correlation = self._nearest(k, solved[0])
+                point = point._replace(related=related, correlation=correlation)
+            points.append(point)
+        return points
 
     def including(self, rewards: Rewards, weights: Any) -> float:
         r"""Return the scale of `gdpo` for a batch, $\sqrt{w^\top M w}$ with the batch in $M$."""
@@ -216,7 +223,11 @@ class SetPoints:
         target = np.where(self._released, self._start, self._weights)
         active, solution, _, _ = self._solve()
         target[active] = solution[active]
-        self._weights = _toward(self._weights, target)
+        change = target - self._weights  # none by more than the largest factor
+        limit = np.where(change > 0, _LARGEST_STEP - 1, 1 - 1 / _LARGEST_STEP) * self._weights
+        with np.errstate(all="ignore"):
+            part = np.min(np.where(change != 0, limit / np.abs(change), inf), initial=1.0)
+        self._weights = target if part >= 1 else self._weights + part * change
 
     def state(self) -> dict[str, Any]:
         return {
@@ -283,14 +294,6 @@ class SetPoints:
             weights[active], held[active], negative[active] = solve(m, self._start[active])
         return active, weights, held, negative
 
-    def _point(self, k: int, solved: tuple[Mask, Vector, Mask, Mask]) -> SetPoint:
-        status = self._status(k, solved)
-        point = SetPoint(self._names[k], float(self._request[k]), float(self._weights[k]), status)
-        if status != NOT_ATTAINABLE:
-            return point
-        related, correlation = self._nearest(k, solved[0])
-        return point._replace(related=related, correlation=correlation)
-
     def _status(self, k: int, solved: tuple[Mask, Vector, Mask, Mask]) -> str:
         active, _, held, negative = solved
         if self._released[k]:
@@ -343,16 +346,13 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
         else:
             break
         weights[worst], held[worst] = bound[worst], True
-    missed = _missed(exact @ weights, request, ~held)
+    free, missed = ~held, np.zeros_like(held)
+    if np.sum(free) > 1:
+        influence = exact @ weights
+        with np.errstate(all="ignore"):
+            shares = influence / np.sum(np.abs(influence[free]))
+            missed = free & ~(np.abs(shares - request / np.sum(request[free])) <= _MISSED)
     return weights * (total / np.sum(weights)), held | missed, negative | missed
-
-
-def _missed(influence: Vector, request: Vector, free: Mask) -> Mask:
-    if np.sum(free) < 2:
-        return np.zeros_like(free)
-    with np.errstate(all="ignore"):
-        shares = influence / np.sum(np.abs(influence[free]))
-        return free & ~(np.abs(shares - request / np.sum(request[free])) <= _MISSED)
 
 
 def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[np.ndarray, " free"]:
@@ -363,14 +363,6 @@ def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[n
     if np.sum(wanted) <= 0:  # cannot be scaled to the request's total
         return wanted
     return wanted * ((left + np.sum(taken)) / np.sum(wanted)) - taken
-
-
-def _toward(weights: Vector, target: Vector) -> Vector:
-    change = target - weights
-    limit = np.where(change > 0, _LARGEST_STEP - 1, 1 - 1 / _LARGEST_STEP) * weights
-    with np.errstate(all="ignore"):
-        part = np.min(np.where(change != 0, limit / np.abs(change), inf), initial=1.0)
-    return target.copy() if part >= 1 else weights + part * change
 
 
 def _read(request: Any, names: Sequence[str]) -> dict[str, float]:

@@ -253,7 +253,8 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
     given = xp.reshape(xp.reshape(xp.permute_dims(rewards, (2, 1, 3, 0)), (-1,)), shape)
     given = xp.where(there, given, 0.0)
     check_finite(xp.permute_dims(given, (3, 1, 0, 2)))
-    r, w = prepare(_flat(given), weights, reorder=False)
+    flat = xp.permute_dims(xp.reshape(given, (longest * samples, count, prompts)), (2, 0, 1))
+    r, w = prepare(flat, weights, reorder=False)
     _, eps = precision(xp, rewards.dtype)
     xp = r.xp
     counts = xp.asarray(there, device=device(r.values))
@@ -261,24 +262,13 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
     if not r.complete:
         counts = counts & ~xp.any(xp.isnan(earned), axis=_TURNS, keepdims=True)
         earned = xp.where(counts, earned, 0.0)
-    _check_size(earned)
-    return _Batch(earned, counts, r.complete and bool(xp.all(counts)), w, eps)
-
-
-def _flat(values: Any) -> Any:
-    xp, (longest, samples, count, prompts) = namespace(values), values.shape
-    return xp.permute_dims(xp.reshape(values, (longest * samples, count, prompts)), (2, 0, 1))
-
-
-def _check_size(earned: Any) -> None:
-    xp = namespace(earned)
     largest = float(xp.max(xp.abs(earned)))
-    turns, samples, _, prompts = earned.shape
-    if largest > float(xp.finfo(earned.dtype).max) / (4 * prompts * samples * turns**2):
-        raise DataError(
-            f"rewards of up to {largest:.3g} are too large for statistics of {turns} turns in "
+    if largest > float(xp.finfo(earned.dtype).max) / (4 * prompts * samples * longest**2):
+        raise DataError(  # sums over the batch, as in a standard deviation, would overflow
+            f"rewards of up to {largest:.3g} are too large for statistics of {longest} turns in "
             f"{earned.dtype}: scale them down"
         )
+    return _Batch(earned, counts, r.complete and bool(xp.all(counts)), w, eps)
 
 
 def _from_here(values: Any) -> Any:
@@ -344,21 +334,16 @@ def _scaled(
         z = scale(a, over=BATCH, floor=floors(noise_floor, values))
         total = scale(weighted_sum(z, batch.weights), over=BATCH)
     else:
-        divisors = _fixed(scales, noise_floor, values)
+        if noise_floor is not None:
+            raise ConfigError(
+                "scales and noise_floor cannot be combined: scales replace the standard "
+                "deviations that noise_floor limits. Remove one of them"
+            )
+        divisors = per_reward(scales, values, name="scales")
+        if not bool(xp.all(divisors > 0)):
+            raise ConfigError(f"scales must be above 0, got {[float(v) for v in divisors]}")
         total = weighted_sum(divide(a, divisors), batch.weights)
     xp = namespace(rewards)
     like = xp.reshape(rewards, (prompts, samples * longest, rewards.shape[3]))
     result = finish(total, like, max_advantage=max_advantage)
     return xp.permute_dims(xp.reshape(result, (prompts, longest, samples)), (0, 2, 1))
-
-
-def _fixed(scales: PerReward, noise_floor: PerReward, like: Any) -> Any:
-    if noise_floor is not None:
-        raise ConfigError(
-            "scales and noise_floor cannot be combined: scales replace the standard deviations "
-            "that noise_floor limits. Remove one of them"
-        )
-    divisors = per_reward(scales, like, name="scales")
-    if not bool(namespace(divisors).all(divisors > 0)):
-        raise ConfigError(f"scales must be above 0, got {[float(v) for v in divisors]}")
-    return divisors

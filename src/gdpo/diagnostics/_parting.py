@@ -175,20 +175,28 @@ class _Windows:
         sums = Sums(*self.up_to[:, :, reward])
         rows = (sums.applies, sums.mean, sums.mean_square, self.squares[:, reward], self.steps)
         all_of = np.stack(rows)
-        before = all_of[:, None, :-1] - all_of[:, :-1, None]
-        after = all_of[:, -1:] - all_of[:, :-1]
-        return _change(before, np.broadcast_to(after[:, None], before.shape))
+        before: Rows = all_of[:, None, :-1] - all_of[:, :-1, None]
+        to_end = all_of[:, -1:] - all_of[:, :-1]
+        after: Rows = np.broadcast_to(to_end[:, None], before.shape)
+        with np.errstate(all="ignore"):
+            shorter = np.minimum(before, after)
+            known = (shorter[0] >= LEAST_GROUPS) & (shorter[4] >= LEAST_STEPS)
+            size = np.where(known, after[1] / after[0] - before[1] / before[0], np.nan)
+            groups, total, square, _, steps = before + after
+            mean, rounding = total / groups, 8 * np.finfo(np.float64).eps * square / groups
+            of_groups = square / groups - mean**2
+            around = sum(one[3] - one[1] ** 2 / one[0] for one in (before, after))
+            of_steps = around / (steps - 2)
+            # The difference of two large numbers has at least their rounding error.
+            variance = np.maximum(np.maximum(of_groups, of_steps), rounding)
+            return _Change(size, np.sqrt(variance * (1 / before[0] + 1 / after[0])))
 
-    def lowered(self, reward: int) -> Bool[np.ndarray, " end"]:
-        """Return for which windows "after" the update lowers a reward."""
+    def falls(self, reward: int) -> Bool[np.ndarray, "start end"]:
+        """Return in which pairs a reward falls, and the update lowers it in the second window."""
         sums = Sums(*(self.up_to[:, -1:, reward] - self.up_to[:, :-1, reward]))
         with np.errstate(all="ignore"):
             rho = sums.influence / np.sqrt(sums.squares * sums.z_squares)
-            return rho * np.sqrt(sums.degrees) <= -AGAINST
-
-    def falls(self, reward: int) -> Bool[np.ndarray, "start end"]:
-        """Return in which pairs a reward falls, and the update lowers it."""
-        lowered = self.lowered(reward)
+            lowered = rho * np.sqrt(sums.degrees) <= -AGAINST
         if not np.any(lowered):
             return np.zeros((len(lowered), len(lowered)), np.bool_)
         return (self.change(reward).errors <= -FALL) & lowered
@@ -197,18 +205,3 @@ class _Windows:
         errors = np.where(among, self.change(reward).errors, np.inf)
         start, end = np.unravel_index(np.argmin(errors), errors.shape)
         return int(start), int(end)
-
-
-def _change(before: Rows, after: Rows) -> _Change:
-    with np.errstate(all="ignore"):
-        shorter = np.minimum(before, after)
-        known = (shorter[0] >= LEAST_GROUPS) & (shorter[4] >= LEAST_STEPS)
-        size = np.where(known, after[1] / after[0] - before[1] / before[0], np.nan)
-        groups, total, square, _, steps = before + after
-        mean, rounding = total / groups, 8 * np.finfo(np.float64).eps * square / groups
-        of_groups = square / groups - mean**2
-        around = sum(one[3] - one[1] ** 2 / one[0] for one in (before, after))
-        of_steps = around / (steps - 2)
-        # The difference of two large numbers has at least their rounding error.
-        variance = np.maximum(np.maximum(of_groups, of_steps), rounding)
-        return _Change(size, np.sqrt(variance * (1 / before[0] + 1 / after[0])))

@@ -186,22 +186,21 @@ def pooled_turns(steps: Sequence[TurnSums]) -> TurnSums:
         groups=sum(step.groups for step in steps),
         alive=np.sum([np.pad(s.alive, (0, longest - len(s.alive))) for s in steps], axis=0),
         influences=tuple(influences),
-        rewards={name: _payments_of(each) for name, each in by_name.items()},
+        rewards={
+            name: Payments(
+                *np.sum([payments[:5] for payments in each], axis=0).tolist(),
+                lowest=min(payments.lowest for payments in each),
+                highest=max(payments.highest for payments in each),
+                with_turns=_pairs_of([payments.with_turns for payments in each]),
+            )
+            for name, each in by_name.items()
+        },
         advantages=_pairs_of([step.advantages for step in steps]),
     )
 
 
 def _pairs_of(steps: Sequence[Pairs]) -> Pairs:
     return Pairs(*np.sum(steps, axis=0).tolist())
-
-
-def _payments_of(steps: Sequence[Payments]) -> Payments:
-    return Payments(
-        *np.sum([step[:5] for step in steps], axis=0).tolist(),
-        lowest=min(step.lowest for step in steps),
-        highest=max(step.highest for step in steps),
-        with_turns=_pairs_of([step.with_turns for step in steps]),
-    )
 
 
 def turn_findings(sums: TurnSums, thresholds: Thresholds) -> tuple[Finding, ...]:

@@ -222,7 +222,15 @@ class FindingHistory:
             self._hold(finding, self.steps)
         self._measure(influence, step.scored, number)
         self._notice(influence)
-        in_force = list(self._in_force(window))
+        in_force: list[Finding] = []
+        learned = set(self._learned(self._recent()[0]))
+        for held in self._held.values():
+            finding = held.finding
+            if finding.kind is not Kind.SATURATED and learned.intersection(finding.rewards):
+                continue
+            if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
+                held.extend(self.steps, self.steps)
+                in_force.append(finding)
         self._course.add(influence, self.steps if number is None else number)
         parted = list(self._course.findings())
         for finding, steps in parted:
@@ -409,16 +417,6 @@ class FindingHistory:
                 first = min(first, lesser.spans[0][0])
         self._hold(found, first)
 
-    def _in_force(self, window: Influence) -> Iterator[Finding]:
-        learned = self._learned(self._recent()[0])
-        for held in self._held.values():
-            finding = held.finding
-            if finding.kind is not Kind.SATURATED and set(finding.rewards) & set(learned):
-                continue
-            if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
-                held.extend(self.steps, self.steps)
-                yield finding
-
     def _of(self, reward: str | None) -> list[Finding]:
         rewards = () if reward is None else (reward,)
         keys = [key for key in self._held if key[0] in OF_SUMS and key[1] == rewards]
@@ -480,15 +478,12 @@ class Watch:
             for held in self._history.held()
             if held.certain and held.finding.severity is Severity.WARNING
         }
-        self.due = [f for key, f in lasting.items() if not self._is_reported(key)]
+        known = {*self._reported}
+        known |= {(Kind.IGNORED, of) for kind, of in known if kind is Kind.UNDER_WEIGHTED}
+        self.due = [finding for key, finding in lasting.items() if key not in known]
         self._reported |= set(lasting)
         kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
         return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=kept)
-
-    def _is_reported(self, key: Key) -> bool:
-        kind, rewards = key
-        lesser = (Kind.UNDER_WEIGHTED, rewards) in self._reported and kind is Kind.IGNORED
-        return key in self._reported or lesser
 
 
 def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
