@@ -1,14 +1,12 @@
 """Provides estimators that compute one advantage per turn, for rollouts of several turns.
 
 The baseline of turn t of a rollout may use only the other rollouts of the group and what the
-rollout had earned before turn t. A baseline that uses later rewards of the rollout, or its number
-of turns, makes the gradient biased.
-
-All estimators share these rules, and the scaling of `turn_gdpo`:
+rollout had earned before turn t. A baseline that uses its later rewards or its number of turns
+makes the gradient biased. All estimators share these rules, and the scaling of `turn_gdpo`:
 
 - Values beyond the last turn of a rollout are ignored, and the advantage there is 0.
-- If a reward is NaN at a turn that a rollout took, the reward is left out for the whole rollout. If
-  a reward does not apply to one turn, it must be 0 there.
+- A reward that is NaN at a turn that was taken is left out for the whole rollout. If it does not
+  apply to one turn, it must be 0 there.
 - A reward must not depend on what happens after its turn. A reward for the whole rollout is an
   outcome: add it to the last turn, or use the option `outcome`.
 """
@@ -113,25 +111,22 @@ def turn_gdpo(
 
     where $T_j$ is the number of turns of rollout $j$. The baseline is the mean return-to-go of the
     rollouts that took the turn, with the rollout's own replaced by its previous baseline minus its
-    previous reward. Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and
-    $a_{i,t} = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, its
-    previous advantage stays. Then, over the batch,
+    previous reward. Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and $a_{i,t}
+    = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, its previous
+    advantage stays. Then, over the batch,
 
     $$ A = \mathrm{scale} \Bigl(\sum_k w_k \frac{a_k}{\sigma_k}\Bigr), \qquad
        \sigma_k = \sqrt{\sum a_k^2 / (N - 1)}, $$
 
-    where $N$ is the number of turns in the batch that have the reward, and *scale* divides the sum
-    by its standard deviation, computed like $\sigma_k$. No mean over the batch is subtracted. Later
+    where $N$ is the number of turns that have the reward, and *scale* divides the sum by its
+    standard deviation, computed like $\sigma_k$. No mean over the batch is subtracted, and later
     rewards are not discounted, because a discount changes the objective.
 
     With fixed `scales`, the policy gradient of every reward is unbiased for groups of two or more
-    rollouts and any number of turns, if the rollouts of a group are independent and sampled from
-    the policy that is trained. Nothing is claimed about division by standard deviations, which
-    depend on the same rollouts, or about variance, stale rollouts and clipping.
-
-    With a single turn, $a$ is `rloo` of each reward, and the advantages are those of
-    `per_reward_batch_std` divided by their standard deviation over the batch. They are *not* those
-    of `gdpo`, which divides by the standard deviation of each group.
+    independent rollouts from the policy that is trained. Nothing is claimed about division by
+    standard deviations, variance, stale rollouts and clipping. With a single turn, $a$ is `rloo` of
+    each reward, and the advantages are those of `per_reward_batch_std` divided by their standard
+    deviation over the batch, *not* those of `gdpo`.
 
     We know of no paper that describes this estimator. TRL's GRPO and RLOO trainers have one
     advantage per rollout, and no estimator of verl 0.9.1 reads the turn rewards that verl collects.
@@ -140,18 +135,18 @@ def turn_gdpo(
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
-        weights: One weight per reward, applied to the scaled advantage of the reward, or weights
-            `[prompt, reward]`. Weights are dimensionless and express importance.
+        weights: One weight per reward, or weights `[prompt, reward]`, applied to the scaled
+            advantage of the reward. Dimensionless.
         turns: Number of turns that each rollout took, `[prompt, sample]`, from 0 (padding) to the
             length of the turn axis.
         outcome: One boolean per reward. True: the reward belongs to the rollout, and every turn
-            gets the total minus the mean total of the other rollouts. This gradient is unbiased
-            too. None: no such reward.
-        scales: Divide the advantages of each reward by this number, in the unit of the reward,
-            instead of by $\sigma_k$, and do not scale over the batch. Must be above 0. None: use
-            the standard deviations of the batch.
-        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
-            be at least 0, and excludes `scales`. None: no floor.
+            gets the total minus the mean total of the other rollouts, which is unbiased too. None:
+            no such reward.
+        scales: Divide the advantages of each reward by this number, in its unit, instead of by
+            $\sigma_k$, and do not scale over the batch. Must be above 0. None: use the standard
+            deviations of the batch.
+        noise_floor: Minimum standard deviation to divide each reward by, in its unit. At least 0;
+            excludes `scales`. None: no floor.
         max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
             clipping.
 
@@ -160,8 +155,8 @@ def turn_gdpo(
         without a reward and groups of one get 0. If no reward carries a signal, all are exactly 0.
 
     Raises:
-        DataError: If a reward is infinite at a turn that was taken, or the reward array is empty
-            or does not have four axes.
+        DataError: If a reward is infinite at a turn that was taken, or the reward array is empty or
+            does not have four axes.
         ConfigError: If `turns`, `weights` or an option has an invalid value or shape, or if both
             `scales` and `noise_floor` are given.
 
@@ -197,25 +192,11 @@ def turn_broadcast(
 
     $$ a_{i,t} = R_i - \mathrm{mean}_{j \ne i} R_j, \qquad R_i = \sum_t r_{i,t}, $$
 
-    scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward. The gradient is
-    unbiased, but contains the noise of rewards that were earned before the turn. GRPO in TRL and
-    verl broadcasts one advantage per rollout too, but the rollout is in its own mean.
+    scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward: unbiased, but
+    with the noise of rewards that were earned before the turn. GRPO in TRL and verl broadcasts one
+    advantage per rollout too, but the rollout is in its own mean.
 
-    Args:
-        rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
-        weights: One weight per reward, or weights `[prompt, reward]`.
-        turns: Number of turns that each rollout took, `[prompt, sample]`.
-        scales: Fixed divisors, one per reward, as in `turn_gdpo`. None: use the batch.
-        noise_floor: Minimum standard deviation of each reward, as in `turn_gdpo`. None: no floor.
-        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
-            clipping.
-
-    Returns:
-        Dimensionless advantages, `[prompt, sample, turn]`, with 0 at turns that were not taken.
-
-    Raises:
-        DataError: As in `turn_gdpo`.
-        ConfigError: As in `turn_gdpo`.
+    Arguments, result and errors are those of `turn_gdpo`.
 
     References:
         Shao et al. 2024, "DeepSeekMath", https://arxiv.org/abs/2402.03300 (outcome supervision).

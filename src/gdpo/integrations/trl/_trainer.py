@@ -93,17 +93,17 @@ class GDPOTrainer(GRPOTrainer):
     """Extends TRL's `GRPOTrainer` with multi-reward estimators and metrics for each reward.
 
     The arguments are those of `trl.GRPOTrainer`. `reward_funcs` may mix `gdpo.Reward` objects and
-    functions written for TRL, which work unchanged. Environments can also define rewards, in
-    addition to `reward_funcs` or instead of them, and declare the range in the class attribute
-    `reward_range`, as `(low, high)`. In addition to TRL's metrics, the trainer logs:
+    functions written for TRL, which work unchanged. Environments can define rewards too, and
+    declare the range in the class attribute `reward_range`, as `(low, high)`. In addition to TRL's
+    metrics, the trainer logs:
 
     - `rewards/<name>/zero_variance_groups`: share of groups in which this reward does not vary.
     - `rewards/<name>/influence_share`: influence share over the last 256 groups.
     - `diagnostics/warnings`: number of warnings in force, each of which is logged once as text.
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
-    - `rewards/<name>/gate_closed`: share of rollouts with a closed gate, where the reward is 0 or
-      missing. (All other metrics of this reward are computed from the gated values.)
+    - `rewards/<name>/gate_closed`: share of rollouts with a closed gate. All other metrics of this
+      reward are computed from the gated values.
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
     - `filter/...`: logged if `filter_groups` is set.
     - `turns/mean`, `turns/max`: mean and largest number of turns of a rollout. Logged if the
@@ -112,15 +112,14 @@ class GDPOTrainer(GRPOTrainer):
       `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, such as the conflict between
       rewards.
 
-    A reward function or an environment may return one number for each turn of a completion instead
-    of one number, and a `gdpo.Reward` may score turns (`of="turn"`). Environments may define
-    `get_turn_rewards`. A turn is a message of the model (docs/how-to/turn_rewards.md). With an
-    estimator for turns, such as `turn_gdpo`, each turn gets its own advantage, and a single number
-    is at the last turn. With any other estimator, and in all metrics of rewards, the numbers are
-    added up. A gate tests the total, and closes all turns of the gated reward.
+    `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0.
 
-    `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0
-    under the estimator.
+    A reward function or an environment (with `get_turn_rewards`) may return one number for each
+    turn of a completion, and a `gdpo.Reward` may score turns (`of="turn"`). A turn is a message of
+    the model (docs/how-to/turn_rewards.md). With an estimator for turns, such as `turn_gdpo`, each
+    turn gets its own advantage, and a single number is at the last turn. With any other estimator,
+    and in all metrics of rewards, the numbers are added up. A gate tests the total, and closes all
+    turns of the gated reward.
 
     Raises:
         ConfigError: If the estimator is unknown, if the weights do not match the rewards, or if two
@@ -246,15 +245,14 @@ class GDPOTrainer(GRPOTrainer):
         """Return the advantages of a whole generation batch.
 
         Args:
-            rewards: Gated rewards `[prompt, sample, reward]` of all processes, on the CPU. The
-                dtype is float64, or float32 if all rewards come from reward models. For an
-                estimator for turns, `[prompt, sample, turn, reward]`.
+            rewards: Gated rewards `[prompt, sample, reward]` of all processes, on the CPU, in
+                float64 (in float32 if all rewards come from reward models). For an estimator for
+                turns, `[prompt, sample, turn, reward]`.
             token_counts: Number of tokens of each completion. None: the estimator does not use
-                token counts.
+                them.
             weights: Weights `[prompt, reward]`, if `weights_column` is set. None: the configured
-                weights, for every prompt.
-            turns: Number of turns of each rollout, `[prompt, sample]`. Passed only if the estimator
-                computes one advantage per turn.
+                ones.
+            turns: Number of turns of each rollout, `[prompt, sample]`, for an estimator for turns.
 
         Returns:
             Advantages `[prompt, sample]`, or `[prompt, sample, turn]` with `turns`.
