@@ -35,14 +35,9 @@ def prepare(
     """Check an estimator's input and convert it to the dtype of the statistics.
 
     With `reorder`, the samples of each prompt and reward become contiguous in memory, which makes
-    statistics over samples fast. The weights are returned as `[reward]`, or as `[prompt, 1,
-    reward]` for weights per prompt. Where a weight was NaN, the rewards are missing and the weight
-    is 0.
-
-    Raises:
-        DataError: If a reward is infinite or the reward array does not have three axes.
-        ConfigError: If the shape of the weights does not fit the rewards, or a weight is infinite,
-            or a weight in `[reward]` is NaN.
+    statistics over samples fast. Weights are returned as `[reward]`, or `[prompt, 1, reward]` for
+    weights per prompt. Where a weight was NaN, the rewards are missing and the weight is 0.
+    Infinite rewards and wrong axes raise a DataError, and wrong weights a ConfigError.
     """
     r = rounded(rewards, reorder=reorder)
     xp, (prompts, _, count) = namespace(r.values), r.values.shape

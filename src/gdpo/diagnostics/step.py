@@ -69,28 +69,25 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
     $$ \mathrm{influence}_k = \mathrm{mean}(A\, z_k). $$
 
-    To first order, the influence is how fast the update raises the reward, in units of the
-    reward's standard deviation within a group. Under GDPO, the influence is $(C w)_k$ up to a
-    factor, where $C$ is the correlation matrix of the rewards. Under GRPO, the influence also
-    depends on the standard deviations of the rewards. The diagnosis compares the influence share of
-    each reward with its weight share.
+    To first order, it is how fast the update raises the reward, in units of the reward's standard
+    deviation within a group. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the
+    correlation matrix of the rewards. Under GRPO, it also depends on the standard deviations of the
+    rewards. The diagnosis compares the influence share of each reward with its weight share.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library. Each
-            reward has its own unit. NaN means that the reward does not apply.
-        weights: One weight per reward in the order of `names`, or a dict from reward name to
-            weight. Or weights for each prompt, `[prompt, reward]`, where NaN means that the reward
-            does not apply. None: all weights are 1.
+        rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library, each
+            in its own unit. NaN means that the reward does not apply.
+        weights: One weight per reward, in the order of `names` or by name, or weights for each
+            prompt, `[prompt, reward]`, where NaN means that the reward does not apply. None: all
+            are 1.
         names: One name per reward.
         estimator: Estimator that computes the advantages: a name, or a function that takes NumPy
-            arrays. If `advantages` is passed, this argument only sets the estimator name in the
-            output, and None means that the estimator is unknown.
+            arrays. With `advantages`, only its name in the output, or None if it is unknown.
         advantages: Advantages that were used in training, `[prompt, sample]`. None: the estimator
             computes the advantages.
         low: Declared minimum of each reward, in the unit of the reward, in the order of `names` or
             keyed by name. None: unknown.
-        high: Declared maximum of each reward, in the unit of the reward, in the order of `names` or
-            keyed by name. None: unknown.
+        high: Declared maximum of each reward, in the same form.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
 
     Returns:

@@ -127,10 +127,8 @@ def diagnose_turns(
         weights: As in `diagnose`.
         names: One name per reward.
         turns: Number of turns that each rollout took, `[prompt, sample]`. 0: padding, no rollout.
-        estimator: Estimator that computes the advantages: a key in `TURN_ESTIMATORS`, or an
-            estimator for rollouts, whose advantage from the totals then counts for every turn. If
-            `advantages` is passed, this argument only sets the name in the output, and None means
-            that the estimator is unknown.
+        estimator: As in `diagnose`: a key in `TURN_ESTIMATORS`, or an estimator for rollouts, whose
+            advantage from the totals then counts for every turn.
         advantages: Advantages that were used in training, `[prompt, sample, turn]`, or `[prompt,
             sample]` if all turns of a rollout have the same. None: the estimator computes them.
         thresholds: As in `diagnose`.

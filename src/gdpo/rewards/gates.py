@@ -59,18 +59,17 @@ def apply_gates(
 
     $$ \tilde r_k = \begin{cases} r_k & r_l \ge t \\ 0 \text{ or NaN} & \text{else} \end{cases} $$
 
-    This 0 enters the mean and the standard deviation of the group like any other value. A rollout
-    with an open gate is compared with rollouts whose gate is closed, so the gated reward also
-    rewards meeting the condition. If the lowest value of a reward is not 0, a closed gate does not
-    give the lowest value. Shift the range of such a reward first.
+    This 0 enters the mean and the standard deviation of the group like any other value, so the
+    gated reward also rewards meeting the condition. If the lowest value of a reward is not 0, shift
+    its range first: otherwise a closed gate does not give the lowest value.
 
-    *A closed gate gives a missing reward* (`otherwise="missing"`, conditional normalization). The
-    reward is normalized among the rollouts with an open gate, and adds nothing to the others. It
-    does not reward meeting the condition, and has no effect in a group with a single open gate.
+    With `otherwise="missing"` (conditional normalization), the reward is normalized among the
+    rollouts with an open gate, and adds nothing to the others. It does not reward meeting the
+    condition, and has no effect in a group with a single open gate.
 
     A gate uses the raw score of the reward `on`, even if that reward is gated as well. If the raw
-    score is missing (NaN), the gated reward becomes missing too. A gated reward that does not apply
-    stays missing.
+    score is missing (NaN), so is the gated reward. A gated reward that does not apply stays
+    missing.
 
     Args:
         rewards: Raw rewards, with the reward axis last. NaN: the reward does not apply.

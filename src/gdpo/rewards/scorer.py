@@ -36,30 +36,28 @@ exception."""
 class Scorer:
     """Scores batches of completions with several rewards, and continues if a reward fails.
 
-    A reward without a deadline runs in the calling process. A reward with a deadline runs in a
-    worker process, which is killed after the deadline. For each completion, all rewards with a
-    deadline run in the same worker, one after another, so that they can share results. Coroutine
-    functions run concurrently in one event loop, which all scorers of this process share. Identical
-    completions (or turns with identical messages before them) with the same reference are scored
-    once.
+    A reward without a deadline runs in the calling process. Rewards with a deadline run in a worker
+    process, which is killed after the deadline: those of one completion in the same worker, so that
+    they can share results. Coroutine functions run concurrently in one event loop of this process.
+    Identical completions (or turns with identical messages before them) with the same reference are
+    scored once.
 
-    A reward fails on a rollout if it raises, returns something other than a number or `None`,
-    returns a number outside its range, exceeds its deadline or terminates its process. Only a
-    `KeyboardInterrupt` aborts the batch. The first failure of each kind is logged with the
-    completion that caused it.
+    A reward fails on a rollout if it raises, returns something other than a number in its range or
+    `None`, exceeds its deadline or terminates its process. Only a `KeyboardInterrupt` aborts the
+    batch. The first failure of each kind is logged with the completion that caused it.
 
     Use the scorer in a `with` statement, or call `close`. The worker processes always exit when the
     calling process exits.
 
     Args:
         rewards: Rewards with distinct names.
-        workers: Number of processes for rewards with a deadline. The processes start on first use.
+        workers: Number of processes for rewards with a deadline. They start on first use.
         on_error: How to handle a failure. `missing` stores NaN, which estimators leave out of every
-            statistic. `worst` stores the reward's lowest value. Use it for failures that only a bad
+            statistic. `worst` stores the reward's lowest value: use it for failures that only a bad
             completion can cause. `raise` raises a RewardError.
         concurrency: Maximum number of coroutine calls in flight at the same time.
-        retries: Maximum number of retries of a coroutine call after an exception or a timeout. The
-            pauses before the retries are 1, 2, 4, ... seconds.
+        retries: Maximum number of retries of a coroutine call after an exception or a timeout,
+            after 1, 2, 4, ... seconds.
         worker_memory_gb: Maximum data memory of a worker process, in GiB. None: no limit.
         progress: Callback that is called with (done, total) if a batch takes longer than two
             seconds. Default: a progress bar on the terminal, or lines in the log.
@@ -125,16 +123,15 @@ class Scorer:
                 prompt (`gdpo.rewards.text`). Each message of the model is a turn; a text is one
                 turn.
             references: The reference of each completion, in the same order.
-            num_tokens: Number of tokens in each completion, including the end-of-sequence token.
-                Required by rewards that score the number of tokens.
+            num_tokens: Number of tokens in each completion, including the end-of-sequence token,
+                for rewards that score it.
             only: The rewards to compute, in the scorer's order. Default: all rewards.
 
         Returns:
             The array `[rollout, reward]`, in the order of the arguments, and the failures.
 
         Raises:
-            ConfigError: If the sequences differ in length, or a reward needs `num_tokens` but the
-                argument is missing.
+            ConfigError: If the sequences differ in length, or `num_tokens` is missing.
             RewardError: If a reward fails and `on_error` is `raise`, or a worker does not start.
         """
         chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}

@@ -79,12 +79,9 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
     """Return prompts or completions from a file as texts or messages, or None if there is no text.
 
     A file may contain messages as JSON text. Such texts are decoded only if more than half of the
-    texts in the column contain messages with roles, because a single text may be a response that
-    looks like messages. In it, other JSON, such as `[]` or a truncated list, is not text.
-
-    Args:
-        column: The values of one column.
-        decode: Whether texts may contain messages. False: the file distinguishes both.
+    texts in the column are messages with roles, because a single text may be a response that looks
+    like messages. Other JSON, such as `[]` or a truncated list, is then no text. With
+    `decode=False`, no text is decoded.
     """
     texts = {text for text in column if isinstance(text, str) and text.strip()} if decode else ()
     found = {text: _decoded(text) for text in texts}

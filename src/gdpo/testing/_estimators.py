@@ -96,20 +96,18 @@ def check_estimator(
     - Shifting and scaling rewards and adding constant rewards have the claimed effect.
     - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
     - Arrays of every installed array library work.
-    - If claimed, weights per prompt work: the same weights for each prompt equal one weight per
-      reward, and each prompt gets the advantages that its own weights give.
+    - If claimed, weights per prompt work: each prompt gets the advantages of its own weights.
     - Infinite rewards, empty arrays and invalid weights raise an error.
 
     Args:
         estimator: A function `(rewards[prompt, sample, reward], weights[reward], **options)` that
             returns advantages `[prompt, sample]`.
-        options: The estimator's keyword options. For options whose shape depends on the rewards, a
-            function that computes the options from NumPy rewards.
-        oracle: A simpler implementation of the same formula, on nested lists, for comparison. With
-            the claims `prompt_weights` and `pooled`, it also gets weights `[prompt][reward]`. None:
-            no comparison.
-        claims: Properties that the estimator has in addition to the contract. None: the defaults of
-            `Claims`.
+        options: The estimator's keyword options, or a function that computes them from NumPy
+            rewards.
+        oracle: A simpler implementation of the same formula, on nested lists. With the claims
+            `prompt_weights` and `pooled`, it also gets weights `[prompt][reward]`. None: no
+            comparison.
+        claims: Properties that the estimator has in addition to the contract. None: `Claims()`.
         examples: Number of random batches.
         libraries: Names of the array libraries to test. NumPy arrays are always used.
 

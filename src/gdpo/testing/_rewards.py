@@ -85,14 +85,13 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
     """Check that a reward satisfies its contract.
 
     For each of its examples, the reward must return the known score. For any other text and the
-    reference of every example, the reward must return a number in `[low, high]` or `None`, return
-    the same value in a second call, leave the reference unchanged, and finish in time.
+    reference of every example, it must return a number in `[low, high]` or `None`, return the same
+    value in a second call, leave the reference unchanged, and finish in time.
 
-    The check uses texts that are long, deeply nested, full of control characters, or built from
-    pieces of the examples. If hypothesis is installed, it generates additional texts. A reward that
-    scores the number of tokens is tested on token counts instead of texts, and a reward that scores
-    turns on messages of the model with these texts. The reward runs in the current process, even if
-    it has a deadline.
+    The texts are long, deeply nested, full of control characters, or built from pieces of the
+    examples. If hypothesis is installed, it generates more. A reward that scores the number of
+    tokens is tested on token counts, and a reward that scores turns on messages of the model. The
+    reward runs in the current process, even if it has a deadline.
 
     Args:
         reward: A reward with at least one example.

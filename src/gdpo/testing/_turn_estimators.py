@@ -46,7 +46,7 @@ def check_turn_estimator(
     - Values beyond the last turn of a rollout have no effect, even NaN, and get the advantage 0.
     - The order of prompts and samples, and padding with more turns, have no effect.
     - The mean policy gradient is the true gradient, for rewards at every turn, at single turns and
-      at the end, and for an outcome plus a constant, which must not change the gradient.
+      at the end, and for an outcome plus a constant.
     - Groups whose rollouts earn the same at every turn that they share get 0, and so do groups
       whose rollouts have the same outcome.
 
@@ -68,9 +68,8 @@ def check_turn_estimator(
     Raises:
         AssertionError: If a property does not hold. For a bias, the message names the reward, the
             turn, the size of the bias and the likely reason.
-        ConfigError: If an argument has an invalid value, or the estimator fails, returns no finite
-            array of the right shape, changes its arguments, or computes the advantages of a group
-            from other groups or from earlier calls.
+        ConfigError: If an argument is invalid, or the estimator fails, returns no finite array of
+            the right shape, changes its arguments, or uses other groups or earlier calls.
 
     Examples:
         >>> from gdpo.advantages import turn_gdpo

@@ -44,7 +44,8 @@ def watch(
 ) -> None:
     """Show what each reward does while TRL's `GRPOTrainer` or `RLOOTrainer` trains.
 
-    Call this function once before `trainer.train()`. The training does not change:
+    Call this function once before `trainer.train()`, in every process. The training does not
+    change:
 
         watch(trainer)
 
@@ -55,15 +56,15 @@ def watch(
     is left out of these metrics. Any other error switches the watch off, and training continues. If
     the trainer cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all of this
     itself, the call only logs that. If rewards share a name, later ones are numbered (`tags`,
-    `tags_2`). In a run with several processes, every process must call this function.
+    `tags_2`).
 
     Args:
         trainer: TRL's `GRPOTrainer` or `RLOOTrainer`, or a subclass, which may compute its own
             advantages.
         rollouts_dir: Folder for the rollout record, one parquet file per step, which `gdpo analyze`
             reads. Evaluations are written to its subfolder `eval`. When training begins, files of
-            an earlier run in this folder are moved to `earlier-1` (or the next free number). A
-            resumed run keeps writing to the same folder. None: no record is written.
+            an earlier run in this folder are moved to `earlier-1` (or the next free number), unless
+            the run is resumed. None: no record is written.
         diagnostics: `"full"` logs all metrics of the diagnosis.
         estimators: Names of estimators to compare with. For each name, the trainer logs
             `estimators/<name>/sign_flips`, the share of rollouts whose advantage would have the

@@ -69,12 +69,11 @@ def compute_score(
         reward_router_address: Not used.
         reward_model_tokenizer: Not used.
         reward_kwargs: Keys that define the rewards. `task` is the name of a task or
-            `module:attribute`. `rewards` is a list of rewards (default: all rewards of the task).
-            Each reward is the name of one of the task's rewards, the name of a built-in reward,
-            `module:attribute`, or `{name: ..., options: {...}}`. `gates` is a dict, for example
-            `{length: {on: correct, at_least: 1}}`. `weights` sets the weights of `score`, as a dict
-            from reward name to weight or a list in order (default: all 1); gdpo's estimators do not
-            use these weights. All other keys (`on_error`, `workers`, ...) are options of
+            `module:attribute`. `rewards` is a list (default: all rewards of the task) of names of
+            the task's rewards, names of built-in rewards, `module:attribute`, or `{name: ...,
+            options: {...}}`. `gates` is a dict, for example `{length: {on: correct, at_least: 1}}`.
+            `weights` sets the weights of `score`, by name or as a list (default: all 1); gdpo's
+            estimators do not use them. All other keys (`on_error`, `workers`, ...) are options of
             `gdpo.rewards.Scorer`.
 
     Returns:
