@@ -1,11 +1,10 @@
 r"""Computes the weights that give each reward a requested influence share.
 
 The advantages are $A = \sum_k w_k z_k / \sigma$, where $z$ is 0 in zero-variance groups. If
-$\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up to a common factor,
-where $M = \mathrm{mean}(z z^\top)$ over the rollouts. Requested shares $b$ are then a linear
-system, $M w \propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the
-standard deviation of the batch is largest in the batches in which a rare reward varies, which would
-take influence from this reward.
+$\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up to a factor, where
+$M = \mathrm{mean}(z z^\top)$ over the rollouts, so requested shares $b$ are a linear system, $M w
+\propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the standard deviation
+of a batch is largest where a rare reward varies, which would take influence from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -328,8 +327,8 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
     r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
 
     A weight outside its bounds is held at the bound, the smallest first, and the system is solved
-    again for the others. The result also marks which weights are held at a bound or miss their
-    share, and which would not be positive without bounds or miss their share.
+    again for the others. The result also marks the weights that are held or miss their share, and
+    those that would not be positive without bounds or miss their share.
     """
     exact, m = m, m + _RIDGE * np.diag(np.diag(m))
     low, high, total = request / _LARGEST_FACTOR, request * _LARGEST_FACTOR, np.sum(request)

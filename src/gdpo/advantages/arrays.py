@@ -83,9 +83,9 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
     """Return the rewards in the dtype of the statistics, with their rounding error.
 
     Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
-    rewards, but at least float32 (not every device supports float64). Integer rewards are converted
-    to the library's default dtype. A small torch tensor in CPU memory is converted to a NumPy
-    array, because torch's overhead would exceed the time of the computation itself.
+    rewards, but at least float32. Integer rewards are converted to the library's default dtype, and
+    a small torch tensor in CPU memory to a NumPy array, because torch's overhead would exceed the
+    computation.
     """
     xp = namespace(rewards)
     if rewards.ndim != 3 or 0 in rewards.shape:

@@ -52,9 +52,8 @@ class Schedules:
     """Stores the schedules of a run and computes the factor of each reward's weight.
 
     A step is one batch given to `update`. A condition uses the mean of the reward over the most
-    recent batches that together contain 64 groups with this reward. With fewer groups, it is not
-    met; once met, it stays met. A condition that is always or never met within the declared range
-    is refused.
+    recent batches that together contain 64 groups with it; once met, it stays met. A condition that
+    is always or never met within the declared range is refused.
     """
 
     def __init__(

@@ -1,11 +1,9 @@
 """Provides the building blocks of all estimators: centre, scale, standardize, times, weighted sum.
 
 A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
-A value within this bound is set to exactly 0, so a group without signal gives exactly 0 instead of
-amplified noise. NaN marks a missing value. Stages exclude missing values from every statistic and
-return them as NaN.
-
-The `arrays` module converts between a caller's array and `Rounded`.
+A value within this bound is set to exactly 0, so that a group without signal gives 0 instead of
+amplified noise. NaN marks a missing value, which stages exclude from every statistic and return as
+NaN. The `arrays` module converts between a caller's array and `Rounded`.
 """
 
 from collections.abc import Callable
@@ -388,9 +386,9 @@ def _deviation(
 ) -> tuple[Any, Any]:
     """Return the spread of centered values, or 0 within the noise, and the noise.
 
-    The squares are those of ratios to the mean size, so that they do not overflow. The noise is an
-    upper bound on the root mean square of the errors, computed without squaring, plus the rounding
-    error of centering. Over the batch, the spread needs no margin.
+    The squares are those of ratios to the mean size, so that they do not overflow. The noise bounds
+    the root mean square of the errors, plus the rounding of centering. Over the batch, the spread
+    needs no margin.
     """
     xp = namespace(values)
     unit = size + _tiniest(xp, size.dtype)

@@ -1,18 +1,17 @@
 r"""Finds where a trained reward rises while a watch-only reward (weight 0) falls.
 
 The course of a run is kept as blocks of steps. All pairs of neighbouring windows "before" and
-"after" are compared, where "after" ends with the current step. With the mean $\bar m$ of the
-group means over the $n$ groups of each window, and the variance $s^2$ of the group means over
-both windows together, a reward changes by
+"after" are compared, where "after" ends with the current step. With the mean $\bar m$ of the group
+means over the $n$ groups of each window, and their variance $s^2$ over both windows together, a
+reward changes by
 
 $$ t = \frac{\bar m_{after} - \bar m_{before}}{s \sqrt{1 / n_{before} + 1 / n_{after}}} $$
 
-standard errors. The variance of both together is safer than one of each: a window in which a rare
-event happens not to occur has almost no variance of its own. If the means of the steps vary more
-within the windows than those of independent groups, their variance counts instead, because the
-groups of a step can share a difficulty. A falling mean alone is not enough, because the prompts can
-become harder. The update itself must lower the watched reward: its correlation $\rho$ with the
-advantage, over the groups of "after", must be clearly below 0.
+standard errors. (A window in which a rare event happens not to occur has almost no variance of its
+own.) If the means of the steps vary more within the windows than those of independent groups, their
+variance counts instead. A falling mean is not enough, because the prompts can become harder: the
+update itself must lower the watched reward, so its correlation $\rho$ with the advantage, over the
+groups of "after", must be clearly below 0.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

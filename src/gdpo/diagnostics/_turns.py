@@ -29,10 +29,9 @@ _ROUNDING = 1e-9
 
 
 class Pairs(NamedTuple):
-    """Stores sums over the groups in which both a value and the number of turns vary.
+    """Stores sums over the groups in which both a value z and the number of turns y vary.
 
-    In a group, P is the sum of z y over its samples, and d is the root of Σz² Σy², where z is the
-    value and y the number of turns, both standardized within the group.
+    In a group, P is the sum of z y, both standardized within the group, and d the root of Σz² Σy².
     """
 
     groups: float
@@ -109,8 +108,8 @@ def to_go(
 ) -> ToGo:
     """Return what each rollout earns from each turn on, in the precision of the rewards.
 
-    If a reward is NaN at a turn that a rollout took, it is left out for the whole rollout, as where
-    it is `absent` for the prompt. The result is NaN there, and where the turn was not taken.
+    NaN where the turn was not taken, and for the whole rollout if the reward is NaN at a turn that
+    was taken, or `absent` for the prompt.
     """
     there = taken[..., None]
     lacking = np.any(there & np.isnan(rewards), axis=_TURNS, keepdims=True)
@@ -308,11 +307,11 @@ def _turn_count(sums: TurnSums, name: str, sign: int) -> Finding:
 
 
 def _standing_out(sums: TurnSums, thresholds: Thresholds) -> Iterator[tuple[str, int]]:
-    r"""Yield each reward through which the advantages favor more turns (1) or fewer turns (-1).
+    """Yield each reward through which the advantages favor more turns (1) or fewer turns (-1).
 
-    The correlation of the total of the reward with the number of turns is at least
-    `turn_count`, and enough standard errors away from 0. In the direction of its weight, it has
-    the same sign as the correlation of the advantages. The reward has an influence.
+    The correlation of its total with the number of turns is at least `turn_count`, and enough
+    standard errors away from 0. In the direction of its weight, it has the sign of the correlation
+    of the advantages. The reward has an influence.
     """
     first, advantages = sums.influences[0], sums.advantages
     if first is None or not advantages.stands_out(thresholds.standard_errors):

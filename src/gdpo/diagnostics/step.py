@@ -310,10 +310,9 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
 
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
-    The sums are over the groups in which both rewards vary, and the correlation is NaN without any.
-    `stages.correlation` sums over the whole batch instead, which is right for influence, but hides
-    the relation between the two rewards. The degrees of freedom are the square root in the
-    denominator.
+    The sums are over the groups in which both rewards vary (NaN without any). `stages.correlation`
+    sums over the whole batch, which is right for influence, but hides how two rewards are related.
+    The degrees of freedom are the square root in the denominator.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])
@@ -327,11 +326,10 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
 def _conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float | None]:
     r"""Return the share of rollouts with conflicting rewards, and the share expected by chance.
 
-    A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. The
-    share expected by chance is the share that would result if each reward were shuffled over the
-    samples of its group. With $p^+_k$ and $p^-_k$ the shares of a group's samples that reward $k$
-    pulls up and down, a sample has no conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 -
-    p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
+    A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. By
+    chance: if each reward were shuffled over the samples of its group. With $p^+_k$ and $p^-_k$ the
+    shares of samples that reward $k$ pulls up and down, a sample has no conflict with probability
+    $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
     """
     pull = np.sign(weights) * z
     absent = np.all(np.isnan(z), axis=-1)

@@ -1,10 +1,9 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
 What sums over groups show is noticed in blocks of groups, each of which is tested once (see
-`_effect`). It is then measured on the next 64 groups, and reported with these numbers, because the
-numbers of the block in which it was noticed are a selection. `parted` is computed over the course
-of the run. All other findings are computed from a single batch: they can be due to chance in one
-batch, but hardly in several batches in a row.
+`_effect`), and then measured on the next 64 groups, because the numbers of the block in which it
+was noticed are a selection. `parted` is computed over the course of the run. All other findings are
+computed from a single batch, and can be due to chance in one, but hardly in several in a row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -208,8 +207,7 @@ class FindingHistory:
     ) -> tuple[Influence, tuple[Finding, ...]]:
         """Add the next step, and return the sums over the last groups and the current findings.
 
-        The findings about single batches are from this step. `number` names the step in messages.
-        Default: the number of steps so far.
+        `number` names the step in messages. Default: the number of steps so far.
         """
         self.steps += 1
         influence = step.influence.after(self._last)
@@ -246,9 +244,9 @@ class FindingHistory:
     def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
         """Return `held` for a finished run, with one more check of all its groups.
 
-        If all groups show something about a reward, it replaces what a part of the run showed, and
-        its numbers are those of the whole run. What a part showed stays if it is another kind and
-        has ended: a reward that was out of reach at first and is ignored has both findings.
+        What all groups show about a reward replaces what a part of the run showed. What a part
+        showed stays if it is another kind and has ended: a reward that was out of reach at first
+        and is ignored has both findings.
         """
         if self._all is None:
             return []
@@ -374,11 +372,7 @@ class FindingHistory:
                 self._measuring[found.reward] = _Measuring(found, self.steps - steps + 1)
 
     def _measure(self, step: Influence, scored: Scored | None, number: int | None) -> None:
-        """Measure what was noticed on this step too, and hold the findings with enough groups.
-
-        Groups in which something was noticed are selected for a small share; the groups that follow
-        are not.
-        """
+        """Measure what was noticed on this step too, and hold the findings with enough groups."""
         for reward, measuring in list(self._measuring.items()):
             if measuring.influence is None:
                 measuring.since = number

@@ -182,9 +182,9 @@ class TurnPlaces:
     ) -> Turns:
         """Return the rewards of each turn.
 
-        `totals` has NaN where a reward does not apply. Each of the `columns` has a number or one
-        number for each turn, for each row. `places` are the prompt and sample of each row; -1 if
-        the row is left out.
+        `totals` has NaN where a reward does not apply. Each of the `columns` has one number, or one
+        for each turn, for each row. `places` are the prompt and sample of each row; -1 if it is
+        left out.
         """
         prompts, samples = places
         longest = max(1, int(self.counts.max(initial=0)))

@@ -1,9 +1,8 @@
-r"""Checks whether two expressions are equivalent answers.
+"""Checks whether two expressions are equivalent answers.
 
 Numbers (`_same_number`), percentages, the value that an equation states (`_stated`), and the
 elements of lists, points, intervals and matrices are compared here, and everything else by
-`math_verify.verify`. math-verify alone would compare numbers of any size to 6 decimal places, and
-use the right side of any equation.
+`math_verify.verify`, which would compare numbers of any size to 6 decimal places.
 """
 
 import logging
@@ -219,9 +218,8 @@ def _same_expression(gold: Any, answer: Any) -> bool:
 def _split_roots(expression: Any) -> Any:
     """Return an expression whose roots and logarithms of products are split into their factors.
 
-    The root of 1/n and 1 over the root of n are then the same. What is under a root or in a
-    logarithm counts as positive, except below an even power: the root of x^2 is |x|, not x. A
-    product of several sums is not split.
+    What is under a root or in a logarithm counts as positive, except below an even power: the root
+    of x^2 is |x|, not x. A product of several sums is not split.
     """
     if not isinstance(expression, sp.Expr):
         return expression

@@ -1,19 +1,17 @@
 """Implements dynamic sampling, which replaces groups without signal with groups of new prompts.
 
-With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies within the
-group: the weighted sum can be constant although rewards vary. With an estimator for turns, a reward
-also varies if its values at a turn vary while its total is constant.
+With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies within it:
+the weighted sum can be constant although rewards vary. With an estimator for turns, a reward also
+varies if only its values at a turn do.
 
 TRL generates and scores the additional groups in at most `max_filter_rounds` rounds
-(docs/how-to/faster_training.md). The additional prompts are drawn at random from the training data,
-with a seed that combines the run's seed and progress, so that a resumed run draws the same prompts.
-Each rank replaces its own groups. All ranks generate as many groups as the rank with the most
-groups to replace, and do not train on the surplus.
+(docs/how-to/faster_training.md). Their prompts are drawn from the training data with a seed that
+combines the run's seed and progress, so that a resumed run draws the same prompts. Each rank
+replaces its own groups. All ranks generate as many groups as the rank with the most to replace.
 
-TRL's reward and completion metrics describe the first generation, that is, the policy on the
-unfiltered prompts. `GDPOTrainer`'s group, advantage and diagnosis metrics describe the groups that
-are trained on. The rollout record contains all rollouts, with the advantage 0 for those that are
-not trained on.
+TRL's reward and completion metrics describe the first generation. `GDPOTrainer`'s group, advantage
+and diagnosis metrics describe the groups that are trained on. The rollout record contains all
+rollouts, with the advantage 0 for those that are not trained on.
 """
 
 import copy

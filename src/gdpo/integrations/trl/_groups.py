@@ -16,11 +16,10 @@ class Groups:
 
     Args:
         rewards: Gated rewards `[prompt, sample, reward]`. The totals, if there are turns.
-        rollouts: This process's data for the rollout record, as arguments of `RolloutLog.collect`.
-            None: the batch was assembled from several generations, which are recorded separately.
+        rollouts: This process's arguments of `RolloutLog.collect`. None: the batch was assembled
+            from several generations, which are recorded separately.
         weights: Weights `[prompt, reward]`. None: the configured weights, for every prompt.
-        places: Position of each group in the training batch. None: the group is not trained on.
-            Default: the groups form the training batch, in this order.
+        places: Position of each group in the training batch. None: it is not trained on.
     """
 
     rewards: torch.Tensor
@@ -84,8 +83,7 @@ def replace_without_signal(
     """Generate groups until every group without signal is replaced, or no rounds are left.
 
     New groups replace groups of the same rank. `more` generates the given number of groups on every
-    rank. `have_signal` returns whether each group has signal, the same on every rank. Every process
-    has the same number of groups.
+    rank. `have_signal` returns the same on every rank.
     """
     generated = [first]
     size = len(first.places) // ranks.count

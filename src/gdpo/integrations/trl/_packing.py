@@ -1,12 +1,10 @@
 """Packs micro-batches to avoid computation that does not contribute to TRL's gradient.
 
-TRL pads every rollout to the longest prompt and the longest completion of the generation batch, and
-also trains on rollouts whose advantage is exactly 0. A `Packer` leaves out rollouts that cannot
-contribute, sorts the rest by length, and trims the padding of each new micro-batch. Rollouts with
-the same prompt stay together if that costs fewer tokens, because `SharedPrompts` computes the
-prompt once. No rollout is moved to another optimizer step.
-
-Each loss type keeps the normalizer of the full batch:
+TRL pads every rollout to the longest prompt and completion of the generation batch, and also trains
+on rollouts whose advantage is exactly 0. Within an optimizer step, a `Packer` leaves out rollouts
+that cannot contribute, sorts the rest by length, and trims the padding of each new micro-batch.
+Rollouts with the same prompt stay together if that costs fewer tokens, because `SharedPrompts`
+computes the prompt once. Each loss type keeps the normalizer of the full batch:
 
 | loss type | normalizer | how it is preserved |
 |---|---|---|
@@ -15,15 +13,9 @@ Each loss type keeps the normalizer of the full batch:
 | bnpo | tokens of TRL's micro-batch | scale advantages by new / old tokens |
 
 For these loss types, scaling an advantage by a positive factor scales the loss of the rollout by
-the same factor. Clipping compares probability ratios, and everything else depends only on the sign
-of the advantage.
-
-With a KL term (`beta`), no rollout is left out. Prompts are trimmed only if positions are relative
-(rotary): absolute positions would shift, and so would the virtual tokens of prompt tuning, which
-come before the padding.
-
-With dropout, the gradient is the same only in distribution, because the dropout masks depend on the
-shape of the micro-batch.
+the same factor. With a KL term (`beta`), no rollout is left out. Prompts are trimmed only if
+positions are relative (rotary): absolute positions would shift, and so would the virtual tokens of
+prompt tuning. With dropout, the gradient is the same only in distribution.
 
 The logged means (`kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio`, `vespo/phi_seq_mean`)
 are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/low_min` and

@@ -2,8 +2,7 @@
 
 `SharedPrompts` lets the decoder read all but the last token of each distinct prompt into a cache.
 The model then continues it with the last prompt token and the completion of each row, in calls of
-completions with similar lengths. Autograd adds the gradients of a prompt's rows. Neither the model
-nor the head is changed: both see rows whose prompts have one token.
+completions with similar lengths. Neither the model nor the head is changed.
 """
 
 import itertools

@@ -1,9 +1,7 @@
 """Defines `GDPOTrainer`, which is TRL's `GRPOTrainer` with an estimator from `gdpo.advantages`.
 
-The class overrides methods of TRL and copies no code. `_generate` stores which tokens the model
-generated, `_calculate_rewards` keeps the exact rewards, and `_generate_and_score_completions`
-replaces TRL's advantages. A subclass or a script may change what `_calculate_rewards` returns: TRL
-trains on the rewards that it gets.
+The class overrides methods of TRL and copies no code. A subclass or a script may change what
+`_calculate_rewards` returns: TRL trains on the rewards that it gets.
 """
 
 import copy
@@ -304,8 +302,7 @@ class GDPOTrainer(GRPOTrainer):
     def _observed_rewards(self) -> Generator[list[Groups]]:
         """Collect the groups whose rewards `_calculate_rewards` returns to TRL.
 
-        Like `watch`, this wraps the method of the instance, so that an override or a replacement
-        counts: what it returns is what is trained on.
+        This wraps the method of the instance, so that an override or a replacement counts.
         """
         before, calculate = vars(self).get("_calculate_rewards"), self._calculate_rewards
         observed: list[Groups] = []

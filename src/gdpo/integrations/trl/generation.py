@@ -161,9 +161,8 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     """Return the `rollout_func` for this trainer, or None if TRL must generate.
 
     Set it after TRL has created the trainer: `trainer.rollout_func = fast_rollouts(trainer)`.
-    `wanted` selects the devices. None: only on the CPU, where it is faster. True: on every device.
-    False: never. If it should be used but does not support the trainer, the main process logs the
-    reason.
+    `wanted` selects the devices. None: only the CPU, where it is faster. True: every device. False:
+    none. If it should be used but does not support the trainer, the main process logs the reason.
 
     Completions have the same distribution as TRL's, and greedy completions the same tokens. For the
     same seed, sampled completions differ, because no random numbers are drawn for finished rows.

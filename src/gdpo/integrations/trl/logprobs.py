@@ -1,11 +1,9 @@
 """Computes log-probabilities on a CPU only from the logits of completion tokens.
 
-On a CPU, TRL's head, which is written for GPUs, also scores prompts, recomputes the logits in the
-backward pass, and multiplies in float32 regardless of the model's dtype. `CompletionOnlyHead`
-computes only the logits of completion tokens and keeps them until the backward pass, which
-overwrites them with their gradient.
-
-On other devices, and where `not_here_because` says so, TRL's own head is used.
+TRL's head, which is written for GPUs, also scores prompts, recomputes the logits in the backward
+pass, and multiplies in float32. `CompletionOnlyHead` computes only the logits of completion tokens
+and keeps them until the backward pass, which overwrites them with their gradient. On other devices,
+and where `not_here_because` says so, TRL's own head is used.
 """
 
 import ctypes
