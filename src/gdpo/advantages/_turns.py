@@ -175,7 +175,14 @@ def turn_gdpo(
                 [ 2.,  2.]]])
     """
     batch = _prepared(rewards, weights, turns)
-    a = _with_outcomes(batch, _against_the_living(batch), outcome)
+    c, alive = centre(batch.to_go(), over=SAMPLES), batch.alive()
+    first = _without_oneself(alive[0, ...])
+    values, errors = [c.values[0, ...] * first], [c.error[0, ...] * first]
+    for turn in range(1, alive.shape[_TURNS]):
+        values.append(c.values[turn, ...] + values[-1] / alive[turn, ...])
+        errors.append(c.error[turn, ...] + errors[-1] / alive[turn, ...])
+    a = Rounded(c.xp.stack(values), c.xp.stack(errors), c.complete)
+    a = _with_outcomes(batch, a, outcome)
     return _scaled(batch, a, rewards, scales, noise_floor, max_advantage)
 
 
@@ -257,16 +264,6 @@ def _from_here(values: Any) -> Any:
     for turn in range(values.shape[_TURNS] - 2, -1, -1):
         sums.append(sums[-1] + values[turn, ...])
     return namespace(values).stack(sums[::-1])
-
-
-def _against_the_living(batch: _Batch) -> Rounded:
-    c, alive = centre(batch.to_go(), over=SAMPLES), batch.alive()
-    first = _without_oneself(alive[0, ...])
-    values, errors = [c.values[0, ...] * first], [c.error[0, ...] * first]
-    for turn in range(1, alive.shape[_TURNS]):
-        values.append(c.values[turn, ...] + values[-1] / alive[turn, ...])
-        errors.append(c.error[turn, ...] + errors[-1] / alive[turn, ...])
-    return Rounded(c.xp.stack(values), c.xp.stack(errors), c.complete)
 
 
 def _totals(batch: _Batch) -> Rounded:

@@ -62,11 +62,6 @@ def keyword_parameters(estimator: Callable[..., Any]) -> dict[str, Parameter]:
     return {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
 
 
-def takes_turns(estimator: Callable[..., Any]) -> bool:
-    """Return whether an estimator computes an advantage for each turn: it has `turns`."""
-    return "turns" in keyword_parameters(estimator)
-
-
 def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
     """Raise a ConfigError unless an estimator's result is a finite array that fits the rewards."""
     shape = tuple(rewards.shape[:-1])

@@ -267,26 +267,21 @@ def used_rewards(weights: PreparedWeights) -> Bool[Any, " reward"]:
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
     """Return, for each centered sample, the `spread` of the other samples in its group."""
-    xp = x.xp
-    error = xp.max(x.error, axis=SAMPLES, keepdims=True)
-    each = [  # one reward at a time, because the moments need more than ten times its memory
-        _spread_of_others(x.values[:, :, k], error[:, :, k]) for k in range(x.values.shape[-1])
-    ]
-    return xp.permute_dims(xp.stack(each), (1, 2, 0))
-
-
-def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
     # The moments of the samples before and after each sample are merged. Subtracting the sample
     # from a sum would leave rounding errors if it is much larger than the others.
-    xp = namespace(x)
-    present, total, count = _counted(Rounded(x, error), SAMPLES)[:3]
-    values = xp.where(present, x, 0.0)
-    unit = total(xp.abs(values)) / count + _tiniest(xp, x.dtype)
-    each = _Moments(xp.astype(present, x.dtype), values / unit, xp.zeros_like(values))
+    xp, found = x.xp, list[Any]()
+    largest = xp.max(x.error, axis=SAMPLES, keepdims=True)
     flip = partial(xp.flip, axis=SAMPLES)
-    others = _before(each).with_others(_before(each.changed(flip)).changed(flip))
-    std = unit * xp.sqrt(others.squares / xp.where(others.count > 1, others.count - 1, 1.0))
-    return xp.where(std > _MARGIN * 2 * error, std, 0.0)  # error of values and mean
+    for k in range(x.values.shape[-1]):  # because the moments need more than ten times its memory
+        reward, error = x.values[:, :, k], largest[:, :, k]
+        present, total, count = _counted(Rounded(reward, error), SAMPLES)[:3]
+        values = xp.where(present, reward, 0.0)
+        unit = total(xp.abs(values)) / count + _tiniest(xp, values.dtype)
+        each = _Moments(xp.astype(present, values.dtype), values / unit, xp.zeros_like(values))
+        others = _before(each).with_others(_before(each.changed(flip)).changed(flip))
+        std = unit * xp.sqrt(others.squares / xp.where(others.count > 1, others.count - 1, 1.0))
+        found.append(xp.where(std > _MARGIN * 2 * error, std, 0.0))  # error of values and mean
+    return xp.permute_dims(xp.stack(found), (1, 2, 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,42 +211,34 @@ def turn_findings(sums: TurnSums, thresholds: Thresholds) -> tuple[Finding, ...]
 
 
 def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]:
-    turns = range(len(sums.alive))
-    first = next((turn for turn in turns if _constant_from(sums, turn, thresholds)), 0)
+    # How many groups reach each turn, and in how many of them the most varying reward varies.
+    counts = np.zeros((len(sums.alive), 2))
+    for turn, each in enumerate(sums.influences):
+        if each is not None:
+            trained = each.sums.weight != 0
+            columns = np.stack([each.sums.applies, each.sums.live])
+            counts[turn] = np.max(columns, axis=1, where=trained, initial=0.0)
+    groups, varying = np.cumsum(counts[::-1], axis=0)[::-1].T
+    most = 1 - thresholds.constant_turns
+    # So that it cannot be due to few groups, the turn itself may have two more that vary.
+    certain = 2 + counts[:, 1] <= most * counts[:, 0] * (1 + _ROUNDING)
+    constant = np.flatnonzero(certain & (varying <= most * groups))
+    first = int(constant[0]) if len(constant) else 0
     if first == 0:
         return
     share = float(np.sum(sums.alive[first:]) / np.sum(sums.alive))
     influence = sums.influences[first]
-    groups = 0 if influence is None else influence.groups
+    reached = 0 if influence is None else influence.groups
     yield finding(
         Kind.CONSTANT_TURNS,
         (),
-        {"turn": float(first), "share": share, "groups": float(groups)},
+        {"turn": float(first), "share": share, "groups": float(reached)},
         turn=first,
         next=first + 1,
         least=percent(thresholds.constant_turns),
-        groups=f"{groups:,}",
+        groups=f"{reached:,}",
         share=percent(share),
     )
-
-
-def _constant_from(sums: TurnSums, first: int, thresholds: Thresholds) -> bool:
-    # So that it cannot be due to few groups, the turn itself may have two more that vary.
-    most = 1 - thresholds.constant_turns
-    counts = np.array([_varying(sums, turn) for turn in range(first, len(sums.alive))])
-    if 2 + counts[0, 1] > most * counts[0, 0] * (1 + _ROUNDING):
-        return False
-    groups, varying = np.sum(counts, axis=0)
-    return bool(varying <= most * groups)
-
-
-def _varying(sums: TurnSums, turn: int) -> tuple[float, float]:
-    influence = sums.influences[turn]
-    if influence is None:
-        return 0.0, 0.0
-    trained = influence.sums.weight != 0
-    applies = float(np.max(influence.sums.applies, where=trained, initial=0.0))
-    return applies, float(np.max(influence.sums.live, where=trained, initial=0.0))
 
 
 def _paid_per_turn(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gdpo._naming import refuse_unknown
 from gdpo.advantages import resolve_estimator
-from gdpo.advantages.registry import takes_turns
+from gdpo.advantages.registry import keyword_parameters
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError, check_whole
 from gdpo.integrations.trl._adapter import GRPOConfig
@@ -135,10 +135,17 @@ class GDPOConfig(GRPOConfig):
                 f"advantage={named!r}: set the name of an estimator, or 'module:attribute' for "
                 "your own"
             )
-        if takes_turns(resolve_estimator(self.advantage, turns=True)):
+        if "turns" in keyword_parameters(resolve_estimator(self.advantage, turns=True)):
             check_loss(self.advantage, self)
         check_detail(self.diagnostics, "diagnostics")
-        _check_switches(self)
+        for name, allowed in _SWITCHES.items():
+            value: Any = getattr(self, name)
+            if not any(value is each for each in allowed):
+                raise ConfigError(f"{name}={value!r}: set it to {' or '.join(map(repr, allowed))}")
+        refuse_unknown([self.filter_groups], FILTERS, "unknown filter_groups")
+        check_whole("max_filter_rounds", self.max_filter_rounds, least=1)
+        if self.max_prompt_tokens is not None:
+            check_whole("max_prompt_tokens", self.max_prompt_tokens, least=1)
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise ConfigError(
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r} has no effect "
@@ -151,14 +158,3 @@ class GDPOConfig(GRPOConfig):
                 "set advantage='grpo' (divides by the group's std), 'grpo_batch_std' (divides by "
                 "the batch's std) or 'grpo_no_std' (no division)"
             )
-
-
-def _check_switches(config: GDPOConfig) -> None:
-    for name, allowed in _SWITCHES.items():
-        value: Any = getattr(config, name)
-        if not any(value is each for each in allowed):
-            raise ConfigError(f"{name}={value!r}: set it to {' or '.join(map(repr, allowed))}")
-    refuse_unknown([config.filter_groups], FILTERS, "unknown filter_groups")
-    check_whole("max_filter_rounds", config.max_filter_rounds, least=1)
-    if config.max_prompt_tokens is not None:
-        check_whole("max_prompt_tokens", config.max_prompt_tokens, least=1)

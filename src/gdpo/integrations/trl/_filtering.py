@@ -17,8 +17,10 @@ rollouts, with the advantage 0 for those that are not trained on.
 import copy
 from typing import Any
 
+import numpy as np
 from datasets import IterableDataset
 
+from gdpo.diagnostics import zero_variance_groups
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._adapter import is_training
 from gdpo.integrations.trl._groups import (
@@ -27,7 +29,6 @@ from gdpo.integrations.trl._groups import (
     assemble,
     further_rows,
     replace_without_signal,
-    which_vary,
 )
 from gdpo.integrations.trl._packing import loss_mask
 
@@ -68,10 +69,18 @@ class GroupFilter:
 
     def _have_signal(self, groups: Groups) -> list[bool]:
         trainer = self._trainer
-        if self._wanted == "any_reward_varies":
-            of_turns = trainer._objective.rule.wants_turns
-            return which_vary(groups, trainer.reward_weights.tolist(), of_turns=of_turns)
-        return (trainer._advantages_of(groups) != 0).flatten(1).any(1).tolist()
+        if self._wanted == "advantage_nonzero":
+            return (trainer._advantages_of(groups) != 0).flatten(1).any(1).tolist()
+        own, turns = groups.weights, groups.turns
+        rewards = groups.rewards[:, :, None]
+        if trainer._objective.rule.wants_turns and turns is not None:
+            rewards = turns.rewards
+        vary: list[bool] = []
+        for prompt, group in enumerate(rewards.cpu()):
+            constant = zero_variance_groups(group.flatten(1)[None]).reshape(group.shape[1:])
+            weights = np.asarray(trainer.reward_weights.tolist() if own is None else own[prompt])
+            vary.append(bool(((constant == 0).any(0) & (weights != 0)).any()))
+        return vary
 
     def _generate_more(self, count: int) -> Groups:
         """Generate groups on every rank without changing TRL's metrics."""

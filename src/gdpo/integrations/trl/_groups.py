@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdpo.diagnostics import zero_variance_groups
 from gdpo.integrations.trl._packing import MicroBatch, join, take, widened
 from gdpo.integrations.trl._turns import TurnRewards, joined
 
@@ -55,21 +54,6 @@ class Ranks:
     def own(self, items: Sequence[Any]) -> Sequence[Any]:
         size = len(items) // self.count
         return items[self.this * size : (self.this + 1) * size]
-
-
-def which_vary(groups: Groups, weights: Sequence[float], *, of_turns: bool = False) -> list[bool]:
-    """Return, for each group, whether any reward with a nonzero weight varies beyond rounding.
-
-    With `of_turns`, a reward also varies if only its values at a turn vary, not its total.
-    """
-    own, turns = groups.weights, groups.turns
-    rewards = turns.rewards if of_turns and turns is not None else groups.rewards[:, :, None]
-    vary: list[bool] = []
-    for prompt, group in enumerate(rewards.cpu()):
-        constant = zero_variance_groups(group.flatten(1)[None]).reshape(group.shape[1:])
-        used = np.asarray(weights if own is None else own[prompt])
-        vary.append(bool(((constant == 0).any(0) & (used != 0)).any()))
-    return vary
 
 
 def replace_without_signal(

@@ -354,23 +354,21 @@ class GDPOTrainer(GRPOTrainer):
             of_turns = of_turns.where(kept[:, None], spread(rewards, (), returned.counts))
             counts = torch.tensor(returned.counts).view(-1, samples)
             turns = TurnRewards(of_turns.view(-1, samples, *of_turns.shape[1:]), counts)
+        token_counts = None
+        if objective.rule.wants_token_counts:
+            lengths = [len(ids) for ids in completion_ids]
+            here = torch.tensor(lengths, device=self.accelerator.device)
+            gathered: Any = self.accelerator.gather(here)
+            token_counts = gathered.view(-1, samples).cpu()
         of_record = {"turn_tokens": None if turns is None else self._located.num_tokens}
         return for_trl, Groups(
             rewards=rewards.view(-1, samples, len(names)),
-            token_counts=self._count_tokens(completion_ids),
+            token_counts=token_counts,
             closed_gates=closed_gates(returned.rewards, names, objective.gates),
             rollouts={**batch, "completion_ids": completion_ids, **of_record},
             weights=None if own is None else own.nan_to_num(),
             turns=turns,
         )
-
-    def _count_tokens(self, completion_ids: Any) -> torch.Tensor | None:
-        if not self._objective.rule.wants_token_counts:
-            return None
-        lengths = [len(ids) for ids in completion_ids]
-        here = torch.tensor(lengths, device=self.accelerator.device)
-        gathered: Any = self.accelerator.gather(here)
-        return gathered.view(-1, self._samples()).cpu()
 
     def _samples(self) -> int:
         return (self.num_generations if is_training(self) else self.num_generations_eval) or 1
