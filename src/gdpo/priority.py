@@ -9,10 +9,8 @@ $$ w_p \, d > \sum_{k \ne p} w_k \, g_k. $$
 
 $d$ is the smallest difference that a larger value of $p$ can make, and $g_k$ the largest difference
 that reward $k$ can make against it. Rewards can occur in any combination, so the worst group takes
-each reward from its own worst group. Rewards behind a gate depend on the reward that opens the
-gate: $d$ and $g_k$ are compared for each number of samples with an open gate.
-
-For other estimators, all small groups are tried.
+each reward from its own worst group. For rewards behind a gate, $d$ and $g_k$ are compared for each
+number of samples with an open gate. For other estimators, all small groups are tried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -307,7 +305,6 @@ def table_of(
 
 
 def _largest(spare: Any, differences: Any) -> float:
-    """Return up to which weight w, in every state, the spare exceeds w times the difference."""
     opposes = differences > 0
     most = float(np.min(spare[opposes] / differences[opposes], initial=inf))
     helps = differences < 0
@@ -405,7 +402,6 @@ def _parts(
     pairs: Mapping[str, Float[np.ndarray, "pair 2"]],
     first: str | None = None,
 ) -> list[_Part]:
-    """Return a part for each reward without a gate. The part of the reward `first` is first."""
     free = sorted((n for n in values if n not in combined.gates), key=lambda name: name != first)
     return [_part(combined, on, values, pairs) for on in free]
 
@@ -418,11 +414,7 @@ def _part(
 ) -> _Part:
     """Return the largest differences of a reward and of the rewards behind its gate.
 
-    Args:
-        combined: How the rewards are combined.
-        on: The reward that opens the gate, or a reward without one.
-        values: Values of each reward.
-        pairs: What the better and the worse sample can have of each reward.
+    `pairs` holds what the better and the worse sample can have of each reward.
     """
     others = combined.samples - 2
     behind = {name: gate for name, gate in combined.gates.items() if gate.on == on}
@@ -462,7 +454,6 @@ def _part(
 
 
 def _pairs(values: Values) -> Float[np.ndarray, "pair 2"]:
-    """Return what the better and the worse sample can have of a reward."""
     found = np.array(values, dtype=np.float64)
     if isinstance(values, Continuous):  # values around 0 matter if a closed gate gives 0
         near = min(abs(values.low), abs(values.high)) if values.low < 0 < values.high else 0.0
@@ -473,9 +464,9 @@ def _pairs(values: Values) -> Float[np.ndarray, "pair 2"]:
 def _closest(values: Values, *at_least: float) -> Float[np.ndarray, "pair 2"]:
     """Return the pairs of values of the primary reward that can have the smallest difference.
 
-    These are neighbors on the same side of a gate, and the ends of the two sides. If only one value
-    of a pair moves, the inverse square of the standardized difference is a convex function of the
-    inverse difference, so it is largest at an end.
+    These are neighbors on the same side of a gate, and the ends of the two sides. If one value of a
+    pair moves, the inverse square of the standardized difference is convex in the inverse
+    difference, so it is largest at an end.
     """
     found = np.array(values, dtype=np.float64)
     if isinstance(values, Continuous):
@@ -499,9 +490,8 @@ def _widest(
 ) -> Difference:
     """Return the largest lead of the worse sample over the better one in one reward.
 
-    If it is ahead, its standardized lead is largest if the other samples lie close together, which
-    they do at one value of each pool. If it must be behind, its lag is smallest if the others lie
-    far apart, at the ends of each pool.
+    Its standardized lead is largest if the other samples lie at one value of each pool. If it must
+    be behind, its lag is smallest if the others lie far apart, at the ends of each pool.
 
     Args:
         pairs: Values that the better and the worse sample can have.
@@ -561,7 +551,6 @@ def _far_apart(
 
 
 def _nearest(values: Values, wanted: Any) -> Any:
-    """Return the value that is nearest to each wanted one."""
     if isinstance(values, Continuous):
         return np.clip(wanted, *values)
     levels = np.array(values)
@@ -608,7 +597,6 @@ def _widest_if_missing(
 def _worst_group(
     combined: Combination, values: Mapping[str, Values], parts: Sequence[_Part]
 ) -> Counterexample:
-    """Return the group in which the worse sample is ahead by most."""
     columns: dict[str, Any] = {}
     for part in parts:
         state = int(np.argmax(part.against()))

@@ -20,7 +20,6 @@ class RecentMean:
 
     @property
     def value(self) -> float | None:
-        """Return the mean, or None if the batches have fewer than `LEAST_GROUPS` groups."""
         if sum(groups for groups, _, _ in self._batches) < LEAST_GROUPS:
             return None
         return sum(total for _, _, total in self._batches) / sum(n for _, n, _ in self._batches)

@@ -73,30 +73,28 @@ class AdvantageRule:
         name: A key in `ESTIMATORS` or, with `turns`, in `TURN_ESTIMATORS`, or `module:attribute`.
         names: Names of the rewards, in the order of the reward array.
         options: Options of the estimator. An option with one number per reward can be a mapping
-            from reward name to number. Rewards that are not in the mapping get the estimator's
-            default. `token_counts: true` weights batch normalization by tokens. `constrained_grpo`
-            takes the options of `DualAscent`: `targets` (keyed by reward name), `step_size`,
-            `start` and `maximum`. `gdpo` takes `scale_half_life`, the half-life of a `RunningScale`
-            that replaces batch normalization. Every estimator takes `schedules`, a mapping from
-            reward name to a schedule that multiplies the reward's weight: `{from: 1.0, to: 0.2,
-            steps: 200}`, or `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo`
-            and `mo_grpo` take `influence`, a mapping from reward name to the influence share that
-            the reward should have. The rule then computes the weights, and for `gdpo` without
-            `scale_half_life` also the scale that replaces batch normalization.
-        low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
-            this value. NaN: not declared.
-        high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
+            from reward name to number; other rewards get the estimator's default. `token_counts:
+            true` weights batch normalization by tokens. `constrained_grpo` takes the options of
+            `DualAscent`: `targets` (keyed by reward name), `step_size`, `start` and `maximum`.
+            `gdpo` takes `scale_half_life`, the half-life of a `RunningScale` that replaces batch
+            normalization. Every estimator takes `schedules`, a mapping from reward name to a
+            schedule that multiplies the reward's weight: `{from: 1.0, to: 0.2, steps: 200}`, or
+            `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo` and `mo_grpo` take
+            `influence`, a mapping from reward name to the influence share that the reward should
+            have. The rule then computes the weights, and for `gdpo` without `scale_half_life` also
+            the scale that replaces batch normalization.
+        low: Declared lowest value of each reward, in its unit. NaN: not declared.
+        high: Declared highest value of each reward, in its unit. NaN: not declared.
         weights: Weights that the rule will be called with. An estimator of your own is called with
-            these weights on small made-up batches. If they are an array, the batches are arrays of
-            the same library, otherwise NumPy arrays or arrays of another loaded library. None:
-            equal weights.
+            them on small made-up batches, of the same array library if they are an array, otherwise
+            of NumPy or another loaded library. None: equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
             allowed. `wants_turns` returns whether the estimator is one.
 
     Raises:
         ConfigError: If the estimator, an option or a reward name is unknown, a required option is
-            missing, or the estimator rejects an option. If an estimator of your own fails,
-            returns an invalid result or changes its arguments on every made-up batch.
+            missing, or the estimator rejects an option. If an estimator of your own fails, returns
+            an invalid result or changes its arguments on every made-up batch.
 
     Examples:
         >>> rule = AdvantageRule("gdpo", ["format", "correct"], {"noise_floor": {"format": 0.1}})
@@ -169,11 +167,9 @@ class AdvantageRule:
                 the estimator wants turns. NaN means that the reward does not apply.
             weights: One weight per reward, or weights `[prompt, reward]`, where NaN means that the
                 reward does not apply to the prompt. Schedules and requested shares multiply them.
-                The estimator gets weights of each prompt as `[prompt, 1, reward]`, and NaN rewards
-                where a weight is NaN.
-            token_counts: Number of tokens in each response. Used only if the `token_counts` option
-                is true.
-            turns: Number of turns of each rollout. Used only if the estimator wants turns.
+                The estimator gets weights of each prompt as `[prompt, 1, reward]`.
+            token_counts: Number of tokens in each response, for the option `token_counts`.
+            turns: Number of turns of each rollout, for an estimator for turns.
 
         Raises:
             DataError: If a reward is infinite.
@@ -354,7 +350,6 @@ class AdvantageRule:
         return None
 
     def _of_one_turn(self, rewards: Any, weights: Any) -> Any:
-        """Return the advantages of rollouts with one token, and one turn if turns are wanted."""
         ones = self._to_array(np.ones(rewards.shape[:2]))
         if self.wants_turns:
             return self(rewards[:, :, None, :], weights, token_counts=ones, turns=ones)
@@ -460,7 +455,6 @@ def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
 
 
 def _completed(given: Any, declared: Sequence[Number]) -> Any:
-    """Return an option's values, with missing values replaced by the declared values."""
     if given is None:
         return list(declared)
     if not isinstance(given, list) or len(cast("list[Any]", given)) != len(declared):

@@ -15,18 +15,14 @@ from gdpo.errors import ConfigError
 class RunningScale:
     r"""Stores a running scale that replaces `gdpo`'s normalization over the batch.
 
-    The sum $s = \sum_k w_k z_k$ adds up to 0 in each group. Normalization over a batch therefore
-    divides $s$ by one number, its root mean square over the batch. This class estimates that number
-    from the groups so far. The group that is being trained on is included, and a group counts half
-    as much after `half_life` further groups.
+    The sum $s = \sum_k w_k z_k$ adds up to 0 in each group, so normalization over a batch divides
+    $s$ by its root mean square over the batch. This class estimates that number from the groups so
+    far, with the group that is being trained on. A group counts half as much after `half_life`
+    further groups.
 
-    Zero-advantage groups do not count: in such a group, $s$ is 0 for every sample. Batch
-    normalization counts these groups. If a share $p$ of a batch's groups varies, its advantages are
-    $1/\sqrt p$ times as large as with the running scale.
-
-    Each rollout counts once. The running scale cannot replace a normalization that weights rollouts
-    by tokens, because the weighted mean of a group is not 0. `state` and `restore` save and load
-    the scale.
+    Zero-advantage groups do not count, unlike in batch normalization: if a share $p$ of a batch's
+    groups varies, its advantages are $1/\sqrt p$ times as large as with the running scale. Each
+    rollout counts once: the running scale cannot replace a normalization weighted by tokens.
 
     Args:
         half_life: Number of groups after which a group counts half as much. Must be above 0.
@@ -60,15 +56,7 @@ class RunningScale:
     def update(self, rewards: Rewards, weights: Weights) -> None:
         """Include groups, `[prompt, sample, reward]`, in the scale.
 
-        Groups that are passed together count equally. The order of their prompts has no effect.
-
-        Args:
-            rewards: Raw rewards of one or more groups. NaN means that the reward does not apply.
-            weights: One weight per reward.
-
-        Raises:
-            DataError: If a reward is infinite or the reward array does not have three axes.
-            ConfigError: If the weights or the noise floor are invalid.
+        Groups that are passed together count equally. The arguments and errors are those of `gdpo`.
         """
         self.value, self.rollouts = self._including(rewards, weights)
 
@@ -97,27 +85,19 @@ class RunningScale:
         self.value, self.rollouts = saved
 
     def _including(self, rewards: Rewards, weights: Weights) -> tuple[float, float]:
-        found, rollouts, groups = _root_mean_square(rewards, weights, self.noise_floor)
+        r, w = prepare(rewards, weights)
+        floor = floors(self.noise_floor, r.values)
+        total = weighted_sum(standardize(r, over=SAMPLES, floor=floor), w)
+        xp, std = total.xp, spread(total, over=SAMPLES)
+        groups, largest = int(xp.sum(xp.astype(std > 0, xp.int64))), xp.max(std)
         if groups == 0:
             return self.value, self.rollouts
+        count = xp.where(std > 0, present_in(total, over=SAMPLES), 0.0)
+        squares = (std / largest) ** 2 * (count - 1)
+        rollouts = float(xp.sum(count))
+        found = float(largest) * sqrt(float(xp.sum(squares)) / rollouts)
         rate = log(2) / self.half_life
         before = exp(-rate * groups) * self.rollouts
         added = rollouts * expm1(-rate * groups) / (groups * expm1(-rate))
         share = added / (before + added)
         return hypot(sqrt(1 - share) * self.value, sqrt(share) * found), before + added
-
-
-def _root_mean_square(
-    rewards: Rewards, weights: Weights, noise_floor: PerReward
-) -> tuple[float, float, int]:
-    """Return the root mean square of the sum, and the numbers of rollouts and groups that count."""
-    r, w = prepare(rewards, weights)
-    total = weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values)), w)
-    xp, std = total.xp, spread(total, over=SAMPLES)
-    groups, largest = int(xp.sum(xp.astype(std > 0, xp.int64))), xp.max(std)
-    if groups == 0:
-        return 0.0, 0.0, 0
-    count = xp.where(std > 0, present_in(total, over=SAMPLES), 0.0)
-    squares = (std / largest) ** 2 * (count - 1)
-    rollouts = float(xp.sum(count))
-    return float(largest) * sqrt(float(xp.sum(squares)) / rollouts), rollouts, groups

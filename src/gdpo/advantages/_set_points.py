@@ -1,11 +1,10 @@
 r"""Computes the weights that give each reward a requested influence share.
 
 The advantages are $A = \sum_k w_k z_k / \sigma$, where $z$ is 0 in zero-variance groups. If
-$\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up to a common factor,
-where $M = \mathrm{mean}(z z^\top)$ over the rollouts. Requested shares $b$ are then a linear
-system, $M w \propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the
-standard deviation of the batch is largest in the batches in which a rare reward varies, which would
-take influence from this reward.
+$\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up to a factor, where
+$M = \mathrm{mean}(z z^\top)$ over the rollouts, so requested shares $b$ are a linear system, $M w
+\propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the standard deviation
+of a batch is largest where a rare reward varies, which would take influence from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -150,7 +149,6 @@ class SetPoints:
 
     @property
     def factors(self) -> list[float]:
-        """Return the weight of each reward, or 1 for a reward without a requested share."""
         return self._weights.tolist()
 
     @property
@@ -185,8 +183,15 @@ class SetPoints:
 
     @property
     def set_points(self) -> list[SetPoint]:
-        solved = self._solve()
-        return [self._point(int(k), solved) for k in np.flatnonzero(self._named)]
+        solved, points = self._solve(), list[SetPoint]()
+        for k in np.flatnonzero(self._named).tolist():
+            status, requested = self._status(k, solved), float(self._request[k])
+            point = SetPoint(self._names[k], requested, float(self._weights[k]), status)
+            if status == NOT_ATTAINABLE:
+                related, correlation = self._nearest(k, solved[0])
+                point = point._replace(related=related, correlation=correlation)
+            points.append(point)
+        return points
 
     def including(self, rewards: Rewards, weights: Any) -> float:
         r"""Return the scale of `gdpo` for a batch, $\sqrt{w^\top M w}$ with the batch in $M$."""
@@ -217,7 +222,11 @@ class SetPoints:
         target = np.where(self._released, self._start, self._weights)
         active, solution, _, _ = self._solve()
         target[active] = solution[active]
-        self._weights = _toward(self._weights, target)
+        change = target - self._weights  # none by more than the largest factor
+        limit = np.where(change > 0, _LARGEST_STEP - 1, 1 - 1 / _LARGEST_STEP) * self._weights
+        with np.errstate(all="ignore"):
+            part = np.min(np.where(change != 0, limit / np.abs(change), inf), initial=1.0)
+        self._weights = target if part >= 1 else self._weights + part * change
 
     def state(self) -> dict[str, Any]:
         return {
@@ -284,14 +293,6 @@ class SetPoints:
             weights[active], held[active], negative[active] = solve(m, self._start[active])
         return active, weights, held, negative
 
-    def _point(self, k: int, solved: tuple[Mask, Vector, Mask, Mask]) -> SetPoint:
-        status = self._status(k, solved)
-        point = SetPoint(self._names[k], float(self._request[k]), float(self._weights[k]), status)
-        if status != NOT_ATTAINABLE:
-            return point
-        related, correlation = self._nearest(k, solved[0])
-        return point._replace(related=related, correlation=correlation)
-
     def _status(self, k: int, solved: tuple[Mask, Vector, Mask, Mask]) -> str:
         active, _, held, negative = solved
         if self._released[k]:
@@ -326,8 +327,8 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
     r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
 
     A weight outside its bounds is held at the bound, the smallest first, and the system is solved
-    again for the others. The result also marks which weights are held at a bound or miss their
-    share, and which would not be positive without bounds or miss their share.
+    again for the others. The result also marks the weights that are held or miss their share, and
+    those that would not be positive without bounds or miss their share.
     """
     exact, m = m, m + _RIDGE * np.diag(np.diag(m))
     low, high, total = request / _LARGEST_FACTOR, request * _LARGEST_FACTOR, np.sum(request)
@@ -344,20 +345,16 @@ def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
         else:
             break
         weights[worst], held[worst] = bound[worst], True
-    missed = _missed(exact @ weights, request, ~held)
+    free, missed = ~held, np.zeros_like(held)
+    if np.sum(free) > 1:
+        influence = exact @ weights
+        with np.errstate(all="ignore"):
+            shares = influence / np.sum(np.abs(influence[free]))
+            missed = free & ~(np.abs(shares - request / np.sum(request[free])) <= _MISSED)
     return weights * (total / np.sum(weights)), held | missed, negative | missed
 
 
-def _missed(influence: Vector, request: Vector, free: Mask) -> Mask:
-    if np.sum(free) < 2:
-        return np.zeros_like(free)
-    with np.errstate(all="ignore"):
-        shares = influence / np.sum(np.abs(influence[free]))
-        return free & ~(np.abs(shares - request / np.sum(request[free])) <= _MISSED)
-
-
 def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[np.ndarray, " free"]:
-    """Return the free weights that give the free rewards shares in proportion to the request."""
     inner = m[np.ix_(free, free)]
     wanted = np.linalg.solve(inner, request[free])
     taken = np.linalg.solve(inner, (m @ fixed)[free])
@@ -365,15 +362,6 @@ def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[n
     if np.sum(wanted) <= 0:  # cannot be scaled to the request's total
         return wanted
     return wanted * ((left + np.sum(taken)) / np.sum(wanted)) - taken
-
-
-def _toward(weights: Vector, target: Vector) -> Vector:
-    """Return weights on the way to the target, none changed by more than the largest factor."""
-    change = target - weights
-    limit = np.where(change > 0, _LARGEST_STEP - 1, 1 - 1 / _LARGEST_STEP) * weights
-    with np.errstate(all="ignore"):
-        part = np.min(np.where(change != 0, limit / np.abs(change), inf), initial=1.0)
-    return target.copy() if part >= 1 else weights + part * change
 
 
 def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
@@ -398,7 +386,6 @@ def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
 def _ranges(
     low: Sequence[Number] | None, high: Sequence[Number] | None, count: int
 ) -> tuple[Vector, Vector]:
-    """Return the lowest values and the widths of the ranges. NaN: the range is not declared."""
     least, most = (
         np.full(count, np.nan) if values is None else np.array(values, dtype=np.float64)
         for values in (low, high)

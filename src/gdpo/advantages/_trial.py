@@ -96,29 +96,28 @@ def made_up_batches(
     weights are an array, only its library is used. None: equal weights.
     """
     count = len(low)
-    given = [weights] if weights is not None else [np.ones(count), np.full(count, 1 / count)]
+    lowest, highest = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
+    missing = np.where(np.isnan(highest), 0.0, highest - 1.0)
+    lowest = np.where(np.isnan(lowest), missing, lowest)
+    highest = np.where(np.isnan(highest), lowest + 1.0, highest)
+    given: list[Any] = (
+        [weights] if weights is not None else [np.ones(count), np.full(count, 1 / count)]
+    )
     for to_array, form, each in product(_libraries(weights), _FORMS, given):
         of_prompts, (prompts, samples), inside = form
         rng = np.random.default_rng(0)
         counts = rng.integers(1, _TURNS, (prompts, samples), endpoint=True)
         axes = (prompts, samples, *((_TURNS,) if turns else ()), count)
         part = rng.random(axes) if inside else rng.integers(0, 1, axes, endpoint=True)
-        lowest, highest = _ranges(low, high)
         rewards = lowest * (1 - part) + highest * part
         if turns:
             rewards[np.arange(_TURNS) >= counts[:, :, None]] = 0.0
         tokens = rng.integers(1, 100, counts.shape)
-        values = np.array(_plain(each), dtype=np.float64)
+        listed = each.tolist() if hasattr(each, "tolist") else each
+        values = np.array(listed, dtype=np.float64)
         values = np.tile(values, (prompts, 1)) if of_prompts else values
         batch = {"rewards": rewards, "weights": values, "token_counts": tokens, "turns": counts}
         yield {name: to_array(each) for name, each in batch.items()}, to_array
-
-
-def _ranges(low: Sequence[Number], high: Sequence[Number]) -> tuple[Any, Any]:
-    lowest, highest = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
-    missing = np.where(np.isnan(highest), 0.0, highest - 1.0)
-    lowest = np.where(np.isnan(lowest), missing, lowest)
-    return lowest, np.where(np.isnan(highest), lowest + 1.0, highest)
 
 
 def _libraries(weights: Any) -> list[ToArray]:
@@ -126,7 +125,3 @@ def _libraries(weights: Any) -> list[ToArray]:
         return [array_namespace(weights).asarray]
     loaded: list[Any] = [sys.modules.get(name) for name in _LIBRARIES]
     return [library.asarray for library in loaded if library is not None]
-
-
-def _plain(weights: Any) -> Any:
-    return weights.tolist() if hasattr(weights, "tolist") else weights

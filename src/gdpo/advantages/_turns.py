@@ -1,14 +1,12 @@
 """Provides estimators that compute one advantage per turn, for rollouts of several turns.
 
 The baseline of turn t of a rollout may use only the other rollouts of the group and what the
-rollout had earned before turn t. A baseline that uses later rewards of the rollout, or its number
-of turns, makes the gradient biased.
-
-All estimators share these rules, and the scaling of `turn_gdpo`:
+rollout had earned before turn t. A baseline that uses its later rewards or its number of turns
+makes the gradient biased. All estimators share these rules, and the scaling of `turn_gdpo`:
 
 - Values beyond the last turn of a rollout are ignored, and the advantage there is 0.
-- If a reward is NaN at a turn that a rollout took, the reward is left out for the whole rollout. If
-  a reward does not apply to one turn, it must be 0 there.
+- A reward that is NaN at a turn that was taken is left out for the whole rollout. If it does not
+  apply to one turn, it must be 0 there.
 - A reward must not depend on what happens after its turn. A reward for the whole rollout is an
   outcome: add it to the last turn, or use the option `outcome`.
 """
@@ -75,7 +73,6 @@ class _Batch:
     eps: float
 
     def alive(self) -> Any:
-        """Return the number of rollouts in which a reward counts at each turn, at least 1."""
         xp = namespace(self.earned)
         there = xp.astype(self.counts, self.earned.dtype)
         alive = xp.sum(there, axis=SAMPLES, keepdims=True)
@@ -114,25 +111,22 @@ def turn_gdpo(
 
     where $T_j$ is the number of turns of rollout $j$. The baseline is the mean return-to-go of the
     rollouts that took the turn, with the rollout's own replaced by its previous baseline minus its
-    previous reward. Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and
-    $a_{i,t} = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, its
-    previous advantage stays. Then, over the batch,
+    previous reward. Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and $a_{i,t}
+    = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, its previous
+    advantage stays. Then, over the batch,
 
     $$ A = \mathrm{scale} \Bigl(\sum_k w_k \frac{a_k}{\sigma_k}\Bigr), \qquad
        \sigma_k = \sqrt{\sum a_k^2 / (N - 1)}, $$
 
-    where $N$ is the number of turns in the batch that have the reward, and *scale* divides the sum
-    by its standard deviation, computed like $\sigma_k$. No mean over the batch is subtracted. Later
+    where $N$ is the number of turns that have the reward, and *scale* divides the sum by its
+    standard deviation, computed like $\sigma_k$. No mean over the batch is subtracted, and later
     rewards are not discounted, because a discount changes the objective.
 
     With fixed `scales`, the policy gradient of every reward is unbiased for groups of two or more
-    rollouts and any number of turns, if the rollouts of a group are independent and sampled from
-    the policy that is trained. Nothing is claimed about division by standard deviations, which
-    depend on the same rollouts, or about variance, stale rollouts and clipping.
-
-    With a single turn, $a$ is `rloo` of each reward, and the advantages are those of
-    `per_reward_batch_std` divided by their standard deviation over the batch. They are *not* those
-    of `gdpo`, which divides by the standard deviation of each group.
+    independent rollouts from the policy that is trained. Nothing is claimed about division by
+    standard deviations, variance, stale rollouts and clipping. With a single turn, $a$ is `rloo` of
+    each reward, and the advantages are those of `per_reward_batch_std` divided by their standard
+    deviation over the batch, *not* those of `gdpo`.
 
     We know of no paper that describes this estimator. TRL's GRPO and RLOO trainers have one
     advantage per rollout, and no estimator of verl 0.9.1 reads the turn rewards that verl collects.
@@ -141,18 +135,18 @@ def turn_gdpo(
 
     Args:
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
-        weights: One weight per reward, applied to the scaled advantage of the reward, or weights
-            `[prompt, reward]`. Weights are dimensionless and express importance.
+        weights: One weight per reward, or weights `[prompt, reward]`, applied to the scaled
+            advantage of the reward. Dimensionless.
         turns: Number of turns that each rollout took, `[prompt, sample]`, from 0 (padding) to the
             length of the turn axis.
         outcome: One boolean per reward. True: the reward belongs to the rollout, and every turn
-            gets the total minus the mean total of the other rollouts. This gradient is unbiased
-            too. None: no such reward.
-        scales: Divide the advantages of each reward by this number, in the unit of the reward,
-            instead of by $\sigma_k$, and do not scale over the batch. Must be above 0. None: use
-            the standard deviations of the batch.
-        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
-            be at least 0, and excludes `scales`. None: no floor.
+            gets the total minus the mean total of the other rollouts, which is unbiased too. None:
+            no such reward.
+        scales: Divide the advantages of each reward by this number, in its unit, instead of by
+            $\sigma_k$, and do not scale over the batch. Must be above 0. None: use the standard
+            deviations of the batch.
+        noise_floor: Minimum standard deviation to divide each reward by, in its unit. At least 0;
+            excludes `scales`. None: no floor.
         max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
             clipping.
 
@@ -161,8 +155,8 @@ def turn_gdpo(
         without a reward and groups of one get 0. If no reward carries a signal, all are exactly 0.
 
     Raises:
-        DataError: If a reward is infinite at a turn that was taken, or the reward array is empty
-            or does not have four axes.
+        DataError: If a reward is infinite at a turn that was taken, or the reward array is empty or
+            does not have four axes.
         ConfigError: If `turns`, `weights` or an option has an invalid value or shape, or if both
             `scales` and `noise_floor` are given.
 
@@ -181,7 +175,14 @@ def turn_gdpo(
                 [ 2.,  2.]]])
     """
     batch = _prepared(rewards, weights, turns)
-    a = _with_outcomes(batch, _against_the_living(batch), outcome)
+    c, alive = centre(batch.to_go(), over=SAMPLES), batch.alive()
+    first = _without_oneself(alive[0, ...])
+    values, errors = [c.values[0, ...] * first], [c.error[0, ...] * first]
+    for turn in range(1, alive.shape[_TURNS]):
+        values.append(c.values[turn, ...] + values[-1] / alive[turn, ...])
+        errors.append(c.error[turn, ...] + errors[-1] / alive[turn, ...])
+    a = Rounded(c.xp.stack(values), c.xp.stack(errors), c.complete)
+    a = _with_outcomes(batch, a, outcome)
     return _scaled(batch, a, rewards, scales, noise_floor, max_advantage)
 
 
@@ -198,25 +199,11 @@ def turn_broadcast(
 
     $$ a_{i,t} = R_i - \mathrm{mean}_{j \ne i} R_j, \qquad R_i = \sum_t r_{i,t}, $$
 
-    scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward. The gradient is
-    unbiased, but contains the noise of rewards that were earned before the turn. GRPO in TRL and
-    verl broadcasts one advantage per rollout too, but the rollout is in its own mean.
+    scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward: unbiased, but
+    with the noise of rewards that were earned before the turn. GRPO in TRL and verl broadcasts one
+    advantage per rollout too, but the rollout is in its own mean.
 
-    Args:
-        rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
-        weights: One weight per reward, or weights `[prompt, reward]`.
-        turns: Number of turns that each rollout took, `[prompt, sample]`.
-        scales: Fixed divisors, one per reward, as in `turn_gdpo`. None: use the batch.
-        noise_floor: Minimum standard deviation of each reward, as in `turn_gdpo`. None: no floor.
-        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
-            clipping.
-
-    Returns:
-        Dimensionless advantages, `[prompt, sample, turn]`, with 0 at turns that were not taken.
-
-    Raises:
-        DataError: As in `turn_gdpo`.
-        ConfigError: As in `turn_gdpo`.
+    Arguments, result and errors are those of `turn_gdpo`.
 
     References:
         Shao et al. 2024, "DeepSeekMath", https://arxiv.org/abs/2402.03300 (outcome supervision).
@@ -254,7 +241,8 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
     given = xp.reshape(xp.reshape(xp.permute_dims(rewards, (2, 1, 3, 0)), (-1,)), shape)
     given = xp.where(there, given, 0.0)
     check_finite(xp.permute_dims(given, (3, 1, 0, 2)))
-    r, w = prepare(_flat(given), weights, reorder=False)
+    flat = xp.permute_dims(xp.reshape(given, (longest * samples, count, prompts)), (2, 0, 1))
+    r, w = prepare(flat, weights, reorder=False)
     _, eps = precision(xp, rewards.dtype)
     xp = r.xp
     counts = xp.asarray(there, device=device(r.values))
@@ -262,45 +250,20 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
     if not r.complete:
         counts = counts & ~xp.any(xp.isnan(earned), axis=_TURNS, keepdims=True)
         earned = xp.where(counts, earned, 0.0)
-    _check_size(earned)
+    largest = float(xp.max(xp.abs(earned)))
+    if largest > float(xp.finfo(earned.dtype).max) / (4 * prompts * samples * longest**2):
+        raise DataError(  # sums over the batch, as in a standard deviation, would overflow
+            f"rewards of up to {largest:.3g} are too large for statistics of {longest} turns in "
+            f"{earned.dtype}: scale them down"
+        )
     return _Batch(earned, counts, r.complete and bool(xp.all(counts)), w, eps)
 
 
-def _flat(values: Any) -> Any:
-    """Return `[prompt, turn and sample, reward]` for `[turn, sample, reward, prompt]`."""
-    xp, (longest, samples, count, prompts) = namespace(values), values.shape
-    return xp.permute_dims(xp.reshape(values, (longest * samples, count, prompts)), (2, 0, 1))
-
-
-def _check_size(earned: Any) -> None:
-    """Check that sums of returns over the batch, as in a standard deviation, do not overflow."""
-    xp = namespace(earned)
-    largest = float(xp.max(xp.abs(earned)))
-    turns, samples, _, prompts = earned.shape
-    if largest > float(xp.finfo(earned.dtype).max) / (4 * prompts * samples * turns**2):
-        raise DataError(
-            f"rewards of up to {largest:.3g} are too large for statistics of {turns} turns in "
-            f"{earned.dtype}: scale them down"
-        )
-
-
 def _from_here(values: Any) -> Any:
-    """Return the sum of the values from each turn to the last turn."""
     sums = [values[-1, ...]]
     for turn in range(values.shape[_TURNS] - 2, -1, -1):
         sums.append(sums[-1] + values[turn, ...])
     return namespace(values).stack(sums[::-1])
-
-
-def _against_the_living(batch: _Batch) -> Rounded:
-    """Return the advantages of each reward of `turn_gdpo`, before they are scaled."""
-    c, alive = centre(batch.to_go(), over=SAMPLES), batch.alive()
-    first = _without_oneself(alive[0, ...])
-    values, errors = [c.values[0, ...] * first], [c.error[0, ...] * first]
-    for turn in range(1, alive.shape[_TURNS]):
-        values.append(c.values[turn, ...] + values[-1] / alive[turn, ...])
-        errors.append(c.error[turn, ...] + errors[-1] / alive[turn, ...])
-    return Rounded(c.xp.stack(values), c.xp.stack(errors), c.complete)
 
 
 def _totals(batch: _Batch) -> Rounded:
@@ -317,7 +280,6 @@ def _without_oneself(alive: Any) -> Any:
 
 
 def _with_outcomes(batch: _Batch, a: Rounded, outcome: Sequence[bool] | None) -> Rounded:
-    """Return the advantages, with those of outcome rewards replaced by their broadcast total."""
     if outcome is None:
         return a
     count = a.values.shape[2]
@@ -341,7 +303,6 @@ def _scaled(
     noise_floor: PerReward,
     max_advantage: Number | None,
 ) -> TurnAdvantages:
-    """Scale each reward, add the rewards, scale the sum, and convert it to the caller's library."""
     xp, (prompts, samples, longest, _) = a.xp, rewards.shape
     turned = xp.permute_dims(a.values, (3, 0, 1, 2))
     values = xp.reshape(turned, (prompts, longest * samples, rewards.shape[3]))
@@ -351,21 +312,16 @@ def _scaled(
         z = scale(a, over=BATCH, floor=floors(noise_floor, values))
         total = scale(weighted_sum(z, batch.weights), over=BATCH)
     else:
-        divisors = _fixed(scales, noise_floor, values)
+        if noise_floor is not None:
+            raise ConfigError(
+                "scales and noise_floor cannot be combined: scales replace the standard "
+                "deviations that noise_floor limits. Remove one of them"
+            )
+        divisors = per_reward(scales, values, name="scales")
+        if not bool(xp.all(divisors > 0)):
+            raise ConfigError(f"scales must be above 0, got {[float(v) for v in divisors]}")
         total = weighted_sum(divide(a, divisors), batch.weights)
     xp = namespace(rewards)
     like = xp.reshape(rewards, (prompts, samples * longest, rewards.shape[3]))
     result = finish(total, like, max_advantage=max_advantage)
     return xp.permute_dims(xp.reshape(result, (prompts, longest, samples)), (0, 2, 1))
-
-
-def _fixed(scales: PerReward, noise_floor: PerReward, like: Any) -> Any:
-    if noise_floor is not None:
-        raise ConfigError(
-            "scales and noise_floor cannot be combined: scales replace the standard deviations "
-            "that noise_floor limits. Remove one of them"
-        )
-    divisors = per_reward(scales, like, name="scales")
-    if not bool(namespace(divisors).all(divisors > 0)):
-        raise ConfigError(f"scales must be above 0, got {[float(v) for v in divisors]}")
-    return divisors

@@ -35,14 +35,9 @@ def prepare(
     """Check an estimator's input and convert it to the dtype of the statistics.
 
     With `reorder`, the samples of each prompt and reward become contiguous in memory, which makes
-    statistics over samples fast. The weights are returned as `[reward]`, or as `[prompt, 1,
-    reward]` for weights per prompt. Where a weight was NaN, the rewards are missing and the weight
-    is 0.
-
-    Raises:
-        DataError: If a reward is infinite or the reward array does not have three axes.
-        ConfigError: If the shape of the weights does not fit the rewards, or a weight is infinite,
-            or a weight in `[reward]` is NaN.
+    statistics over samples fast. Weights are returned as `[reward]`, or `[prompt, 1, reward]` for
+    weights per prompt. Where a weight was NaN, the rewards are missing and the weight is 0.
+    Infinite rewards and wrong axes raise a DataError, and wrong weights a ConfigError.
     """
     r = rounded(rewards, reorder=reorder)
     xp, (prompts, _, count) = namespace(r.values), r.values.shape
@@ -88,9 +83,9 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
     """Return the rewards in the dtype of the statistics, with their rounding error.
 
     Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
-    rewards, but at least float32 (not every device supports float64). Integer rewards are converted
-    to the library's default dtype. A small torch tensor in CPU memory is converted to a NumPy
-    array, because torch's overhead would exceed the time of the computation itself.
+    rewards, but at least float32. Integer rewards are converted to the library's default dtype, and
+    a small torch tensor in CPU memory to a NumPy array, because torch's overhead would exceed the
+    computation.
     """
     xp = namespace(rewards)
     if rewards.ndim != 3 or 0 in rewards.shape:
@@ -326,7 +321,6 @@ def _wrong_weights(weights: Any, shape: tuple[int, ...]) -> ConfigError:
 
 @cache
 def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
-    """Return the dtype of the advantages for rewards of this dtype, and its largest value."""
     if not xp.isdtype(dtype, "real floating"):
         dtype, _ = precision(xp, dtype)
     return dtype, float(xp.finfo(dtype).max)

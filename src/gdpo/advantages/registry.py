@@ -33,17 +33,6 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
             f"estimator {name!r} is a {type(estimator).__name__}: use a function "
             f"(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]"
         )
-    _refuse_signature(name, estimator)
-    if takes_turns(estimator) and not turns:
-        raise ConfigError(
-            f"estimator {name!r} computes an advantage for each turn, and there are no rewards for "
-            "each turn here: use it with GDPOTrainer (TRL) or in verl, or choose an estimator for "
-            "rollouts, such as gdpo"
-        )
-    return estimator
-
-
-def _refuse_signature(name: str, estimator: Callable[..., Any]) -> None:
     keywords = keyword_parameters(estimator)
     try:
         signature(estimator).bind(None, None, **dict.fromkeys(keywords))
@@ -53,6 +42,13 @@ def _refuse_signature(name: str, estimator: Callable[..., Any]) -> None:
             f"is {signature(estimator)}: use a function (rewards, weights) -> advantages, whose "
             "options are keyword-only arguments"
         ) from error
+    if "turns" in keywords and not turns:
+        raise ConfigError(
+            f"estimator {name!r} computes an advantage for each turn, and there are no rewards for "
+            "each turn here: use it with GDPOTrainer (TRL) or in verl, or choose an estimator for "
+            "rollouts, such as gdpo"
+        )
+    return estimator
 
 
 def keyword_parameters(estimator: Callable[..., Any]) -> dict[str, Parameter]:
@@ -64,11 +60,6 @@ def keyword_parameters(estimator: Callable[..., Any]) -> dict[str, Parameter]:
             f"{estimator!r} cannot be an estimator: {error}. Wrap it in a Python function"
         ) from error
     return {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
-
-
-def takes_turns(estimator: Callable[..., Any]) -> bool:
-    """Return whether an estimator computes an advantage for each turn: it has `turns`."""
-    return "turns" in keyword_parameters(estimator)
 
 
 def check_advantages(advantages: Any, rewards: Any, name: str) -> None:

@@ -52,9 +52,8 @@ class Schedules:
     """Stores the schedules of a run and computes the factor of each reward's weight.
 
     A step is one batch given to `update`. A condition uses the mean of the reward over the most
-    recent batches that together contain 64 groups with this reward. With fewer groups, it is not
-    met; once met, it stays met. A condition that is always or never met within the declared range
-    is refused.
+    recent batches that together contain 64 groups with it; once met, it stays met. A condition that
+    is always or never met within the declared range is refused.
     """
 
     def __init__(
@@ -76,9 +75,16 @@ class Schedules:
             if isinstance(schedule, After):
                 where = f"schedules: {name}: after: unknown reward"
                 refuse_unknown([schedule.reward], names, where)
-                if low is not None and high is not None:
-                    k = self._names.index(schedule.reward)
-                    _refuse_constant(f"schedules: {name}", schedule, low[k], high[k])
+                k, of, at_least = names.index(schedule.reward), schedule.reward, schedule.at_least
+                least = -inf if low is None else low[k]
+                most = inf if high is None else high[k]
+                if at_least <= least or at_least > most:
+                    raise ConfigError(
+                        f"schedules: {name}: the mean of {of} is "
+                        f"{'always' if at_least <= least else 'never'} at least {at_least:g}, "
+                        f"because {of} ranges from {least:g} to {most:g}. Set mean_at_least to a "
+                        f"value above {least:g}, at most {most:g}"
+                    )
             self._schedules[name] = schedule
         self._step = 0
         self._met: set[str] = set()
@@ -154,7 +160,13 @@ def read_schedule(place: str, given: Any) -> Linear | After:
         _refuse_same(f"{place}: from and to", start, end)
         return Linear(start, end, steps)
     if set(fields) == {"after", "value"}:
-        reward, at_least = _condition(place, fields["after"])
+        given_after = fields["after"]
+        after = cast("Mapping[str, Any]", given_after) if isinstance(given_after, Mapping) else {}
+        refuse_unknown(after, ("reward", "mean_at_least"), f"{place}: after: unknown key")
+        reward = after.get("reward")
+        if "mean_at_least" not in after or not isinstance(reward, str):
+            raise ConfigError(f"{place}: after is {given_after!r}: write {FORMS}")
+        at_least = _finite(f"{place}: mean_at_least", after["mean_at_least"])
         _refuse_same(f"{place}: from and value", start, _finite(f"{place}: value", fields["value"]))
         return After(start, fields["value"], reward, at_least)
     raise ConfigError(f"{place} is {given!r}: write {FORMS}")
@@ -165,24 +177,6 @@ def _refuse_same(fields: str, start: Number, end: Number) -> None:
         raise ConfigError(
             f"{fields} are both {end:g} (the default of from is 1), so the weight never changes: "
             "write two different numbers, or remove the schedule and change the weight itself"
-        )
-
-
-def _condition(place: str, given: Any) -> tuple[str, Number]:
-    after = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
-    refuse_unknown(after, ("reward", "mean_at_least"), f"{place}: after: unknown key")
-    if set(after) != {"reward", "mean_at_least"} or not isinstance(after["reward"], str):
-        raise ConfigError(f"{place}: after is {given!r}: write {FORMS}")
-    return after["reward"], _finite(f"{place}: mean_at_least", after["mean_at_least"])
-
-
-def _refuse_constant(place: str, schedule: After, low: Number, high: Number) -> None:
-    if schedule.at_least <= low or schedule.at_least > high:
-        when = "always" if schedule.at_least <= low else "never"
-        raise ConfigError(
-            f"{place}: the mean of {schedule.reward} is {when} at least {schedule.at_least:g}, "
-            f"because {schedule.reward} ranges from {low:g} to {high:g}. Set mean_at_least to a "
-            f"value above {low:g}, at most {high:g}"
         )
 
 

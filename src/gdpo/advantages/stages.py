@@ -1,11 +1,9 @@
 """Provides the building blocks of all estimators: centre, scale, standardize, times, weighted sum.
 
 A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
-A value within this bound is set to exactly 0, so a group without signal gives exactly 0 instead of
-amplified noise. NaN marks a missing value. Stages exclude missing values from every statistic and
-return them as NaN.
-
-The `arrays` module converts between a caller's array and `Rounded`.
+A value within this bound is set to exactly 0, so that a group without signal gives 0 instead of
+amplified noise. NaN marks a missing value, which stages exclude from every statistic and return as
+NaN. The `arrays` module converts between a caller's array and `Rounded`.
 """
 
 from collections.abc import Callable
@@ -269,26 +267,21 @@ def used_rewards(weights: PreparedWeights) -> Bool[Any, " reward"]:
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
     """Return, for each centered sample, the `spread` of the other samples in its group."""
-    xp = x.xp
-    error = xp.max(x.error, axis=SAMPLES, keepdims=True)
-    each = [  # one reward at a time, because the moments need more than ten times its memory
-        _spread_of_others(x.values[:, :, k], error[:, :, k]) for k in range(x.values.shape[-1])
-    ]
-    return xp.permute_dims(xp.stack(each), (1, 2, 0))
-
-
-def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
     # The moments of the samples before and after each sample are merged. Subtracting the sample
     # from a sum would leave rounding errors if it is much larger than the others.
-    xp = namespace(x)
-    present, total, count = _counted(Rounded(x, error), SAMPLES)[:3]
-    values = xp.where(present, x, 0.0)
-    unit = total(xp.abs(values)) / count + _tiniest(xp, x.dtype)
-    each = _Moments(xp.astype(present, x.dtype), values / unit, xp.zeros_like(values))
+    xp, found = x.xp, list[Any]()
+    largest = xp.max(x.error, axis=SAMPLES, keepdims=True)
     flip = partial(xp.flip, axis=SAMPLES)
-    others = _before(each).with_others(_before(each.changed(flip)).changed(flip))
-    std = unit * xp.sqrt(others.squares / xp.where(others.count > 1, others.count - 1, 1.0))
-    return xp.where(std > _MARGIN * 2 * error, std, 0.0)  # error of values and mean
+    for k in range(x.values.shape[-1]):  # because the moments need more than ten times its memory
+        reward, error = x.values[:, :, k], largest[:, :, k]
+        present, total, count = _counted(Rounded(reward, error), SAMPLES)[:3]
+        values = xp.where(present, reward, 0.0)
+        unit = total(xp.abs(values)) / count + _tiniest(xp, values.dtype)
+        each = _Moments(xp.astype(present, values.dtype), values / unit, xp.zeros_like(values))
+        others = _before(each).with_others(_before(each.changed(flip)).changed(flip))
+        std = unit * xp.sqrt(others.squares / xp.where(others.count > 1, others.count - 1, 1.0))
+        found.append(xp.where(std > _MARGIN * 2 * error, std, 0.0))  # error of values and mean
+    return xp.permute_dims(xp.stack(found), (1, 2, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +314,6 @@ class _Moments:
 
 
 def _before(each: _Moments) -> _Moments:
-    """Return, for each sample, the moments of all samples before it, by repeated doubling."""
     found, steps = each.later(1), 1
     while steps < each.mean.shape[SAMPLES]:
         found = found.later(steps).with_others(found)
@@ -330,8 +322,6 @@ def _before(each: _Moments) -> _Moments:
 
 
 class _Counted(NamedTuple):
-    """Stores what a statistic over some axes of an array needs."""
-
     present: Any
     """Mask of the available values. None: all are available."""
     total: Callable[[Any], Any]
@@ -391,9 +381,9 @@ def _deviation(
 ) -> tuple[Any, Any]:
     """Return the spread of centered values, or 0 within the noise, and the noise.
 
-    The squares are those of ratios to the mean size, so that they do not overflow. The noise is an
-    upper bound on the root mean square of the errors, computed without squaring, plus the rounding
-    error of centering. Over the batch, the spread needs no margin.
+    The squares are those of ratios to the mean size, so that they do not overflow. The noise bounds
+    the root mean square of the errors, plus the rounding of centering. Over the batch, the spread
+    needs no margin.
     """
     xp = namespace(values)
     unit = size + _tiniest(xp, size.dtype)

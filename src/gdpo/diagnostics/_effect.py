@@ -8,19 +8,18 @@ block of a running one shows that the reward
 - has less influence than its weight, if $s_k < v_k / 2$,
 - is constant, if it does not vary in more than 90 % of its groups,
 
-where the interval of the share must lie below the limit. The interval is that of the `Look`: a
-run is cut into blocks of 64, 128, 256, ... groups, each of which is tested once, when it is full.
-All tests of a run share one probability of a false alarm: the i-th block (from 1) of the m-th size
-(from 0) may err with
+where the interval of the share must lie below the limit. A run is cut into blocks of 64, 128, 256,
+... groups, each of which is tested once, when it is full. All tests of a run share one probability
+of a false alarm: the i-th block (from 1) of the m-th size (from 0) may err with
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
-and these add up to $\alpha$ over all blocks of an endless run. Short blocks find a large fault
-soon, long blocks find a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
+and these add up to $\alpha$ over an endless run. Short blocks find a large fault soon, long blocks
+a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
 
 The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative. Each
-is the ratio of two shares that differ in one respect only. A cause is named if its factor is below
-0.75, and the one with the smallest factor is named in any case:
+is the ratio of two shares that differ in one respect only. The cause with the smallest factor is
+named, and others whose factor is below 0.75:
 
 | share | what each reward counts |
 |---|---|
@@ -136,7 +135,6 @@ class _Reward:
 
 
 def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
-    """Return the sums of one reward, with the margin of its share if it is needed."""
     sums = influence.sums
     applies, live = float(sums.applies[k]), float(sums.live[k])
     return _Reward(
@@ -189,7 +187,6 @@ def noticed(
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
-    """Return the worst kind of each reward whose interval lies below a limit."""
     if influence.groups < LEAST_GROUPS:
         return {}
     wanted = influence.weight_shares
@@ -217,11 +214,11 @@ def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> No
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 
-    A rare reward can have a small share because it happened to vary in few groups. Then both its
-    share and its variance are too small. If the share $s$ were at the limit $\ell$ because the
-    reward varied in more groups, the variance of $U_k$ would be $\ell (1 - s) / (s (1 - \ell))$
-    times as large. The number of varying groups is bounded by its own interval (Wilson's, for the
-    errors $c$ of the look): $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
+    A rare reward can have a small share because it happened to vary in few groups. Its variance is
+    then too small as well. If the share $s$ were at the limit $\ell$ because the reward varied in
+    more groups, the variance of $U_k$ would be $\ell (1 - s) / (s (1 - \ell))$ times as large.
+    Wilson's interval, for the errors $c$ of the look, bounds the number of varying groups: $n + c^2
+    / 2 + c \sqrt{n + c^2 / 4}$.
     """
     live, c = np.maximum(influence.sums.live, 1), look.errors
     most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)
@@ -269,11 +266,7 @@ def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
 def findings_at_once(
     influence: Influence, ranges: Ranges, thresholds: Thresholds, replay: Replay | None = None
 ) -> Iterator[Finding]:
-    """Yield the findings of one check of a batch or a finished run.
-
-    If the share of zero-variance or zero-advantage groups is above its limit, but there are too few
-    groups to be sure, the finding is a note.
-    """
+    """Yield the findings of one check of a batch or a finished run. Too few groups: notes."""
     found = noticed(influence, Look(), ranges, thresholds)
     for each in sorted(found, key=lambda of: not of.sure):
         severity = Severity.WARNING if each.sure else Severity.NOTE
@@ -292,8 +285,8 @@ def described(
 ) -> Finding:
     """Return the finding, with the numbers of these sums, even if it was noticed earlier.
 
-    `start` follows the number of groups, to name them: " from step 40". Without `replay`, no
-    remedies are printed. Some findings are notes, whatever the severity.
+    `start` follows the number of groups: " from step 40". Without `replay`, no remedies are
+    printed. Some findings are notes, whatever the severity.
     """
     if of.reward is None:
         share, groups = influence.zero_advantage_groups, influence.groups
@@ -368,7 +361,6 @@ _CAUSE = 0.75
 
 
 def _factors(influence: Influence, name: str) -> dict[Cause, float]:
-    """Return the factors whose product is the influence share over the weight share."""
     sums, k = influence.sums, influence.names.index(name)
     weights = np.abs(sums.weight)
     rungs = {
@@ -430,7 +422,6 @@ def _advice(
     limit: float,
     known: Range,
 ) -> str:
-    """Return what to do: the replayed settings that help, and what a replay cannot show."""
     if not found:
         return _UNREPLAYED[causes[0]]
     same = found[0].groups == reward.all_groups

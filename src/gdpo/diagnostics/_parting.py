@@ -1,18 +1,17 @@
 r"""Finds where a trained reward rises while a watch-only reward (weight 0) falls.
 
 The course of a run is kept as blocks of steps. All pairs of neighbouring windows "before" and
-"after" are compared, where "after" ends with the current step. With the mean $\bar m$ of the
-group means over the $n$ groups of each window, and the variance $s^2$ of the group means over
-both windows together, a reward changes by
+"after" are compared, where "after" ends with the current step. With the mean $\bar m$ of the group
+means over the $n$ groups of each window, and their variance $s^2$ over both windows together, a
+reward changes by
 
 $$ t = \frac{\bar m_{after} - \bar m_{before}}{s \sqrt{1 / n_{before} + 1 / n_{after}}} $$
 
-standard errors. The variance of both together is safer than one of each: a window in which a rare
-event happens not to occur has almost no variance of its own. If the means of the steps vary more
-within the windows than those of independent groups, their variance counts instead, because the
-groups of a step can share a difficulty. A falling mean alone is not enough, because the prompts can
-become harder. The update itself must lower the watched reward: its correlation $\rho$ with the
-advantage, over the groups of "after", must be clearly below 0.
+standard errors. (A window in which a rare event happens not to occur has almost no variance of its
+own.) If the means of the steps vary more within the windows than those of independent groups, their
+variance counts instead. A falling mean is not enough, because the prompts can become harder: the
+update itself must lower the watched reward, so its correlation $\rho$ with the advantage, over the
+groups of "after", must be clearly below 0.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +42,6 @@ steps, for each pair of windows."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Stores the sums over some consecutive steps."""
-
     first: int
     steps: int
     sums: Influence
@@ -52,7 +49,6 @@ class Block:
     """Sum over the steps of (sum of the group means)² / groups, by reward."""
 
     def then(self, later: "Block") -> "Block":
-        """Return this block and the next one as one block."""
         squares = {
             name: self.squares.get(name, 0.0) + later.squares.get(name, 0.0)
             for name in {**self.squares, **later.squares}
@@ -71,7 +67,6 @@ class Course:
         self._size = 1
 
     def add(self, step: Influence, number: int) -> None:
-        """Add the next step, with its number."""
         if not self.blocks and np.all(step.sums.weight != 0):
             return
         squares = step.sums.mean**2 / np.maximum(step.sums.applies, 1)
@@ -129,14 +124,11 @@ class Course:
         return found, sum(block.steps for block in self.blocks[split[1] :])
 
     def restore(self, blocks: Sequence[Block]) -> None:
-        """Load the blocks of another course."""
         self.blocks = list(blocks)
         self._size = max((block.steps for block in blocks), default=1)
 
 
 class _Change(NamedTuple):
-    """Stores the change of a mean from one window to the next."""
-
     size: Any
     error: Any
 
@@ -179,46 +171,36 @@ class _Windows:
         return _Windows(up_to.swapaxes(0, 1), squares, steps)
 
     def change(self, reward: int) -> _Change:
-        """Return the change of a reward's mean between the windows of each pair."""
         sums = Sums(*self.up_to[:, :, reward])
         rows = (sums.applies, sums.mean, sums.mean_square, self.squares[:, reward], self.steps)
         all_of = np.stack(rows)
-        before = all_of[:, None, :-1] - all_of[:, :-1, None]
-        after = all_of[:, -1:] - all_of[:, :-1]
-        return _change(before, np.broadcast_to(after[:, None], before.shape))
+        before: Rows = all_of[:, None, :-1] - all_of[:, :-1, None]
+        to_end = all_of[:, -1:] - all_of[:, :-1]
+        after: Rows = np.broadcast_to(to_end[:, None], before.shape)
+        with np.errstate(all="ignore"):
+            shorter = np.minimum(before, after)
+            known = (shorter[0] >= LEAST_GROUPS) & (shorter[4] >= LEAST_STEPS)
+            size = np.where(known, after[1] / after[0] - before[1] / before[0], np.nan)
+            groups, total, square, _, steps = before + after
+            mean, rounding = total / groups, 8 * np.finfo(np.float64).eps * square / groups
+            of_groups = square / groups - mean**2
+            around = sum(one[3] - one[1] ** 2 / one[0] for one in (before, after))
+            of_steps = around / (steps - 2)
+            # The difference of two large numbers has at least their rounding error.
+            variance = np.maximum(np.maximum(of_groups, of_steps), rounding)
+            return _Change(size, np.sqrt(variance * (1 / before[0] + 1 / after[0])))
 
-    def lowered(self, reward: int) -> Bool[np.ndarray, " end"]:
-        """Return for which windows "after" the update lowers a reward."""
+    def falls(self, reward: int) -> Bool[np.ndarray, "start end"]:
+        """Return in which pairs a reward falls, and the update lowers it in the second window."""
         sums = Sums(*(self.up_to[:, -1:, reward] - self.up_to[:, :-1, reward]))
         with np.errstate(all="ignore"):
             rho = sums.influence / np.sqrt(sums.squares * sums.z_squares)
-            return rho * np.sqrt(sums.degrees) <= -AGAINST
-
-    def falls(self, reward: int) -> Bool[np.ndarray, "start end"]:
-        """Return in which pairs a reward falls, and the update lowers it."""
-        lowered = self.lowered(reward)
+            lowered = rho * np.sqrt(sums.degrees) <= -AGAINST
         if not np.any(lowered):
             return np.zeros((len(lowered), len(lowered)), np.bool_)
         return (self.change(reward).errors <= -FALL) & lowered
 
     def clearest(self, reward: int, among: Bool[np.ndarray, "start end"]) -> tuple[int, int]:
-        """Return the pair in which a reward falls by the most standard errors."""
         errors = np.where(among, self.change(reward).errors, np.inf)
         start, end = np.unravel_index(np.argmin(errors), errors.shape)
         return int(start), int(end)
-
-
-def _change(before: Rows, after: Rows) -> _Change:
-    """Return the change of the mean, and its standard error. NaN where it is not allowed."""
-    with np.errstate(all="ignore"):
-        shorter = np.minimum(before, after)
-        known = (shorter[0] >= LEAST_GROUPS) & (shorter[4] >= LEAST_STEPS)
-        size = np.where(known, after[1] / after[0] - before[1] / before[0], np.nan)
-        groups, total, square, _, steps = before + after
-        mean, rounding = total / groups, 8 * np.finfo(np.float64).eps * square / groups
-        of_groups = square / groups - mean**2
-        around = sum(one[3] - one[1] ** 2 / one[0] for one in (before, after))
-        of_steps = around / (steps - 2)
-        # The difference of two large numbers has at least their rounding error.
-        variance = np.maximum(np.maximum(of_groups, of_steps), rounding)
-        return _Change(size, np.sqrt(variance * (1 / before[0] + 1 / after[0])))

@@ -29,10 +29,9 @@ _ROUNDING = 1e-9
 
 
 class Pairs(NamedTuple):
-    """Stores sums over the groups in which both a value and the number of turns vary.
+    """Stores sums over the groups in which both a value z and the number of turns y vary.
 
-    In a group, P is the sum of z y over its samples, and d is the root of Σz² Σy², where z is the
-    value and y the number of turns, both standardized within the group.
+    In a group, P is the sum of z y, both standardized within the group, and d the root of Σz² Σy².
     """
 
     groups: float
@@ -49,7 +48,6 @@ class Pairs(NamedTuple):
 
     @property
     def correlation(self) -> float:
-        r"""Return $\rho = \sum P / \sum d$, or NaN if there are no such groups."""
         return self.product / self.degrees if self.degrees > 0 else nan
 
     @property
@@ -69,7 +67,6 @@ class Pairs(NamedTuple):
         return NORMAL_95 * self.error
 
     def stands_out(self, errors: float) -> bool:
-        """Return whether the correlation is at least `errors` standard errors away from 0."""
         return abs(self.correlation) > 0 and abs(self.correlation) >= errors * self.error
 
 
@@ -111,8 +108,8 @@ def to_go(
 ) -> ToGo:
     """Return what each rollout earns from each turn on, in the precision of the rewards.
 
-    If a reward is NaN at a turn that a rollout took, it is left out for the whole rollout, as where
-    it is `absent` for the prompt. The result is NaN there, and where the turn was not taken.
+    NaN where the turn was not taken, and for the whole rollout if the reward is NaN at a turn that
+    was taken, or `absent` for the prompt.
     """
     there = taken[..., None]
     lacking = np.any(there & np.isnan(rewards), axis=_TURNS, keepdims=True)
@@ -132,7 +129,6 @@ def turn_sums(
     names: Sequence[str],
     influences: Sequence[Influence | None],
 ) -> TurnSums:
-    """Return the sums of one step, given the result of `to_go` and the influence at each turn."""
     taken, known = np.arange(earned.shape[_TURNS]) < counts[..., None], ~np.isnan(earned)
     further = np.concatenate([known[:, :, 1:], np.zeros_like(known[:, :, :1])], axis=_TURNS)
     paid = np.where(known, rewards, 0.0) * weights[:, None, None, :]
@@ -189,22 +185,21 @@ def pooled_turns(steps: Sequence[TurnSums]) -> TurnSums:
         groups=sum(step.groups for step in steps),
         alive=np.sum([np.pad(s.alive, (0, longest - len(s.alive))) for s in steps], axis=0),
         influences=tuple(influences),
-        rewards={name: _payments_of(each) for name, each in by_name.items()},
+        rewards={
+            name: Payments(
+                *np.sum([payments[:5] for payments in each], axis=0).tolist(),
+                lowest=min(payments.lowest for payments in each),
+                highest=max(payments.highest for payments in each),
+                with_turns=_pairs_of([payments.with_turns for payments in each]),
+            )
+            for name, each in by_name.items()
+        },
         advantages=_pairs_of([step.advantages for step in steps]),
     )
 
 
 def _pairs_of(steps: Sequence[Pairs]) -> Pairs:
     return Pairs(*np.sum(steps, axis=0).tolist())
-
-
-def _payments_of(steps: Sequence[Payments]) -> Payments:
-    return Payments(
-        *np.sum([step[:5] for step in steps], axis=0).tolist(),
-        lowest=min(step.lowest for step in steps),
-        highest=max(step.highest for step in steps),
-        with_turns=_pairs_of([step.with_turns for step in steps]),
-    )
 
 
 def turn_findings(sums: TurnSums, thresholds: Thresholds) -> tuple[Finding, ...]:
@@ -216,44 +211,34 @@ def turn_findings(sums: TurnSums, thresholds: Thresholds) -> tuple[Finding, ...]
 
 
 def _constant_turns(sums: TurnSums, thresholds: Thresholds) -> Iterator[Finding]:
-    turns = range(len(sums.alive))
-    first = next((turn for turn in turns if _constant_from(sums, turn, thresholds)), 0)
+    # How many groups reach each turn, and in how many of them the most varying reward varies.
+    counts = np.zeros((len(sums.alive), 2))
+    for turn, each in enumerate(sums.influences):
+        if each is not None:
+            trained = each.sums.weight != 0
+            columns = np.stack([each.sums.applies, each.sums.live])
+            counts[turn] = np.max(columns, axis=1, where=trained, initial=0.0)
+    groups, varying = np.cumsum(counts[::-1], axis=0)[::-1].T
+    most = 1 - thresholds.constant_turns
+    # So that it cannot be due to few groups, the turn itself may have two more that vary.
+    certain = 2 + counts[:, 1] <= most * counts[:, 0] * (1 + _ROUNDING)
+    constant = np.flatnonzero(certain & (varying <= most * groups))
+    first = int(constant[0]) if len(constant) else 0
     if first == 0:
         return
     share = float(np.sum(sums.alive[first:]) / np.sum(sums.alive))
     influence = sums.influences[first]
-    groups = 0 if influence is None else influence.groups
+    reached = 0 if influence is None else influence.groups
     yield finding(
         Kind.CONSTANT_TURNS,
         (),
-        {"turn": float(first), "share": share, "groups": float(groups)},
+        {"turn": float(first), "share": share, "groups": float(reached)},
         turn=first,
         next=first + 1,
         least=percent(thresholds.constant_turns),
-        groups=f"{groups:,}",
+        groups=f"{reached:,}",
         share=percent(share),
     )
-
-
-def _constant_from(sums: TurnSums, first: int, thresholds: Thresholds) -> bool:
-    """Return whether no trained reward varies from a turn on, as far as rollouts compare."""
-    # So that it cannot be due to few groups, the turn itself may have two more that vary.
-    most = 1 - thresholds.constant_turns
-    counts = np.array([_varying(sums, turn) for turn in range(first, len(sums.alive))])
-    if 2 + counts[0, 1] > most * counts[0, 0] * (1 + _ROUNDING):
-        return False
-    groups, varying = np.sum(counts, axis=0)
-    return bool(varying <= most * groups)
-
-
-def _varying(sums: TurnSums, turn: int) -> tuple[float, float]:
-    """Return how many groups reach a turn, and in how many the most varying reward varies."""
-    influence = sums.influences[turn]
-    if influence is None:
-        return 0.0, 0.0
-    trained = influence.sums.weight != 0
-    applies = float(np.max(influence.sums.applies, where=trained, initial=0.0))
-    return applies, float(np.max(influence.sums.live, where=trained, initial=0.0))
 
 
 def _paid_per_turn(
@@ -314,11 +299,11 @@ def _turn_count(sums: TurnSums, name: str, sign: int) -> Finding:
 
 
 def _standing_out(sums: TurnSums, thresholds: Thresholds) -> Iterator[tuple[str, int]]:
-    r"""Yield each reward through which the advantages favor more turns (1) or fewer turns (-1).
+    """Yield each reward through which the advantages favor more turns (1) or fewer turns (-1).
 
-    The correlation of the total of the reward with the number of turns is at least
-    `turn_count`, and enough standard errors away from 0. In the direction of its weight, it has
-    the same sign as the correlation of the advantages. The reward has an influence.
+    The correlation of its total with the number of turns is at least `turn_count`, and enough
+    standard errors away from 0. In the direction of its weight, it has the sign of the correlation
+    of the advantages. The reward has an influence.
     """
     first, advantages = sums.influences[0], sums.advantages
     if first is None or not advantages.stands_out(thresholds.standard_errors):

@@ -2,9 +2,9 @@ r"""Measures the influence of each reward on the policy, with sums that can be a
 
 $A$ is the advantage of a sample, and $z_k$ is its reward $k$ standardized within the group (0 where
 the reward does not vary). Each group adds $u_k = \sum_i A_i z_{ik}$ to the influence of the reward,
-$U_k = \sum_g u_{gk}$. To first order, the influence is how fast the update raises the reward, in
-units of the reward's standard deviation within a group. All numbers are sums over groups, so they
-do not depend on how the groups are divided into steps.
+$U_k = \sum_g u_{gk}$: to first order, how fast the update raises the reward, in units of its
+standard deviation within a group. Sums over groups do not depend on how they are divided into
+steps.
 """
 
 from collections import deque
@@ -154,8 +154,8 @@ class Influence:
         D$.
 
         Args:
-            at: Share of each reward to use for $s_k$, signed by its weight, such as the limit that
-                a test compares the share with. Default: the share itself.
+            at: Share to use for $s_k$, signed by its weight, such as the limit of a test. Default:
+                the share itself.
             own: Factor of the variance that each reward's own $U_k$ adds to that of its share.
         """
         if not self.sampled:
@@ -181,10 +181,10 @@ class Influence:
         return int(groups), 1 - live / groups if groups else np.nan
 
     def after(self, previous: "Influence | None") -> "Influence":
-        """Return this step with a variance estimate, which may use the previous step.
+        """Return this step with a variance estimate.
 
-        The variance cannot be estimated from a single group. If both steps have one group, half of
-        their squared difference is used instead.
+        If this step and the previous one have a single group each, it is half of their squared
+        difference.
         """
         if self.alone is None or previous is None or previous.alone is None:
             return self

@@ -45,7 +45,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     """Return the influence share that a reward has on these steps with other settings.
 
     Larger weights are tried until the share is `wanted`. The settings are sorted by share, and
-    those that do not give a larger share than the estimator of the steps are included too.
+    those that do not help are included.
     """
     if not any(name in step.names for step in steps):
         return ()
@@ -68,7 +68,7 @@ def best_remedy(
     """Return the setting to use, or None if no setting helps.
 
     A setting helps if it gives the limit, or at least twice the present share and more than the
-    upper end of its interval. The interval of what it gives must also lie above the present share.
+    upper end of its interval, and if the interval of what it gives lies above the present share.
     """
     helps = max(_HELPS * share, share + margin)
 

@@ -70,28 +70,25 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
     $$ \mathrm{influence}_k = \mathrm{mean}(A\, z_k). $$
 
-    To first order, the influence is how fast the update raises the reward, in units of the
-    reward's standard deviation within a group. Under GDPO, the influence is $(C w)_k$ up to a
-    factor, where $C$ is the correlation matrix of the rewards. Under GRPO, the influence also
-    depends on the standard deviations of the rewards. The diagnosis compares the influence share of
-    each reward with its weight share.
+    To first order, it is how fast the update raises the reward, in units of the reward's standard
+    deviation within a group. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the
+    correlation matrix of the rewards. Under GRPO, it also depends on the standard deviations of the
+    rewards. The diagnosis compares the influence share of each reward with its weight share.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library. Each
-            reward has its own unit. NaN means that the reward does not apply.
-        weights: One weight per reward in the order of `names`, or a dict from reward name to
-            weight. Or weights for each prompt, `[prompt, reward]`, where NaN means that the reward
-            does not apply. None: all weights are 1.
+        rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library, each
+            in its own unit. NaN means that the reward does not apply.
+        weights: One weight per reward, in the order of `names` or by name, or weights for each
+            prompt, `[prompt, reward]`, where NaN means that the reward does not apply. None: all
+            are 1.
         names: One name per reward.
         estimator: Estimator that computes the advantages: a name, or a function that takes NumPy
-            arrays. If `advantages` is passed, this argument only sets the estimator name in the
-            output, and None means that the estimator is unknown.
+            arrays. With `advantages`, only its name in the output, or None if it is unknown.
         advantages: Advantages that were used in training, `[prompt, sample]`. None: the estimator
             computes the advantages.
         low: Declared minimum of each reward, in the unit of the reward, in the order of `names` or
             keyed by name. None: unknown.
-        high: Declared maximum of each reward, in the unit of the reward, in the order of `names` or
-            keyed by name. None: unknown.
+        high: Declared maximum of each reward, in the same form.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
         replays: Whether to try other settings on the batch for a reward with too little influence.
             Without, the finding names no remedy that was tried.
@@ -255,7 +252,6 @@ def weights_of(names: Sequence[str], weights: Any) -> Weights:
 
 
 def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tuple[Vector, Vector]:
-    """Return the lowest and the highest value of each reward, NaN where it is not declared."""
     found: list[Vector] = []
     for what, values in (("low", low), ("high", high)):
         if isinstance(values, Mapping):
@@ -292,7 +288,6 @@ Rounding errors in float32 are of this size."""
 def _of_advantages(
     advantages: Scores, sum_first: Scores, applies: Bool[np.ndarray, "prompt sample"]
 ) -> dict[str, Any]:
-    """Return numbers of the advantages and GRPO's (`sum_first`), by their names in `Diagnosis`."""
     live = np.any(advantages != 0, axis=SAMPLES)
     numbers: dict[str, Any] = {
         "zero_advantage_groups": float(np.mean(~live)),
@@ -321,10 +316,9 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
 
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
-    The sums are over the groups in which both rewards vary, and the correlation is NaN without any.
-    `stages.correlation` sums over the whole batch instead, which is right for influence, but hides
-    the relation between the two rewards. The degrees of freedom are the square root in the
-    denominator.
+    The sums are over the groups in which both rewards vary (NaN without any). `stages.correlation`
+    sums over the whole batch, which is right for influence, but hides how two rewards are related.
+    The degrees of freedom are the square root in the denominator.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])
@@ -338,11 +332,10 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
 def _conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float | None]:
     r"""Return the share of rollouts with conflicting rewards, and the share expected by chance.
 
-    A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. The
-    share expected by chance is the share that would result if each reward were shuffled over the
-    samples of its group. With $p^+_k$ and $p^-_k$ the shares of a group's samples that reward $k$
-    pulls up and down, a sample has no conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 -
-    p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
+    A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. By
+    chance: if each reward were shuffled over the samples of its group. With $p^+_k$ and $p^-_k$ the
+    shares of samples that reward $k$ pulls up and down, a sample has no conflict with probability
+    $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
     """
     pull = np.sign(weights) * z
     absent = np.all(np.isnan(z), axis=-1)

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from gdpo._files import plain
-from gdpo._shapes import Bool, Float, Int
+from gdpo._shapes import Bool
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
 from gdpo.advantages.arrays import check_finite, turn_counts, wrong_axes
 from gdpo.diagnostics._turns import (
     ByTurn,
-    ToGo,
     TurnSums,
     pooled_turns,
     to_go,
@@ -128,10 +127,8 @@ def diagnose_turns(
         weights: As in `diagnose`.
         names: One name per reward.
         turns: Number of turns that each rollout took, `[prompt, sample]`. 0: padding, no rollout.
-        estimator: Estimator that computes the advantages: a key in `TURN_ESTIMATORS`, or an
-            estimator for rollouts, whose advantage from the totals then counts for every turn. If
-            `advantages` is passed, this argument only sets the name in the output, and None means
-            that the estimator is unknown.
+        estimator: As in `diagnose`: a key in `TURN_ESTIMATORS`, or an estimator for rollouts, whose
+            advantage from the totals then counts for every turn.
         advantages: Advantages that were used in training, `[prompt, sample, turn]`, or `[prompt,
             sample]` if all turns of a rollout have the same. None: the estimator computes them.
         thresholds: As in `diagnose`.
@@ -160,8 +157,8 @@ def diagnose_turns(
     if r.ndim != 4 or 0 in r.shape:
         raise wrong_axes(r, "prompt", "sample", "turn", "reward")
     check_names(names, r)
-    counts = turn_counts(turns if isinstance(turns, Sequence) else as_numpy(turns), r)
-    counts = counts.astype(np.int64)
+    given = turns if isinstance(turns, Sequence) else as_numpy(turns)
+    counts = turn_counts(given, r).astype(np.int64)
     if not np.any(counts):
         raise DataError("turns are all 0, so there is nothing to diagnose: pass at least one turn")
     r = r[:, :, : int(counts.max())]
@@ -172,12 +169,24 @@ def diagnose_turns(
     w = weights_of(names, weights)
     by_prompt = np.asarray(w, np.float64).reshape(-1, len(names))
     earned = to_go(r, taken, np.isnan(by_prompt))
-    a = _advantages(r, earned, w, names, counts, (estimator, advantages))
-    described = (w, names, estimator)
-    of_turns = tuple(
-        _diagnose_turn(turn, earned, taken, a, described)
-        for turn in range(min(r.shape[2], MOST_TURNS))
-    )
+    if advantages is None:
+        advantages = _computed(estimator, r, earned[:, :, 0], w, names, counts)
+    a = _of_each_turn(advantages, taken)
+    found: list[TurnDiagnosis] = []
+    for turn in range(min(r.shape[2], MOST_TURNS)):
+        here, diagnosis = taken[:, :, turn], None
+        groups = np.sum(here, axis=1) >= _LEAST
+        if np.any(groups):
+            diagnosis = diagnose(
+                earned[groups, :, turn],
+                w[groups] if np.ndim(w) > 1 else w,
+                names,
+                estimator=estimator,
+                advantages=a[groups, :, turn],
+            )
+            diagnosis = replace(diagnosis, findings=())
+        alive = float(np.sum(here) / np.sum(taken[:, :, 0]))
+        found.append(TurnDiagnosis(turn + 1, alive, diagnosis))
     sums = turn_sums(
         r,
         earned,
@@ -185,57 +194,26 @@ def diagnose_turns(
         counts=counts,
         weights=np.nan_to_num(by_prompt),
         names=names,
-        influences=[None if t.diagnosis is None else t.diagnosis.influence for t in of_turns],
+        influences=[None if t.diagnosis is None else t.diagnosis.influence for t in found],
     )
-    return TurnsDiagnosis(of_turns, sums, turn_findings(sums, thresholds or Thresholds()))
+    return TurnsDiagnosis(tuple(found), sums, turn_findings(sums, thresholds or Thresholds()))
 
 
-def _diagnose_turn(
-    turn: int,
-    earned: ToGo,
-    taken: Bool[np.ndarray, "prompt sample turn"],
-    advantages: ByTurn,
-    described: tuple[Any, Sequence[str], str | None],
-) -> TurnDiagnosis:
-    weights, names, estimator = described
-    alive = float(np.sum(taken[:, :, turn]) / np.sum(taken[:, :, 0]))
-    groups = np.sum(taken[:, :, turn], axis=1) >= _LEAST
-    if not np.any(groups):
-        return TurnDiagnosis(turn + 1, alive, None)
-    diagnosis = diagnose(
-        earned[groups, :, turn],
-        weights[groups] if np.ndim(weights) > 1 else weights,
-        names,
-        estimator=estimator,
-        advantages=np.where(taken, advantages, 0.0)[groups, :, turn],
-    )
-    return TurnDiagnosis(turn + 1, alive, replace(diagnosis, findings=()))
+def _computed(
+    estimator: str | None, rewards: Any, totals: Any, weights: Any, names: Sequence[str], turns: Any
+) -> Any:
+    if estimator is None:
+        raise ConfigError("diagnose_turns needs estimator= or advantages=: pass one of them")
+    rule = AdvantageRule(estimator, names, turns=True)
+    return rule(rewards, weights, turns=turns) if rule.wants_turns else rule(totals, weights)
 
 
-def _advantages(
-    rewards: Any,
-    earned: ToGo,
-    weights: Any,
-    names: Sequence[str],
-    counts: Int[np.ndarray, "prompt sample"],
-    given: tuple[str | None, Any],
-) -> Float[np.ndarray, "prompt sample turn"]:
-    estimator, advantages = given
-    if advantages is None:
-        if estimator is None:
-            raise ConfigError("diagnose_turns needs estimator= or advantages=: pass one of them")
-        rule = AdvantageRule(estimator, names, turns=True)
-        if rule.wants_turns:
-            advantages = rule(rewards, weights, turns=counts)
-        else:
-            advantages = rule(earned[:, :, 0], weights)
-    a = as_numpy(advantages)
-    shape = rewards.shape[:3]
+def _of_each_turn(advantages: Any, taken: Bool[np.ndarray, "prompt sample turn"]) -> ByTurn:
+    a, shape = as_numpy(advantages), taken.shape
     if a.ndim == 3:
         a = a[:, :, : shape[2]]
     elif a.ndim == 2:
         a = np.repeat(a[..., None], shape[2], axis=2)
-    taken = np.arange(shape[2]) < counts[..., None]
     if a.shape != shape or not np.all(np.isfinite(a[taken])):
         raise DataError(
             f"advantages must be finite at all turns that were taken, [prompt, sample, turn] of "

@@ -1,10 +1,9 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
 What sums over groups show is noticed in blocks of groups, each of which is tested once (see
-`_effect`). It is then measured on the next 64 groups, and reported with these numbers, because the
-numbers of the block in which it was noticed are a selection. `parted` is computed over the course
-of the run. All other findings are computed from a single batch: they can be due to chance in one
-batch, but hardly in several batches in a row.
+`_effect`), and then measured on the next 64 groups, because the numbers of the block in which it
+was noticed are a selection. `parted` is computed over the course of the run. All other findings are
+computed from a single batch, and can be due to chance in one, but hardly in several in a row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -208,8 +207,7 @@ class FindingHistory:
     ) -> tuple[Influence, tuple[Finding, ...]]:
         """Add the next step, and return the sums over the last groups and the current findings.
 
-        The findings about single batches are from this step. `number` names the step in messages.
-        Default: the number of steps so far.
+        `number` names the step in messages. Default: the number of steps so far.
         """
         self.steps += 1
         influence = step.influence.after(self._last)
@@ -222,7 +220,15 @@ class FindingHistory:
             self._hold(finding, self.steps)
         self._measure(influence, step.scored, number)
         self._notice(influence)
-        in_force = list(self._in_force(window))
+        in_force: list[Finding] = []
+        learned = set(self._learned(self._recent()[0]))
+        for held in self._held.values():
+            finding = held.finding
+            if finding.kind is not Kind.SATURATED and learned.intersection(finding.rewards):
+                continue
+            if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
+                held.extend(self.steps, self.steps)
+                in_force.append(finding)
         self._course.add(influence, self.steps if number is None else number)
         parted = list(self._course.findings())
         for finding, steps in parted:
@@ -238,9 +244,9 @@ class FindingHistory:
     def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
         """Return `held` for a finished run, with one more check of all its groups.
 
-        If all groups show something about a reward, it replaces what a part of the run showed, and
-        its numbers are those of the whole run. What a part showed stays if it is another kind and
-        has ended: a reward that was out of reach at first and is ignored has both findings.
+        What all groups show about a reward replaces what a part of the run showed. What a part
+        showed stays if it is another kind and has ended: a reward that was out of reach at first
+        and is ignored has both findings.
         """
         if self._all is None:
             return []
@@ -366,11 +372,7 @@ class FindingHistory:
                 self._measuring[found.reward] = _Measuring(found, self.steps - steps + 1)
 
     def _measure(self, step: Influence, scored: Scored | None, number: int | None) -> None:
-        """Measure what was noticed on this step too, and hold the findings with enough groups.
-
-        Groups in which something was noticed are selected for a small share; the groups that follow
-        are not.
-        """
+        """Measure what was noticed on this step too, and hold the findings with enough groups."""
         for reward, measuring in list(self._measuring.items()):
             if measuring.influence is None:
                 measuring.since = number
@@ -408,16 +410,6 @@ class FindingHistory:
             if each.severity is Severity.WARNING:
                 first = min(first, lesser.spans[0][0])
         self._hold(found, first)
-
-    def _in_force(self, window: Influence) -> Iterator[Finding]:
-        learned = self._learned(self._recent()[0])
-        for held in self._held.values():
-            finding = held.finding
-            if finding.kind is not Kind.SATURATED and set(finding.rewards) & set(learned):
-                continue
-            if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
-                held.extend(self.steps, self.steps)
-                yield finding
 
     def _of(self, reward: str | None) -> list[Finding]:
         rewards = () if reward is None else (reward,)
@@ -480,19 +472,15 @@ class Watch:
             for held in self._history.held()
             if held.certain and held.finding.severity is Severity.WARNING
         }
-        self.due = [f for key, f in lasting.items() if not self._is_reported(key)]
+        known = {*self._reported}
+        known |= {(Kind.IGNORED, of) for kind, of in known if kind is Kind.UNDER_WEIGHTED}
+        self.due = [finding for key, finding in lasting.items() if key not in known]
         self._reported |= set(lasting)
         kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
         return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=kept)
 
-    def _is_reported(self, key: Key) -> bool:
-        kind, rewards = key
-        lesser = (Kind.UNDER_WEIGHTED, rewards) in self._reported and kind is Kind.IGNORED
-        return key in self._reported or lesser
-
 
 def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
-    """Return whether a part of the steps up to the last showed a warning that the whole lacks."""
     same_sort = (part.finding.kind in EFFECT) == (whole.kind in EFFECT)
     ended = part.spans[-1][1] < last
     return ended and not same_sort and part.finding.severity is Severity.WARNING

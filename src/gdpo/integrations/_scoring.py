@@ -56,7 +56,6 @@ class Computed:
 
 
 def compute(groups: Groups, settings: Settings) -> Computed:
-    """Return a batch with its advantages, and update the state of the settings' rule."""
     rule = settings.rule
     own = groups.weights
     weights = rule.weights_in_force(settings.weights if own is None else own)

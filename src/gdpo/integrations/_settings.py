@@ -19,8 +19,6 @@ FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagn
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Stores an estimator that is ready to call, with the names and weights of its rewards."""
-
     rule: AdvantageRule
     names: tuple[str, ...]
     """Names of the rewards that the reward function returns."""
@@ -47,18 +45,14 @@ def make_settings(
     Args:
         estimator: Key in `ESTIMATORS`, or `module:attribute`.
         keys: Names of the rewards.
-        weights: One weight per reward, in the order of `keys`, or a mapping from reward name to
-            weight. None: all 1.
-        options: The estimator's options, as a mapping from name to value. None: no options.
-        place: Prefix of `reward_keys`, `reward_weights` and `options` in the configuration, used in
-            error messages.
+        weights: One weight per reward, in the order of `keys` or by name. None: all 1.
+        options: The estimator's options by name, or None.
+        place: Prefix of the settings in the configuration, for error messages.
         detail: Detail of the logged metrics: `brief` or `full`. None: `brief`.
-        turns: Whether the caller has rewards for each turn, so that estimators for turns are
-            allowed.
+        turns: Whether the caller has rewards for each turn, which estimators for turns need.
 
     Raises:
-        ConfigError: If the estimator or an option is unknown, if `keys` is not a list of distinct
-            names, or if the weights do not match the keys.
+        ConfigError: If a value is unknown, or does not match the keys.
     """
     shown = place.lstrip("+")
     if not isinstance(keys, list | tuple) or not keys:

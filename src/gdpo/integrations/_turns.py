@@ -31,7 +31,6 @@ Spans: TypeAlias = list[range]
 
 
 def spans_of(mask: Sequence[int]) -> Spans:
-    """Return the places of the tokens of each turn, from the mask of a completion."""
     spans: Spans = []
     place = 0
     for written, run in groupby(mask, key=bool):
@@ -58,7 +57,6 @@ def messages_of(
 
 
 def named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
-    """Return rewards by name for the record, with None instead of NaN."""
     return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
 
 
@@ -121,7 +119,6 @@ def _total(values: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number, or None."""
     return value is None or isinstance(value, int | float | np.number | np.bool_)
 
 
@@ -185,12 +182,16 @@ class TurnPlaces:
     ) -> Turns:
         """Return the rewards of each turn.
 
-        `totals` has NaN where a reward does not apply. Each of the `columns` has a number or one
-        number for each turn, for each row. `places` are the prompt and sample of each row; -1 if
-        the row is left out.
+        `totals` has NaN where a reward does not apply. Each of the `columns` has one number, or one
+        for each turn, for each row. `places` are the prompt and sample of each row; -1 if it is
+        left out.
         """
         prompts, samples = places
-        num_tokens = self._num_tokens(totals.shape[:2], places)
+        longest = max(1, int(self.counts.max(initial=0)))
+        num_tokens = np.zeros((*totals.shape[:2], longest), dtype=np.int64)
+        rows, own = np.nonzero(self.lengths * (prompts >= 0)[:, None])
+        lengths = self.lengths[rows, own]
+        num_tokens[prompts[rows], samples[rows], self.starts[rows] + own] = lengths
         rewards = np.zeros((*num_tokens.shape, totals.shape[-1]))
         last = np.maximum(np.count_nonzero(num_tokens, axis=-1) - 1, 0)
         np.put_along_axis(rewards, last[..., None, None], totals[:, :, None], axis=2)
@@ -202,14 +203,3 @@ class TurnPlaces:
                     rewards[p, s, : len(column[row]), k] = column[row]
         rewards = np.where(np.isnan(totals)[:, :, None], nan, rewards)
         return Turns(rewards, num_tokens, self.starts)
-
-    def _num_tokens(
-        self,
-        shape: tuple[int, ...],
-        places: tuple[Int[np.ndarray, " row"], Int[np.ndarray, " row"]],
-    ) -> Int[np.ndarray, "prompt sample turn"]:
-        prompts, samples = places
-        found = np.zeros((*shape, max(1, int(self.counts.max(initial=0)))), dtype=np.int64)
-        rows, own = np.nonzero(self.lengths * (prompts >= 0)[:, None])
-        found[prompts[rows], samples[rows], self.starts[rows] + own] = self.lengths[rows, own]
-        return found

@@ -44,9 +44,9 @@ class AdvantageEstimator:
     """Computes advantages for NeMo-RL with a gdpo estimator.
 
     NeMo-RL masks truncated rollouts (`overlong_filtering`), rollouts whose log-probabilities differ
-    between generation and training, rollouts that an environment flags, and rollouts of prompts
-    that are too long. Unlike NeMo-RL's own estimators, this one leaves masked rollouts out of every
-    statistic and gives them an advantage of 0.
+    between generation and training, and rollouts that an environment flags or whose prompts are too
+    long. Unlike NeMo-RL's own estimators, this one leaves masked rollouts out of every statistic
+    and gives them an advantage of 0.
     """
 
     def __init__(self, config: Any) -> None:

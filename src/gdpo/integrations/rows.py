@@ -134,8 +134,8 @@ def reward_columns(
     Args:
         columns: Maps each reward name to a number or None for each row.
         names: Names of the rewards, in the order of the returned columns.
-        asked_by: Setting that lists the rewards, used in error messages.
-        given_by: Function that must return the rewards, used in error messages.
+        asked_by: Setting that lists the rewards, for error messages.
+        given_by: Function that must return the rewards, for error messages.
 
     Raises:
         ConfigError: If a column is missing. The message suggests existing names.
@@ -164,16 +164,24 @@ def as_groups(
 
     Args:
         rewards: Rewards of each row.
-        prompt_ids: Prompt id of each row. Rows with the same prompt have the same id.
+        prompt_ids: Prompt id of each row.
         token_counts: Number of trained tokens of each row.
-        outputs: For each row, the index of the row that represents its rollout. None: every row is
-            a separate rollout.
-        padding: True for padding rows, which are left out. None: the batch has no padding rows.
+        outputs: For each row, the index of the row that represents its rollout. None: itself.
+        padding: True for rows that are left out. None: no row.
     """
     rows = np.arange(len(rewards))
     counted_by = rows if outputs is None else np.asarray(outputs)
     counted = counted_by == rows if padding is None else (counted_by == rows) & ~padding
-    prompts, samples, shape = _places(prompt_ids, counted)
+    prompts, samples = np.full(len(counted), -1), np.full(len(counted), -1)
+    order: dict[Any, int] = {}
+    sizes: list[int] = []
+    for row in np.flatnonzero(counted).tolist():
+        prompt = prompts[row] = order.setdefault(prompt_ids[row], len(order))
+        if prompt == len(sizes):
+            sizes.append(0)
+        samples[row] = sizes[prompt]
+        sizes[prompt] += 1
+    shape = (len(sizes), max(sizes, default=0))
     grid, counts = np.full((*shape, rewards.shape[1]), nan), np.zeros(shape, dtype=np.int64)
     grid[prompts[counted], samples[counted]] = rewards[counted]
     prompts, samples = prompts[counted_by], samples[counted_by]
@@ -199,10 +207,10 @@ def advantages_of_rows(
         settings: Estimator, names and weights of the rewards.
         prompt_ids: Prompt id of each row. Rows with the same prompt form a group.
         token_counts: Number of trained tokens of each row.
-        rollout_ids: Rollout id of each row. Rows with the same id count as one rollout. A row with
-            the id None is a rollout of its own, and so is each row if `rollout_ids` is None.
-        asked_by: Setting that lists the rewards, used in error messages.
-        given_by: Function that must return the rewards, used in error messages.
+        rollout_ids: Rollout id of each row. Rows with the same id count as one rollout. None, as
+            the id of a row or for all rows: the row is a rollout of its own.
+        asked_by: Setting that lists the rewards, for error messages.
+        given_by: Function that must return the rewards, for error messages.
 
     Raises:
         ConfigError: If no row has one of the rewards.
@@ -225,17 +233,10 @@ def advantages_of_rows(
 def advantages_of(
     groups: Groups, settings: Settings, *, update: bool = True
 ) -> Float[np.ndarray, "prompt sample"] | Float[np.ndarray, "prompt sample turn"]:
-    """Return the advantages of a batch, and update the estimator's state if it has one.
+    """Return the advantages of a batch (those of turns if the estimator wants turns).
 
-    The advantages are those of turns if the estimator wants turns.
-
-    Args:
-        groups: The batch.
-        settings: Estimator, names and weights of the rewards.
-        update: Whether to update the state. False for an evaluation.
-
-    Raises:
-        DataError: If a reward is infinite. The message identifies the reward.
+    The estimator's state is updated, except with `update=False`, for an evaluation. An infinite
+    reward raises a DataError that identifies it.
     """
     check_finite(groups.rewards, settings.names)
     rule = settings.rule
@@ -248,21 +249,6 @@ def advantages_of(
     if update:
         rule.update(groups.rewards, weights)
     return advantages
-
-
-def _places(
-    prompt_ids: Sequence[Any], counted: Bool[np.ndarray, " row"]
-) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    prompts, samples = np.full(len(counted), -1), np.full(len(counted), -1)
-    order: dict[Any, int] = {}
-    sizes: list[int] = []
-    for row in np.flatnonzero(counted).tolist():
-        prompt = prompts[row] = order.setdefault(prompt_ids[row], len(order))
-        if prompt == len(sizes):
-            sizes.append(0)
-        samples[row] = sizes[prompt]
-        sizes[prompt] += 1
-    return prompts, samples, (len(sizes), max(sizes, default=0))
 
 
 def _numbers(name: str, column: Any) -> Float[np.ndarray, " row"]:

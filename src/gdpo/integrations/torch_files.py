@@ -16,7 +16,17 @@ def load_dump(path: Path) -> Any:
     Raises:
         DataError: If the file contains anything except tensors, numbers and text, or is compressed.
     """
-    _refuse_packed(path)
+    # A compressed file could decompress to an enormous size. torch does not compress its files.
+    try:
+        with ZipFile(path) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+    except (BadZipFile, OSError, NotImplementedError):  # torch reports what is wrong with it
+        size = 0
+    if size > max(path.stat().st_size, _UNPACKED):
+        raise DataError(
+            f"the file has {path.stat().st_size:,} bytes on disk and {size:,} bytes unpacked, but "
+            "torch does not compress files: save it again with torch.save"
+        )
     try:
         import torch
     except ImportError as error:
@@ -29,17 +39,3 @@ def load_dump(path: Path) -> Any:
             f"the file is not a torch file with only tensors, numbers and text ({kind}): write the "
             "file with --save-debug-rollout-data"
         ) from error
-
-
-def _refuse_packed(path: Path) -> None:
-    # A compressed file could decompress to an enormous size. torch does not compress its files.
-    try:
-        with ZipFile(path) as archive:
-            size = sum(part.file_size for part in archive.infolist())
-    except (BadZipFile, OSError, NotImplementedError):  # torch reports what is wrong with it
-        return
-    if size > max(path.stat().st_size, _UNPACKED):
-        raise DataError(
-            f"the file has {path.stat().st_size:,} bytes on disk and {size:,} bytes unpacked, but "
-            "torch does not compress files: save it again with torch.save"
-        )

@@ -33,7 +33,6 @@ class Judges:
         self._concurrency, self._retries, self._pause = concurrency, retries, pause
 
     def score(self, calls: Sequence[Call], *, done: Callable[[], None]) -> list[Result]:
-        """Return the result of each call, in order. `done` runs after each call."""
         return wait_for(self._all(calls, done))
 
     async def _all(self, calls: Sequence[Call], done: Callable[[], None]) -> list[Result]:
@@ -54,7 +53,6 @@ class Judges:
 
 
 async def _attempt(call: Call) -> tuple[Result, bool]:
-    """Return the result of one attempt, and True if the call should be retried."""
     seconds = call.reward.deadline or DEFAULT_DEADLINE_S
     start = monotonic()
     task = asyncio.create_task(_asked(call))

@@ -114,12 +114,9 @@ def _differentiates(expression: Any) -> bool:
 
 def _read(answer: str) -> Any:
     words = phrase(answer)
-    if words is None:
-        return _read_clean(clean(answer)[0])
-    return _parse(SETS[words]) if words in SETS else sp.Symbol(words, real=True)
-
-
-def _read_clean(text: str) -> Any:
+    if words is not None:
+        return _parse(SETS[words]) if words in SETS else sp.Symbol(words, real=True)
+    text, _ = clean(answer)
     parts = _OR.split(text)
     if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
         read = [_parse(part) for part in parts]

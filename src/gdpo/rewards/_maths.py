@@ -1,14 +1,13 @@
-r"""Checks whether two expressions are equivalent answers.
+"""Checks whether two expressions are equivalent answers.
 
 Numbers (`_same_number`), percentages, the value that an equation states (`_stated`), and the
 elements of lists, points, intervals and matrices are compared here, and everything else by
-`math_verify.verify`. math-verify alone would compare numbers of any size to 6 decimal places, and
-use the right side of any equation.
+`math_verify.verify`, which would compare numbers of any size to 6 decimal places.
 """
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import sympy as sp
@@ -35,6 +34,14 @@ _FAULTS = (
 )
 """Exceptions that sympy raises when it cannot evaluate an expression."""
 
+
+def _tried(compute: Callable[[], Any], otherwise: Any) -> Any:
+    try:
+        return compute()
+    except _FAULTS:
+        return otherwise
+
+
 _WORKING = 50
 """Precision with which numbers are evaluated, in digits."""
 
@@ -59,7 +66,6 @@ def same(gold: Any, answer: Any) -> bool:
 
 
 def members(expression: Any) -> list[Any] | None:
-    """Return the sides of an equation or a chain of equations, or None for other expressions."""
     relations = _args(expression) if isinstance(expression, sp.And) else [expression]
     if not relations or not all(isinstance(relation, sp.Eq) for relation in relations):
         return None
@@ -117,15 +123,10 @@ def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -
         return same(left.rhs, right.rhs)
     if not _names(gold):
         return same(_stated(gold), _stated(answer))
-    return _verify(left, right) and _has_solutions(left)
-
-
-def _has_solutions(equation: Any) -> bool:
-    """Return whether an equation has a solution. math-verify treats all others as equal."""
-    try:
-        return bool(sp.solve(equation, _symbols(equation)))
-    except _FAULTS:
-        return True
+    if not _verify(left, right):
+        return False
+    # math-verify treats all equations without a solution as equal.
+    return bool(_tried(lambda: sp.solve(left, _symbols(left)), otherwise=True))
 
 
 def _closed(equation: Any, sides: list[Any]) -> Any:
@@ -137,17 +138,12 @@ def _closed(equation: Any, sides: list[Any]) -> Any:
 
 
 def _as_set(expression: Any) -> Any:
-    """Return inequalities joined by "or" as a set, or None. Others are returned unchanged."""
     if not isinstance(expression, Either):
         return expression
-    try:
-        return sp.Union(*(part.as_set() for part in _args(expression)))
-    except _FAULTS:
-        return None
+    return _tried(lambda: sp.Union(*(part.as_set() for part in _args(expression))), None)
 
 
 def _same_parts(gold: Any, answer: Any) -> bool | None:
-    """Return whether two lists are equal element by element, or None if one is not a list."""
     if isinstance(gold, sp.MatrixBase) and isinstance(answer, sp.MatrixBase):
         return gold.shape == answer.shape and all(map(same, gold.flat(), answer.flat()))
     if isinstance(gold, sp.Interval) and isinstance(answer, sp.Interval):
@@ -222,16 +218,12 @@ def _same_expression(gold: Any, answer: Any) -> bool:
 def _split_roots(expression: Any) -> Any:
     """Return an expression whose roots and logarithms of products are split into their factors.
 
-    The root of 1/n and 1 over the root of n are then the same. What is under a root or in a
-    logarithm counts as positive, except below an even power: the root of x^2 is |x|, not x. A
-    product of several sums is not split.
+    What is under a root or in a logarithm counts as positive, except below an even power: the root
+    of x^2 is |x|, not x. A product of several sums is not split.
     """
     if not isinstance(expression, sp.Expr):
         return expression
-    try:
-        return expression.replace(_is_root_of_factors, _split)
-    except _FAULTS:
-        return expression
+    return _tried(lambda: expression.replace(_is_root_of_factors, _split), expression)
 
 
 def _is_root_of_factors(part: Any) -> bool:
@@ -269,10 +261,8 @@ def _names(expression: Any) -> set[str]:
 
 def _renamed(expression: Any, names: dict[Any, Any]) -> Any:
     names = {old: new for old, new in names.items() if old != new}
-    try:
-        return expression.xreplace(names) if names else expression
-    except _FAULTS:  # for example i < 3, or an interval that starts at i
-        return expression
+    # It fails for example for i < 3, or an interval that starts at i.
+    return _tried(lambda: expression.xreplace(names), expression) if names else expression
 
 
 def _value(expression: Any) -> Any:
@@ -300,19 +290,14 @@ def _same_number(gold: Any, answer: Any, ours: Any, theirs: Any) -> bool:
     if len(exact) == 2:
         settled = sp.Float("1e-30") < size < sp.Float("1e40")
         near = bool(apart <= size * sp.Float("1e-40"))
-        return near if settled or (size > 1 and not near) else _is_zero(gold - answer)
+        if settled or (size > 1 and not near):
+            return near
+        return _tried(lambda: sp.simplify(gold - answer) == 0, otherwise=False)
     if any(x.is_integer for x in exact):
         return bool(apart <= size * sp.Float("1e-14"))
     if size < sp.Float("1e-3"):
         return bool(apart <= size * sp.Float("5e-6"))
     return bool(apart <= max(sp.Float("5.000001e-7"), size * sp.Float("1e-14")))
-
-
-def _is_zero(difference: Any) -> bool:
-    try:
-        return sp.simplify(difference) == 0
-    except _FAULTS:
-        return False
 
 
 def _far_apart(gold: Any, answer: Any) -> bool:
@@ -323,18 +308,15 @@ def _far_apart(gold: Any, answer: Any) -> bool:
         return False
     names = sorted(_names(gold) | _names(answer))
     point = {name: sp.Rational(7 + 3 * i, 5 + 2 * i) for i, name in enumerate(names)}
-    values = [_at(x, point) for x in (gold, answer)]
+
+    def at(x: Any) -> Any:
+        return _tried(lambda: _value(x.xreplace({s: point[s.name] for s in _symbols(x)})), None)
+
+    values = [at(x) for x in (gold, answer)]
     if None in values:
         return False
     near = sp.Float("1e-9" if any(x.has(sp.Float) for x in (gold, answer)) else "1e-25")
     return bool(abs(values[0] - values[1]) > near * max(map(abs, values)))
-
-
-def _at(expression: Any, point: dict[str, Any]) -> Any:
-    try:
-        return _value(expression.xreplace({s: point[s.name] for s in _symbols(expression)}))
-    except _FAULTS:
-        return None
 
 
 def _verify(gold: Any, answer: Any) -> bool:
@@ -433,7 +415,9 @@ def clean(answer: str) -> tuple[str, Unit]:
     dollars = frozenset(["dollar"] if _DOLLARS.match(answer) else [])
     bare = _AROUND.sub("", _DASH.sub("-", answer.strip()).translate(_CHARACTERS).strip())
     bare = _EDGE.sub("", _without_style(_EDGE.sub("", bare)))
-    bare = _EDGE.sub("", _without_braces(bare).removeprefix(r"\approx"))
+    while bare.startswith("{") and end_of_group(bare, 1) == len(bare) - 1:
+        bare = bare[1:-1].strip()
+    bare = _EDGE.sub("", bare.removeprefix(r"\approx"))
     for pattern, replacement in _NOTATION:
         bare = pattern.sub(replacement, bare)
     bare = _DIGITS_IN_BRACES.sub(lambda match: re.sub(r"[{}]", "", match.group()), bare)
@@ -442,7 +426,10 @@ def clean(answer: str) -> tuple[str, Unit]:
     if _DIGITS_APART.search(bare):
         return "", dollars
     text, unit = read_words(bare)
-    return with_names(_with_letters(text)), unit | dollars
+    text = _TEX_LETTER.sub(r" \1", text).strip()
+    # math-verify misreads I^2.
+    text = _POWER_OF_I.sub(lambda match: rf"{match[1]}\cdot (I)" if match[1] else "(I)", text)
+    return with_names(text), unit | dollars
 
 
 def without_label(answer: str) -> tuple[str | None, str]:
@@ -480,21 +467,9 @@ def _without_style(text: str) -> str:
     return _NUMERAL_IN_TEXT.sub(r"\1", text)
 
 
-def _without_braces(text: str) -> str:
-    while text.startswith("{") and end_of_group(text, 1) == len(text) - 1:
-        text = text[1:-1].strip()
-    return text
-
-
 def _as_fraction(match: re.Match[str]) -> str:
     r"""Return a recurring decimal as a fraction. Example: \frac{15}{90} for 0.1\overline{6}."""
     whole, fixed = match[1], match[2]
     recurring = match[3] or match[4] or match[5]
     over = int(whole + fixed + recurring) - int(whole + fixed or "0")
     return rf"\frac{{{over}}}{{{10 ** len(fixed) * (10 ** len(recurring) - 1)}}}"
-
-
-def _with_letters(text: str) -> str:
-    r"""Replace \mathrm{x} and \text{x} with x, and I^2, which math-verify misreads, with (I)^2."""
-    text = _TEX_LETTER.sub(r" \1", text).strip()
-    return _POWER_OF_I.sub(lambda match: rf"{match[1]}\cdot (I)" if match[1] else "(I)", text)

@@ -57,15 +57,27 @@ class Bar:
 
     def __call__(self, done: int, total: int) -> None:
         from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         console = Console(stderr=True)
         if not console.is_terminal:
             self._log(done, total)
             return
-        self._bar = bar = self._bar or _started(console, total)
-        bar.update(bar.task_ids[0], completed=done)
+        if self._bar is None:
+            count, rest = MofNCompleteColumn(), TimeRemainingColumn()
+            columns = (TextColumn("scoring"), BarColumn(), count, rest)
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.add_task("", total=total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=done)
         if done >= total:
-            bar.stop()
+            self._bar.stop()
             self._bar = None
 
     def _log(self, done: int, total: int) -> None:
@@ -73,19 +85,3 @@ class Bar:
         if now - self._last >= _LOG_EVERY_S:
             self._last = now
             logger.info("scored %d of %d completions", done, total)
-
-
-def _started(console: Any, total: int) -> Any:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True)
-    bar.add_task("", total=total)
-    bar.start()
-    return bar

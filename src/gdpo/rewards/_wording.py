@@ -94,7 +94,6 @@ def phrase(answer: str) -> str | None:
 
 
 def same_letters(answer: str, other: str) -> bool:
-    """Return whether two answers differ only in spaces, in text commands and in case of words."""
     mine, theirs = _squeezed(answer), _squeezed(other)
     return mine == theirs or (mine.isalpha() and mine.lower() == theirs.lower())
 
@@ -277,7 +276,6 @@ def read_words(text: str) -> tuple[str, Unit]:
 
 
 def contradict(unit: Unit, other: Unit) -> bool:
-    """Return whether each of two units names a measure that the other does not."""
     return bool(unit - other and other - unit)
 
 

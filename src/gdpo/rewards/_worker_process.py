@@ -1,9 +1,8 @@
 """Runs slow rewards in a worker process, one call at a time. `_workers` starts the process.
 
-The process reads calls from a socket and writes results to the same socket, so a reward's printed
-output is never mistaken for a result. The command `python -m gdpo.rewards._worker_process <socket>`
-starts the process, so the user's script is not executed again, even without an `if __name__ ==
-"__main__"` guard.
+It reads calls from a socket and writes results to the same socket, so that a reward's printed
+output is never mistaken for a result. It is started with `python -m gdpo.rewards._worker_process
+<socket>`, so the user's script is not executed again.
 """
 
 import gc

@@ -1,8 +1,7 @@
 """Runs slow rewards in processes that can be killed.
 
 `_worker_process` is their main module. The standard library's process pools cannot kill a single
-call, and either run the user's script again in each process or fork a process that has threads and
-uses an accelerator.
+call, and run the user's script again or fork a process that has threads and uses an accelerator.
 """
 
 import json
@@ -86,7 +85,6 @@ class Worker:
         return Failure(name, call.index, *result) if isinstance(result, list) else result
 
     def stop(self) -> None:
-        """Stop the process permanently. This method may be called from any thread."""
         self._stopped = True
         self.kill()
 

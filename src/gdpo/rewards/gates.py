@@ -3,7 +3,7 @@
 A closed gate makes the reward 0 or missing (see `apply_gates`).
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, Literal, TypeAlias, get_args
@@ -59,18 +59,17 @@ def apply_gates(
 
     $$ \tilde r_k = \begin{cases} r_k & r_l \ge t \\ 0 \text{ or NaN} & \text{else} \end{cases} $$
 
-    This 0 enters the mean and the standard deviation of the group like any other value. A rollout
-    with an open gate is compared with rollouts whose gate is closed, so the gated reward also
-    rewards meeting the condition. If the lowest value of a reward is not 0, a closed gate does not
-    give the lowest value. Shift the range of such a reward first.
+    This 0 enters the mean and the standard deviation of the group like any other value, so the
+    gated reward also rewards meeting the condition. If the lowest value of a reward is not 0, shift
+    its range first: otherwise a closed gate does not give the lowest value.
 
-    *A closed gate gives a missing reward* (`otherwise="missing"`, conditional normalization). The
-    reward is normalized among the rollouts with an open gate, and adds nothing to the others. It
-    does not reward meeting the condition, and has no effect in a group with a single open gate.
+    With `otherwise="missing"` (conditional normalization), the reward is normalized among the
+    rollouts with an open gate, and adds nothing to the others. It does not reward meeting the
+    condition, and has no effect in a group with a single open gate.
 
     A gate uses the raw score of the reward `on`, even if that reward is gated as well. If the raw
-    score is missing (NaN), the gated reward becomes missing too. A gated reward that does not apply
-    stays missing.
+    score is missing (NaN), so is the gated reward. A gated reward that does not apply stays
+    missing.
 
     Args:
         rewards: Raw rewards, with the reward axis last. NaN: the reward does not apply.
@@ -147,16 +146,16 @@ def declared_ranges(
     gate gives 0 includes 0.
     """
     gated = [name for name, gate in (gates or {}).items() if gate.otherwise == "zero"]
-    ranges = [_range(reward, gated) for reward in rewards]
-    return [low for low, _ in ranges], [high for _, high in ranges]
-
-
-def _range(reward: Any, gated: Container[str]) -> tuple[float, float]:
-    if not isinstance(reward, Reward | DeclaredRange):
-        return nan, nan
-    if reward.name in gated:
-        return min(0.0, reward.low), max(0.0, reward.high)
-    return reward.low, reward.high
+    lowest, highest = list[float](), list[float]()
+    for reward in rewards:
+        low, high = nan, nan
+        if isinstance(reward, Reward | DeclaredRange):
+            low, high = reward.low, reward.high
+            if reward.name in gated:
+                low, high = min(0.0, low), max(0.0, high)
+        lowest.append(low)
+        highest.append(high)
+    return lowest, highest
 
 
 Range: TypeAlias = tuple[float, float]
@@ -191,15 +190,13 @@ def described_ranges(described: object) -> dict[str, Range | None]:
 
     The input comes from a file, so a missing or invalid range is returned as None.
     """
-    if not isinstance(described, Mapping):
-        return {}
-    return {str(name): _range_of_declared(entry) for name, entry in described.items()}
-
-
-def _range_of_declared(entry: object) -> Range | None:
-    ends = [entry.get("low"), entry.get("high")] if isinstance(entry, Mapping) else []
-    known = [float(end) for end in ends if isinstance(end, int | float) and abs(end) <= _LARGEST]
-    return (known[0], known[1]) if len(known) == 2 and known[0] < known[1] else None
+    found: dict[str, Range | None] = {}
+    for name, entry in described.items() if isinstance(described, Mapping) else ():
+        ends = [entry.get("low"), entry.get("high")] if isinstance(entry, Mapping) else []
+        known = [float(e) for e in ends if isinstance(e, int | float) and abs(e) <= _LARGEST]
+        is_range = len(known) == 2 and known[0] < known[1]
+        found[str(name)] = (known[0], known[1]) if is_range else None
+    return found
 
 
 _LARGEST = 1e60

@@ -1,48 +1,47 @@
 r"""Defines a reward that is 1 if an answer equals the reference answer in any notation.
 
-The answer is extracted from the completion (by `boxed`, `answer_tag` or `last_number`, depending on
-the task), parsed as LaTeX and compared by math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
+The answer is extracted from the completion (by `boxed`, `answer_tag` or `last_number`), parsed as
+LaTeX and compared by math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
 
 Differences from math-verify:
 
 - Only the last answer counts. math-verify joins adjacent boxes into a set.
 - An answer with an unevaluated sum, product, integral, derivative, limit, determinant, binomial,
-  greatest common divisor or similar operation is wrong unless the reference answer contains the
-  same operation. math-verify would evaluate such an expression, so a model could get the reward by
-  copying the problem into the box. Arithmetic, powers, roots and factorials are accepted.
-- An answer with more than 300 characters, with brackets nested more than 10 deep, or with a number
-  of more than 10,000 digits (`9^{9^9}`) is wrong and is not evaluated.
+  greatest common divisor or similar operation is wrong, unless the reference has the same
+  operation. Otherwise a model could copy the problem into the box. Arithmetic, powers, roots and
+  factorials are accepted.
+- An answer with more than 300 characters, brackets nested more than 10 deep, or a number of more
+  than 10,000 digits (`9^{9^9}`) is wrong and is not evaluated.
 - Exact numbers must be exactly equal. A decimal equals a fraction, a root or another decimal if
-  both agree to 6 decimal places (below 0.001: to about 6 digits). A decimal equals an integer if
-  both agree to 14 digits. So 0.333333 equals 1/3, but 1.6 \times 10^{-19} does not equal 9.1 \times
-  10^{-31}, and 0.0 does not equal e^{-20}. math-verify compares 6 decimal places of every number.
+  both agree to 6 decimal places (below 0.001: to about 6 digits), and an integer if both agree to
+  14 digits. So 0.333333 equals 1/3, but 0.0 does not equal e^{-20}. math-verify compares 6 decimal
+  places of every number.
 - An equation is read as its right side if its left side is a name: a letter, a product, sum,
   difference or quotient of letters (x, AB, |AB|, x - y, a/b), a function f, or a trigonometric
-  function of any argument (f(2), \cos 2x). In a chain of equations, all other sides must be equal.
-  So x = 2 + 3 = 5, 2 + 3 = 5 and 5 = x are read as 5, but 2x = 5, -x = 5, x^2 = 5, 1/x = 5, 3 = 5
-  and x = 6 = 5 have no value. math-verify uses the right side of all these equations. Equations are
-  not solved: 2x = 3 does not equal x = 3/2.
-- Words after a number are treated as a unit and dropped, bare (73 people, 5 cm, 60 km/h) or in
-  `\text{...}` (or `\mathrm`, `\mbox`). If both answers have a unit, each may name measures that the
-  other does not name, but not both: 5 cm equals 5 and "5 cm a day", but not 5 m. Units are not
-  converted. A single letter is a unit only after digits, in `\text{...}` or after a space, and only
-  if it is one of m, g, s, h, l, L, N, J, W and V. A unit must not contain a word that changes the
-  value. Number words are evaluated: hundred, thousand, million, billion, trillion and dozen
-  (3 \text{ million} equals 3000000), percent, and, after digits, squared, cubed and factorial.
-  Other words (mod, or, half, pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. math-verify
-  treats the t in 2t and the c in a + b + c as units, so for math-verify 2 equals 2t.
+  function of any argument (f(2), \cos 2x). In a chain, all other sides must be equal. So x = 2 + 3
+  = 5, 2 + 3 = 5 and 5 = x are read as 5, but 2x = 5, -x = 5, x^2 = 5, 1/x = 5, 3 = 5 and x = 6 = 5
+  have no value. math-verify uses the right side of them all. Equations are not solved: 2x = 3 does
+  not equal x = 3/2.
+- Words after a number are a unit and dropped, bare (73 people, 60 km/h) or in `\text{...}` (or
+  `\mathrm`, `\mbox`). If both answers have a unit, only one of them may name measures that the
+  other does not name: 5 cm equals 5 and "5 cm a day", but not 5 m. Units are not converted. A
+  single letter is a unit only after digits, in `\text{...}` or after a space, and only if it is one
+  of m, g, s, h, l, L, N, J, W and V. Words that change the value are no unit. Number words are
+  evaluated: hundred, thousand, million, billion, trillion and dozen (3 \text{ million} equals
+  3000000), percent, and, after digits, squared, cubed and factorial. Other words (mod, or, half,
+  pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. For math-verify, the t in 2t is a unit,
+  so 2 equals 2t.
 - Markdown marks (`**73**`, backticks) and a lead such as "The answer is" are dropped.
-- I, E, i and e are names directly before an equals sign, so I = (0, 2) and E = 3 are read as
-  (0, 2) and 3.
+- I, E, i and e are names directly before an equals sign: I = (0, 2) is read as (0, 2).
 - Answers of several words are compared as words, without regard to case, the plural and openings
   such as "there is". "No solution" equals `\emptyset`, and "all real numbers" equals `\mathbb{R}`.
 - Roots and logarithms of products are split, and a letter that is not squared counts as positive:
   \sqrt{1/n} equals 1/\sqrt{n}, and \sqrt{ab} equals \sqrt{a}\sqrt{b}, but \sqrt{x^2} is |x|, and a
   product of sums such as (x - 1)(x - 2) is not split.
-- The reference answer determines how n\% is read. A reference answer in percent accepts n\%, n and
-  n/100. For a reference answer without %, n\% means n/100 if the absolute value of the reference
-  answer is at most 1, and n otherwise. So 50\% equals both 0.5 and 50, but 500\% does not equal 5,
-  and 0.5\% does not equal 0.5.
+- The reference determines how n\% is read. A reference in percent accepts n\%, n and n/100. For a
+  reference without %, n\% means n/100 if the absolute value of the reference is at most 1, and n
+  otherwise. So 50\% equals both 0.5 and 50, but 500\% does not equal 5, and 0.5\% does not equal
+  0.5.
 - Sizes, fonts, colours, spaces, a full stop or comma at the end, `\approx` before the answer, and
   spaces between thousands (1 000, `1\,000`) are ignored. Two numbers next to each other are not a
   valid answer (3 4 equals neither 12 nor 7), but 5 1/2 equals 11/2. A long dash is a minus sign,
@@ -50,28 +49,25 @@ Differences from math-verify:
 - 2.5e-3, 1e3 and 1E-3 are powers of ten, but 2e-3 is twice Euler's number minus 3.
   `0.1\overline{6}` and 0.1(6) are recurring decimals. i is the imaginary unit. `\varnothing` equals
   `\emptyset`, and `\log_e` equals `\ln`.
-- `\textbf{(B)}\ 12` equals B if the reference answer is a letter from A to J, and 12 if it is a
-  value. If the reference answer has both a letter and a value, either is accepted. In an answer
-  that gives both, both must be right.
-- An inequality equals the corresponding interval, no matter which of the two is the reference
-  answer. x<3 \text{ or } x>5 is read as the union of both intervals.
+- `\textbf{(B)}\ 12` equals B if the reference is a letter from A to J, and 12 if it is a value. If
+  the reference has both, either is accepted. In an answer that gives both, both must be right.
+- An inequality equals the corresponding interval, whichever is the reference. x<3 \text{ or } x>5
+  is the union of both intervals.
 
 Known limitations (see also `tests/rewards/test_maths_equality.py` and `benchmarks/maths_pairs`):
 
 - A unit that the other answer does not have, letter case and the base of a numeral are not
   compared: 5 equals 5 \text{ miles}, 73 people equals 73 cats, 30^\circ equals 30, and 43_5 equals
-  43_7.
-- 5\% equals 5.
+  43_7. 5\% equals 5.
 - A colon is a division: 6:20 equals 3:10.
 - 1,234 is always a number and never the set of 1 and 234. 3,14 is a set.
-- Letters are factors: the single word east equals seat. Inside `\text{...}`, letters form a word.
-  Primes and quotation marks after letters and numbers are
-  dropped, so y' equals y.
+- Letters are factors: the word east equals seat. In `\text{...}`, letters form a word. Primes and
+  quotation marks after letters and numbers are dropped, so y' equals y.
 - (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. If an
   inequality is compared with an interval, the name of the variable does not matter.
 - x + y = 0 equals 0 in both directions. |x| = 3 and \sin x = 3 equal 3.
 - 5 \approx 6 is read as its left side, 5. Dots at the end are dropped (3\ldots).
-- If the reference answer is only a value, the letter of a choice is ignored.
+- If the reference is only a value, the letter of a choice is ignored.
 - \log is read as the logarithm to base 10.
 """
 
@@ -98,31 +94,25 @@ _NUMBER = re.compile(
 def maths_answer(
     extract: Extraction = "boxed", *, name: str = "correctness", deadline: float = 5.0
 ) -> Reward:
-    r"""Return a reward that is 1 if a completion's answer equals the reference answer, or else 0.
+    """Return a reward that is 1 if a completion's answer equals the reference answer, or else 0.
 
-    The reference answer is stored under `answer`, as LaTeX without a box. If the reference answer
-    is None or math-verify cannot parse it, the reward does not apply (`None`). A score of 0 would
-    count every completion for the row as wrong.
+    The reference answer is stored under `answer`, as LaTeX without a box. If it is None or
+    math-verify cannot parse it, the reward does not apply (`None`).
 
-    Text before the first `</think>` is ignored, as in all tasks: a later `</think>` is part of the
-    response and cannot hide an answer. If the thinking was truncated, the whole text is searched.
-    In both cases, only the last 100,000 characters are searched. A completion without an
-    answer gets 0.
+    Text before the first `</think>` is ignored. If the thinking was truncated, the whole text is
+    searched. Only the last 100,000 characters count. A completion without an answer gets 0.
 
     Most comparisons take milliseconds, but a model can write an answer whose comparison never
     finishes, such as $(x+1)^{9999}$ if the reference answer is a polynomial. A `Scorer` therefore
     runs comparisons in a separate process, which is killed after the deadline. A killed comparison
-    counts as a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe,
-    `scorer: {on_error: worst}`). Use `worst`. For the model, a missing score is better than the
-    score of a wrong answer, so the model could learn to cause such failures.
+    is a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe, `scorer:
+    {on_error: worst}`). Use `worst`: a missing score is better than that of a wrong answer, so a
+    model could learn to cause failures.
 
     Args:
         extract: `boxed`, `answer_tag` or `last_number`.
         name: Name of the reward in logs, recipes and files.
         deadline: Maximum time to score one completion, in seconds.
-
-    Returns:
-        A reward in {0, 1} that scores the text of a completion.
 
     Raises:
         ConfigError: If `extract` is unknown, or the deadline is not above 0.
@@ -195,8 +185,8 @@ def answer_tag(text: str) -> str | None:
 def last_number(text: str) -> str | None:
     """Return the last number, without thousands separators. Only the digits 0 to 9 are recognized.
 
-    A minus sign belongs to the number unless it directly follows a word character or a closing
-    bracket, where it may mean subtraction. None: the text has no number.
+    A minus sign belongs to the number unless it follows a word character or a closing bracket,
+    where it may mean subtraction. None: the text has no number.
 
     Examples:
         >>> last_number("It costs $1,234.50."), last_number("from -3 to -4"), last_number("9-4")

@@ -46,9 +46,8 @@ class Reward:
     """Stores a named function that scores one completion, with its range and examples.
 
     `function(completion, reference)` must be pure and deterministic. For any text that a model
-    writes, the function returns a number in `[low, high]`, or `None` if the reward does not apply
-    to the row. A coroutine function can wait for an external service, such as an LLM judge behind
-    an HTTP API, and may fail.
+    writes, it returns a number in `[low, high]`, or `None` if the reward does not apply to the row.
+    A coroutine function can wait for an external service, such as an LLM judge, and may fail.
 
     Args:
         name: Name of the reward in logs, recipes and files.
@@ -58,21 +57,20 @@ class Reward:
         examples: Completions with known scores. `gdpo.testing.check_reward` runs them.
         of: What `function` receives: "text", "tokens" for the number of tokens (an int), or "turn"
             for the messages of the completion up to a turn. With "turn", the function is called
-            once for each message of the model, which is the last of the messages that it gets. It
-            cannot see what comes later, so the reward of a turn is fixed when the turn ends, as
-            estimators for turns require. Estimators for rollouts get the total over the turns. If
-            only the text of a completion is known, the text is one turn.
-        deadline: Maximum time to score one completion, in seconds. A function with a deadline runs
-            in a worker process, which is killed after that time. The worker imports the function's
-            module. A function defined in a script or notebook is pickled with every object that it
-            uses. A coroutine function is cancelled instead of running in a worker. None: the
-            function is fast and runs in the calling process (a coroutine function gets 60 seconds).
+            once for each message of the model, which is the last of the messages that it gets, so
+            that the reward of a turn is fixed when the turn ends. Estimators for rollouts get the
+            total over the turns. A completion of which only the text is known is one turn.
+        deadline: Maximum time to score one completion, in seconds. The function then runs in a
+            worker process, which imports its module and is killed after that time. A function
+            defined in a script or notebook is pickled with every object that it uses. A coroutine
+            function is cancelled instead. None: the function is fast and runs in the calling
+            process (a coroutine function gets 60 seconds).
         needs: Function that checks the reward's requirements on this machine, before a run and in
-            `gdpo check`. The function returns one sentence that describes what it found, or raises
-            a `GdpoError` that says how to fix the problem. None: the reward has no requirements.
-        scope: The model's messages that `function` gets as one text, if a completion consists of
-            several messages: "last" for the last one with visible content, or "all" for all of
-            them, joined by newlines. Only "last" is allowed if `of` is not "text".
+            `gdpo check`. It returns one sentence that describes what it found, or raises a
+            `GdpoError` that says how to fix the problem. None: no requirements.
+        scope: The model's messages that `function` gets as one text: "last" for the last one with
+            visible content, or "all" for all of them, joined by newlines. Only "last" is allowed if
+            `of` is not "text".
 
     Raises:
         ConfigError: If a field has the wrong type, the name cannot be used in a metric name, the

@@ -36,30 +36,28 @@ exception."""
 class Scorer:
     """Scores batches of completions with several rewards, and continues if a reward fails.
 
-    A reward without a deadline runs in the calling process. A reward with a deadline runs in a
-    worker process, which is killed after the deadline. For each completion, all rewards with a
-    deadline run in the same worker, one after another, so that they can share results. Coroutine
-    functions run concurrently in one event loop, which all scorers of this process share. Identical
-    completions (or turns with identical messages before them) with the same reference are scored
-    once.
+    A reward without a deadline runs in the calling process. Rewards with a deadline run in a worker
+    process, which is killed after the deadline: those of one completion in the same worker, so that
+    they can share results. Coroutine functions run concurrently in one event loop of this process.
+    Identical completions (or turns with identical messages before them) with the same reference are
+    scored once.
 
-    A reward fails on a rollout if it raises, returns something other than a number or `None`,
-    returns a number outside its range, exceeds its deadline or terminates its process. Only a
-    `KeyboardInterrupt` aborts the batch. The first failure of each kind is logged with the
-    completion that caused it.
+    A reward fails on a rollout if it raises, returns something other than a number in its range or
+    `None`, exceeds its deadline or terminates its process. Only a `KeyboardInterrupt` aborts the
+    batch. The first failure of each kind is logged with the completion that caused it.
 
     Use the scorer in a `with` statement, or call `close`. The worker processes always exit when the
     calling process exits.
 
     Args:
         rewards: Rewards with distinct names.
-        workers: Number of processes for rewards with a deadline. The processes start on first use.
+        workers: Number of processes for rewards with a deadline. They start on first use.
         on_error: How to handle a failure. `missing` stores NaN, which estimators leave out of every
-            statistic. `worst` stores the reward's lowest value. Use it for failures that only a bad
+            statistic. `worst` stores the reward's lowest value: use it for failures that only a bad
             completion can cause. `raise` raises a RewardError.
         concurrency: Maximum number of coroutine calls in flight at the same time.
-        retries: Maximum number of retries of a coroutine call after an exception or a timeout. The
-            pauses before the retries are 1, 2, 4, ... seconds.
+        retries: Maximum number of retries of a coroutine call after an exception or a timeout,
+            after 1, 2, 4, ... seconds.
         worker_memory_gb: Maximum data memory of a worker process, in GiB. None: no limit.
         progress: Callback that is called with (done, total) if a batch takes longer than two
             seconds. Default: a progress bar on the terminal, or lines in the log.
@@ -80,8 +78,22 @@ class Scorer:
         worker_memory_gb: float | int | None = 8,
         progress: OnScored | None = None,
     ) -> None:
-        _check_rewards(rewards)
-        _check_arguments(on_error, workers, concurrency, retries, worker_memory_gb)
+        if not isinstance(rewards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"rewards must be a list, got {type(rewards).__name__}. Put a single reward in "
+                "brackets"
+            )
+        for reward in rewards:
+            refuse_no_reward(reward)
+        check_distinct([reward.name for reward in rewards])
+        refuse_unknown([on_error], get_args(OnError), "unknown on_error")
+        check_whole("workers", workers, least=1)
+        check_whole("concurrency", concurrency, least=1)
+        check_whole("retries", retries, least=0)
+        memory: Any = worker_memory_gb
+        number = memory if isinstance(memory, int | float) and not isinstance(memory, bool) else 0
+        if memory is not None and not number > 0:
+            raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")
         self.rewards = tuple(rewards)
         self.progress: OnScored = progress or Bar()
         self._on_error: OnError = on_error
@@ -111,16 +123,15 @@ class Scorer:
                 prompt (`gdpo.rewards.text`). Each message of the model is a turn; a text is one
                 turn.
             references: The reference of each completion, in the same order.
-            num_tokens: Number of tokens in each completion, including the end-of-sequence token.
-                Required by rewards that score the number of tokens.
+            num_tokens: Number of tokens in each completion, including the end-of-sequence token,
+                for rewards that score it.
             only: The rewards to compute, in the scorer's order. Default: all rewards.
 
         Returns:
             The array `[rollout, reward]`, in the order of the arguments, and the failures.
 
         Raises:
-            ConfigError: If the sequences differ in length, or a reward needs `num_tokens` but the
-                argument is missing.
+            ConfigError: If the sequences differ in length, or `num_tokens` is missing.
             RewardError: If a reward fails and `on_error` is `raise`, or a worker does not start.
         """
         chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}
@@ -137,8 +148,11 @@ class Scorer:
                 for each in zip(found, items.places, strict=True)
             ]
             if reward.of == "turn":
-                turns[reward.name] = _by_rollout(scores, items.places, len(completions))
-                scores = [sum(each) if each else np.nan for each in turns[reward.name]]
+                of_rollouts: list[list[float]] = [[] for _ in completions]
+                for each, (rollout, _) in zip(scores, items.places, strict=True):
+                    of_rollouts[rollout].append(each)
+                turns[reward.name] = of_rollouts
+                scores = [sum(each) if each else np.nan for each in of_rollouts]
             values[:, column] = scores
         self._report(failures, completions)
         return Scores(values, tuple(failures), turns)
@@ -205,7 +219,22 @@ class Scorer:
                 "'missing' or 'worst'"
             ) from first.error
         became = "the reward's lowest value" if self._on_error == "worst" else "missing"
-        _log_first_of_each_kind(failures, completions, became)
+        failed = {(f.reward, f.kind, f.index) for f in failures}
+        seen: Counts[tuple[str, str]] = Counts((reward, kind) for reward, kind, _ in failed)
+        for failure in failures:
+            count = seen.pop((failure.reward, failure.kind), 0)
+            if count:  # the first of its kind
+                logger.warning(
+                    "reward %r failed on %d of %d rollouts (%s). These scores count as %s. "
+                    "First completion%s: %r",
+                    failure.reward,
+                    count,
+                    len(completions),
+                    visible(str(failure)),
+                    became,
+                    "" if failure.turn is None else f" ({_place(failure)})",
+                    _start(completions[failure.index]),
+                )
 
 
 _Kind: TypeAlias = tuple[str, str]
@@ -280,15 +309,6 @@ def _first_places(keys: Iterable[Any]) -> list[int]:
     return [seen.setdefault(key, i) for i, key in enumerate(keys)]
 
 
-def _by_rollout(
-    scores: Sequence[float], places: Sequence[tuple[int, int | None]], count: int
-) -> list[list[float]]:
-    turns: list[list[float]] = [[] for _ in range(count)]
-    for score, (rollout, _) in zip(scores, places, strict=True):
-        turns[rollout].append(score)
-    return turns
-
-
 def _calls(
     rewards: Mapping[int, Reward], judged: Mapping[_Kind, _Judged]
 ) -> tuple[list[Call], list[list[Call]], list[Call]]:
@@ -333,31 +353,6 @@ def check_distinct(names: Sequence[str]) -> None:
         )
 
 
-def _check_rewards(rewards: Sequence[Reward]) -> None:
-    if not isinstance(rewards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(
-            f"rewards must be a list, got {type(rewards).__name__}. Put a single reward in brackets"
-        )
-    for reward in rewards:
-        refuse_no_reward(reward)
-    check_distinct([reward.name for reward in rewards])
-
-
-def _check_arguments(
-    on_error: object, workers: object, concurrency: object, retries: object, memory: object
-) -> None:
-    refuse_unknown([on_error], get_args(OnError), "unknown on_error")
-    for name, count, least in (
-        ("workers", workers, 1),
-        ("concurrency", concurrency, 1),
-        ("retries", retries, 0),
-    ):
-        check_whole(name, count, least=least)
-    number = memory if isinstance(memory, int | float) and not isinstance(memory, bool) else 0
-    if memory is not None and not number > 0:
-        raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")
-
-
 def _key(value: Any, index: int, what: str) -> bytes:
     try:
         return pickle.dumps(value)
@@ -371,27 +366,6 @@ def _key(value: Any, index: int, what: str) -> bytes:
 
 def _key_of(call: Call) -> tuple[int, int]:
     return call.place, call.index
-
-
-def _log_first_of_each_kind(
-    failures: Sequence[Failure], completions: Sequence[str | Messages], became: str
-) -> None:
-    failed = {(f.reward, f.kind, f.index) for f in failures}
-    seen: Counts[tuple[str, str]] = Counts((reward, kind) for reward, kind, _ in failed)
-    for failure in failures:
-        count = seen.pop((failure.reward, failure.kind), 0)
-        if count:
-            logger.warning(
-                "reward %r failed on %d of %d rollouts (%s). These scores count as %s. "
-                "First completion%s: %r",
-                failure.reward,
-                count,
-                len(completions),
-                visible(str(failure)),
-                became,
-                "" if failure.turn is None else f" ({_place(failure)})",
-                _start(completions[failure.index]),
-            )
 
 
 def _start(completion: str | Messages) -> str:

@@ -110,9 +110,8 @@ def score_one(
 ) -> Result:
     """Return the reward's value, `None` if the reward does not apply, or the failure.
 
-    If the reward forks, the child process exits when the reward returns in the child. `completion`
-    is the text, the number of tokens, or the messages, as `reward.of` says, and `index` that of the
-    rollout in its batch.
+    If the reward forks, the child exits when the reward returns in it. `completion` is what
+    `reward.of` says, and `index` that of the rollout in its batch.
     """
     process = os.getpid()
     try:

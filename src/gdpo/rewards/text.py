@@ -59,14 +59,13 @@ def is_from_model(message: Mapping[str, Any]) -> bool:
 def content_text(content: Any) -> str:
     """Return the text of a message's content: a text, or the joined texts of its parts."""
     parts: Sequence[Any] = content if isinstance(content, list | tuple) else [content]
-    return "".join(map(_part_text, parts))
-
-
-def _part_text(part: Any) -> str:
-    if isinstance(part, Mapping):
-        fields = cast("Mapping[str, Any]", part)
-        part = fields.get("text") if fields.get("type") in _TEXT_PARTS else None
-    return part if isinstance(part, str) else ""
+    texts: list[Any] = []
+    for part in parts:
+        if not isinstance(part, Mapping):
+            texts.append(part)
+        elif part.get("type") in _TEXT_PARTS:
+            texts.append(part.get("text"))
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def prompt_text(prompt: str | Messages) -> str:
@@ -80,12 +79,9 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
     """Return prompts or completions from a file as texts or messages, or None if there is no text.
 
     A file may contain messages as JSON text. Such texts are decoded only if more than half of the
-    texts in the column contain messages with roles, because a single text may be a response that
-    looks like messages. In it, other JSON, such as `[]` or a truncated list, is not text.
-
-    Args:
-        column: The values of one column.
-        decode: Whether texts may contain messages. False: the file distinguishes both.
+    texts in the column are messages with roles, because a single text may be a response that looks
+    like messages. Other JSON, such as `[]` or a truncated list, is then no text. With
+    `decode=False`, no text is decoded.
     """
     texts = {text for text in column if isinstance(text, str) and text.strip()} if decode else ()
     found = {text: _decoded(text) for text in texts}

@@ -33,9 +33,9 @@ def weights_of_cells(
 ) -> Float[np.ndarray, "row reward"]:
     """Return the weights `[row, reward]` of cells; NaN where the reward does not apply to the row.
 
-    `weights` are the configured ones, in the order of `names`. `column` and `places` (default: the
-    numbers of the rows, from 0) name the place in the DataError for a cell that is not a mapping
-    from reward names to finite numbers.
+    `weights` are the configured ones. `column` and `places` (default: the numbers of the rows, from
+    0) name the place in the DataError for a cell that is not a mapping from reward names to finite
+    numbers.
     """
     rows = [
         weights

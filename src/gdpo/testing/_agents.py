@@ -18,13 +18,10 @@ class Rollouts(NamedTuple):
 
     @property
     def reached(self) -> Any:
-        """Return the probability of reaching each turn."""
         return self.probability @ (self.actions >= 0)
 
 
 class TurnTask(NamedTuple):
-    """Stores rewards `[rollout, turn, reward]` of every rollout of an agent, and their weights."""
-
     name: str
     rewards: Any
     weights: tuple[float, ...] = (1.0,)
@@ -33,12 +30,9 @@ class TurnTask(NamedTuple):
 def list_rollouts(policy: Any) -> Rollouts:
     """Return every rollout of an agent that has a probability above 0.
 
-    Action 0 stops. Any other action continues: after action `a`, the next turn starts in state
-    `a - 1`. The first turn starts in state 0. At the last turn, every action ends the rollout.
-
-    Args:
-        policy: Probability of each action, `[turn, state, action]`. The parameters of the policy
-            are one logit for each of these probabilities.
+    Action 0 stops. After any other action `a`, the next turn starts in state `a - 1`. The first
+    turn starts in state 0, and at the last turn, every action ends the rollout. `policy` holds the
+    probability of each action, `[turn, state, action]`; its parameters are one logit for each.
     """
     longest, _, count = policy.shape
     every = np.array(list(product(range(count), repeat=longest)))
@@ -71,7 +65,6 @@ def list_groups(rollouts: Rollouts, size: int) -> tuple[Any, Any]:
 
 
 def exact_gradient(rollouts: Rollouts, task: TurnTask) -> Any:
-    """Return the gradient of the expected weighted return, `[turn, state, action]`."""
     total = task.rewards.sum(axis=1) @ np.asarray(task.weights)
     return np.einsum("n,n,ntsa->tsa", rollouts.probability, total, rollouts.score)
 

@@ -96,20 +96,18 @@ def check_estimator(
     - Shifting and scaling rewards and adding constant rewards have the claimed effect.
     - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
     - Arrays of every installed array library work.
-    - If claimed, weights per prompt work: the same weights for each prompt equal one weight per
-      reward, and each prompt gets the advantages that its own weights give.
+    - If claimed, weights per prompt work: each prompt gets the advantages of its own weights.
     - Infinite rewards, empty arrays and invalid weights raise an error.
 
     Args:
         estimator: A function `(rewards[prompt, sample, reward], weights[reward], **options)` that
             returns advantages `[prompt, sample]`.
-        options: The estimator's keyword options. For options whose shape depends on the rewards, a
-            function that computes the options from NumPy rewards.
-        oracle: A simpler implementation of the same formula, on nested lists, for comparison. With
-            the claims `prompt_weights` and `pooled`, it also gets weights `[prompt][reward]`. None:
-            no comparison.
-        claims: Properties that the estimator has in addition to the contract. None: the defaults of
-            `Claims`.
+        options: The estimator's keyword options, or a function that computes them from NumPy
+            rewards.
+        oracle: A simpler implementation of the same formula, on nested lists. With the claims
+            `prompt_weights` and `pooled`, it also gets weights `[prompt][reward]`. None: no
+            comparison.
+        claims: Properties that the estimator has in addition to the contract. None: `Claims()`.
         examples: Number of random batches.
         libraries: Names of the array libraries to test. NumPy arrays are always used.
 
@@ -151,8 +149,6 @@ def _check_fixed(subject: "_Subject", library: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """Stores an estimator with its options, its claims and the array type of its arguments."""
-
     estimator: Callable[..., Any]
     options: Options
     claims: Claims
@@ -216,7 +212,6 @@ def _allowed_weights(subject: _Subject) -> tuple[float, ...]:
 
 
 def _search(subject: _Subject, oracle: Oracle | None, examples: int) -> None:
-    """Check batches that hypothesis draws from the same values as `_drawn`."""
     from hypothesis import strategies as st
     from hypothesis.extra.numpy import arrays
 
@@ -325,7 +320,6 @@ def _weight_zero(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
 
 
 def _constant_reward(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
-    """Check that a constant reward has no effect if every rollout already has a reward."""
     if not subject.claims.constant_rewards or np.any(np.all(np.isnan(r) | (w == 0), axis=-1)):
         return
     constant = np.full((*r.shape[:2], 1), rng.choice([1.0, 1e9, 1e16]))
@@ -432,7 +426,6 @@ def _kind_of_array(subject: _Subject) -> None:
 
 
 def _single_precision(subject: _Subject) -> None:
-    """Compare float32 with float64 on rewards that are exact in float32."""
     for seed in range(20):
         r = np.round(_batch((4, 6, 3), seed) * 64) / 8 + (1000 if subject.claims.shift else 0)
         single = subject(r.astype(np.float32), [1.0, 0.5, 0.25], like=r)

@@ -35,9 +35,18 @@ def at_most(seconds: float, call: Callable[[], T]) -> T:
         TooLate: If the call takes longer than `seconds`.
     """
     if threading.current_thread() is not threading.main_thread():
-        return _in_background(seconds, call)
+        results: SimpleQueue[T] = SimpleQueue()
+        threading.Thread(target=lambda: results.put(call()), daemon=True).start()
+        try:
+            return results.get(timeout=seconds)
+        except Empty:
+            raise TooLate from None
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise TooLate
+
     start = monotonic()
-    handler = signal.signal(signal.SIGALRM, _ring)
+    handler = signal.signal(signal.SIGALRM, ring)
     others, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         result = call()
@@ -49,19 +58,6 @@ def at_most(seconds: float, call: Callable[[], T]) -> T:
     if monotonic() - start > seconds:  # the call caught the alarm, or replaced it
         raise TooLate
     return result
-
-
-def _ring(_number: int, _frame: FrameType | None) -> None:
-    raise TooLate
-
-
-def _in_background(seconds: float, call: Callable[[], T]) -> T:
-    results: SimpleQueue[T] = SimpleQueue()
-    threading.Thread(target=lambda: results.put(call()), daemon=True).start()
-    try:
-        return results.get(timeout=seconds)
-    except Empty:
-        raise TooLate from None
 
 
 _SHOWN = 300
@@ -89,14 +85,13 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
     """Check that a reward satisfies its contract.
 
     For each of its examples, the reward must return the known score. For any other text and the
-    reference of every example, the reward must return a number in `[low, high]` or `None`, return
-    the same value in a second call, leave the reference unchanged, and finish in time.
+    reference of every example, it must return a number in `[low, high]` or `None`, return the same
+    value in a second call, leave the reference unchanged, and finish in time.
 
-    The check uses texts that are long, deeply nested, full of control characters, or built from
-    pieces of the examples. If hypothesis is installed, it generates additional texts. A reward that
-    scores the number of tokens is tested on token counts instead of texts, and a reward that scores
-    turns on messages of the model with these texts. The reward runs in the current process, even if
-    it has a deadline.
+    The texts are long, deeply nested, full of control characters, or built from pieces of the
+    examples. If hypothesis is installed, it generates more. A reward that scores the number of
+    tokens is tested on token counts, and a reward that scores turns on messages of the model. The
+    reward runs in the current process, even if it has a deadline.
 
     Args:
         reward: A reward with at least one example.
@@ -157,8 +152,14 @@ def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[s
     yield "x" * 1_000_000
     rng = random.Random(seed)
     pieces = [*_ODD, *(piece for text in examples for piece in _PIECE.findall(text))]
-    for _ in range(count):
-        yield _edited(rng.choice(examples), pieces, rng)
+    for _ in range(count):  # an example with a few pieces removed, duplicated or replaced
+        parts: list[str] = _PIECE.findall(rng.choice(examples))
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randint(0, len(parts))
+            dropped = rng.choice((0, 0, 1, 1, 3))
+            put_in = rng.choice(([], [rng.choice(pieces)], parts[place : place + 3] * 2))
+            parts[place : place + dropped] = put_in
+        yield "".join(parts)
 
 
 def _texts(reward: Reward) -> list[str]:
@@ -169,17 +170,6 @@ def _texts(reward: Reward) -> list[str]:
         elif not isinstance(completion, int):
             found += [str(message.get("content")) for message in completion]
     return found
-
-
-def _edited(text: str, pieces: list[str], rng: random.Random) -> str:
-    """Return an example with a few pieces removed, duplicated, replaced or inserted."""
-    parts: list[str] = _PIECE.findall(text)
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randint(0, len(parts))
-        dropped = rng.choice((0, 0, 1, 1, 3))
-        put_in = rng.choice(([], [rng.choice(pieces)], parts[place : place + 3] * 2))
-        parts[place : place + dropped] = put_in
-    return "".join(parts)
 
 
 def _search(reward: Reward, references: list[Reference], texts: int, seconds: float) -> None:

@@ -46,7 +46,7 @@ def check_turn_estimator(
     - Values beyond the last turn of a rollout have no effect, even NaN, and get the advantage 0.
     - The order of prompts and samples, and padding with more turns, have no effect.
     - The mean policy gradient is the true gradient, for rewards at every turn, at single turns and
-      at the end, and for an outcome plus a constant, which must not change the gradient.
+      at the end, and for an outcome plus a constant.
     - Groups whose rollouts earn the same at every turn that they share get 0, and so do groups
       whose rollouts have the same outcome.
 
@@ -68,9 +68,8 @@ def check_turn_estimator(
     Raises:
         AssertionError: If a property does not hold. For a bias, the message names the reward, the
             turn, the size of the bias and the likely reason.
-        ConfigError: If an argument has an invalid value, or the estimator fails, returns no finite
-            array of the right shape, changes its arguments, or computes the advantages of a group
-            from other groups or from earlier calls.
+        ConfigError: If an argument is invalid, or the estimator fails, returns no finite array of
+            the right shape, changes its arguments, or uses other groups or earlier calls.
 
     Examples:
         >>> from gdpo.advantages import turn_gdpo
@@ -117,14 +116,12 @@ def _check_bias(
 
 
 def turn_bias(mean: Any, wanted: Any, *, any_factor: bool) -> Any:
-    """Return the bias of the gradient at each turn's logits, relative to the true norm."""
     if any_factor:
         mean = mean * max(0.0, np.sum(mean * wanted) / max(np.sum(mean * mean), 1e-300))
     return np.linalg.norm(mean - wanted, axis=(1, 2)) / np.linalg.norm(wanted)
 
 
 def with_options(estimator: Callable[..., Any], options: TurnOptions | None = None) -> TurnSubject:
-    """Return the estimator with its options, and with checks of what it returns."""
     name = getattr(estimator, "__name__", repr(estimator))
     if options is None:
         fixed = "scales" in keyword_parameters(estimator)
@@ -161,7 +158,6 @@ def group_gradients(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, gr
 def mean_gradient(
     subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups: Any, weight: Any
 ) -> Any:
-    """Return the exact mean of the gradient over all groups, given their probabilities."""
     some = groups[:: max(1, len(groups) // 50)]
     a = _advantages(subject, rollouts, task, some)
     for part in (slice(None), slice(len(some) // 2), slice(None, None, -1)):
@@ -192,7 +188,6 @@ def no_signal(subject: TurnSubject, longest: int, size: int) -> tuple[float, flo
 
 
 def _check_contract(subject: TurnSubject) -> None:
-    """Check the properties that do not need a policy, on drawn rewards."""
     rng, w = np.random.default_rng(0), np.array([1.0, 0.5])
     r = rng.integers(-16, 16, (3, 4, 4, 2), endpoint=True) / 8
     turns = rng.integers(1, 4, (3, 4), endpoint=True)

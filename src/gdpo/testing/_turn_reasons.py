@@ -13,7 +13,6 @@ _SAME = 1e-6
 def likely_reason(
     subject: Any, rollouts: Rollouts, tasks: Sequence[TurnTask], means: Any, size: int
 ) -> str:
-    """Return the mistake that explains the mean gradients of all tasks, or an empty string."""
     if reason := _without_later_rewards(subject, rollouts.actions.shape[1]):
         return reason
     known = list(_mistakes(rollouts, tasks, size))
@@ -44,7 +43,6 @@ def _without_later_rewards(subject: Any, longest: int) -> str:
 def _mistakes(
     rollouts: Rollouts, tasks: Sequence[TurnTask], size: int
 ) -> Iterator[tuple[str, Any]]:
-    """Yield mistakes, and the mean gradients that each has, `[task, turn, state, action]`."""
     q, late = rollouts.reached, rollouts.actions.shape[1]
     wanted = np.array([exact_gradient(rollouts, task) for task in tasks])
     earning = np.array([gradient_of_earning(rollouts, task) for task in tasks])

@@ -1,12 +1,13 @@
 """Names the parts of TRL that move between versions, and finds which of them are missing.
 
 All decisions look at TRL itself, never at its version number. If a part of the trainer is missing,
-`check_trainer` raises an error. If a part of an optional capability is missing, `lacks` returns the
-reason for the log, and TRL's own code runs.
+`refuse_missing` raises an error. If a part of an optional capability is missing, `lacks` returns
+the reason for the log, and TRL's own code runs.
 """
 
 import functools
 import inspect
+import logging
 import os
 import pkgutil
 from collections.abc import Callable, Generator, Sequence
@@ -17,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 
 from gdpo.errors import ConfigError, MissingExtraError
+
+logger = logging.getLogger(__name__)
 
 TESTED = "1.12 to 1.16"
 """The versions of TRL that gdpo is tested with, for error messages."""
@@ -83,11 +87,6 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 """Maps each optional capability to the attributes of TRL's trainer that it reads."""
 
 
-def check_trainer() -> None:
-    """Check that TRL's trainer has the methods that `GDPOTrainer` wraps."""
-    _refuse_missing("trainer", "GDPOTrainer")
-
-
 def check_turns(estimator: str, args: Any) -> None:
     """Check that TRL marks which tokens the model generated, and takes one advantage per token."""
     if args.use_liger_kernel and getattr(GRPOTrainer, "compute_liger_loss", None):
@@ -96,10 +95,10 @@ def check_turns(estimator: str, args: Any) -> None:
             f"Liger kernel in TRL {version('trl')} takes one advantage per rollout. Set "
             "use_liger_kernel=False"
         )
-    _refuse_missing("turns", f"advantage={estimator!r}")
+    refuse_missing("turns", f"advantage={estimator!r}")
 
 
-def _refuse_missing(capability: str, needed_by: str) -> None:
+def refuse_missing(capability: str, needed_by: str) -> None:
     if missing := _missing_callables(capability):
         raise ConfigError(
             f"{needed_by} needs {missing[0]}, which TRL {version('trl')} does not have. Install a "
@@ -153,7 +152,6 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def computed_in(trainer: Any) -> torch.dtype:
-    """Return the precision of the forward pass, for `agree`."""
     mixed: dict[str, Any] = {"bf16": torch.bfloat16, "fp16": torch.float16}
     return mixed.get(str(trainer.accelerator.mixed_precision), trainer.model.dtype)
 
@@ -170,7 +168,9 @@ def replaced(owner: Any, names: Sequence[str]) -> bool:
     A subclass may override a method, and a script may replace it on the instance or on the class,
     even with a decorator that copies the name of the module.
     """
-    return any(not _is_known(getattr(owner, name, None)) for name in names)
+    methods = [method for name in names if (method := getattr(owner, name, None))]
+    inner = [inspect.unwrap(each, stop=lambda f: not _of_known_code(f)) for each in methods]
+    return not all(map(_of_known_code, inner))
 
 
 _KNOWN = tuple(
@@ -179,11 +179,6 @@ _KNOWN = tuple(
     if (spec := find_spec(name)) is not None
 )
 """Folders of the code that is not the user's."""
-
-
-def _is_known(method: Any) -> bool:
-    function = inspect.unwrap(method, stop=lambda f: not _of_known_code(f)) if method else None
-    return method is None or _of_known_code(function)
 
 
 def _of_known_code(function: Any) -> bool:
@@ -202,19 +197,15 @@ def _missing_callables(capability: str) -> list[str]:
         except (ImportError, AttributeError):
             found = None
         needed[path.partition(":")[2]] = (found, parameters)
-    return [
-        f"{name}({', '.join(parameters)})"
-        for name, (found, parameters) in needed.items()
-        if found is None or not _has_parameters(found, parameters)
-    ]
-
-
-def _has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
-    parameters = inspect.signature(function).parameters
-    # Users wrap TRL's methods with *args or **kwargs.
-    of_any_name = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    takes_any = any(each.kind in of_any_name for each in parameters.values())
-    return takes_any or set(names) <= set(parameters)
+    missing: list[str] = []
+    for name, (found, names) in needed.items():
+        taken = {} if found is None else inspect.signature(found).parameters
+        # Users wrap TRL's methods with *args or **kwargs.
+        of_any_name = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        takes_any = any(each.kind in of_any_name for each in taken.values())
+        if not takes_any and not set(names) <= set(taken):
+            missing.append(f"{name}({', '.join(names)})")
+    return missing
 
 
 def end_token_ids(trainer: Any) -> list[int]:
@@ -223,6 +214,24 @@ def end_token_ids(trainer: Any) -> list[int]:
 
 def tokenizer_of(trainer: Any) -> Any:
     return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+
+
+def ends_of_text(trainer: Any) -> set[int]:
+    return {*end_token_ids(trainer), tokenizer_of(trainer).pad_token_id}
+
+
+def is_training(trainer: Any) -> bool:
+    return bool(trainer.model and trainer.model.training)
+
+
+def without_adapter(model: Any) -> Any:
+    return model.get_base_model() if is_peft_model(model) else model
+
+
+def say(trainer: Any, message: str) -> None:
+    """Log a warning in the main process."""
+    if trainer.accelerator.is_main_process:
+        logger.warning("%s", message)
 
 
 def is_async_callable(function: Any) -> bool:

@@ -122,12 +122,7 @@ class ContinuedLayer(DynamicLayer):
         return keys, torch.cat([self.values[self._rows], value_states], dim=-2)
 
 
-def cache_of_prompts() -> Cache:
-    return Cache(layer_class_to_replicate=PromptLayer)
-
-
 def continued(prompts: Cache, rows: torch.Tensor) -> Cache:
-    """Return the cache of rows that continue prompts. `rows` holds the prompt of each row."""
     layers: Any = prompts.layers
     return Cache(layers=[ContinuedLayer(layer, rows) for layer in layers])
 
@@ -148,7 +143,6 @@ def can_be_checkpointed(model: Any) -> bool:
 
 @contextmanager
 def caches_in_checkpoints(model: Any) -> Generator[None]:
-    """Let layers with gradient checkpointing use the caches of this module."""
     layers = [layer for layer in model.modules() if hasattr(layer, _KEEPS_CACHE)]
     for layer in layers:
         setattr(layer, _KEEPS_CACHE, True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gdpo._naming import refuse_unknown
 from gdpo.advantages import resolve_estimator
-from gdpo.advantages.registry import takes_turns
+from gdpo.advantages.registry import keyword_parameters
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError, check_whole
 from gdpo.integrations.trl._adapter import GRPOConfig
@@ -21,6 +21,10 @@ _SWITCHES: dict[str, tuple[bool | None, ...]] = {
     "fast_generation": (None, True, False),
 }
 """Maps the name of each switch to its allowed values."""
+
+
+def _field(default: Any, description: str) -> Any:
+    return field(default=default, metadata={"help": description})
 
 
 @dataclass
@@ -42,109 +46,81 @@ class GDPOConfig(GRPOConfig):
         "scorer",
     ]
 
-    advantage: str = field(
-        default="gdpo",
-        metadata={
-            "help": "Estimator that turns rewards into advantages: 'gdpo', 'grpo', another of "
-            "gdpo.advantages.ESTIMATORS, 'turn_gdpo' or another of TURN_ESTIMATORS for one "
-            "advantage per turn, or your own as 'module:attribute'."
-        },
+    advantage: str = _field(
+        "gdpo",
+        "Estimator that turns rewards into advantages: 'gdpo', 'grpo', another of "
+        "gdpo.advantages.ESTIMATORS, 'turn_gdpo' or another of TURN_ESTIMATORS for one "
+        "advantage per turn, or your own as 'module:attribute'.",
     )
-    advantage_options: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={
-            "help": "Options of the estimator, by name. An option with one value per reward takes "
-            "a list in the order of the reward functions, or a dict from reward name to value: "
-            '{"noise_floor": {"format": 0.1}, "max_advantage": 5}.'
-        },
+    advantage_options: dict[str, Any] | str | None = _field(  # noqa: RUF009 (a field)
+        None,
+        "Options of the estimator, by name. An option with one value per reward takes "
+        "a list in the order of the reward functions, or a dict from reward name to value: "
+        '{"noise_floor": {"format": 0.1}, "max_advantage": 5}.',
     )
-    gates: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={
-            "help": "Rewards that count only if another reward reaches a threshold: "
-            '{"length": {"on": "correctness", "at_least": 1}}. Otherwise they are 0, or missing '
-            'with "otherwise": "missing".'
-        },
+    gates: dict[str, Any] | str | None = _field(  # noqa: RUF009 (a field)
+        None,
+        "Rewards that count only if another reward reaches a threshold: "
+        '{"length": {"on": "correctness", "at_least": 1}}. Otherwise they are 0, or missing '
+        'with "otherwise": "missing".',
     )
-    scorer: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={
-            "help": "Options of the scorer that runs gdpo.Reward objects: workers, on_error, "
-            "concurrency, retries, worker_memory_gb."
-        },
+    scorer: dict[str, Any] | str | None = _field(  # noqa: RUF009 (a field)
+        None,
+        "Options of the scorer that runs gdpo.Reward objects: workers, on_error, "
+        "concurrency, retries, worker_memory_gb.",
     )
-    weights_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "Dataset column with weights of each prompt, a dict from reward name to a "
-            "number that multiplies the configured weight. A reward that is missing or None in the "
-            "dict does not apply to the prompt. None instead of a dict: the configured weights."
-        },
+    weights_column: str | None = _field(
+        None,
+        "Dataset column with weights of each prompt, a dict from reward name to a "
+        "number that multiplies the configured weight. A reward that is missing or None in the "
+        "dict does not apply to the prompt. None instead of a dict: the configured weights.",
     )
-    rollouts_dir: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder for the rollout record, one parquet file per step. None: no record is "
-            "written. Files of an earlier run in the folder are moved to earlier-1 (or the next "
-            "free number), unless the new run resumes the earlier run."
-        },
+    rollouts_dir: str | None = _field(
+        None,
+        "Folder for the rollout record, one parquet file per step. None: no record is "
+        "written. Files of an earlier run in the folder are moved to earlier-1 (or the next "
+        "free number), unless the new run resumes the earlier run.",
     )
-    diagnostics: str = field(
-        default="brief",
-        metadata={
-            "help": "Metrics of the diagnosis that are logged: 'brief' (two for each reward and "
-            "the number of warnings) or 'full'."
-        },
+    diagnostics: str = _field(
+        "brief",
+        "Metrics of the diagnosis that are logged: 'brief' (two for each reward and "
+        "the number of warnings) or 'full'.",
     )
-    pack_micro_batches: bool = field(
-        default=True,
-        metadata={
-            "help": "Within an optimizer step, leave out rollouts that cannot contribute to the "
-            "gradient, sort the rest by length, and trim the padding. The gradient equals TRL's."
-        },
+    pack_micro_batches: bool = _field(
+        True,
+        "Within an optimizer step, leave out rollouts that cannot contribute to the "
+        "gradient, sort the rest by length, and trim the padding. The gradient equals TRL's.",
     )
-    share_prompts: bool = field(
-        default=True,
-        metadata={
-            "help": "With pack_micro_batches: compute each distinct prompt of a micro-batch once, "
-            "where that costs fewer tokens. The gradient equals TRL's."
-        },
+    share_prompts: bool = _field(
+        True,
+        "With pack_micro_batches: compute each distinct prompt of a micro-batch once, "
+        "where that costs fewer tokens. The gradient equals TRL's.",
     )
-    completion_only_head: bool = field(
-        default=True,
-        metadata={
-            "help": "On a CPU, compute log-probabilities only from the logits of completion "
-            "tokens, without TRL's head, which is written for GPUs."
-        },
+    completion_only_head: bool = _field(
+        True,
+        "On a CPU, compute log-probabilities only from the logits of completion "
+        "tokens, without TRL's head, which is written for GPUs.",
     )
-    fast_generation: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Where TRL would call generate, encode each prompt once for its whole group, "
-            "and remove completions from the batch when they end. None: only on the CPU."
-        },
+    fast_generation: bool | None = _field(
+        None,
+        "Where TRL would call generate, encode each prompt once for its whole group, "
+        "and remove completions from the batch when they end. None: only on the CPU.",
     )
-    max_prompt_tokens: int | None = field(
-        default=None,
-        metadata={
-            "help": "Number of tokens at the end of a prompt that are kept: longer prompts are "
-            "truncated on the left, as in verl-GDPO. None: no prompt is truncated."
-        },
+    max_prompt_tokens: int | None = _field(
+        None,
+        "Number of tokens at the end of a prompt that are kept: longer prompts are "
+        "truncated on the left, as in verl-GDPO. None: no prompt is truncated.",
     )
-    filter_groups: str = field(
-        default="off",
-        metadata={
-            "help": "Replace groups without signal with groups of new prompts. A group has no "
-            "signal if no reward with a nonzero weight varies ('any_reward_varies'), or if every "
-            "advantage is 0 ('advantage_nonzero'). 'off': keep all groups."
-        },
+    filter_groups: str = _field(
+        "off",
+        "Replace groups without signal with groups of new prompts. A group has no "
+        "signal if no reward with a nonzero weight varies ('any_reward_varies'), or if every "
+        "advantage is 0 ('advantage_nonzero'). 'off': keep all groups.",
     )
-    max_filter_rounds: int = field(
-        default=3,
-        metadata={
-            "help": "Maximum number of additional generation rounds per batch. Groups that still "
-            "have no signal stay in the batch."
-        },
+    max_filter_rounds: int = _field(
+        3,
+        "Maximum number of additional generation rounds per batch. Groups that still "
+        "have no signal stay in the batch.",
     )
 
     if TYPE_CHECKING:
@@ -159,10 +135,17 @@ class GDPOConfig(GRPOConfig):
                 f"advantage={named!r}: set the name of an estimator, or 'module:attribute' for "
                 "your own"
             )
-        if takes_turns(resolve_estimator(self.advantage, turns=True)):
+        if "turns" in keyword_parameters(resolve_estimator(self.advantage, turns=True)):
             check_loss(self.advantage, self)
         check_detail(self.diagnostics, "diagnostics")
-        _check_switches(self)
+        for name, allowed in _SWITCHES.items():
+            value: Any = getattr(self, name)
+            if not any(value is each for each in allowed):
+                raise ConfigError(f"{name}={value!r}: set it to {' or '.join(map(repr, allowed))}")
+        refuse_unknown([self.filter_groups], FILTERS, "unknown filter_groups")
+        check_whole("max_filter_rounds", self.max_filter_rounds, least=1)
+        if self.max_prompt_tokens is not None:
+            check_whole("max_prompt_tokens", self.max_prompt_tokens, least=1)
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise ConfigError(
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r} has no effect "
@@ -175,14 +158,3 @@ class GDPOConfig(GRPOConfig):
                 "set advantage='grpo' (divides by the group's std), 'grpo_batch_std' (divides by "
                 "the batch's std) or 'grpo_no_std' (no division)"
             )
-
-
-def _check_switches(config: GDPOConfig) -> None:
-    for name, allowed in _SWITCHES.items():
-        value: Any = getattr(config, name)
-        if not any(value is each for each in allowed):
-            raise ConfigError(f"{name}={value!r}: set it to {' or '.join(map(repr, allowed))}")
-    refuse_unknown([config.filter_groups], FILTERS, "unknown filter_groups")
-    check_whole("max_filter_rounds", config.max_filter_rounds, least=1)
-    if config.max_prompt_tokens is not None:
-        check_whole("max_prompt_tokens", config.max_prompt_tokens, least=1)

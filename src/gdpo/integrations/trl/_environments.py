@@ -26,8 +26,7 @@ def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[type]
     As in TRL, the reward of a class has the name of the class, the classes are in TRL's order, and
     the seed is set before a factory is called. A class that defines `get_turn_rewards` is replaced
     by a subclass in which TRL sees a reward and no tool of that name. A factory that is not a class
-    is called once, and TRL receives the result as its first environment, so the total number of
-    calls is unchanged.
+    is called once, and TRL receives the result as its first environment.
     """
     if environment_factory is None:
         return [], None
@@ -157,7 +156,6 @@ def _for_trl(environment: type) -> type:
 
 
 def _probed(factory: Any, for_trl: dict[type, type]) -> tuple[type, Callable[[], Any]]:
-    """Return the class that TRL gets from a factory, and a factory that reuses its first object."""
     if isinstance(factory, type):
         made = for_trl.setdefault(factory, _for_trl(factory))
         return made, made

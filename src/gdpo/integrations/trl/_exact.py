@@ -65,7 +65,7 @@ class ExactRewards:
         """Return the rewards of the latest batch. Every process must call this method.
 
         The dtype is float64, or float32 if all rewards come from reward models. `rounded` holds the
-        rewards `[rollout, reward]` that TRL gathered, with NaN where a reward does not apply.
+        rewards `[rollout, reward]` that TRL gathered.
         """
         if not self._returned and not self._wants_turns:
             return Returned(rounded.cpu())

@@ -1,41 +1,39 @@
 """Implements dynamic sampling, which replaces groups without signal with groups of new prompts.
 
-With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies within the
-group: the weighted sum can be constant although rewards vary. With an estimator for turns, a reward
-also varies if its values at a turn vary while its total is constant.
+With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies within it:
+the weighted sum can be constant although rewards vary. With an estimator for turns, a reward also
+varies if only its values at a turn do.
 
 TRL generates and scores the additional groups in at most `max_filter_rounds` rounds
-(docs/how-to/faster_training.md). The additional prompts are drawn at random from the training data,
-with a seed that combines the run's seed and progress, so that a resumed run draws the same prompts.
-Each rank replaces its own groups. All ranks generate as many groups as the rank with the most
-groups to replace, and do not train on the surplus.
+(docs/how-to/faster_training.md). Their prompts are drawn from the training data with a seed that
+combines the run's seed and progress, so that a resumed run draws the same prompts. Each rank
+replaces its own groups. All ranks generate as many groups as the rank with the most to replace.
 
-TRL's reward and completion metrics describe the first generation, that is, the policy on the
-unfiltered prompts. `GDPOTrainer`'s group, advantage and diagnosis metrics describe the groups that
-are trained on. The rollout record contains all rollouts, with the advantage 0 for those that are
-not trained on.
+TRL's reward and completion metrics describe the first generation. `GDPOTrainer`'s group, advantage
+and diagnosis metrics describe the groups that are trained on. The rollout record contains all
+rollouts, with the advantage 0 for those that are not trained on.
 """
 
 import copy
 from typing import Any
 
+import numpy as np
 from datasets import IterableDataset
 
+from gdpo.diagnostics import zero_variance_groups
 from gdpo.errors import ConfigError
+from gdpo.integrations.trl._adapter import is_training
 from gdpo.integrations.trl._groups import (
     Groups,
     Ranks,
     assemble,
     further_rows,
     replace_without_signal,
-    which_vary,
 )
 from gdpo.integrations.trl._packing import loss_mask
 
 
 class GroupFilter:
-    """Replaces groups without signal in the generation batches of a `GDPOTrainer`."""
-
     def __init__(self, trainer: Any, ranks: Ranks) -> None:
         self._trainer, self._ranks = trainer, ranks
         self._wanted: str = trainer.args.filter_groups
@@ -45,7 +43,7 @@ class GroupFilter:
     def generated(self, inputs: Any) -> list[Groups]:
         trainer = self._trainer
         first = trainer._generate_groups(inputs)
-        if self._wanted == "off" or not (trainer.model and trainer.model.training):
+        if self._wanted == "off" or not is_training(trainer):
             return [first]
         generated = replace_without_signal(
             first,
@@ -71,10 +69,18 @@ class GroupFilter:
 
     def _have_signal(self, groups: Groups) -> list[bool]:
         trainer = self._trainer
-        if self._wanted == "any_reward_varies":
-            of_turns = trainer._objective.rule.wants_turns
-            return which_vary(groups, trainer.reward_weights.tolist(), of_turns=of_turns)
-        return (trainer._advantages_of(groups) != 0).flatten(1).any(1).tolist()
+        if self._wanted == "advantage_nonzero":
+            return (trainer._advantages_of(groups) != 0).flatten(1).any(1).tolist()
+        own, turns = groups.weights, groups.turns
+        rewards = groups.rewards[:, :, None]
+        if trainer._objective.rule.wants_turns and turns is not None:
+            rewards = turns.rewards
+        vary: list[bool] = []
+        for prompt, group in enumerate(rewards.cpu()):
+            constant = zero_variance_groups(group.flatten(1)[None]).reshape(group.shape[1:])
+            weights = np.asarray(trainer.reward_weights.tolist() if own is None else own[prompt])
+            vary.append(bool(((constant == 0).any(0) & (weights != 0)).any()))
+        return vary
 
     def _generate_more(self, count: int) -> Groups:
         """Generate groups on every rank without changing TRL's metrics."""

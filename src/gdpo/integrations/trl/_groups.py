@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdpo.diagnostics import zero_variance_groups
 from gdpo.integrations.trl._packing import MicroBatch, join, take, widened
 from gdpo.integrations.trl._turns import TurnRewards, joined
 
@@ -16,11 +15,10 @@ class Groups:
 
     Args:
         rewards: Gated rewards `[prompt, sample, reward]`. The totals, if there are turns.
-        rollouts: This process's data for the rollout record, as arguments of `RolloutLog.collect`.
-            None: the batch was assembled from several generations, which are recorded separately.
+        rollouts: This process's arguments of `RolloutLog.collect`. None: the batch was assembled
+            from several generations, which are recorded separately.
         weights: Weights `[prompt, reward]`. None: the configured weights, for every prompt.
-        places: Position of each group in the training batch. None: the group is not trained on.
-            Default: the groups form the training batch, in this order.
+        places: Position of each group in the training batch. None: it is not trained on.
     """
 
     rewards: torch.Tensor
@@ -58,21 +56,6 @@ class Ranks:
         return items[self.this * size : (self.this + 1) * size]
 
 
-def which_vary(groups: Groups, weights: Sequence[float], *, of_turns: bool = False) -> list[bool]:
-    """Return, for each group, whether any reward with a nonzero weight varies beyond rounding.
-
-    With `of_turns`, a reward also varies if only its values at a turn vary, not its total.
-    """
-    own, turns = groups.weights, groups.turns
-    rewards = turns.rewards if of_turns and turns is not None else groups.rewards[:, :, None]
-    vary: list[bool] = []
-    for prompt, group in enumerate(rewards.cpu()):
-        constant = zero_variance_groups(group.flatten(1)[None]).reshape(group.shape[1:])
-        used = np.asarray(weights if own is None else own[prompt])
-        vary.append(bool(((constant == 0).any(0) & (used != 0)).any()))
-    return vary
-
-
 def replace_without_signal(
     first: Groups,
     *,
@@ -84,8 +67,7 @@ def replace_without_signal(
     """Generate groups until every group without signal is replaced, or no rounds are left.
 
     New groups replace groups of the same rank. `more` generates the given number of groups on every
-    rank. `have_signal` returns whether each group has signal, the same on every rank. Every process
-    has the same number of groups.
+    rank. `have_signal` returns the same on every rank.
     """
     generated = [first]
     size = len(first.places) // ranks.count

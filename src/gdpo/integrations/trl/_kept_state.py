@@ -5,8 +5,6 @@ from transformers import TrainerCallback
 
 
 class Stateful(Protocol):
-    """An object whose state consists of lists, numbers and text."""
-
     def state(self) -> Mapping[str, Any]: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...
 

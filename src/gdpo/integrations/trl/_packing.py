@@ -1,12 +1,10 @@
 """Packs micro-batches to avoid computation that does not contribute to TRL's gradient.
 
-TRL pads every rollout to the longest prompt and the longest completion of the generation batch, and
-also trains on rollouts whose advantage is exactly 0. A `Packer` leaves out rollouts that cannot
-contribute, sorts the rest by length, and trims the padding of each new micro-batch. Rollouts with
-the same prompt stay together if that costs fewer tokens, because `SharedPrompts` computes the
-prompt once. No rollout is moved to another optimizer step.
-
-Each loss type keeps the normalizer of the full batch:
+TRL pads every rollout to the longest prompt and completion of the generation batch, and also trains
+on rollouts whose advantage is exactly 0. Within an optimizer step, a `Packer` leaves out rollouts
+that cannot contribute, sorts the rest by length, and trims the padding of each new micro-batch.
+Rollouts with the same prompt stay together if that costs fewer tokens, because `SharedPrompts`
+computes the prompt once. Each loss type keeps the normalizer of the full batch:
 
 | loss type | normalizer | how it is preserved |
 |---|---|---|
@@ -15,15 +13,9 @@ Each loss type keeps the normalizer of the full batch:
 | bnpo | tokens of TRL's micro-batch | scale advantages by new / old tokens |
 
 For these loss types, scaling an advantage by a positive factor scales the loss of the rollout by
-the same factor. Clipping compares probability ratios, and everything else depends only on the sign
-of the advantage.
-
-With a KL term (`beta`), no rollout is left out. Prompts are trimmed only if positions are relative
-(rotary): absolute positions would shift, and so would the virtual tokens of prompt tuning, which
-come before the padding.
-
-With dropout, the gradient is the same only in distribution, because the dropout masks depend on the
-shape of the micro-batch.
+the same factor. With a KL term (`beta`), no rollout is left out. Prompts are trimmed only if
+positions are relative (rotary): absolute positions would shift, and so would the virtual tokens of
+prompt tuning. With dropout, the gradient is the same only in distribution.
 
 The logged means (`kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio`, `vespo/phi_seq_mean`)
 are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/low_min` and
@@ -31,7 +23,6 @@ are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/lo
 """
 
 import copy
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +33,14 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import GRPOTrainer, lacks, replaced, tried
+from gdpo.integrations.trl._adapter import (
+    GRPOTrainer,
+    is_training,
+    lacks,
+    replaced,
+    say,
+    tried,
+)
 from gdpo.integrations.trl._plan import Call, Row, chunks, split
 from gdpo.integrations.trl._probe import lent
 from gdpo.integrations.trl._shared_prompts import (
@@ -83,13 +81,11 @@ def join(batches: Sequence[MicroBatch]) -> MicroBatch:
 
 
 def loss_mask(batch: MicroBatch) -> torch.Tensor:
-    """Return a mask `[row, token]` with 1 for completion tokens that the model generated."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
 def rows_of(batch: MicroBatch, groups: torch.Tensor, *, zero_contributes: bool) -> list[Row]:
-    """Return the `Row` of every rollout, with a single transfer from the device."""
     mask = loss_mask(batch)
     counted = mask.sum(1)
     contributes = torch.ones_like(counted, dtype=torch.bool)
@@ -142,7 +138,7 @@ def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
     return [{key: wide(key, value) for key, value in batch.items()} for batch in batches]
 
 
-logger = logging.getLogger(__name__)
+_STAY = "pack_micro_batches: micro-batches stay TRL's"
 
 _OF_THE_LOSS = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
 """Methods that TRL's loss calls. An override may depend on the scale of the advantages."""
@@ -167,8 +163,6 @@ _OF_ROWS = ("vespo/phi_seq_mean",)
 
 @dataclass(frozen=True)
 class Packing:
-    """Stores which changes to the micro-batches leave the gradient unchanged."""
-
     regroups: bool
     """Whether a rollout may move to another micro-batch of the optimizer step."""
     zero_contributes: bool
@@ -202,12 +196,11 @@ class Packer:
         self._left_of_window, self._packed = micro_batches, []
 
     def packed(self, inputs: MicroBatch) -> MicroBatch:
-        if self.packing is None or not _training(self._trainer):
+        if self.packing is None or not is_training(self._trainer):
             return inputs
         if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
             self.packing = None
-            names = ", ".join(unknown)
-            _say(self._trainer, f"micro-batches stay TRL's, because they contain {names}")
+            say(self._trainer, f"{_STAY}, because they contain {', '.join(unknown)}")
             return inputs
         if not self._packed:
             buffered: Any = self._trainer._buffered_inputs
@@ -258,7 +251,7 @@ class Packer:
         keep, packing = logits_to_keep, self.packing
         more = {key for key, value in options.items() if value is not None and value is not False}
         known = {"compute_entropy"} if batch_size is None else set[str]()
-        if packing is None or more - known or not _training(self._trainer):
+        if packing is None or more - known or not is_training(self._trainer):
             return score(model, input_ids, attention_mask, keep, batch_size=batch_size, **options)
         if self._shared is not None:
             score = partial(self._shared.score, score)
@@ -311,10 +304,6 @@ def weigh_metrics(trainer: Any, inputs: MicroBatch) -> None:
                 metrics[name][-1] *= share
 
 
-def _training(trainer: Any) -> bool:
-    return bool(trainer.model and trainer.model.training)
-
-
 def packer_of(trainer: Any, trls: Score) -> Packer | None:
     """Return what packs a trainer's micro-batches, or None if no change is allowed or wanted.
 
@@ -323,20 +312,22 @@ def packer_of(trainer: Any, trls: Score) -> Packer | None:
     if not trainer.args.pack_micro_batches:
         return None
     if reason := _untouched_because(trainer):
-        _say(trainer, f"micro-batches stay TRL's, because {reason}")
+        say(trainer, f"{_STAY}, because {reason}")
         return None
     if reason := _only_trimmed_because(trainer):
-        _say(trainer, f"micro-batches are only trimmed, because {reason}")
+        say(trainer, f"pack_micro_batches: micro-batches are only trimmed, because {reason}")
     model: Any = trainer.model
+    adapters = model.peft_config.values() if is_peft_model(model) else ()
+    virtual_tokens = any(adapter.is_prompt_learning for adapter in adapters)
     packing = Packing(
         regroups=not reason,
         zero_contributes=trainer.beta != 0,
-        trims_prompts=_positions_are_relative(model) and not _has_virtual_tokens(model),
+        trims_prompts=_positions_are_relative(model) and not virtual_tokens,
         multiple=int(trainer.pad_to_multiple_of or 1),
     )
     packer = Packer(trainer, packing, shared_prompts_of(trainer, trls))
     if difference := tried(partial(_changed_loss, trainer, packer, packing)):
-        _say(trainer, f"micro-batches stay TRL's, because {difference}")
+        say(trainer, f"{_STAY}, because {difference}")
         return None
     return packer
 
@@ -382,11 +373,6 @@ def _made_up_window(trainer: Any) -> list[MicroBatch]:
     batch = {name: value.to(device) for name, value in batch.items()}
     items = {"num_items_in_batch": completions.sum().to(device)}
     return [{**{k: v[half] for k, v in batch.items()}, **items} for half in (slice(4), slice(4, 8))]
-
-
-def _say(trainer: Any, message: str) -> None:
-    if trainer.accelerator.is_main_process:
-        logger.warning("pack_micro_batches: %s", message)
 
 
 def _untouched_because(trainer: Any) -> str | None:
@@ -437,11 +423,6 @@ def _positions_are_relative(model: Any) -> bool:
         and layers <= {"full_attention", "sliding_attention"}
         and not getattr(model, "_is_stateful", False)
     )
-
-
-def _has_virtual_tokens(model: Any) -> bool:
-    adapters = model.peft_config.values() if is_peft_model(model) else ()
-    return any(adapter.is_prompt_learning for adapter in adapters)
 
 
 def _trimmed(

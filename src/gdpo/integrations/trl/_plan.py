@@ -23,10 +23,10 @@ class Call:
 def call_of(device: str, layers: int, parameters: int) -> Call:
     """Return what a call of a model costs on a type of device.
 
-    On a CPU, a `fixed` from 8 to 64 changed the time of a step by at most 7 %. On a GPU, a call
-    takes at least as long as Python needs for its layers. On one H200, a call in the shape of
-    Qwen2.5-1.5B took as long with 16 tokens as with 4,900 (`python -m benchmarks.call_cost`); it is
-    assumed that the time grows with the layers, and that of a token with the parameters.
+    On a CPU, a `fixed` from 8 to 64 changed the time of a step by at most 7 %. On one H200, a call
+    in the shape of Qwen2.5-1.5B took as long with 16 tokens as with 4,900, because Python takes its
+    time for each layer (`python -m benchmarks.call_cost`). It is assumed that this time grows with
+    the layers, and that of a token with the parameters.
     """
     if device == "cpu":
         return Call(fixed=32)
@@ -62,9 +62,8 @@ def planned(rows: Sequence[Row], call: Call | None) -> Plan:
     With $P$ tokens in the longest prompt, $G$ prompts and $C_i$ tokens in completion $i$, the rows
     cost $n (P + \max_i C_i)$ tokens in one call. If each prompt is computed once, the call of the
     prompts costs $G (P - 1)$, and each chunk of $m$ completions $m (1 + \max_i C_i)$: the last
-    token of the prompt is computed again, with each completion.
-
-    `call` adds the other costs of a call. None: prompts cannot be shared.
+    token of the prompt is computed again. `call` adds the other costs. None: prompts cannot be
+    shared.
     """
     prompt = max(row.prompt for row in rows)
     together = len(rows) * (prompt + max(row.completion for row in rows))

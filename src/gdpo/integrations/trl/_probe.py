@@ -92,7 +92,6 @@ def check_batch(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> None
 
 
 def advantages_of(trainer: Any, score: Callable[[Any], Mapping[str, Any]]) -> Any:
-    """Return the advantages `[rollout]` in this process's part of the made-up batch, or none."""
     with lent(trainer):
         vars(trainer).update(_stubs(trainer))
         rows = [{"prompt": str(i)} for i in range(GROUPS) for _ in range(SAMPLES)]

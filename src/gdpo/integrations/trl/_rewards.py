@@ -40,7 +40,18 @@ def all_weights(names: Sequence[str], rewards: Sequence[Any], given: Any) -> lis
     As in TRL, a list may leave out the rewards of environments, which come last and then have the
     weight 1.
     """
-    _check_names(names, rewards)
+    if not names:  # TRL's message, which users know and search for
+        raise ConfigError(
+            "No reward source provided. Pass `reward_funcs`, or an `environment_factory` whose "
+            "environment defines a `get_reward` method."
+        )
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ConfigError(
+                f"two rewards have the name {name!r}, but weights, metrics and files are keyed "
+                f"by name. Rename reward {i} before you create the trainer: "
+                f"{_renaming(rewards[i] if i < len(rewards) else None, f'{name}_2')}"
+            )
     if isinstance(given, list | tuple) and len(given) == len(rewards):
         given = [*given, *[1.0] * (len(names) - len(rewards))]
     return weights_by_name(names, given)
@@ -94,21 +105,6 @@ def numbered(names: Sequence[str]) -> list[str]:
     return distinct
 
 
-def _check_names(names: Sequence[str], rewards: Sequence[Any]) -> None:
-    if not names:  # TRL's message, which users know and search for
-        raise ConfigError(
-            "No reward source provided. Pass `reward_funcs`, or an `environment_factory` whose "
-            "environment defines a `get_reward` method."
-        )
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise ConfigError(
-                f"two rewards have the name {name!r}, but weights, metrics and files are keyed "
-                f"by name. Rename reward {i} before you create the trainer: "
-                f"{_renaming(rewards[i] if i < len(rewards) else None, f'{name}_2')}"
-            )
-
-
 def _renaming(reward: Any, name: str) -> str:
     if isinstance(reward, Reward):
         return f"dataclasses.replace(reward, name={name!r})"
@@ -127,7 +123,7 @@ def check_columns(
     """Check that each dataset has the columns that the rewards read.
 
     A dataset is not checked if its columns are not known in advance (a stream, or a dataset with a
-    transform), functions also not if a subclass may add columns before the rewards are calculated.
+    transform), nor functions if a subclass may add columns.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     functions = [
@@ -136,9 +132,12 @@ def check_columns(
     for _, columns in _known_datasets(arguments):
         if rewards and "reference" not in columns:
             raise _no_reference(rewards[0], columns)
-        if not may_add_columns and not arguments.get("rollout_func"):
-            for function in functions:
-                _check_parameters(callable_name(function), function, columns)
+        if may_add_columns or arguments.get("rollout_func"):
+            continue
+        passed = [column for column in columns if column not in _RENAMED]
+        for function in functions:
+            if problem := _wrong_parameters(function, [*_ALWAYS, *passed], passed):
+                raise RewardError(f"reward {callable_name(function)!r} {problem}")
 
 
 def check_weights_column(arguments: Mapping[str, Any], column: str, names: Sequence[str]) -> None:
@@ -157,7 +156,6 @@ def check_weights_column(arguments: Mapping[str, Any], column: str, names: Seque
 
 
 def _known_datasets(arguments: Mapping[str, Any]) -> Iterator[tuple[Any, Sequence[str]]]:
-    """Yield the datasets among TRL's arguments whose columns are known, with their columns."""
     for which in ("train_dataset", "eval_dataset"):
         given = arguments.get(which)
         for dataset in given.values() if isinstance(given, dict) else [given]:
@@ -169,7 +167,6 @@ def _known_datasets(arguments: Mapping[str, Any]) -> Iterator[tuple[Any, Sequenc
 
 
 def check_rewards(rewards: Any, rollouts: int, names: Sequence[str]) -> None:
-    """Check what `_calculate_rewards` returned, which a subclass or a script may have replaced."""
     expected = (rollouts, len(names))
     got = type(rewards).__name__
     if isinstance(rewards, torch.Tensor):
@@ -314,12 +311,6 @@ _RENAMED = ("prompt", "completion", "completion_ids")
 """Columns that TRL does not pass under their own names."""
 
 
-def _check_parameters(name: str, function: Any, columns: Sequence[str]) -> None:
-    columns = [column for column in columns if column not in _RENAMED]
-    if problem := _wrong_parameters(function, [*_ALWAYS, *columns], columns):
-        raise RewardError(f"reward {name!r} {problem}")
-
-
 def _raised(name: str, function: Any, error: Exception, passed: Mapping[str, Any]) -> RewardError:
     columns = [
         key
@@ -328,21 +319,18 @@ def _raised(name: str, function: Any, error: Exception, passed: Mapping[str, Any
     ]
     if problem := _wrong_parameters(function, list(passed), columns):
         return RewardError(f"reward {name!r} {problem}")
-    return RewardError(
-        f"reward {name!r} raised {type(error).__name__}: {str(error)[:300]!r} "
-        f"({last_line(error)}). {_remedy(error, passed, columns)}"
+    remedy = (
+        "A reward must return a number or None for every completion: catch the exception, and "
+        "return None if the reward does not apply"
     )
-
-
-def _remedy(error: Exception, passed: Mapping[str, Any], columns: Sequence[str]) -> str:
     if isinstance(error, KeyError) and error.args and error.args[0] not in passed:
-        return (
+        remedy = (
             f"If {error.args[0]!r} is a column of the dataset, add it. The columns are: "
             f"{_listed(columns)}. If the reward does not apply to the completion, return None"
         )
-    return (
-        "A reward must return a number or None for every completion: catch the exception, and "
-        "return None if the reward does not apply"
+    return RewardError(
+        f"reward {name!r} raised {type(error).__name__}: {str(error)[:300]!r} "
+        f"({last_line(error)}). {remedy}"
     )
 
 

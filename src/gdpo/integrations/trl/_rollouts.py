@@ -19,9 +19,9 @@ class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them to one file.
 
     Evaluations are written to the subfolder `eval`. When training begins, files of an earlier run
-    are moved to a subfolder, and a resumed run continues in the folder. The name of the run is
-    `run_name`, or the folder name of `output_dir`. A folder that is not writable raises a
-    ConfigError; later write failures are only logged.
+    are moved to a subfolder, unless the run is resumed. The name of the run is `run_name`, or the
+    folder name of `output_dir`. A folder that is not writable raises a ConfigError; later write
+    failures are only logged.
     """
 
     def __init__(
@@ -95,8 +95,7 @@ class RolloutLog(TrainerCallback):
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
         `facts` is the result of `gathered`, with `Turn` objects in `turns` if turns are recorded.
-        Each prompt has its weights by name, in the order of the reward axis. `trained` states
-        whether its rollouts are in the training batch.
+        Each prompt has its weights by name, and whether it is trained on.
         """
         samples = rewards.shape[1]
         scored = zip(

@@ -90,7 +90,6 @@ class _Batch:
         self._select(rows, processors)
 
     def next_logits(self, model: Any) -> torch.Tensor:
-        """Return the float32 logits `[row, token]` of the next position."""
         inputs = model.prepare_inputs_for_generation(
             self.ids, next_sequence_length=1, **self._model_kwargs
         )

@@ -2,12 +2,10 @@
 
 `SharedPrompts` lets the decoder read all but the last token of each distinct prompt into a cache.
 The model then continues it with the last prompt token and the completion of each row, in calls of
-completions with similar lengths. Autograd adds the gradients of a prompt's rows. Neither the model
-nor the head is changed: both see rows whose prompts have one token.
+completions with similar lengths. Neither the model nor the head is changed.
 """
 
 import itertools
-import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -23,15 +21,17 @@ from gdpo.integrations.trl._adapter import (
     epsilon,
     kept_random_states,
     lacks,
+    say,
     tried,
+    without_adapter,
 )
 from gdpo.integrations.trl._plan import Call, Row, call_of, planned
 from gdpo.integrations.trl.generation import kind_not_covered
 
-logger = logging.getLogger(__name__)
-
 Score = Callable[..., Any]
 """TRL's method `_get_per_token_logps_and_entropies`, or one with its arguments."""
+
+_OWN = "share_prompts: each rollout computes its own prompt"
 
 
 def last_places(mask: torch.Tensor) -> torch.Tensor:
@@ -69,10 +69,10 @@ class SharedPrompts:
         if not plan.shared:
             if not self._said:
                 self._said = True
-                _say(
+                say(
                     self._trainer,
-                    "each rollout computes its own prompt where sharing saves nothing, as in a "
-                    f"micro-batch of {len(rows)} rollouts with prompts of {start} tokens",
+                    f"{_OWN} where sharing saves nothing, as in a micro-batch of {len(rows)} "
+                    f"rollouts with prompts of {start} tokens",
                 )
             return score(model, input_ids, attention_mask, logits_to_keep, **options)
         unwrapped = self._trainer.accelerator.unwrap_model(model)
@@ -100,16 +100,12 @@ class SharedPrompts:
         """Return the cache of prompts, in which padding is -1."""
         from gdpo.integrations.trl import _caches
 
-        decoder, cache = decoder_of(unwrapped), _caches.cache_of_prompts()
+        decoder = without_adapter(unwrapped).get_decoder()
+        cache = _caches.Cache(layer_class_to_replicate=_caches.PromptLayer)
         options = {_caches.cache_argument(decoder): cache, "use_cache": False}
         with self._trainer.accelerator.autocast(), _caches.caches_in_checkpoints(unwrapped):
             decoder(input_ids=prompts.clamp(min=0), attention_mask=(prompts >= 0).long(), **options)
         return cache
-
-
-def decoder_of(unwrapped: Any) -> Any:
-    base = unwrapped.get_base_model() if is_peft_model(unwrapped) else unwrapped
-    return base.get_decoder()
 
 
 @contextmanager
@@ -122,7 +118,8 @@ def _continuing(
     """
     from gdpo.integrations.trl._caches import cache_argument, caches_in_checkpoints, continued
 
-    more = {"attention_mask": mask, cache_argument(decoder_of(unwrapped)): continued(prompts, rows)}
+    argument = cache_argument(without_adapter(unwrapped).get_decoder())
+    more = {"attention_mask": mask, argument: continued(prompts, rows)}
 
     def hook(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {**kwargs, **more}
@@ -146,13 +143,8 @@ def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
     reason = tried(lambda: not_shared_because(trainer) or _difference(trainer, trls))
     if reason is None:
         return shared
-    _say(trainer, f"each rollout computes its own prompt, because {reason}")
+    say(trainer, f"{_OWN}, because {reason}")
     return None
-
-
-def _say(trainer: Any, message: str) -> None:
-    if trainer.accelerator.is_main_process:
-        logger.warning("share_prompts: %s", message)
 
 
 def not_shared_because(trainer: Any) -> str | None:
@@ -164,11 +156,9 @@ def not_shared_because(trainer: Any) -> str | None:
         return "the load of experts is balanced over the tokens of each rollout"
     if (trainer.pad_to_multiple_of or 1) > 1:
         return "pad_to_multiple_of is set"
-    model = trainer.model
-    if is_peft_model(model):
-        if model.active_peft_config.is_prompt_learning:
-            return "the adapter is a learned prompt"
-        model = model.get_base_model()
+    if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
+        return "the adapter is a learned prompt"
+    model = without_adapter(trainer.model)
     if set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}:
         return f"not every layer of {type(model).__name__} attends to the whole prompt"
     return _checkpoints_drop_the_cache(trainer) or kind_not_covered(model)
@@ -202,7 +192,6 @@ def _difference(trainer: Any, trls: Score) -> str | None:
     trained = [p for p in model.parameters() if p.requires_grad and p is not embedding][:12]
 
     def scores(score: Score) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities and their gradient."""
         logps = score(model, ids, mask, 2)[0] * mask[:, -2:]
         weighted = logps * torch.arange(1, 9, device=device).view(4, 2)
         gradients = torch.autograd.grad(weighted.sum(), trained)

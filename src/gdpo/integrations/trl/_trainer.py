@@ -1,13 +1,10 @@
 """Defines `GDPOTrainer`, which is TRL's `GRPOTrainer` with an estimator from `gdpo.advantages`.
 
-The class overrides methods of TRL and copies no code. `_generate` stores which tokens the model
-generated, `_calculate_rewards` keeps the exact rewards, and `_generate_and_score_completions`
-replaces TRL's advantages. A subclass or a script may change what `_calculate_rewards` returns: TRL
-trains on the rewards that it gets.
+The class overrides methods of TRL and copies no code. A subclass or a script may change what
+`_calculate_rewards` returns: TRL trains on the rewards that it gets.
 """
 
 import copy
-import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,9 +23,11 @@ from gdpo.errors import ConfigError
 from gdpo.integrations._turns import on_tokens
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
-    check_trainer,
-    end_token_ids,
+    ends_of_text,
+    is_training,
+    refuse_missing,
     replaced,
+    say,
     tokenizer_of,
 )
 from gdpo.integrations.trl._config import GDPOConfig
@@ -61,8 +60,6 @@ from gdpo.integrations.trl.logprobs import bound_memory, head_of
 from gdpo.integrations.trl.vllm_versions import check_vllm
 from gdpo.rewards.gates import closed_gates
 
-logger = logging.getLogger(__name__)
-
 ONE_GROUP = (
     "the generation batch contains only one group, so GDPO's batch normalization divides by the "
     "standard deviation of that group. Put more prompts into a generation batch: raise "
@@ -94,17 +91,17 @@ class GDPOTrainer(GRPOTrainer):
     """Extends TRL's `GRPOTrainer` with multi-reward estimators and metrics for each reward.
 
     The arguments are those of `trl.GRPOTrainer`. `reward_funcs` may mix `gdpo.Reward` objects and
-    functions written for TRL, which work unchanged. Environments can also define rewards, in
-    addition to `reward_funcs` or instead of them, and declare the range in the class attribute
-    `reward_range`, as `(low, high)`. In addition to TRL's metrics, the trainer logs:
+    functions written for TRL, which work unchanged. Environments can define rewards too, and
+    declare the range in the class attribute `reward_range`, as `(low, high)`. In addition to TRL's
+    metrics, the trainer logs:
 
     - `rewards/<name>/zero_variance_groups`: share of groups in which this reward does not vary.
     - `rewards/<name>/influence_share`: influence share over the last 256 groups.
     - `diagnostics/warnings`: number of warnings in force, each of which is logged once as text.
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
-    - `rewards/<name>/gate_closed`: share of rollouts with a closed gate, where the reward is 0 or
-      missing. (All other metrics of this reward are computed from the gated values.)
+    - `rewards/<name>/gate_closed`: share of rollouts with a closed gate. All other metrics of this
+      reward are computed from the gated values.
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
     - `filter/...`: logged if `filter_groups` is set.
     - `turns/mean`, `turns/max`: mean and largest number of turns of a rollout. Logged if the
@@ -113,15 +110,14 @@ class GDPOTrainer(GRPOTrainer):
       `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, such as the conflict between
       rewards.
 
-    A reward function or an environment may return one number for each turn of a completion instead
-    of one number, and a `gdpo.Reward` may score turns (`of="turn"`). Environments may define
-    `get_turn_rewards`. A turn is a message of the model (docs/how-to/turn_rewards.md). With an
-    estimator for turns, such as `turn_gdpo`, each turn gets its own advantage, and a single number
-    is at the last turn. With any other estimator, and in all metrics of rewards, the numbers are
-    added up. A gate tests the total, and closes all turns of the gated reward.
+    `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0.
 
-    `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0
-    under the estimator.
+    A reward function or an environment (with `get_turn_rewards`) may return one number for each
+    turn of a completion, and a `gdpo.Reward` may score turns (`of="turn"`). A turn is a message of
+    the model (docs/how-to/turn_rewards.md). With an estimator for turns, such as `turn_gdpo`, each
+    turn gets its own advantage, and a single number is at the last turn. With any other estimator,
+    and in all metrics of rewards, the numbers are added up. A gate tests the total, and closes all
+    turns of the gated reward.
 
     Raises:
         ConfigError: If the estimator is unknown, if the weights do not match the rewards, or if two
@@ -208,8 +204,8 @@ class GDPOTrainer(GRPOTrainer):
             self._rollout_log = RolloutLog(folder, args, declared=declared)
             self.add_callback(self._rollout_log)
         warning = warning_of_loss(objective.rule.name, self.loss_type)
-        if objective.rule.wants_turns and warning and self.accelerator.is_main_process:
-            logger.warning("%s", warning)
+        if objective.rule.wants_turns and warning:
+            say(self, warning)
         if self.accelerator.is_main_process:
             objective.log_priority(args, self._weights())
 
@@ -247,15 +243,14 @@ class GDPOTrainer(GRPOTrainer):
         """Return the advantages of a whole generation batch.
 
         Args:
-            rewards: Gated rewards `[prompt, sample, reward]` of all processes, on the CPU. The
-                dtype is float64, or float32 if all rewards come from reward models. For an
-                estimator for turns, `[prompt, sample, turn, reward]`.
+            rewards: Gated rewards `[prompt, sample, reward]` of all processes, on the CPU, in
+                float64 (in float32 if all rewards come from reward models). For an estimator for
+                turns, `[prompt, sample, turn, reward]`.
             token_counts: Number of tokens of each completion. None: the estimator does not use
-                token counts.
+                them.
             weights: Weights `[prompt, reward]`, if `weights_column` is set. None: the configured
-                weights, for every prompt.
-            turns: Number of turns of each rollout, `[prompt, sample]`. Passed only if the estimator
-                computes one advantage per turn.
+                ones.
+            turns: Number of turns of each rollout, `[prompt, sample]`, for an estimator for turns.
 
         Returns:
             Advantages `[prompt, sample]`, or `[prompt, sample, turn]` with `turns`.
@@ -307,8 +302,7 @@ class GDPOTrainer(GRPOTrainer):
     def _observed_rewards(self) -> Generator[list[Groups]]:
         """Collect the groups whose rewards `_calculate_rewards` returns to TRL.
 
-        Like `watch`, this wraps the method of the instance, so that an override or a replacement
-        counts: what it returns is what is trained on.
+        This wraps the method of the instance, so that an override or a replacement counts.
         """
         before, calculate = vars(self).get("_calculate_rewards"), self._calculate_rewards
         observed: list[Groups] = []
@@ -360,27 +354,24 @@ class GDPOTrainer(GRPOTrainer):
             of_turns = of_turns.where(kept[:, None], spread(rewards, (), returned.counts))
             counts = torch.tensor(returned.counts).view(-1, samples)
             turns = TurnRewards(of_turns.view(-1, samples, *of_turns.shape[1:]), counts)
+        token_counts = None
+        if objective.rule.wants_token_counts:
+            lengths = [len(ids) for ids in completion_ids]
+            here = torch.tensor(lengths, device=self.accelerator.device)
+            gathered: Any = self.accelerator.gather(here)
+            token_counts = gathered.view(-1, samples).cpu()
         of_record = {"turn_tokens": None if turns is None else self._located.num_tokens}
         return for_trl, Groups(
             rewards=rewards.view(-1, samples, len(names)),
-            token_counts=self._count_tokens(completion_ids),
+            token_counts=token_counts,
             closed_gates=closed_gates(returned.rewards, names, objective.gates),
             rollouts={**batch, "completion_ids": completion_ids, **of_record},
             weights=None if own is None else own.nan_to_num(),
             turns=turns,
         )
 
-    def _count_tokens(self, completion_ids: Any) -> torch.Tensor | None:
-        if not self._objective.rule.wants_token_counts:
-            return None
-        lengths = [len(ids) for ids in completion_ids]
-        here = torch.tensor(lengths, device=self.accelerator.device)
-        gathered: Any = self.accelerator.gather(here)
-        return gathered.view(-1, self._samples()).cpu()
-
     def _samples(self) -> int:
-        training = bool(self.model and self.model.training)
-        return (self.num_generations if training else self.num_generations_eval) or 1
+        return (self.num_generations if is_training(self) else self.num_generations_eval) or 1
 
     def _generate_groups(self, inputs: Any) -> Groups:
         with self._observed_rewards() as observed:
@@ -390,7 +381,7 @@ class GDPOTrainer(GRPOTrainer):
         return observed[0]
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        mode = "train" if self.model and self.model.training else "eval"
+        mode = "train" if is_training(self) else "eval"
         self._check_trl()
         generated = self._filter.generated(inputs)
         batch = self._filter.trained(generated)
@@ -418,7 +409,6 @@ class GDPOTrainer(GRPOTrainer):
         return advantages
 
     def _check_trl(self) -> None:
-        """Check once, before anything is generated, that TRL trains on our advantages."""
         if not self._between.is_checked:
             self._between.is_checked = True
             if not replaced(self, _CHECKED) and not replaced(GRPOTrainer, CALLED):
@@ -454,8 +444,8 @@ class GDPOTrainer(GRPOTrainer):
             and len(batch.rewards) == 1
             and not self._between.has_warned_of_one_group
         ):
-            if rule.estimator is gdpo and rule.scale is None and self.accelerator.is_main_process:
-                logger.warning(ONE_GROUP)
+            if rule.estimator is gdpo and rule.scale is None:
+                say(self, ONE_GROUP)
             self._between.has_warned_of_one_group = True
         shown: Any = self._logs["advantages"]
         flat = first.their_own(advantages).reshape(-1).tolist()
@@ -480,9 +470,7 @@ class GDPOTrainer(GRPOTrainer):
     def _record(self, mode: str, groups: Groups, advantages: torch.Tensor) -> None:
         if self._rollout_log is None or groups.rollouts is None:
             return
-        tokenizer: Any = self._tokenizer
-        ends: set[Any] = {*end_token_ids(self), tokenizer.pad_token_id}
-        self._rollout_log.collect(**groups.rollouts, ends_of_text=ends)
+        self._rollout_log.collect(**groups.rollouts, ends_of_text=ends_of_text(self))
         facts = self._rollout_log.gathered()
         if not self.accelerator.is_main_process:
             return
@@ -517,7 +505,7 @@ def _of_rollouts(advantages: torch.Tensor, groups: Groups) -> torch.Tensor:
 
 
 def _checked(args: Any, model: Any) -> GDPOConfig:
-    check_trainer()
+    refuse_missing("trainer", "GDPOTrainer")
     if args is None:
         name = model if isinstance(model, str) else get_config_model_id(model.config)
         return GDPOConfig(f"{name.split('/')[-1]}-GDPO")

@@ -1,8 +1,7 @@
 """Finds the turns of rollouts in TRL's batches, and stores their rewards and messages.
 
-As in `gdpo.integrations._turns`, a turn is a run of ones in a mask, here in `tool_mask *
-completion_mask`. With a `rollout_func`, its `env_mask` takes the place of the tool mask. Without a
-mask, a rollout is one turn.
+A turn is a run of ones in `tool_mask * completion_mask`. With a `rollout_func`, its `env_mask`
+takes the place of the tool mask. Without a mask, a rollout is one turn.
 """
 
 import math
@@ -115,7 +114,6 @@ class TurnRewards:
 
     @property
     def taken(self) -> torch.Tensor:
-        """Return a mask `[prompt, sample, turn]` of the turns that were taken."""
         return torch.arange(self.rewards.shape[2]) < self.counts[..., None]
 
 
@@ -152,8 +150,8 @@ def spread(
     """Return the rewards of each turn, `[rollout, turn, reward]`.
 
     `given` maps, for each rollout, the column of a reward to its values at each turn. Other rewards
-    stand at the last turn, and those of a rollout without turns at the first place. NaN in the
-    totals `[rollout, reward]`: the reward does not apply to the rollout.
+    stand at the last turn (without turns, at the first place). NaN in the totals `[rollout,
+    reward]`: the reward does not apply to the rollout.
     """
     rewards = torch.zeros(len(counts), max([1, *counts]), totals.shape[1], dtype=totals.dtype)
     last = torch.tensor(counts).clamp(min=1) - 1
@@ -190,7 +188,6 @@ _DIVIDED_BY_ROLLOUT = ("grpo", "sapo")
 
 
 def check_loss(estimator: str, args: Any) -> None:
-    """Raise a ConfigError for a loss in which an advantage per turn loses its meaning."""
     if args.importance_sampling_level != "token":
         raise ConfigError(
             f"importance_sampling_level={args.importance_sampling_level!r} does not fit "

@@ -18,11 +18,7 @@ from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
-from gdpo.integrations.trl._adapter import (
-    end_token_ids,
-    kept_random_states,
-    tokenizer_of,
-)
+from gdpo.integrations.trl._adapter import ends_of_text, kept_random_states
 from gdpo.integrations.trl._kept_state import KeptState
 from gdpo.integrations.trl._observing import Observer
 from gdpo.integrations.trl._probe import rule_of
@@ -48,7 +44,8 @@ def watch(
 ) -> None:
     """Show what each reward does while TRL's `GRPOTrainer` or `RLOOTrainer` trains.
 
-    Call this function once before `trainer.train()`. The training does not change:
+    Call this function once before `trainer.train()`, in every process. The training does not
+    change:
 
         watch(trainer)
 
@@ -59,15 +56,15 @@ def watch(
     is left out of these metrics. Any other error switches the watch off, and training continues. If
     the trainer cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all of this
     itself, the call only logs that. If rewards share a name, later ones are numbered (`tags`,
-    `tags_2`). In a run with several processes, every process must call this function.
+    `tags_2`).
 
     Args:
         trainer: TRL's `GRPOTrainer` or `RLOOTrainer`, or a subclass, which may compute its own
             advantages.
         rollouts_dir: Folder for the rollout record, one parquet file per step, which `gdpo analyze`
             reads. Evaluations are written to its subfolder `eval`. When training begins, files of
-            an earlier run in this folder are moved to `earlier-1` (or the next free number). A
-            resumed run keeps writing to the same folder. None: no record is written.
+            an earlier run in this folder are moved to `earlier-1` (or the next free number), unless
+            the run is resumed. None: no record is written.
         diagnostics: `"full"` logs all metrics of the diagnosis.
         estimators: Names of estimators to compare with. For each name, the trainer logs
             `estimators/<name>/sign_flips`, the share of rollouts whose advantage would have the
@@ -138,8 +135,6 @@ class _Other:
 
 
 class _Watched(TrainerCallback):
-    """Observes the batches of a trainer. An error ends the observation, not the training."""
-
     def __init__(
         self,
         trainer: Any,
@@ -203,7 +198,7 @@ class _Watched(TrainerCallback):
     ) -> None:
         self._scored.append(rewards.detach().clone().cpu())
         if self._log is not None:
-            ends = {*end_token_ids(self._trainer), tokenizer_of(self._trainer).pad_token_id}
+            ends = ends_of_text(self._trainer)
             self._log.collect(inputs, prompts, completions, completion_ids_list, ends)
 
     def _observe(self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]]) -> None:

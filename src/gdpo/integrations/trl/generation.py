@@ -4,7 +4,6 @@ It encodes each prompt once, and removes rows from the batch when they have fini
 processes and samples the logits, and TRL tokenizes the prompts.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -17,9 +16,11 @@ from gdpo.integrations.trl._adapter import (
     end_token_ids,
     lacks,
     replaced,
+    say,
     timed,
     tried,
     unwrapped_model,
+    without_adapter,
 )
 
 COVERED_SETTINGS = frozenset(
@@ -73,11 +74,9 @@ def not_covered(trainer: Any) -> str | None:
     more = set(trainer._tokenizer.model_input_names) - {"input_ids", "attention_mask"}
     if more:
         return f"the tokenizer returns more than token ids: {', '.join(sorted(more))}"
-    model = trainer.model
-    if is_peft_model(model):
-        if model.active_peft_config.is_prompt_learning:
-            return "the adapter is a learned prompt, which changes the start of the cache"
-        model = model.get_base_model()
+    if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
+        return "the adapter is a learned prompt, which changes the start of the cache"
+    model = without_adapter(trainer.model)
     reason = kind_not_covered(model) or _setting_not_covered(
         trainer.generation_config, model.generation_config
     )
@@ -143,7 +142,6 @@ def _dropout_not_covered(model: Any) -> str | None:
 
 
 def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
-    """Return the first unsupported setting, or None. The model's settings serve as defaults."""
     settings: dict[str, Any] = of_model.to_dict()
     settings |= {k: v for k, v in chosen.to_dict().items() if v is not None}
     if settings.get("use_cache") is False:
@@ -155,8 +153,6 @@ def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
     return None
 
 
-logger = logging.getLogger(__name__)
-
 RolloutFunction: TypeAlias = Callable[[list[Any], Any], dict[str, Any]]
 """TRL's `rollout_func`: `(prompts, trainer) -> {"prompt_ids", "completion_ids", "logprobs"}`."""
 
@@ -165,9 +161,8 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     """Return the `rollout_func` for this trainer, or None if TRL must generate.
 
     Set it after TRL has created the trainer: `trainer.rollout_func = fast_rollouts(trainer)`.
-    `wanted` selects the devices. None: only on the CPU, where it is faster. True: on every device.
-    False: never. If it should be used but does not support the trainer, the main process logs the
-    reason.
+    `wanted` selects the devices. None: only the CPU, where it is faster. True: every device. False:
+    none. If it should be used but does not support the trainer, the main process logs the reason.
 
     Completions have the same distribution as TRL's, and greedy completions the same tokens. For the
     same seed, sampled completions differ, because no random numbers are drawn for finished rows.
@@ -183,8 +178,7 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
         reason = other or tried(lambda: not_covered(trainer))
     if reason is None:
         return rollouts
-    if trainer.accelerator.is_main_process:
-        logger.warning("fast_generation does not apply, so TRL generates: %s", reason)
+    say(trainer, f"fast_generation does not apply, so TRL generates: {reason}")
     return None
 
 

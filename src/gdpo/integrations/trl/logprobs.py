@@ -1,22 +1,18 @@
 """Computes log-probabilities on a CPU only from the logits of completion tokens.
 
-On a CPU, TRL's head, which is written for GPUs, also scores prompts, recomputes the logits in the
-backward pass, and multiplies in float32 regardless of the model's dtype. `CompletionOnlyHead`
-computes only the logits of completion tokens and keeps them until the backward pass, which
-overwrites them with their gradient.
-
-On other devices, and where `not_here_because` says so, TRL's own head is used.
+TRL's head, which is written for GPUs, also scores prompts, recomputes the logits in the backward
+pass, and multiplies in float32. `CompletionOnlyHead` computes only the logits of completion tokens
+and keeps them until the backward pass, which overwrites them with their gradient. On other devices,
+and where `not_here_because` says so, TRL's own head is used.
 """
 
 import ctypes
 import inspect
-import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from torch import nn
 from transformers import TrainerCallback
 
@@ -25,7 +21,9 @@ from gdpo.integrations.trl._adapter import (
     computed_in,
     kept_random_states,
     lacks,
+    say,
     tried,
+    without_adapter,
 )
 
 KERNELS = 64
@@ -66,16 +64,12 @@ def bound_kernels() -> None:
 
 
 class _GiveBack(TrainerCallback):
-    """Returns freed memory to the operating system after every step."""
-
     def __init__(self, trim: Callable[[int], int]) -> None:
         self._trim = trim
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self._trim(0)
 
-
-logger = logging.getLogger(__name__)
 
 _BLOCK = 2**21
 """Number of logits to process at a time, chosen to fit in the CPU's cache."""
@@ -98,7 +92,7 @@ def head_of(trainer: Any, trls: Callable[..., Any]) -> "CompletionOnlyHead | Non
         return None
     if not trainer.args.completion_only_head or trainer.accelerator.device.type != "cpu":
         return None
-    head.try_out()
+    head.differs = tried(head.difference_from_trl)
     return head
 
 
@@ -108,11 +102,8 @@ class CompletionOnlyHead:
     def __init__(self, trainer: Any, trls: Callable[..., Any]) -> None:
         self._trainer, self._trls = trainer, trls
         self._said: set[str] = set()
-        self._differs: str | None = None
-
-    def try_out(self) -> None:
-        """Compare both heads on made-up data. If they differ, TRL's is used from now on."""
-        self._differs = tried(self._difference_from_trl)
+        self.differs: str | None = None
+        """How it differs from TRL's head, which is then used."""
 
     def score(
         self,
@@ -126,7 +117,7 @@ class CompletionOnlyHead:
         """Return what TRL's method returns for these arguments."""
         size = batch_size or len(input_ids)
         shape = (min(size, len(input_ids)), input_ids.shape[1], logits_to_keep)
-        if reason := self._differs or self.not_here_because(model, shape, options):
+        if reason := self.differs or self.not_here_because(model, shape, options):
             self.say(reason)
             more = {"batch_size": batch_size, **options}
             return self._trls(model, input_ids, attention_mask, logits_to_keep, **more)
@@ -154,7 +145,8 @@ class CompletionOnlyHead:
         padding = attention_mask[:, -keep:] == 0
         return logps.masked_fill(padding, 0), entropies.masked_fill(padding, 0)
 
-    def _difference_from_trl(self) -> str | None:
+    def difference_from_trl(self) -> str | None:
+        """Return how both heads differ on made-up data, or None."""
         ids = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
         mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0]])
         model: Any = self._trainer.model
@@ -185,8 +177,7 @@ class CompletionOnlyHead:
             return "the model is sharded"
         if trainer.args.cast_lm_head_to_fp32:
             return "cast_lm_head_to_fp32 is set"
-        base: Any = trainer.accelerator.unwrap_model(model)
-        base = base.get_base_model() if is_peft_model(base) else base
+        base: Any = without_adapter(trainer.accelerator.unwrap_model(model))
         text = base.config.get_text_config()
         if "logits_to_keep" not in inspect.signature(type(base).forward).parameters:
             return f"{type(base).__name__}.forward has no logits_to_keep"
@@ -202,8 +193,8 @@ class CompletionOnlyHead:
 
     def say(self, reason: str) -> None:
         """Log once, in the main process, why TRL's head is used."""
-        if reason not in self._said and self._trainer.accelerator.is_main_process:
-            logger.warning("completion_only_head: TRL's head is used, because %s", reason)
+        if reason not in self._said:
+            say(self._trainer, f"completion_only_head: TRL's head is used, because {reason}")
         self._said.add(reason)
 
 

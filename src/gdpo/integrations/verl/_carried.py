@@ -47,8 +47,6 @@ def has_turns(columns: Columns, names: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Stores the batch data that an estimator needs but does not get from verl."""
-
     columns: Columns
     """Maps each reward name to the rewards of all rows."""
     keys: Sequence[str] | None = None

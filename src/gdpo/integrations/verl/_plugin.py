@@ -81,7 +81,6 @@ class _Silenced(logging.StreamHandler[Any]):
 
 
 def show_warnings() -> None:
-    """Write gdpo's warnings to stderr, even if the root logger drops warnings."""
     of_gdpo = logging.getLogger("gdpo")
     if not any(isinstance(handler, _Silenced) for handler in of_gdpo.handlers):
         handler = _Silenced()

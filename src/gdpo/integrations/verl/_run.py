@@ -82,8 +82,8 @@ class Run:
 
         The arguments are verl's. Of `token_level_rewards`, only the dtype and device are used: the
         separate rewards come from `carrying` or `non_tensor_batch`. `index` holds the prompt id of
-        each row. The advantages and the returns are two identical arrays `[row, token]`, with 0 for
-        tokens that are not trained.
+        each row. Advantages and returns are the same array `[row, token]`, 0 for tokens that are
+        not trained.
         """
         settings, carried, like = self.settings(config), self.carried, token_level_rewards
         if carried is None and non_tensor_batch is not None:
@@ -104,11 +104,7 @@ class Run:
         return tokens, tokens
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the latest batch for verl's loggers.
-
-        A second call for the same batch returns no metrics. The method also logs each warning that
-        `gdpo.diagnostics.Watch` reports.
-        """
+        """Return the metrics of the latest batch, once, and log each warning."""
         computed, self.latest = self.latest, None
         if computed is None:
             return {}

@@ -46,7 +46,6 @@ def check_itself(run: Run) -> None:
 
 
 def _through_verl(ray_trainer: Any) -> Any:
-    """Return the advantages `[row, token]` that verl's `compute_advantage` gives for the batch."""
     import torch
 
     rows = len(_REWARDS) * _REWARDS.shape[1]

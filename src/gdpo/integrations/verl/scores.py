@@ -69,12 +69,11 @@ def compute_score(
         reward_router_address: Not used.
         reward_model_tokenizer: Not used.
         reward_kwargs: Keys that define the rewards. `task` is the name of a task or
-            `module:attribute`. `rewards` is a list of rewards (default: all rewards of the task).
-            Each reward is the name of one of the task's rewards, the name of a built-in reward,
-            `module:attribute`, or `{name: ..., options: {...}}`. `gates` is a dict, for example
-            `{length: {on: correct, at_least: 1}}`. `weights` sets the weights of `score`, as a dict
-            from reward name to weight or a list in order (default: all 1); gdpo's estimators do not
-            use these weights. All other keys (`on_error`, `workers`, ...) are options of
+            `module:attribute`. `rewards` is a list (default: all rewards of the task) of names of
+            the task's rewards, names of built-in rewards, `module:attribute`, or `{name: ...,
+            options: {...}}`. `gates` is a dict, for example `{length: {on: correct, at_least: 1}}`.
+            `weights` sets the weights of `score`, by name or as a list (default: all 1); gdpo's
+            estimators do not use them. All other keys (`on_error`, `workers`, ...) are options of
             `gdpo.rewards.Scorer`.
 
     Returns:
@@ -89,10 +88,6 @@ def compute_score(
     info = extra_info or {}
     reference = as_reference(ground_truth)
     scores = _scores(json.dumps(without_arrays(reward_kwargs)))
-    return scores.of(_completion(solution_str, info), reference, info.get(NUM_TOKENS))
-
-
-def _completion(solution_str: str, info: Mapping[str, Any]) -> str | Messages:
     messages, turns = info.get(MESSAGES), info.get("num_turns")
     if messages is None and turns is not None and turns > ONE_RESPONSE:
         raise ConfigError(
@@ -100,7 +95,8 @@ def _completion(solution_str: str, info: Mapping[str, Any]) -> str | Messages:
             "which cannot be separated from the model's text: check that gdpo's plugin is active "
             f"where the agent loop runs, or pass the messages in extra_info[{MESSAGES!r}]"
         )
-    return solution_str if messages is None else messages
+    completion = solution_str if messages is None else messages
+    return scores.of(completion, reference, info.get(NUM_TOKENS))
 
 
 def as_reference(ground_truth: Any) -> dict[str, Any]:

@@ -67,10 +67,13 @@ def read_settings(algorithm: Any, known: dict[str, Settings] | None = None) -> S
         raise ConfigError(message)
     keys, weights, options, detail = (without_arrays(algorithm.get(field)) for field in FIELDS)
     name, column = as_text(algorithm.get("adv_estimator")), algorithm.get(COLUMN)
-    if uses_gdpo(algorithm):
-        _check_switches(algorithm)
-    else:
-        name = NAME
+    for switch, (value, why) in _WITHOUT_EFFECT.items():
+        if uses_gdpo(algorithm) and algorithm.get(switch) is value:
+            raise ConfigError(
+                f"algorithm.{switch}={value} has no effect with algorithm.adv_estimator={name}: "
+                f"{why}"
+            )
+    name = name if uses_gdpo(algorithm) else NAME
     known = {} if known is None else known
     described = json.dumps([name, keys, weights, options, detail])
     if described not in known:
@@ -110,15 +113,6 @@ def check_fields(config: Any) -> None:
     if not uses_gdpo(algorithm):
         _check_for_verls(algorithm)
     _check_record(config)
-
-
-def _check_switches(algorithm: Any) -> None:
-    for switch, (value, why) in _WITHOUT_EFFECT.items():
-        if algorithm.get(switch) is value:
-            raise ConfigError(
-                f"algorithm.{switch}={value} has no effect with algorithm.adv_estimator="
-                f"{as_text(algorithm.get('adv_estimator'))}: {why}"
-            )
 
 
 def _check_for_verls(algorithm: Any) -> None:
