@@ -10,7 +10,7 @@ from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.tasks import TASKS
 from gdpo.lab.training import check, train
-from gdpo.lab.training.preflight import Finding, Verdict
+from gdpo.lab.training.findings import Finding, Verdict
 
 TASK = TASKS["gsm8k"]
 LONG = "Weng earns {} dollars an hour for babysitting, and she babysat for {} minutes. How much?"

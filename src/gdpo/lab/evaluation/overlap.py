@@ -9,7 +9,7 @@ from gdpo.lab.recipes.data import Rows
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.likeness import overlaps
 from gdpo.lab.tasks.tool_calling.prompt import user_turns
-from gdpo.lab.training.preflight import Finding, Verdict
+from gdpo.lab.training.findings import Finding, Verdict
 
 _NAMED = 5
 """Maximum number of rows to list in a finding."""

@@ -104,7 +104,7 @@ def _traces(experiment: Experiment, label: str, reward: Measured) -> _Traces:
     runs = experiment.runs_of(label)
     nothing = np.empty(0)
     curves = [run.means.get(reward.name, nothing)[: experiment.total_steps] for run in runs]
-    threshold = reward.low + experiment.reach * (reward.high - reward.low)
+    threshold = experiment.threshold(reward)
     window = max(1, min(WINDOW, experiment.total_steps))
     crossings = [first_reached(values, threshold, window=window) for values in curves]
     steps = [min(run.steps, experiment.total_steps) for run in runs]

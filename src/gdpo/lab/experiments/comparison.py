@@ -8,7 +8,7 @@ import numpy as np
 
 from gdpo._shapes import Float
 from gdpo._text import counted
-from gdpo.lab.experiments.reading import OPEN, Experiment, Measured
+from gdpo.lab.experiments.reading import OPEN, Experiment
 from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survival, fewest_seeds
 
 
@@ -97,10 +97,6 @@ class Comparison:
     def outcome(self, label: str, reward: str) -> Outcome:
         """Return the outcome of one estimator on one reward."""
         return next(o for o in self.outcomes if (o.label, o.reward) == (label, reward))
-
-    def threshold(self, reward: Measured) -> float:
-        """Return the threshold of a reward, in the unit of the reward."""
-        return reward.low + self.experiment.reach * (reward.high - reward.low)
 
 
 _LISTED = 4
@@ -263,7 +259,9 @@ def _higher(d: Difference, comparison: Comparison, *, contrary: Difference | Non
 
 
 def _faster(d: Difference, comparison: Comparison) -> str:
-    medians = [_median(comparison.outcome(label, d.reward)) for label in (d.label, d.baseline)]
+    outcomes = [comparison.outcome(label, d.reward) for label in (d.label, d.baseline)]
+    steps = [outcome.survival.median.value for outcome in outcomes]
+    medians = ["not reached" if isnan(step) else f"step {step:.0f}" for step in steps]
     p = _p(d.p_time_adjusted, len(_timed(_compared(comparison))))
     return (
         f"{d.label} reaches {_percent(comparison.experiment.reach)} of the range of {d.reward} "
@@ -408,11 +406,6 @@ def _number(value: float, interval: Interval) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-def _median(outcome: Outcome) -> str:
-    median = outcome.survival.median
-    return "not reached" if isnan(median.value) else f"step {median.value:.0f}"
 
 
 def _p(p: float, count: int) -> str:

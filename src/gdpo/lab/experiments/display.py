@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gdpo._terminal import Shown
 from gdpo.lab.experiments.grid import Cell, Grid
+from gdpo.lab.experiments.reading import state_of
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.lab.runs.summary import duration, number
 
@@ -72,7 +73,9 @@ class _Board:
             rows = _rows(cell)
             means = [_recent(rows, name) for name in names]
             step = f"{len(rows)}/{self._total}" if self._total else str(len(rows))
-            table.add_row(escape(cell.label), str(cell.seed), _state(cell), step, *means)
+            trains = cell.training is not None
+            state = "running" if trains else state_of(cell.run, cell.failure)[0]
+            table.add_row(escape(cell.label), str(cell.seed), state, step, *means)
         ended = sum(cell.done for cell in self._grid.cells)
         return Group(table, Text(self._left(ended)))
 
@@ -128,13 +131,3 @@ def _recent(rows: Sequence[dict[str, Any]], name: str) -> str:
         v for row in rows[-_RECENT:] if (v := number(row, f"rewards/{name}/mean")) is not None
     ]
     return f"{sum(values) / len(values):.2f}" if values else "–"
-
-
-def _state(cell: Cell) -> str:
-    if cell.training is not None:
-        return "running"
-    if cell.failed:
-        return "failed"
-    if cell.finished:
-        return "finished"
-    return "interrupted" if cell.begun else "waiting"

@@ -1,10 +1,9 @@
 """Runs a comparison: one `gdpo train` process for each estimator and seed."""
 
-import json
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice, product
@@ -40,6 +39,7 @@ from gdpo.lab.experiments.reading import (
     may_differ,
     read_plan,
     run_name,
+    state_of,
     unlike,
 )
 from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, fewest_seeds, least_p
@@ -117,13 +117,12 @@ def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         raise ConfigError(f"--vary sets {', '.join(twice)} twice: list all values in one --vary")
     each = [_assignments(text) for text in vary]
-    return {" ".join(map(_briefly, chosen)): chosen for chosen in product(*each)}
-
-
-def _briefly(assignment: str) -> str:
-    """Drop the prefix `rewards.` before a reward's name, but keep the prefix before an index."""
-    rest = assignment.removeprefix("rewards.")
-    return assignment if rest[:1].isdigit() else rest
+    # The prefix of a reward's name is dropped, that of an index is kept.
+    prefix = re.compile(r"^rewards\.(?!\d)")
+    return {
+        " ".join(prefix.sub("", assignment) for assignment in chosen): chosen
+        for chosen in product(*each)
+    }
 
 
 def _assignments(text: str) -> tuple[str, ...]:
@@ -209,8 +208,8 @@ class Cell:
 
     def why(self) -> str:
         """Return one line: the signal that killed a failed run, or the last line of its output."""
-        lines = json.loads(self.failure.read_text(encoding="utf-8"))["why"].strip().splitlines()
-        return lines[-1] if lines else ""
+        _, why = state_of(self.run, self.failure)
+        return why.strip().splitlines()[-1] if why.strip() else ""
 
 
 @dataclass(slots=True)
@@ -292,7 +291,10 @@ def make_grid(
     }
     of_one_seed = {label: found[label, seeds[0]] for label in named}
     _check_labels(of_one_seed)
-    varied = _varied(shared.recipe, [each.recipe for each in of_one_seed.values()])
+    changed = dict.fromkeys(
+        key for each in of_one_seed.values() for key in differences(shared.recipe, each.recipe)
+    )
+    varied = tuple(key for key in changed if not may_differ(key))
     plan = Plan(shared.recipe.to_yaml(), tuple(named), tuple(seeds), reach, varied)
     plan = _joined(folder, plan)
     cells = [
@@ -404,12 +406,6 @@ def _what_trains(recipe: Recipe) -> Recipe:
     )
 
 
-def _varied(shared: Recipe, labels: Iterable[Recipe]) -> tuple[str, ...]:
-    """Return the recipe keys that labels change, except keys that every comparison may change."""
-    changed = dict.fromkeys(key for label in labels for key in differences(shared, label))
-    return tuple(key for key in changed if not may_differ(key))
-
-
 def _recipe_of(recipe: Recipe, label: str, seed: int, folder: Path) -> Recipe:
     estimator = estimator_of(label)
     same = estimator == recipe.advantage
@@ -428,7 +424,8 @@ def _joined(folder: Path, plan: Plan) -> Plan:
     """Return the plan, merged with the plan of an existing comparison in the folder."""
     there = read_plan(folder)
     if there is None:
-        if folder.exists() and not (folder.is_dir() and _is_blank(folder)):
+        hidden_only = folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir())
+        if folder.exists() and not hidden_only:
             raise ConfigError(
                 f"{folder} exists and is not a comparison: choose another folder with --output"
             )
@@ -480,11 +477,6 @@ def _folder_of(label: str) -> str:
 def _meaning(label: str) -> tuple[str, str]:
     """Return the estimator and the varied values of a label, ignoring the estimator's name."""
     return estimator_of(label), label.partition(" ")[2]
-
-
-def _is_blank(folder: Path) -> bool:
-    """Return whether a folder contains nothing but hidden files."""
-    return all(path.name.startswith(".") for path in folder.iterdir())
 
 
 def _refuse_other(folder: Path, old: str, new: str) -> None:

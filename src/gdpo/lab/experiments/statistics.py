@@ -276,14 +276,17 @@ def expanded_level(count: int) -> float:
     return 1 - 2 * NormalDist().cdf(-sqrt(count / (count - 1)) * t)
 
 
-def paired_interval(
+def paired_difference(
     ours: Float[np.ndarray, " pair"], theirs: Float[np.ndarray, " pair"]
-) -> tuple[float, float, float, int]:
-    r"""Return the mean paired difference, its 95 % Student t interval, and the number of pairs.
+) -> Interval:
+    r"""Return the mean paired difference, with its 95 % Student t interval.
 
     If $d_i$ are the differences of $n$ pairs and $s_d$ is their standard deviation, the interval is
 
     $$ \bar d \pm t_{0.975,\,n-1}\, s_d / \sqrt n. $$
+
+    With few pairs, the percentile bootstrap and BCa cover the difference less often
+    (`benchmarks/few_seeds.py`).
 
     Args:
         ours: One value per pair, in any unit.
@@ -291,51 +294,28 @@ def paired_interval(
             excluded.
 
     Returns:
-        Mean difference, lower and upper bound of the interval (both in the unit of the values), and
-        number of pairs. The mean is NaN if there are no pairs. The bounds are NaN if there are
-        fewer than two pairs, or if all differences are equal up to rounding.
+        The mean difference in the unit of the values, or NaN if there are no pairs. The interval is
+        NaN if there are fewer than two pairs, or if all differences are equal up to rounding.
 
     References:
         Student 1908, "The probable error of a mean".
 
     Examples:
-        >>> mean, low, high, pairs = paired_interval(np.array([1.0, 0.0, 1.0]), np.zeros(3))
-        >>> f"{mean:.2f} {low:.2f} {high:.2f} {pairs}"
-        '0.67 -0.77 2.10 3'
+        >>> found = paired_difference(np.array([1.0, 0.0, 1.0]), np.zeros(3))
+        >>> f"{found.value:.2f} {found.low:.2f} {found.high:.2f}"
+        '0.67 -0.77 2.10'
     """
     both = ~np.isnan(ours) & ~np.isnan(theirs)
     differences = (ours - theirs)[both]
     count = len(differences)
     if count == 0:
-        return nan, nan, nan, 0
+        return Interval(nan, nan, nan)
     mean = fmean(differences)
     rounding = ROUNDING * np.max(np.abs([ours[both], theirs[both]]))
     if count < 2 or np.ptp(differences) <= rounding:
-        return mean, nan, nan, count
+        return Interval(mean, nan, nan)
     margin = student_quantile(0.975, count - 1) * stdev(differences) / sqrt(count)
-    return mean, mean - margin, mean + margin, count
-
-
-def paired_difference(
-    ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"]
-) -> Interval:
-    """Return the mean paired difference between two estimators, with Student's t interval.
-
-    `gdpo evaluate` uses the same formula (`paired_interval`). With few seeds, the
-    percentile bootstrap and BCa cover the difference less often (`benchmarks/few_seeds.py`).
-
-    Args:
-        ours: One value per seed for one estimator.
-        theirs: Values of the other estimator for the same seeds, in the same order and unit. Seeds
-            with NaN for either estimator are ignored.
-
-    Returns:
-        The mean difference, or NaN if there are no seeds. The interval is NaN if there are fewer
-        than 2 seeds, or if all differences are equal up to rounding, because the standard deviation
-        is then unknown.
-    """
-    mean, low, high, _ = paired_interval(ours, theirs)
-    return Interval(mean, low, high)
+    return Interval(mean, mean - margin, mean + margin)
 
 
 _Z = NormalDist().inv_cdf(0.975)

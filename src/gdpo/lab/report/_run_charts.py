@@ -43,7 +43,7 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
         low=low,
         high=high,
         lines=drawn,
-        threshold=comparison.threshold(reward),
+        threshold=experiment.threshold(reward),
         declared=(reward.low, reward.high),
     )
 
@@ -100,7 +100,8 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
         The chart, or a sentence if no estimator has two runs, if no run reached the threshold, or
         if all runs reached the threshold at the same step.
     """
-    experiment, threshold = comparison.experiment, comparison.threshold(reward)
+    experiment = comparison.experiment
+    threshold = experiment.threshold(reward)
     begun = {
         label: [
             run.means.get(reward.name, np.empty(0))

@@ -58,11 +58,6 @@ class Loop:
     checkpoint_bytes: int = 0
     """Estimated size of a checkpoint in bytes. 0: unknown."""
 
-    @property
-    def others(self) -> Path:
-        """Return the folder where other processes store state that the main process saves."""
-        return self.run.checkpoints / OTHERS
-
     def logged(self, step: int, logs: Mapping[str, Any], *, is_main_process: bool) -> None:
         """Store and show the metrics of a step or of an evaluation."""
         self.stop.forbid()  # a line must be written completely, and only once
@@ -150,7 +145,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
         may_give_up=(lambda: None) if trainer.saves_together else loop.stop.allow,
         must_finish=loop.stop.forbid,
         saved=loop.saved,
-        others=loop.others,
+        others=loop.run.checkpoints / OTHERS,
     )
     trainer.epoch_steps = job.batches.steps_per_epoch
     if start is not None:

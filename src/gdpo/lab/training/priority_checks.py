@@ -17,7 +17,7 @@ from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.tasks import Problem
 from gdpo.lab.tasks.lazy import CHARACTERS_PER_TOKEN, lazy_completions
 from gdpo.lab.training._reward_checks import gold_of
-from gdpo.lab.training.preflight import Finding, Verdict
+from gdpo.lab.training.findings import Finding, Verdict
 from gdpo.priority import (
     Combination,
     Continuous,
