@@ -52,12 +52,11 @@ def plant(folder):
     (info / "entry_points.txt").write_text("[pydantic]\nx = evil:x\n")
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("command", [("report", "."), ("analyze", ".")])
-def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command, form):
-    run = a_run(tmp_path, **FORMS[form])
+@pytest.mark.parametrize("command", ["report", "analyze"])
+def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command):
+    run = a_run(tmp_path, reward="evil:x", task="evil:x", label="evil:x")
     plant(run)
-    done = shown(run, *command)
+    done = shown(run, command, ".")
     assert done.returncode == 0, done.stderr
     assert not (run / "EXECUTED").exists()
 

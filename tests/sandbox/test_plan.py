@@ -30,7 +30,7 @@ def test_several_threads_may_bring_tests_at_a_time():
     failed = []
 
     def work(number):
-        for i in range(40):
+        for i in range(20):
             for _ in range(30):
                 Cyclic()
             statements = tuple(
