@@ -34,15 +34,8 @@ def grid_display(
 ) -> Generator[Callable[[], None]]:
     """Show a live table of runs. If the output is not a terminal, print a line when a run ends.
 
-    Args:
-        grid: The comparison.
-        console: The console to print to.
-        jobs: Number of concurrent runs.
-        total_steps: Number of steps per run. 0: unknown.
-        price: Price per hour of one run, in any currency. 0: unknown.
-
-    Yields:
-        A function that updates the display.
+    Yield a function that updates the display. If the `total_steps` of a run or its `price` per hour
+    are unknown, they are 0.
     """
     board = _Board(grid, jobs, total_steps, price)
     if not console.is_terminal:

@@ -65,11 +65,7 @@ _RESERVED = ("all", "recorded")
 
 
 def read_labels(text: str) -> list[str]:
-    """Return the labels in the value of `--estimators`.
-
-    Args:
-        text: Comma-separated estimators. `name=estimator` gives an estimator a name. A name has at
-            most 40 characters: letters, digits, `_`, `-` and `.`, starting with a letter or digit.
+    """Return the labels in the value of `--estimators`: comma-separated, as in `name=estimator`.
 
     Raises:
         ConfigError: If a name is invalid or reserved, already refers to a different estimator, or
@@ -102,8 +98,7 @@ def _read_label(text: str) -> str:
 def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return every combination of the varied values, keyed by name, in the format of `--set`.
 
-    Args:
-        vary: Recipe keys with comma-separated YAML values, such as `a.b=1,0.5`.
+    `vary` has recipe keys with comma-separated YAML values, such as `a.b=1,0.5`.
 
     Raises:
         ConfigError: If the `=` or the value is missing, a value is not valid YAML, a key or value
@@ -314,7 +309,7 @@ def run_grid(
     update: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Train the runs that have not ended, several in parallel.
+    """Train the runs that have not ended, `jobs` at a time.
 
     Interrupted runs resume from their last checkpoint. Failed runs are kept, with the reason, and
     are included in the statistics. If another process is already training a run, for example
@@ -323,12 +318,8 @@ def run_grid(
     all runs have saved and exited. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion`
     describes how the runs ended.
 
-    Args:
-        grid: The comparison.
-        jobs: Number of concurrent runs. If CUDA_VISIBLE_DEVICES lists several devices, each run
-            gets one device.
-        update: Function that updates a display, called repeatedly during training.
-        say: Function that shows a message to the user.
+    If CUDA_VISIBLE_DEVICES lists several devices, each run gets one device. `update` is called
+    repeatedly to update a display, and `say` to show a message.
     """
     slots = _slots(jobs)
     with (
@@ -598,12 +589,7 @@ def _ending(cell: Cell, *, killed: bool) -> str:
 
 
 def described(grid: Grid, *, jobs: int) -> list[str]:
-    """Return lines that describe a comparison: its runs, each label, and what it could show.
-
-    Args:
-        grid: The comparison, whose folder may not exist yet.
-        jobs: Number of concurrent runs.
-    """
+    """Return lines that describe a comparison: its runs, each label, and what it could show."""
     labels = list(dict.fromkeys(cell.label for cell in grid.cells))
     seeds = list(dict.fromkeys(cell.seed for cell in grid.cells))
     left = len(grid.open())
@@ -637,11 +623,7 @@ def _gate(entry: RewardConfig) -> str:
 
 
 def decidable(grid: Grid) -> list[str]:
-    """Return sentences about what a comparison could show, before anything is trained.
-
-    The sentences state the number of comparisons, the smallest p-value that this number of seeds
-    allows after correction, and the minimum number of seeds that could show a difference.
-    """
+    """Return sentences about what a comparison could show, before anything is trained."""
     first, *others = grid.plan.labels
     if not others:
         return [f"There is no estimator to compare with {first}."]
@@ -657,17 +639,16 @@ def decidable(grid: Grid) -> list[str]:
         for name in grid.rewards
         if (otherwise := sum(reward == name for _, reward in apart))
     ]
-    return [*sentences, _power(seeds, count)] if count else sentences
-
-
-def _power(seeds: int, count: int) -> str:
-    """Return a sentence that says whether this number of seeds can show a difference."""
+    if not count:
+        return sentences
     least = min(1.0, least_p(seeds, seeds) * count)
     corrected = f" after correction for {count} comparisons" if count > 1 else ""
     smallest = f"With {counted(seeds, 'seed')} no p-value can be below {least:.2g}{corrected}"
     if seeds >= FEWEST_SEEDS and least < ALPHA:
-        return f"{smallest}: a clear difference can be found (p below {ALPHA:g})."
-    return (
-        f"{smallest}: this comparison cannot show a difference. "
-        f"To find one, it needs --seeds {fewest_seeds(count)} or more."
-    )
+        verdict = f"a clear difference can be found (p below {ALPHA:g})."
+    else:
+        verdict = (
+            "this comparison cannot show a difference. "
+            f"To find one, it needs --seeds {fewest_seeds(count)} or more."
+        )
+    return [*sentences, f"{smallest}: {verdict}"]

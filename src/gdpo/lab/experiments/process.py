@@ -192,12 +192,8 @@ def start_training(
 ) -> Training:
     """Start `gdpo train` on a recipe in a new process, without writing a report.
 
-    Args:
-        recipe: The recipe to train.
-        logs: Folder for the recipe file and the log file, which are named after the run.
-        resume: Whether to resume an existing run.
-        environment: Additional environment variables. By default, libraries use one thread.
-        inherited: File descriptors of locks, which the process keeps open.
+    The recipe file and the log file in `logs` are named after the run. The process keeps the
+    `inherited` file descriptors of locks open.
     """
     logs.mkdir(parents=True, exist_ok=True)
     file, log = logs / f"{recipe.name}.yaml", logs / f"{recipe.name}.log"
@@ -222,13 +218,8 @@ def stop_trainings(
 ) -> tuple[Training | Orphan, ...]:
     """Make running processes save and exit, and wait for them. Ctrl-C while waiting kills them.
 
-    Args:
-        trainings: Training processes. Processes that have already exited are ignored.
-        say: Function that shows a message to the user, called if there is a process to wait for.
-        update: Function that updates a display, called repeatedly while waiting.
-
-    Returns:
-        The processes that were killed.
+    `say` shows a message if there is a process to wait for, and `update` is called while waiting.
+    Return the processes that were killed.
     """
     running = tuple(training for training in trainings if training.running)
     killed: tuple[Training | Orphan, ...] = ()

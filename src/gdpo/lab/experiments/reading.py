@@ -429,10 +429,7 @@ def unlike(
 ) -> frozenset[tuple[str, str]]:
     """Return the pairs of label and reward whose gate or options differ from the baseline's.
 
-    Args:
-        labels: All labels. The first label is the baseline.
-        names: Names of the rewards in the logs.
-        recipes: One recipe per label. Labels without a run may be missing.
+    The baseline is the first label. Labels without a run may be missing in `recipes`.
     """
     first = recipes.get(labels[0])
     if first is None:

@@ -179,12 +179,9 @@ def plan_verl(
 def launch_verl(
     launch: Launch, *, resume: bool = False, report: Callable[[str], None] = lambda _: None
 ) -> int:
-    """Write the configuration and the data, start verl, and wait until verl exits.
+    """Write the configuration and the data, start verl, and return its exit code.
 
     `resume` starts from verl's last checkpoint.
-
-    Returns:
-        verl's exit code.
 
     Raises:
         ConfigError: If the run directory already exists, if there is no run to resume, if the data
@@ -209,13 +206,12 @@ def launch_verl(
         run = _opened(launch, rows, resume=resume)
         _write(launch, rows, eval_rows)
         report(f"{run.path}: starting verl")
-        code = _wait_for(
-            subprocess.Popen(
-                launch.arguments,
-                env=os.environ | launch.environment,
-                pass_fds=[lock_descriptor(run.path)],  # the run stays locked while verl is alive
-            )
+        process = subprocess.Popen(
+            launch.arguments,
+            env=os.environ | launch.environment,
+            pass_fds=[lock_descriptor(run.path)],  # the run stays locked while verl is alive
         )
+        code = _wait_for(process)
         run.update_environment(verl_exit_code=code)
         if code == 0:
             report(f"{run.path}: {_finish(launch.resolved, launch.files)}")

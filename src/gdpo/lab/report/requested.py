@@ -142,7 +142,7 @@ def _of_label(
             realized=_share(pooled(influences), name) if influences else Interval(nan, nan, nan),
             farthest=max(each, key=lambda share: abs(share - requested), default=nan),
             weight=float(np.mean([_last(run.weights.get(name)) for run, _ in runs])),
-            status=_enumerated([_words(name, run, recorded) for run, recorded in runs]),
+            status=_in_words([_words(name, run, recorded) for run, recorded in runs]),
             statuses=frozenset(_status(name, run) for run, _ in runs),
             counted=sum(len(steps) for *_, steps in kept),
             steps=sum(len(recorded.steps) for _, recorded, _ in kept),
@@ -190,7 +190,7 @@ def _words(name: str, run: Run, recorded: RunAnalysis | None) -> str:
     return f"{status}: correlation {known[nearest]:.2f} with {nearest}"
 
 
-def _enumerated(statuses: list[str]) -> str:
+def _in_words(statuses: list[str]) -> str:
     counts = Counter(statuses)
     if len(counts) == 1:
         return statuses[0]

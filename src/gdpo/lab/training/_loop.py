@@ -18,7 +18,6 @@ from gdpo.lab.runs.checkpoints import (
     Checkpoint,
     best_checkpoint,
     complete,
-    has_no_room,
     is_complete,
     keep_newest,
     megabytes,
@@ -263,7 +262,7 @@ def _raise_in_words(
 ) -> None:
     run = loop.run
     # torch and safetensors report a full disk in errors of other types.
-    no_room = has_no_room(run.path, loop.checkpoint_bytes)
+    no_room = shutil.disk_usage(run.path).free < loop.checkpoint_bytes
     no_room = _remove_half_written(loop, trainer) and no_room
     if is_full(error) or no_room:
         raise disk_full(run, loop.checkpoint_bytes) from error

@@ -72,7 +72,7 @@ def check(
     """Check data, rewards, trainer, batches and model, and return all findings.
 
     Args:
-        recipe: A recipe whose keys and types have been checked, for example by `read_recipe`.
+        recipe: A recipe, for example from `read_recipe`.
         rows: Number of rows to score the rewards on. None: all rows.
         also: An additional check of the training rows. None: no additional check.
 
