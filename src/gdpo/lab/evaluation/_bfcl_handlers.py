@@ -155,9 +155,8 @@ def _main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     talks = json.load(sys.stdin)
     answers, sys.stdout = sys.stdout, sys.stderr  # tools may print
-    importlib.import_module(
-        "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"
-    )  # import once, before the forks
+    # Import once, before the forks.
+    importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")
     json.dump([_apart(talk) for talk in talks], answers)
 
 
@@ -218,9 +217,8 @@ class Handler:
 def _ask_ours(tools: Tools, dialogue: Messages) -> list[dict[str, str]]:
     rest = [message for message in dialogue if message["role"] != "system"]
     system = [message["content"] for message in dialogue if message["role"] == "system"]
-    if (
-        system
-    ):  # ToolRL's prompt has its own system message, so that of the row precedes the first turn
+    if system:
+        # ToolRL's prompt has its own system message, so that of the row precedes the first turn.
         rest = [{"role": "user", "content": "\n\n".join(system)}, *rest]
     return tool_prompt(tools, rest)
 
@@ -318,14 +316,12 @@ def _meant(lines: Iterable[Mapping[str, Any]]) -> Calls:
 
 
 def _tool_messages_toolrl(calls: Calls, results: Sequence[str]) -> list[str]:
-    return [
-        f"You have made the tool call {_python(*call).strip()}. Execution returns: {result.strip()}"
-        for call, result in zip(calls, results, strict=True)
-    ]
-
-
-def _python(name: str, parameters: Mapping[str, Any]) -> str:
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in parameters.items())})"
+    messages: list[str] = []
+    for (name, parameters), result in zip(calls, results, strict=True):
+        arguments = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
+        call = f"{name}({arguments})".strip()
+        messages.append(f"You have made the tool call {call}. Execution returns: {result.strip()}")
+    return messages
 
 
 TOOLRL = Handler(

@@ -279,19 +279,16 @@ def _correctness(completion: str, reference: Reference, *, handler: Handler) -> 
     return float(bool(checked["valid"]))
 
 
-def _format(completion: str, _reference: Reference) -> float:
-    messages = messages_of(completion)
-    scores = [_well_formed(message) for message in messages]
-    return sum(scores) / len(scores) if scores else 0.0
-
-
 _GOLD_CALLS = write_completion("worked out", [{"name": "f", "parameters": {}}])
 _GOLD_RESPONSE = write_completion("worked out", response="Done.")
 
 
-def _well_formed(message: str) -> Any:
-    kind = _GOLD_CALLS if "tool_call" in parse(message).fields else _GOLD_RESPONSE
-    return format_reward.function(message, {"output": kind})
+def _format(completion: str, _reference: Reference) -> float:
+    scores: list[Any] = []
+    for message in messages_of(completion):
+        gold = _GOLD_CALLS if "tool_call" in parse(message).fields else _GOLD_RESPONSE
+        scores.append(format_reward.function(message, {"output": gold}))
+    return sum(scores) / len(scores) if scores else 0.0
 
 
 def _gold_message(reference: Reference) -> str:
@@ -299,7 +296,7 @@ def _gold_message(reference: Reference) -> str:
     turn, step = reference.get("turn", 0), reference.get("step", 0)
     calls = json.loads(reference["answer"])[turn]
     if step > 0 or not calls:
-        return write_completion("worked out", response="Done.")
+        return _GOLD_RESPONSE
     tools = {tool["name"]: tool for tool in _tools(json.loads(reference["entry"]))}
     return write_completion("worked out", [_as_json(call, tools) for call in calls])
 

@@ -109,10 +109,9 @@ def evaluate(
     Args:
         settings: Settings of the evaluation.
         benchmarks: Benchmarks to evaluate, in order.
-        responder: Function that returns the responder for a benchmark. The function is called only
-            for unfinished benchmarks.
+        responder: Returns the responder for a benchmark. Called only for unfinished benchmarks.
         folder: Folder for responses (rollout records), settings and results.
-        on_progress: Function called whenever the progress changes.
+        on_progress: Called whenever the progress changes.
 
     Raises:
         ConfigError: If the folder contains an evaluation with different settings, is in use by
@@ -367,9 +366,8 @@ def result_of(
 ) -> Result:
     """Compute the result of a benchmark from saved responses.
 
-    If a reward does not apply to a problem, the problem is excluded from the mean of that reward.
-    If the reward must apply to every row, the problem counts as wrong instead. `judge_every_row`
-    names these rewards (`Task.judges_every_row`).
+    A problem to which a reward does not apply is excluded from its mean, or counts as wrong if
+    `judge_every_row` names the reward (`Task.judges_every_row`).
     """
     if any(reward.name not in r.rewards for r in rollouts for reward in rewards):
         raise ConfigError(

@@ -28,10 +28,8 @@ def overlap_findings(
 ) -> list[Finding]:
     """Compare training rows with test questions, and return the findings.
 
-    A row overlaps with a test question if one of the row's user turns, or the text of all its user
-    turns, is nearly the same as the question (`gdpo.lab.tasks.likeness.overlaps`). Reference
-    answers are ignored. Overlapping rows are reported as errors. By default, the benchmarks are
-    those whose rows come with an installed package.
+    Rows that overlap (`gdpo.lab.tasks.likeness.overlaps`) are errors. By default, the benchmarks
+    are those whose rows come with an installed package.
     """
     tests: list[Problem] = []
     places: list[str] = []

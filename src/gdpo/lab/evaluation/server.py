@@ -43,17 +43,18 @@ def side_by_side(
     """Apply `work` to the items in parallel threads, and return the results in item order.
 
     After a failure, no more items are started, and the error is raised once the running items have
-    finished. A KeyboardInterrupt is raised immediately, and each thread then exits after its
-    current item or with the process. `done` is called with 1 after each item, in the calling
-    thread.
+    finished. A KeyboardInterrupt is raised immediately. `done` is called with 1 after each item, in
+    the calling thread.
     """
     jobs: list[Future[R]] = [Future() for _ in items]
     left = iter(list(zip(jobs, items, strict=True)))  # next() on a list iterator is atomic
     for _ in range(min(at_once, len(jobs))):
         threading.Thread(target=_work_off, args=(left, work, jobs), daemon=True).start()
     try:
-        for _ in _ended(jobs):
-            done(1)
+        for job in as_completed(jobs):
+            if not job.cancelled():
+                job.result()
+                done(1)
     except Exception:
         wait(jobs)
         raise
@@ -72,13 +73,6 @@ def _work_off(
             except BaseException as error:  # noqa: BLE001  raised again by result()
                 _cancel(jobs)
                 job.set_exception(error)
-
-
-def _ended(jobs: Iterable[Future[R]]) -> Iterator[R]:
-    """Yield results as they arrive, and skip cancelled jobs. Raise the error of a failed job."""
-    for job in as_completed(jobs):
-        if not job.cancelled():
-            yield job.result()
 
 
 def _cancel(jobs: Iterable[Future[R]]) -> None:

@@ -42,34 +42,22 @@ class _Traces:
 def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
     """Compute the results of all estimators on all rewards, and compare them with the baseline.
 
-    - A run is included as soon as it has one step. The final reward of a run is the mean over the
-      last tenth of its steps so far, whether the run finished, failed or is still running. For the
-      time to the threshold, a run that has not reached the threshold is censored at its last step.
-    - The final and the best reward of an estimator are interquartile means over its seeds, with
-      expanded percentile bootstrap intervals. With fewer than 5 seeds there is no interval, because
-      bootstrap intervals of 3 values fall short of their nominal coverage.
+    docs/reference/statistics.md lists what is computed. In addition:
+
+    - A run is included as soon as it has one step. Its final reward is the mean over the last tenth
+      of its steps so far, whether it finished, failed or is still running.
     - A reward is not compared if its gate or options differ from those of the baseline.
-    - An estimator is compared with the baseline over the seeds for which both runs have ended. The
-      mean difference gets a Student's t interval. Permutation tests compare the final rewards and
-      the log-rank scores. Holm's correction is applied to the p-values of all estimators and
-      rewards, separately for final rewards and for times to the threshold. Intervals are not
-      corrected.
-    - The correction does not count a reward that ended with the same value in all runs. The
-      correction of times does not count a reward whose threshold no run reached. Both rules use the
-      runs of all estimators together and ignore their labels. Relabelling the runs therefore does
-      not change what is counted, and each permutation test stays valid if the runs of the two
-      estimators are exchangeable. Comparisons that are not counted always have a p-value of 1.
+    - An estimator is compared with the baseline over the seeds for which both runs have ended.
+    - The correction does not count a reward that ended with the same value in all runs, and that of
+      times does not count a reward whose threshold no run reached. Both rules ignore the labels of
+      the runs, so each permutation test stays valid if the runs of the two estimators are
+      exchangeable. Comparisons that are not counted always have a p-value of 1.
 
-    The results are deterministic and do not depend on the order of the seeds.
-
-    Args:
-        experiment: The experiment, finished or not.
-        draws: Number of bootstrap samples.
+    The results do not depend on the order of the seeds. `draws` is the number of bootstrap samples.
 
     References:
         Tarone 1990, "A modified Bonferroni method for discrete data", which leaves out all
-        comparisons that cannot be significant. This function leaves out only comparisons whose
-        p-value is always 1.
+        comparisons that cannot be significant, and not only those whose p-value is always 1.
     """
     traces = {
         (label, reward.name): _traces(experiment, label, reward)

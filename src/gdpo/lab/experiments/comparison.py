@@ -127,11 +127,9 @@ def headline(comparison: Comparison) -> str:
     """Return the conclusion of an experiment as one sentence with one number.
 
     A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
-    compared. If several differences qualify, the headline reports the one with the smallest
-    p-value. If p-values are equal, the headline reports the difference that is the largest share of
-    its reward's range. If another difference has the opposite direction, the sentence mentions that
-    difference too. If these seeds could not have shown any difference, the sentence states how many
-    seeds are needed.
+    compared: the one with the smallest p-value and, among equals, with the largest share of its
+    reward's range. Another difference of the opposite direction is mentioned too. If these seeds
+    could not have shown any difference, the sentence states how many are needed.
     """
     experiment, compared = comparison.experiment, _compared(comparison)
     first = experiment.labels[0]
@@ -153,12 +151,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def details(comparison: Comparison) -> tuple[str, ...]:
-    """Return the sentences to show below the headline. Empty if there is nothing to add.
-
-    The sentences describe the other differences that were found, the correction, what this number
-    of seeds could show, rewards with the same final value in all runs, runs that never reached the
-    threshold, failed runs, and runs that have not ended.
-    """
+    """Return the sentences to show below the headline. Empty if there is nothing to add."""
     experiment, compared = comparison.experiment, _compared(comparison)
     found = _found(comparison)
     sentences: list[str] = []

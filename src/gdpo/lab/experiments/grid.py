@@ -247,13 +247,10 @@ def make_grid(
 ) -> Grid:
     """Return the runs of a new or existing comparison, without starting any run.
 
-    Seeds and estimators can be added to an existing comparison. New estimators come last. If
-    `labels` names all existing estimators as well, the order of `labels` is used.
-
-    All runs with the same seed have the same data order, the same initial model and the same
-    settings. These runs differ only in the estimator and in the varied values. If the recipe sets
-    an estimator, that estimator gets the recipe's options. Other estimators get their default
-    options.
+    Seeds and estimators can be added to an existing comparison. New estimators come last, unless
+    `labels` names all existing ones too. Runs with the same seed differ only in the estimator and
+    in the varied values. The recipe's estimator gets the recipe's options, and others their
+    defaults.
 
     Args:
         recipe: The recipe that all runs share.
@@ -261,10 +258,9 @@ def make_grid(
         seeds: Values of `trainer.seed`.
         folder: The comparison's folder.
         reach: Threshold for every reward, as a share of its range: above 0 and at most 1.
-        variants: Recipes with the varied values, keyed by name. Each recipe is combined with every
-            estimator. None: only `recipe`.
-        retry_failed: Whether to train failed runs again. If so, the records of their failures are
-            deleted.
+        variants: Recipes with the varied values, by name, each for every estimator. None: only
+            `recipe`.
+        retry_failed: Whether to train failed runs again, and delete the records of their failures.
 
     Raises:
         ConfigError: If an estimator does not exist, an estimator or seed is repeated, two labels

@@ -294,8 +294,8 @@ def failure_file(folder: Path, label: str, seed: int) -> Path:
 def read_experiment(folder: Path) -> Experiment:
     """Read an experiment: a comparison, a folder of run directories, or a single run directory.
 
-    If the folder has no comparison plan, the label of a run is its estimator, followed by the
-    weights and gates that differ between the runs. GRPO is the baseline if any run uses it.
+    Without a plan, the label of a run is its estimator, followed by the weights and gates that
+    differ between the runs. GRPO is the baseline if any run uses it.
 
     Raises:
         DataError: If there is no run, the runs cannot be compared, or two runs have the same label

@@ -94,11 +94,8 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
     """Return the share of runs below the threshold at each step (Kaplan-Meier).
 
     An estimator with fewer than 5 runs has no 95 % band. The band ends when all runs have reached
-    the threshold, because the method gives no interval beyond that point.
-
-    Returns:
-        The chart, or a sentence if no estimator has two runs, if no run reached the threshold, or
-        if all runs reached the threshold at the same step.
+    the threshold. Return a sentence instead if no estimator has two runs, if no run reached the
+    threshold, or if all runs reached it at the same step.
     """
     experiment = comparison.experiment
     threshold = experiment.threshold(reward)

@@ -250,8 +250,7 @@ def _opening(bare: str) -> str:
 def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Verdict | None:
     """Return the verdict on the program in a completion, or None if the reference has no tests.
 
-    A verdict caused by a wall-clock limit is returned only once to each `reader` (the name of a
-    reward). After that, the program runs again.
+    A verdict caused by a wall-clock limit is returned only once to each `reader`, a reward.
 
     Raises:
         DataError: If the tests or limits in the reference are invalid.

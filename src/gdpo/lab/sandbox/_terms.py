@@ -39,11 +39,9 @@ class Limits:
     write only to `/tmp`.
 
     Args:
-        cpu_seconds: CPU time, in seconds. The kernel counts whole seconds, so the value is rounded
-            up.
-        wall_seconds: Wall-clock time, in seconds, for a program that sleeps or waits. A program
-            that is still computing may continue until it has used its `cpu_seconds`, but not beyond
-            `longest_seconds`.
+        cpu_seconds: CPU time, rounded up to whole seconds.
+        wall_seconds: Wall-clock time of a program that sleeps or waits. A program that is still
+            computing may use up its `cpu_seconds`, but not continue beyond `longest_seconds`.
         memory_mb: Address space in MiB, in addition to the interpreter's own address space.
         file_mb: Maximum size of a file in MiB. The total size of all files is limited by the size
             of `/tmp` in the sandbox.

@@ -45,7 +45,9 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
             case Check():
                 return _plan_check(tests.code, tests.entry_point, tests.setup)
             case Calls():
-                return _plan_calls(tests)
+                _check_expression(tests.function, "Calls.function")
+                content = {"kind": "calls", "entry": tests.function, "cases": tests.cases}
+                return _marshalled(content, "Calls.cases"), None, len(tests.cases)
             case Stdio():
                 content = {"kind": "stdio", "cases": tests.cases}
                 return _marshalled(content, "Stdio.cases"), None, len(tests.cases)
@@ -129,12 +131,6 @@ def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes |
         "subjects": sorted(_free_names(entry_point) & _free_names(code)),
     }
     return _marshalled(content, "Check"), _shared(setup, "Check.setup"), max(1, asserts)
-
-
-def _plan_calls(tests: Calls) -> tuple[bytes, None, int]:
-    _check_expression(tests.function, "Calls.function")
-    content = {"kind": "calls", "entry": tests.function, "cases": tests.cases}
-    return _marshalled(content, "Calls.cases"), None, len(tests.cases)
 
 
 def _check_expression(text: str, place: str) -> None:

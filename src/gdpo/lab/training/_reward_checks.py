@@ -52,11 +52,10 @@ def check_rewards(
     """Yield findings and mistakes: of the rewards' requirements, each reward, the bad response.
 
     A reward of the task may score below its maximum on the reference answers of at most 5 % of the
-    rows. The finding lists these rows. A user's own reward need not reach its maximum (for example,
-    if brevity is rewarded and the reference answer is long), but a reward that never reaches its
-    maximum is reported. No reward may raise an error, return a value that is not a number in its
-    range, exceed its deadline, or change its reference (not tried if the reward calls a service).
-    The scorer must return failures as missing values.
+    rows, which are named. A user's own reward need not reach its maximum (a long answer is not
+    brief), but one that never does is reported. No reward may fail, leave its range, exceed its
+    deadline, or change its reference (not tried if the reward calls a service). The scorer must
+    return failures as missing values.
     """
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):

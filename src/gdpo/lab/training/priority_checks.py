@@ -29,7 +29,7 @@ from gdpo.priority import (
     priority,
     table_of,
 )
-from gdpo.rewards import Reference, Reward
+from gdpo.rewards import Reference
 from gdpo.rewards.weights_column import weights_of_cells
 
 _ROWS, _ASKED_ROWS = 16, 4
@@ -133,21 +133,18 @@ def _judge(resolved: Resolved, scored: Scored) -> str | None:
 
 def _values(resolved: Resolved, scored: Scored) -> dict[str, Values]:
     """Return the scores that were seen, or the range of a reward with many scores."""
-    seen = np.concatenate([np.stack(list(row.values())) for row in scored])
-    return {
-        reward.name: _values_of(reward, seen[:, k]) for k, reward in enumerate(resolved.rewards)
-    }
-
-
-def _values_of(reward: Reward, seen: Float[np.ndarray, " response"]) -> Values:
-    examples = [float(e.score) for e in reward.examples if e.score is not None]
-    levels = sorted({*seen[~np.isnan(seen)].tolist(), *examples})
-    if len(levels) > _LEVELS or not levels:
-        return Continuous(reward.low, reward.high)
-    ends = {float(reward.low), float(reward.high)}
-    if reward.of == "tokens" and not set(levels) <= ends:
-        return Continuous(reward.low, reward.high)
-    return sorted({*levels, *ends})
+    every = np.concatenate([np.stack(list(row.values())) for row in scored])
+    values: dict[str, Values] = {}
+    for reward, seen in zip(resolved.rewards, every.T, strict=True):
+        examples = {float(e.score) for e in reward.examples if e.score is not None}
+        levels = {*seen[~np.isnan(seen)].tolist(), *examples}
+        ends = {float(reward.low), float(reward.high)}
+        between = reward.of == "tokens" and not levels <= ends
+        if 0 < len(levels) <= _LEVELS and not between:
+            values[reward.name] = sorted(levels | ends)
+        else:
+            values[reward.name] = Continuous(reward.low, reward.high)
+    return values
 
 
 def _answer(

@@ -34,10 +34,9 @@ def become_program(
 ) -> NoReturn:
     """Confine this new process, run the program in it, and answer the grader's requests.
 
-    `job` is the marshalled mapping `{"source": str, "setup": bytes | None}`, whose setup is
-    marshalled code. See `confine` for the limits, to which `answer` adds the maximum length of a
-    reply in bytes. With four `fds`, a whole program runs with its input and output. With two, the
-    grader calls functions of the program.
+    `job` is the marshalled mapping `{"source": str, "setup": bytes | None}`. See `confine` for the
+    limits, to which `answer` adds the most bytes of a reply. With four `fds`, a whole program runs
+    with its input and output. With two, the grader calls functions of the program.
     """
     content = marshal.loads(job)
     confine(limits, fds, seccomp)
@@ -191,16 +190,11 @@ def _failure(error: BaseException) -> list[Any]:
         words, line = str(error)[:_SHOWN], _line(error)
         text = f"{type(error).__name__}: {words}" if words else type(error).__name__
         described = f"line {line}: {text}" if line else text
-        return ["raise", next(kinds, BaseException).__name__, described, _bug(error)]
+        bugs = ((ImportError, "import"), (MemoryError, "memory"), (TooMuch, "output"))
+        bug = next((bug for kind, bug in bugs if isinstance(error, kind)), "runtime")
+        return ["raise", next(kinds, BaseException).__name__, described, bug]
     except BaseException:  # noqa: BLE001  an exception may be as hostile as any object
         return ["raise", "RuntimeError", "an exception that cannot be described", "runtime"]
-
-
-def _bug(error: BaseException) -> str:
-    for kind, bug in ((ImportError, "import"), (MemoryError, "memory"), (TooMuch, "output")):
-        if isinstance(error, kind):
-            return bug
-    return "runtime"
 
 
 def _line(error: BaseException) -> int | None:

@@ -225,10 +225,6 @@ def _humaneval(row: Row) -> str:
     return f"Complete this Python function:\n```python\n{text_at(row, 'prompt').rstrip()}\n```"
 
 
-def _leetcode(row: Row) -> str:
-    return text_at(row, "query").strip()
-
-
 def _question(row: Row) -> str:
     starter = row.get("starter_code")
     begun = isinstance(starter, str) and starter.strip()
@@ -277,7 +273,7 @@ _SHAPES = (
     _Shape(
         ("query", "prompt", "entry_point", "test"),
         leetcode_tests,
-        _leetcode,
+        lambda row: text_at(row, "query").strip(),
         lambda row: row.get("completion"),
     ),
     _Shape(
