@@ -87,7 +87,7 @@ def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
 def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
     """Run the calls of conversations in a separate process. Return results by step and call.
 
-    Each conversation has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
+    Each has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
     """
     with suppress(subprocess.SubprocessError, ValueError):
         ended = subprocess.run(

@@ -174,8 +174,7 @@ def _read_row(row: Row, handler: Handler) -> Problem:
 def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[str]]:
     """Split messages into turns. A message without a parseable call ends its turn.
 
-    Returns:
-        The turns. The last turn is unfinished, and empty if the previous turn has just ended.
+    The last turn is unfinished, and empty if the previous turn has just ended.
     """
     turns: list[list[str]] = [[]]
     for message in messages:

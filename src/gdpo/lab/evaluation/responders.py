@@ -97,10 +97,7 @@ class LocalModel:
     """Runs a model with transformers, on the GPU if one is available.
 
     If TRL is installed and supports the model, each prompt is processed once for all of its
-    samples, and finished rows are removed from the batch (`gdpo.integrations.trl`).
-
-    Args:
-        tokenizer: Tokenizer of the model, with left padding and a chat template.
+    samples, and finished rows are removed from the batch. The tokenizer pads on the left.
     """
 
     def __init__(self, model: str, tokenizer: Any, sampling: Sampling, *, at_once: int) -> None:
@@ -191,12 +188,7 @@ def _prepared(model: Any, device: str) -> bool:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Check the sampling settings.
-
-    Raises:
-        ConfigError: If a setting is out of range, or more than one sample is requested with greedy
-            decoding.
-    """
+    """Raise a ConfigError if a setting is out of range, or for greedy decoding with samples."""
     wrong = [
         f"--{name.replace('_', '-')} must be {allowed}, got {getattr(sampling, name)}"
         for name, fine, allowed in (

@@ -130,9 +130,7 @@ def read_answer(lines: Iterable[bytes]) -> Response:
         ServerError: If the reply is JSON without a response.
         ValueError: If the reply is neither a stream nor JSON.
         TimeoutError: If reading a line takes too long.
-        BrokenOffError: If a stream ended before the response was complete.
-        NoCountError: If a complete stream has no `usage.completion_tokens`.
-        ReplyError: If a stream contains an error.
+        BrokenOffError, NoCountError, ReplyError: See there.
     """
     coming = (line for line in lines if line.strip())
     first = next(coming, b"")
@@ -286,11 +284,11 @@ class Server:
     """Gets responses from an OpenAI-compatible server.
 
     Args:
-        url: Base URL, up to and including `/v1`. If the URL has no path, `/v1` is added.
+        url: Base URL, up to and including `/v1`, which is added to a URL without a path.
         deadline: Number of seconds without data after which a request fails. None: the time to
             generate `max_tokens` tokens at `SLOWEST` tokens/s, but at least 600 s.
         retries: Number of times to resend a request if no data has arrived.
-        kept: Folder in which to save the responses of unfinished parts. None: save nothing.
+        kept: Folder for the responses of unfinished parts.
     """
 
     url: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isnan, nan
+from math import nan
 
 import numpy as np
 
@@ -31,7 +31,8 @@ class _Traces:
 
     seeds: tuple[int, ...]
     begun: Bool[np.ndarray, " seed"]
-    ended: Bool[np.ndarray, " seed"]
+    comparable: Bool[np.ndarray, " seed"]
+    """Whether the run has ended with a final reward."""
     finals: Float[np.ndarray, " seed"]
     bests: Float[np.ndarray, " seed"]
     times: Float[np.ndarray, " seed"]
@@ -96,11 +97,13 @@ def _traces(experiment: Experiment, label: str, reward: Measured) -> _Traces:
     window = max(1, min(WINDOW, experiment.total_steps))
     crossings = [first_reached(values, threshold, window=window) for values in curves]
     steps = [min(run.steps, experiment.total_steps) for run in runs]
+    ended = np.array([run.state not in OPEN for run in runs], dtype=bool)
+    finals = np.array([final(values) for values in curves], dtype=float)
     return _Traces(
         seeds=tuple(run.seed for run in runs),
         begun=np.array([run.steps > 0 for run in runs], dtype=bool),
-        ended=np.array([run.state not in OPEN for run in runs], dtype=bool),
-        finals=np.array([final(values) for values in curves], dtype=float),
+        comparable=ended & ~np.isnan(finals),
+        finals=finals,
         bests=np.array([best(values) for values in curves], dtype=float),
         times=np.array([c or s for c, s in zip(crossings, steps, strict=True)], dtype=float),
         reached=np.array([crossing is not None for crossing in crossings], dtype=bool),
@@ -138,11 +141,11 @@ def _difference(
     label: str, baseline_label: str, reward: Measured, ours: _Traces, *, baseline: _Traces
 ) -> Difference:
     """Return the difference between an estimator and the baseline, with uncorrected p-values."""
-    theirs = {seed: i for i, seed in enumerate(baseline.seeds) if _comparable(baseline, i)}
+    theirs = {seed: i for i, seed in enumerate(baseline.seeds) if baseline.comparable[i]}
     pairs = [
         (i, theirs[seed])
         for i, seed in enumerate(ours.seeds)
-        if seed in theirs and _comparable(ours, i)
+        if seed in theirs and ours.comparable[i]
     ]
     mine, other = np.array(pairs, dtype=int).reshape(-1, 2).T
     interval = paired_difference(ours.finals[mine], baseline.finals[other])
@@ -167,43 +170,29 @@ def _difference(
     )
 
 
-def _comparable(traces: _Traces, i: int) -> bool:
-    return bool(traces.ended[i]) and not np.isnan(traces.finals[i])
-
-
 def _corrected(
     differences: tuple[Difference, ...], traces: Mapping[tuple[str, str], _Traces]
 ) -> tuple[Difference, ...]:
-    """Return the differences with corrected p-values.
-
-    The correction does not count rewards that are constant over all runs, or thresholds that no run
-    reached.
-    """
+    """Return the differences with corrected p-values, of what `analyse` says that they count."""
     constant, untimed = set[str](), set[str]()
     for reward in {d.reward for d in differences}:
         of_reward = [each for (_, name), each in traces.items() if name == reward]
-        compared = [each.ended & ~np.isnan(each.finals) for each in of_reward]
-        pairs = list(zip(of_reward, compared, strict=True))
-        ends = np.concatenate([each.finals[kept] for each, kept in pairs])
+        ends = np.concatenate([each.finals[each.comparable] for each in of_reward])
         if len(ends) and np.ptp(ends) <= ROUNDING * np.max(np.abs(ends)):
             constant.add(reward)
-        if not any(each.reached[kept].any() for each, kept in pairs):
+        if not any(each.reached[each.comparable].any() for each in of_reward):
             untimed.add(reward)
     finals = holm([nan if d.reward in constant else d.p_value for d in differences])
     times = holm([nan if d.reward in untimed else d.p_time for d in differences])
     return tuple(
         replace(
             d,
-            p_value=_one(d.p_value) if d.reward in constant else d.p_value,
-            p_adjusted=_one(d.p_value) if d.reward in constant else p,
+            # NaN stays: there is nothing to compare.
+            p_value=max(d.p_value, 1.0) if d.reward in constant else d.p_value,
+            p_adjusted=max(d.p_value, 1.0) if d.reward in constant else p,
             p_time_adjusted=d.p_time if d.reward in untimed else p_time,
             constant=d.reward in constant,
             untimed=d.reward in untimed,
         )
         for d, p, p_time in zip(differences, finals, times, strict=True)
     )
-
-
-def _one(p: float) -> float:
-    """Return 1, or NaN if there is nothing to compare."""
-    return p if isnan(p) else 1.0

@@ -21,14 +21,12 @@ class Outcome:
     runs: int
     """Number of runs with at least one step."""
     failed: int
-    """Number of runs that failed after their first step. These runs are included with the reward
-    that they had reached."""
+    """Number of runs that failed after their first step. They count with the reward reached."""
     final: Interval
-    """Final reward: the mean over the last tenth of a run's steps. The value is the interquartile
-    mean over the seeds. With fewer than 5 seeds, it has no interval."""
+    """Interquartile mean over the seeds of a run's final reward: the mean over the last tenth of
+    its steps. With fewer than 5 seeds, it has no interval."""
     best: Interval
-    """Best reward: the highest running mean of a run. The value is the interquartile mean over the
-    seeds."""
+    """Interquartile mean over the seeds of a run's best reward: its highest running mean."""
     finals: Float[np.ndarray, " seed"]
     """Final reward of each run, in the order of `Experiment.runs_of`. NaN: the run has no steps."""
     reached: int
@@ -44,11 +42,9 @@ class Difference:
     baseline: str
     reward: str
     pairs: int
-    """Number of seeds for which the runs of both estimators have ended with a final reward. Failed
-    runs count."""
+    """Number of seeds for which the runs of both have ended with a final reward, or failed."""
     final: Interval
-    """Mean paired difference of the final rewards. Above 0: this estimator ends with a higher
-    reward."""
+    """Mean paired difference of the final rewards. Above 0: this estimator ends higher."""
     p_value: float
     """P-value of the two-sided permutation test of the final rewards."""
     p_adjusted: float
@@ -62,14 +58,13 @@ class Difference:
     """`p_time` after Holm's correction."""
     excess: float
     """Number of runs of this estimator that reached the threshold, minus the number expected if the
-    estimators were equivalent. Above 0: this estimator reached the threshold sooner. `p_time` is
-    the p-value of this excess."""
+    estimators were equivalent. Above 0: this estimator was sooner. `p_time` is its p-value."""
     constant: bool = False
-    """Whether all runs of the experiment ended with the same value of this reward. If so, there is
-    nothing to compare, and the correction does not count this comparison."""
+    """Whether all runs of the experiment ended with the same value of this reward. If so, the
+    correction does not count this comparison."""
     untimed: bool = False
-    """Whether no run of the experiment that has ended reached the threshold of this reward. If so,
-    the correction of `p_time` does not count this comparison."""
+    """Whether no ended run of the experiment reached the threshold of this reward. If so, the
+    correction of `p_time` does not count this comparison."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,15 +151,15 @@ class Cell:
     failure: Path
     """The file that records a failure of the run."""
     training: Training | Orphan | None = None
-    """The process that trains the run. None: the run is not being trained."""
+    """The process that trains the run."""
     device: str | None = None
     """Device for the run, as in CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
     ending: str = ""
-    """How the run ended, if it was stopped early. Otherwise empty."""
+    """How the run ended, if it was stopped early."""
     began: float = 0.0
     """Monotonic time at which this call to `run_grid` started the run, in seconds."""
     steps_before: int = 0
-    """Number of steps that were finished before this call to `run_grid`."""
+    """Number of steps that were finished before that."""
 
     @property
     def recipe(self) -> Recipe:

@@ -82,9 +82,7 @@ def forget_ended(logs: Path) -> None:
 def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]]]:
     """Record which process trains a run. Start the process inside this context.
 
-    Yields:
-        The file descriptor that the process must inherit, and a function that records the process
-        id.
+    Yield the file descriptor that it must inherit, and a function that records its id.
     """
     with note.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -265,11 +263,7 @@ def describe_ending(run: RunDirectory, *, killed: bool) -> str:
 
 @contextmanager
 def signals_held() -> Generator[Callable[[], None]]:
-    """Delay Ctrl-C, SIGTERM and SIGHUP until the yielded function is called.
-
-    Yields:
-        A function that raises KeyboardInterrupt or SystemExit if a signal has arrived.
-    """
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the yielded function is called, which raises them."""
 
     def unwind() -> None:
         for number in kept:

@@ -48,11 +48,11 @@ _SCHEMA = pa.schema(
 def write_rows(
     file: Path, problems: Sequence[Problem], task: str, *, weighted: Sequence[str] = ()
 ) -> None:
-    """Write prompts, references and weights to a parquet file. The write is atomic.
+    """Write prompts, references and weights to a parquet file, completely or not at all.
 
-    References are stored as JSON text, which `compute_score` reads. A parquet struct column would
-    give every row the fields of all other rows. verl reads the name of the task from the column
-    `data_source`. `weighted` names the rewards with weights per prompt.
+    References are JSON text, because a parquet struct column would give every row the fields of all
+    other rows. verl reads the task from `data_source`. `weighted` names the rewards with weights
+    per prompt.
     """
     schema = _SCHEMA
     if weighted:

@@ -102,10 +102,9 @@ def read_recipe(
 
 
 def recipe_key(name: str) -> str | None:
-    """Return the full recipe key for a bare name. None: no key is similar.
+    """Return the full recipe key for a bare name, as `trainer.max_steps` for `max_steps`, or None.
 
-    For example, `max_steps` means `trainer.max_steps`. The function imports TRL to get the fields
-    of `trainer`.
+    The function imports TRL to get the fields of `trainer`.
     """
     from gdpo.lab.recipes.trainer_fields import trainer_keys
 
@@ -156,9 +155,8 @@ def _overridden(document: Document, assignment: str, place: str) -> Document:
 def _position(document: Document, name: str, place: str) -> tuple[Document, int]:
     """Return a document that lists its rewards explicitly, and the position of a reward in it.
 
-    The name may be the name in the recipe or the name in logs. For example, `token_limit` in a
-    recipe creates a reward with the name `length`. Functions that return a reward are called only
-    if the name is not in the recipe.
+    The name is that in the recipe or in logs, where `token_limit` is `length`. Functions that
+    return a reward are called only if the name is not in the recipe.
     """
     entries = cast("list[Any]", document.data.get("rewards") or [])
     written = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]

@@ -65,7 +65,7 @@ class RequestedShare:
     """Statuses of the runs in the last step, as in `AdvantageRule.SET_POINT_STATUSES`."""
     counted: int
     """Number of recorded steps in which the weight of every requested share followed its request.
-    Whether a share was met does not matter, because that would select the steps that met it."""
+    Counting only steps that met their share would select them."""
     steps: int
     """Number of recorded steps."""
 

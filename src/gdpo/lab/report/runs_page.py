@@ -160,8 +160,7 @@ def _listed(values: Iterable[Any]) -> str:
 def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
     """Return the scale for plots of differences, and the smallest attainable p-values as text.
 
-    The scale is the largest absolute value of a difference or of a bound of its interval. The text
-    is a range if the estimators have different numbers of seeds.
+    The scale is the largest absolute value of a difference or of a bound of its interval.
     """
     found = [d for d in comparison.differences if d.reward == reward.name]
     ends = [abs(end) for d in found for end in (d.final.value, d.final.low, d.final.high)]

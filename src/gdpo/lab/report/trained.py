@@ -63,8 +63,8 @@ def analyze_trained(
 ) -> TrainedAnalysis:
     """Diagnose the recorded steps of runs, and compare the estimators of all runs on these steps.
 
-    If a run has more than 200 steps, only 200 steps are analyzed, evenly spaced from the first step
-    to the last. `problems` maps the names of estimators to the reasons why they cannot be called.
+    Of a run with more than 200 steps, 200 evenly spaced ones are analyzed. `problems` maps the
+    names of estimators to the reasons why they cannot be called.
     """
     replay = Replay(tuple(estimators), low=low, high=high, trained=estimators)
     replay.problems |= problems or {}

@@ -30,8 +30,7 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
     """Return the grader's plan, the setup that also runs in the program, and the number of tests.
 
     The plan and the setup are marshalled. For `Check`, the number of tests is the number of asserts
-    in the code, and at least 1. The number of tests that actually run may differ, because of loops
-    and branches.
+    in the code, at least 1. Loops and branches may run more or fewer.
 
     Raises:
         DataError: If the tests do not compile, or contain a value that cannot be sent to the
@@ -56,8 +55,7 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
 def fits(tests: Tests, limits: Limits) -> Limits:
     """Return the limits with `output_kb` large enough for the expected values in the tests.
 
-    Expected values that the tests compute are not known in advance. The caller must choose
-    `output_kb` large enough for such values.
+    Expected values that the tests compute are not known in advance.
     """
     match tests:
         case Asserts():

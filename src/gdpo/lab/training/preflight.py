@@ -88,10 +88,7 @@ def check(
 
 
 def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
-    """Run the same checks as `check`. Return the job, or raise the first error.
-
-    `rows` limits the rows that rewards are scored on.
-    """
+    """Run the same checks as `check`. Return the job, or raise the first error."""
     with quiet():
         job = _Inspection(resolved, rows, None, stop_at_first=True).run()
     assert job is not None, (

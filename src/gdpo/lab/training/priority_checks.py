@@ -57,13 +57,9 @@ _RIGHT, _OTHER = "the reference answer", "another row's answer"
 def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[Finding]:
     """Return whether right responses always win: a table, and what lazy responses can do.
 
-    A token counts as 4 characters. A right response is assumed to use all tokens, and a reward to
-    take the scores that are seen and the ends of its range.
-
-    Args:
-        resolved: The recipe. Weights that change during the run are tried at their extremes, and
-            weights of rows are tried for each row.
-        problems: The recipe's rows, of which at most 16 are used.
+    At most 16 of the problems are used. A token counts as 4 characters. A right response is assumed
+    to use all tokens, and a reward to take the scores that are seen and the ends of its range.
+    Weights that change during the run are tried at their extremes, and those of rows for each row.
     """
     try:
         scored = _scored(resolved, problems)
@@ -181,8 +177,7 @@ def _at_worst(
 ) -> tuple[Combination, Priority]:
     """Return the answer for the weights at which the primary reward is furthest from priority.
 
-    `factors` are the smallest and the largest factor of each weight during the run. Every
-    combination of them is tried.
+    Every combination of the smallest and the largest factor of each weight is tried.
     """
     answers: list[tuple[Combination, Priority]] = []
     for corner in product(*(sorted(set(factors[name])) for name in combined.names)):

@@ -100,9 +100,8 @@ def input_output_tests(row: Row) -> TestsOfRow:
     may be a method of a `Solution` class, as in the starter code of these rows, or a plain
     function. Three conventions of these rows are converted:
 
-    - If every output of a row is a list with one item, this item is the expected value. The
-      published evaluator accepts both the item and the list. In this package, a function that is
-      meant to return lists with one item would be marked wrong.
+    - If every output of a row is a list with one item, this item is the expected value. (The
+      published evaluator accepts both.)
     - If all keys of an object are the digits of integers, the keys are converted to integers,
       because JSON only has string keys.
     - If standard input or output is a list of lines, the lines are joined.

@@ -100,15 +100,11 @@ def starts_calls(text: str, names: Sequence[str]) -> bool:
 
 
 def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
-    """Read the list of calls at the start of a text, in time linear in the text length.
+    """Read the list `[name(parameter=literal, ...), ...]` at the start of a text, in linear time.
 
     Names may contain characters that Python does not allow, as in `Search (v2)(class="a")`. The
-    longest matching tool name is used. If no tool name matches, the text before the parenthesis is
-    the name. The text is a list `[name(parameter=literal, ...), ...]`, optionally followed by other
-    text.
-
-    Returns:
-        `name` and `parameters` of each call, and the text after the list.
+    longest matching tool name is used, or else the text before the parenthesis. Return `name` and
+    `parameters` of each call, and the text after the list.
 
     Raises:
         DataError: If the list is not closed, an argument has no name, or a value is not a literal.
