@@ -70,9 +70,10 @@ def compare_recipe(
     recipe = shared.recipe
     task = re.sub(r"[^\w.-]", "_", recipe.task.rpartition(":")[2])
     folder = output or recipe.run_dir.with_name(f"{task}-compare")
+    every = [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
     grid = make_grid(
         shared,
-        _labels(estimators),
+        every if estimators == "all" else read_labels(estimators),
         _seeds(seeds),
         folder,
         reach=REACHED if reach is None else reach,
@@ -181,12 +182,6 @@ def make_report(
     console.print(f"report: {file}", markup=False, soft_wrap=True)
     if export is not None:
         console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)
-
-
-def _labels(estimators: str) -> list[str]:
-    if estimators == "all":
-        return [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
-    return read_labels(estimators)
 
 
 def _seeds(text: str) -> list[int]:

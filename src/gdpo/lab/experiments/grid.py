@@ -419,7 +419,13 @@ def _joined(folder: Path, plan: Plan) -> Plan:
         return plan
     if not any(RunDirectory(path).environment.is_file() for path in folder.iterdir()):
         return plan  # No run was started, so the earlier plan can be dropped.
-    _refuse_other(folder, there.recipe, plan.recipe)
+    before, after = (Recipe.model_validate(yaml.safe_load(p.recipe)) for p in (there, plan))
+    if changed := differences(before, after):
+        shown = "\n".join(f"  {key}: {a!r} → {b!r}" for key, (a, b) in changed.items())
+        raise ConfigError(
+            f"{folder} contains a comparison with a different recipe:\n{shown}\nChoose another "
+            "folder with --output"
+        )
     _refuse_other_estimators(folder, there, plan)
     named_all = set(there.labels) <= set(plan.labels)
     return Plan(
@@ -464,17 +470,6 @@ def _folder_of(label: str) -> str:
 def _meaning(label: str) -> tuple[str, str]:
     """Return the estimator and the varied values of a label, ignoring the estimator's name."""
     return estimator_of(label), label.partition(" ")[2]
-
-
-def _refuse_other(folder: Path, old: str, new: str) -> None:
-    before, after = (Recipe.model_validate(yaml.safe_load(text)) for text in (old, new))
-    changed = differences(before, after)
-    if changed:
-        shown = "\n".join(f"  {key}: {a!r} → {b!r}" for key, (a, b) in changed.items())
-        raise ConfigError(
-            f"{folder} contains a comparison with a different recipe:\n{shown}\nChoose another "
-            "folder with --output"
-        )
 
 
 def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]) -> None:

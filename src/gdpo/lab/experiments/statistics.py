@@ -353,7 +353,13 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
     at_risk = np.array([np.count_nonzero(times >= t) for t in events], dtype=float)
     deaths = np.array([np.count_nonzero(times[reached] == t) for t in events], dtype=float)
     share = np.cumprod(1 - deaths / at_risk)
-    low, high = _band(share, at_risk, deaths)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = np.cumsum(deaths / (at_risk * (at_risk - deaths)))
+        sigma = np.sqrt(variance) / np.abs(np.log(share))
+        low, high = share ** np.exp(_Z * sigma), share ** np.exp(-_Z * sigma)
+    gone = share == 0  # at the last step only
+    before = high[~gone][-1] if np.any(~gone) else 1.0
+    low, high = np.where(gone, 0.0, low), np.where(gone, before, high)
     first = 1.0 if len(times) else nan
     steps, share, low, high = (
         np.concatenate([[origin], values])
@@ -361,20 +367,6 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
     )
     median = Interval(_half(steps, share), _half(steps, low), _half(steps, high))
     return Survival(steps, share, low, high, median)
-
-
-def _band(
-    share: Float[np.ndarray, " time"],
-    at_risk: Float[np.ndarray, " time"],
-    deaths: Float[np.ndarray, " time"],
-) -> tuple[Float[np.ndarray, " time"], Float[np.ndarray, " time"]]:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance = np.cumsum(deaths / (at_risk * (at_risk - deaths)))
-        sigma = np.sqrt(variance) / np.abs(np.log(share))
-        low, high = share ** np.exp(_Z * sigma), share ** np.exp(-_Z * sigma)
-    gone = share == 0  # at the last step only
-    before = high[~gone][-1] if np.any(~gone) else 1.0
-    return np.where(gone, 0.0, low), np.where(gone, before, high)
 
 
 def _half(steps: Float[np.ndarray, " time"], share: Float[np.ndarray, " time"]) -> float:

@@ -85,19 +85,15 @@ def requested_summary(shares: Sequence[RequestedShare]) -> RenderableType:
     parts: list[RenderableType] = []
     for label in dict.fromkeys(share.label for share in shares):
         of_label = [share for share in shares if share.label == label]
-        parts += [Text(f"requested influence, {visible(label)}", style="bold"), _table(of_label)]
+        table = Table(show_edge=False, pad_edge=False)
+        widest = max(len(visible(share.reward)) for share in of_label)
+        table.add_column("reward", style="cyan", overflow="fold", min_width=min(widest, NAME))
+        for heading in HEADINGS:
+            table.add_column(heading, justify="left" if heading == HEADINGS[-1] else "right")
+        for share in of_label:
+            table.add_row(*(Text(visible(str(cell))) for cell in (share.reward, *cells(share))))
+        parts += [Text(f"requested influence, {visible(label)}", style="bold"), table]
     return Group(*parts, Text(note(shares), style="dim"))
-
-
-def _table(shares: Sequence[RequestedShare]) -> Table:
-    table = Table(show_edge=False, pad_edge=False)
-    widest = max(len(visible(share.reward)) for share in shares)
-    table.add_column("reward", style="cyan", overflow="fold", min_width=min(widest, NAME))
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == HEADINGS[-1] else "right")
-    for share in shares:
-        table.add_row(*(Text(visible(str(cell))) for cell in (share.reward, *cells(share))))
-    return table
 
 
 def note(shares: Sequence[RequestedShare]) -> str:

@@ -101,9 +101,11 @@ os.register_at_fork(after_in_child=_parse_afresh)
 @lru_cache(maxsize=_KEPT)
 def _plan_asserts(statements: tuple[str, ...], setup: str) -> tuple[bytes, bytes | None, int]:
     trees = [_parse(text, f"Asserts.statements[{i}]") for i, text in enumerate(statements)]
+    for tree in trees:
+        tree.body = [s for statement in tree.body for s in (ast.Expr(_call("settle")), statement)]
     content = {
         "kind": "asserts",
-        "statements": [_compile(_settled(tree)) for tree in trees],
+        "statements": [_compile(tree) for tree in trees],
         **_names(statements, trees, setup, "Asserts.setup"),
     }
     return _marshalled(content, "Asserts"), _shared(setup, "Asserts.setup"), len(statements)
@@ -225,11 +227,6 @@ def _call(name: str, *args: int) -> ast.Call:
 
 def _inside(guard: ast.Call, body: list[ast.stmt]) -> ast.stmt:
     return ast.With(items=[ast.withitem(context_expr=guard)], body=body)
-
-
-def _settled(tree: ast.Module) -> ast.Module:
-    tree.body = [s for statement in tree.body for s in (ast.Expr(_call("settle")), statement)]
-    return tree
 
 
 def _guarded(body: list[ast.stmt]) -> list[ast.stmt]:

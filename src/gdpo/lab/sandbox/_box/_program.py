@@ -49,7 +49,12 @@ def become_program(
     sys.argv[:] = [_FILE]
     if whole:
         os._exit(_run_whole(module.__dict__, content))
-    _serve(module.__dict__, content, limits["answer"])
+    program = Program(module.__dict__, limits["answer"])
+    failure = _load(module.__dict__, content)
+    with suppress(Closed):
+        _reply(["ok", [None, []], None] if failure is None else failure)
+        while True:
+            write_frame(REPLIES, program.answer(read_frame(REQUESTS, _LONGEST_REQUEST)))
     os._exit(0)
 
 
@@ -104,18 +109,6 @@ def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
     except BaseException as error:  # noqa: BLE001  a program may raise anything
         return _failure(error)
     return None
-
-
-def _serve(namespace: _Namespace, content: dict[str, Any], longest: int) -> None:
-    """Load the program, then answer requests until the grader closes the pipe."""
-    program = Program(namespace, longest)
-    failure = _load(namespace, content)
-    try:
-        _reply(["ok", [None, []], None] if failure is None else failure)
-        while True:
-            write_frame(REPLIES, program.answer(read_frame(REQUESTS, _LONGEST_REQUEST)))
-    except Closed:
-        return
 
 
 class Program:

@@ -101,7 +101,11 @@ class Server:
         self._end_program(patience=0)
         job[:] = bytes(size)
         self._graded += 1
-        status = 0 if alive and self._graded < _GRADED_BY_ONE else self._end_grader()
+        status = 0
+        if self._grader is not None and (not alive or self._graded >= _GRADED_BY_ONE):
+            self._control.close()
+            _, status = os.waitpid(self._grader, 0)
+            self._grader = None
         over = {
             "graded": alive,
             "hung": _HUNG.get(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None,
@@ -120,14 +124,6 @@ class Server:
                 os._exit(1)
         theirs.close()
         self._control, self._graded = ours, 0
-
-    def _end_grader(self) -> int:
-        """Stop the grader and return its wait status."""
-        assert self._grader is not None, "a grader was started"
-        self._control.close()
-        _, status = os.waitpid(self._grader, 0)
-        self._grader = None
-        return status
 
     def _obey(self, job: bytearray, limits: dict[str, Any]) -> bool:
         """Execute the grader's orders until the job is graded. False: the grader died first."""
