@@ -2,10 +2,9 @@
 
 `TOOLRL` follows the handler in `benchmarks/BFCL/rlla_qwen.py` of
 https://github.com/qiancheng0/ToolRL (commit 8cee13e, Apache-2.0), to which the GDPO paper's authors
-refer for their evaluation. `TOOLRL` copies the wording of that handler's prompts verbatim, because
-responses depend on it. Steps that this handler leaves to BFCL follow BFCL's code for models without
-native tool calls: `base_handler.py` and `utils.py` of https://github.com/ShishirPatil/gorilla at
-58f96342, a commit of BFCL-v3 (24 May 2025).
+refer, and copies the wording of its prompts verbatim. Steps that this handler leaves to BFCL follow
+BFCL's code for models without native tool calls: `base_handler.py` and `utils.py` of
+https://github.com/ShishirPatil/gorilla at 58f96342, a commit of BFCL-v3 (24 May 2025).
 
 ToolRL's handler has a closing sentence for multi-turn rows, which BFCL never uses at that commit.
 `TOOLRL` does use this sentence. It is not known which commit of BFCL the authors used.

@@ -21,14 +21,12 @@ run under `limits` (fields of `gdpo.lab.sandbox.Limits`):
 `setup` is optional. If a reference has no tests, all three rewards return `None`.
 
 A program runs once for all three rewards. Each process caches the last 4,096 verdicts by a digest
-of the program, tests and limits, so an identical program does not run again. A program that differs
-by even one space does run again. A verdict caused by a wall-clock limit may differ in another run,
-so each of the three rewards uses such a verdict only once. Processes do not share the cache. A
-`Scorer` computes all code rewards of one completion in the same process.
+of the program, tests and limits. A verdict caused by a wall-clock limit may differ in another run,
+so each of the three rewards uses it only once. A `Scorer` computes all code rewards of one
+completion in the same process.
 
-The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8). To
-reproduce this length reward, gate a length reward on pass_all. The paper's code for these rewards
-is not published.
+The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8):
+gate it on pass_all. The paper's code for these rewards is not published.
 
 References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Section 4.3.

@@ -1,9 +1,4 @@
-"""Compiles tests into a plan for the grader. The same plan is used for all programs.
-
-Each assert of `check` becomes a separate test. The assert is wrapped in `with record.one():`, and
-the body of a loop is wrapped in `with record.block(n):`. A failed test therefore does not stop the
-remaining tests.
-"""
+"""Compiles tests into a plan for the grader. `_box/_grader.py` says how it rewrites the tests."""
 
 import ast
 import builtins

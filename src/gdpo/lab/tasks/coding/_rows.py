@@ -1,15 +1,7 @@
 """Reads rows of coding datasets: the prompt, the tests and, if available, the solution.
 
 Each `…_tests` function takes a row and returns the `tests` of `gdpo.lab.rewards.code` as JSON-like
-data, or raises a DataError with the column's name:
-
-- `mbpp_tests`: MBPP, both editions.
-- `humaneval_tests`: HumanEval and HumanEval+ (see `plus.py`, which also reads MBPP+).
-- `leetcode_tests`: LeetCodeDataset.
-- `input_output_tests`: APPS, TACO.
-- `code_contests_tests`: CodeContests.
-- `ground_truth_tests`: Eurus-2-RL, which contains APPS, TACO, CodeContests and Codeforces in one
-  format.
+data, or raises a DataError with the column's name. `plus.py` reads EvalPlus's rows.
 
 Helper functions that the tests need are taken from the row if available. If a program could define
 its own `poly`, the program would control how its results are checked.
