@@ -55,11 +55,7 @@ class Conversations:
     next_prompts: NextPrompts
 
     def respond(
-        self,
-        problems: Sequence[Problem],
-        seed: int,
-        samples: int,
-        on_responses: OnResponses = ignore,
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: OnResponses = ignore
     ) -> list[list[Response]]:
         """Return the conversations for each problem. All conversations run concurrently."""
         talks = [Talk(problem) for problem in problems for _ in range(samples)]
@@ -68,7 +64,7 @@ class Conversations:
             asked = self.next_prompts(live)
             for talk, question in zip(live, asked, strict=True):
                 talk.asked = question or talk.asked
-            on_responses(sum(question is None for question in asked))
+            heard(sum(question is None for question in asked))
             live = [talk for talk, question in zip(live, asked, strict=True) if question]
             prompts = [question for question in asked if question]
             for talk, said in zip(live, self.one.respond(prompts, begun, 1), strict=True):

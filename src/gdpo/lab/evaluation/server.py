@@ -326,11 +326,7 @@ class Server:
         return self.deadline or max(_SHORTEST_DEADLINE, self.sampling.max_tokens / SLOWEST)
 
     def respond(
-        self,
-        problems: Sequence[Problem],
-        seed: int,
-        samples: int,
-        on_responses: OnResponses = ignore,
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: OnResponses = ignore
     ) -> list[list[Response]]:
         """Return the responses to each problem, with one request per response.
 
@@ -356,7 +352,7 @@ class Server:
             lambda each: self._answer(each, answered),
             asked,
             at_once=self.at_once,
-            done=on_responses,
+            done=heard,
         )
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
