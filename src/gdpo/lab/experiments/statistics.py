@@ -70,11 +70,9 @@ def permutation_test(
 ) -> PValue:
     r"""Test with a two-sided permutation test whether two means differ.
 
-    The test considers all ways to label $n$ of the $n + m$ runs "ours". The p-value is the share of
-    these labellings for which the means are at least as far apart as observed. The test makes no
-    assumption about the distribution, because the labels are arbitrary if the estimators are
-    equivalent. If there are more than 200,000 labellings, 20,000 of them are sampled, and the
-    observed labelling is counted as well: $p = (1 + \text{as far}) / 20001$.
+    The p-value is the share of the ways to label $n$ of the $n + m$ runs "ours" for which the means
+    are at least as far apart as observed. Of more than 200,000 labellings, 20,000 are sampled, and
+    the observed one is counted as well: $p = (1 + \text{as far}) / 20001$.
 
     With $n$ runs of each estimator, the smallest attainable p-value is $2 / \binom{2n}{n}$: 0.10
     with 3 seeds, 0.029 with 4 and 0.0079 with 5. The test ignores which runs share a seed, because
@@ -129,16 +127,10 @@ def least_p(ours: int, theirs: int) -> float:
 
 
 def fewest_seeds(comparisons: int) -> int:
-    """Return the minimum number of seeds per estimator that could show a difference.
+    """Return the minimum number of seeds per estimator, from 5 to 1,000, that could show anything.
 
-    With this number of seeds, which is at least 5, the smallest attainable p-value is below 0.05
-    after correction for `comparisons`. A small difference needs more seeds.
-
-    Args:
-        comparisons: Number of estimators other than the baseline, times the number of rewards.
-
-    Returns:
-        The number of seeds, at most 1,000.
+    With this number, the smallest attainable p-value is below 0.05 after correction for
+    `comparisons`: the estimators other than the baseline, times the rewards.
 
     Examples:
         >>> fewest_seeds(1), fewest_seeds(6), fewest_seeds(7)
@@ -190,14 +182,9 @@ def interquartile_mean(values: Float[np.ndarray, "*draw value"]) -> Any:
 
     $$ \mathrm{IQM} = \frac{1}{n - 2g} \sum_{i=g+1}^{n-g} x_{(i)}. $$
 
-    With fewer than 4 values, no value is dropped. With 5 values, the lowest and the highest are
-    dropped. The result equals `scipy.stats.trim_mean(x, 0.25)` and rliable's interquartile mean.
-
-    Args:
-        values: Values along the last axis. NaN is ignored.
-
-    Returns:
-        The mean, or NaN if there are no values.
+    Values are along the last axis, and NaN is ignored. With fewer than 4 values, no value is
+    dropped. The result equals `scipy.stats.trim_mean(x, 0.25)` and rliable's interquartile mean, or
+    NaN if there are no values.
 
     References:
         Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice", section 4.3,
@@ -229,14 +216,13 @@ def bootstrap(
     values, the interval is too narrow; `expanded_level` corrects for this.
 
     Args:
-        statistic: Function that computes the statistic from all values, along the last axis.
+        statistic: Computes the statistic from all values, along the last axis.
         strata: Values of each stratum, such as a task. NaN is ignored.
         draws: Number of resamples.
         level: Nominal coverage of the interval, from 0 to 1.
 
     Returns:
-        The statistic of the values, with its interval. The statistic is NaN if there are no values.
-        The interval is NaN if a stratum has fewer than 2 values.
+        The statistic, or NaN without values. The interval is NaN if a stratum has fewer than 2.
 
     References:
         Efron 1979; stratified as in Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
@@ -330,13 +316,10 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
        S(t)^{\exp(\pm 1.96\,\sigma)}, \quad
        \sigma^2 = \frac{1}{\log^2 S} \sum_{t_i \le t} \frac{d_i}{n_i (n_i - d_i)}. $$
 
-    A run that ended or failed without reaching the threshold is censored at its last step. Until
-    that step, the run is at risk; it is neither dropped nor counted as having reached the
-    threshold. The median is the first step at which S is at most one half. The bounds of the
-    median's interval are the first steps at which the bounds of the band are at most one half.
-
-    At S = 0 the formula for the band is undefined. At S = 0, the lower bound is 0, and the upper
-    bound keeps its last value. (lifelines sets both to 0.)
+    A run that ended or failed without reaching the threshold is censored at its last step. The
+    median is the first step at which S is at most one half, and the bounds of its interval those of
+    the band. At S = 0, where the formula for the band is undefined, the lower bound is 0, and the
+    upper bound keeps its last value. (lifelines sets both to 0.)
 
     Args:
         times: For each run, the step at which it reached the threshold, or its last step.
@@ -382,16 +365,13 @@ def log_rank_scores(
 
     The score is $\delta_j - \sum_{t_i \le t_j} d_i / n_i$, where $\delta_j$ is 1 if the run reached
     the threshold and 0 otherwise, and the sum is the expected number of times that a run reaches
-    the threshold within the same number of steps. Over all runs, the scores sum to 0. Over the runs
-    of one estimator, they sum to the $O - E$ of the log-rank test. A `permutation_test` of the
-    scores is the log-rank test without the chi-squared approximation, whose p-values are too small
-    with few runs. With 3 runs per estimator and no overlap, the approximation gives p = 0.025,
-    although one in ten relabellings is as extreme (`benchmarks/few_seeds.py`). The permutation test
-    is exact if the runs of both estimators are censored in the same way.
+    the threshold within the same number of steps. Over the runs of one estimator, the scores sum to
+    the $O - E$ of the log-rank test. A `permutation_test` of the scores is the log-rank test
+    without the chi-squared approximation, whose p-values are too small with few runs
+    (`benchmarks/few_seeds.py`). It is exact if the runs of both are censored in the same way.
 
     Args:
-        times: For each run of both estimators, the step at which it reached the threshold, or its
-            last step.
+        times: For each run of both estimators, as for `kaplan_meier`.
         reached: Whether the run reached the threshold.
 
     Returns:
