@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.pretrained._hypotheses import MEASURES, Times, decide, verdict
 
 from gdpo.lab.evaluation.evaluation import read_results
-from gdpo.lab.experiments.statistics import paired_interval
+from gdpo.lab.experiments.statistics import paired_difference
 from gdpo.lab.experiments.threshold import REACHED, WINDOW, final, first_reached
 from gdpo.lab.runs.directory import RunDirectory
 
@@ -157,8 +157,10 @@ def _print_over_problems(folder, runs):
 
 def _shown(ours, theirs):
     """Return a paired difference and its interval as text. Empty: all pairs are equal."""
-    value, low, high, _ = paired_interval(ours, theirs)
-    return "" if np.isnan(low) else f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
+    found = paired_difference(ours, theirs)
+    if np.isnan(found.low):
+        return ""
+    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
 
 
 def first_difference(ours, theirs):
@@ -201,7 +203,9 @@ def _print_shares(folder, runs, problems):
         cells = []
         for measure in measures:
             values = np.array([found[measure][0] for found in own])
-            mean, low, high, _ = paired_interval(values, np.zeros(len(values)))
-            cells.append(f"{mean:.3f}" + ("" if np.isnan(low) else f" ({low:.3f} to {high:.3f})"))
+            found_mean = paired_difference(values, np.zeros(len(values)))
+            low, high = found_mean.low, found_mean.high
+            shown = "" if np.isnan(low) else f" ({low:.3f} to {high:.3f})"
+            cells.append(f"{found_mean.value:.3f}{shown}")
         counted = f"{len(own)} of {len(runs[label])} runs, interval over seeds"
         print(f"| {label} ({counted}) | {' | '.join(cells)} |")

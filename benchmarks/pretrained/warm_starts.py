@@ -30,7 +30,7 @@ from benchmarks.pretrained._prepare import prepare
 from benchmarks.pretrained.arithmetic import ARITHMETIC
 
 from gdpo.lab.experiments.reading import read_experiment
-from gdpo.lab.experiments.statistics import paired_interval
+from gdpo.lab.experiments.statistics import paired_difference
 from gdpo.lab.experiments.threshold import REACHED, WINDOW, first_reached
 from gdpo.lab.recipes.models import convert_smollm2
 
@@ -118,8 +118,9 @@ def tables(record=RECORD):
             for each in ESTIMATORS
         }
         cells = [", ".join(f"{value:.3g}" for value in values[each]) for each in ESTIMATORS]
-        mean, low, high, _ = paired_interval(values["gdpo"], values["grpo"])
-        print(f"| {name} | {' | '.join(cells)} | {mean:+.2f} ({low:+.2f} to {high:+.2f}) |")
+        found = paired_difference(values["gdpo"], values["grpo"])
+        shown = f"{found.value:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+        print(f"| {name} | {' | '.join(cells)} | {shown} |")
 
 
 def main():

@@ -34,7 +34,7 @@ def reached(comparison, label):
     """
     outcome = comparison.outcome(label, REWARD)
     measured = next(r for r in comparison.experiment.rewards if r.name == REWARD)
-    threshold = comparison.threshold(measured)
+    threshold = comparison.experiment.threshold(measured)
     return int((outcome.finals >= threshold).sum()), len(outcome.finals)
 
 

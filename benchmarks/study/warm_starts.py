@@ -25,7 +25,7 @@ from benchmarks.study._requested import share_errors
 from gdpo.lab.experiments.reading import read_experiment
 from gdpo.lab.experiments.statistics import (
     log_rank_scores,
-    paired_interval,
+    paired_difference,
     permutation_test,
 )
 from gdpo.lab.experiments.threshold import REACHED, WINDOW, final, first_reached
@@ -88,8 +88,9 @@ def verdict(missing, *, supported, refuted):
 
 def interval(ours, theirs):
     """Return the mean paired difference and its interval. Equal differences are known exactly."""
-    mean, low, high, _ = paired_interval(ours, theirs)
-    return (mean, mean, mean) if np.isnan(low) else (mean, low, high)
+    found = paired_difference(ours, theirs)
+    mean = found.value
+    return (mean, mean, mean) if np.isnan(found.low) else (mean, found.low, found.high)
 
 
 def missing(part):

@@ -231,18 +231,17 @@ def test_every_response_is_a_rollout_record(gsm8k_file, tmp_path):
     assert records[2].extra["reference"] == {"answer": "2"}
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"model": "empty"}, "model is gold, not empty"),
-        ({"token_limit": 5}, "token_limit is 4000, not 5"),
-        ({"rows": 3}, "rows is None, not 3"),
-    ],
-)
-def test_an_evaluation_is_not_resumed_with_other_settings(changed, said, gsm8k_file, tmp_path):
-    run(tmp_path / "e", ["gsm8k"], [gsm8k_file])
+def test_an_evaluation_is_not_resumed_with_other_settings_or_rows(gsm8k_file, tmp_path):
+    folder = tmp_path / "e"
+    run(folder, ["gsm8k"], [gsm8k_file])
+    other = replace(SETTINGS, model="empty", token_limit=5, rows=3)
+    said = "model is gold, not empty; token_limit is 4000, not 5; rows is None, not 3"
     with pytest.raises(ConfigError, match=said):
-        run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, **changed))
+        run(folder, ["gsm8k"], [gsm8k_file], other)
+    others = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
+    with pytest.raises(ConfigError, match="different rows of gsm8k"):
+        run(folder, ["gsm8k"], [others])
+    run(folder, ["gsm8k"], [shutil.copy(gsm8k_file, tmp_path / "moved.jsonl")])
 
 
 def test_a_folder_with_other_files_is_not_written_to(gsm8k_file, tmp_path):
@@ -256,7 +255,7 @@ def test_rows_that_cannot_be_read_are_reported_before_anything_is_generated(gsm8
     broken = written(tmp_path / "broken.jsonl", [{"question": "1?", "answer": "1"}])
     with pytest.raises(DataError, match="--data mbpp=FILE"):
         run(tmp_path / "e", ["gsm8k", "mbpp"], [gsm8k_file, broken])
-    assert not (tmp_path / "e" / "gsm8k").exists()
+    assert not (tmp_path / "e").exists()
 
 
 def test_benchmarks_are_found_by_name_or_are_tasks_with_a_file(tmp_path):
@@ -326,8 +325,6 @@ def test_a_model_answers_where_trl_is_not_installed(tiny_policy, gsm8k_file, tmp
 
 
 def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp_path):
-    import shutil
-
     folder = tmp_path / "bare"
     shutil.copytree(tiny_policy, folder)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
@@ -336,21 +333,6 @@ def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="chat template"):
         run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, model=str(folder)))
-
-
-def test_an_evaluation_is_not_resumed_with_other_rows(gsm8k_file, tmp_path):
-    run(tmp_path / "e", ["gsm8k"], [gsm8k_file])
-    other = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
-    with pytest.raises(ConfigError, match="different rows of gsm8k"):
-        run(tmp_path / "e", ["gsm8k"], [other])
-    moved = shutil.copy(gsm8k_file, tmp_path / "moved.jsonl")
-    run(tmp_path / "e", ["gsm8k"], [moved])
-
-
-def test_rows_that_cannot_be_read_take_no_folder(tmp_path):
-    with pytest.raises(DataError):
-        run(tmp_path / "e", ["gsm8k"], [str(tmp_path / "nowhere.jsonl")])
-    assert not (tmp_path / "e").exists()
 
 
 def test_the_digest_of_the_weights_changes_with_them(tmp_path):

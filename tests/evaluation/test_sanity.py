@@ -1,5 +1,7 @@
 """Reference answers are right and empty responses wrong; exceptions are reported."""
 
+from dataclasses import replace
+
 import pytest
 from tests.evaluation.conftest import written
 from tests.sandbox.needed import needs_sandbox
@@ -47,36 +49,27 @@ def test_one_wrong_answer_in_twenty_is_tolerated_and_two_are_not(tmp_path):
 
 
 @needs_sandbox
-def test_an_empty_response_that_passes_fails_the_benchmark(tmp_path):
-    found = sanity(mbpp(tmp_path, RIGHT, program("f = 1", "assert 1 == 1")))
-    assert found.exceptions == ()
+def test_each_kind_of_row_is_reported(tmp_path):
+    """One reference answer is missing, one imports what the sandbox lacks, one test is too easy."""
+    lacking = {**RIGHT, "test_setup_code": "import no_such_package"}
+    easy = program("f = 1", "assert 1 == 1")
+    found = sanity(mbpp(tmp_path, *[RIGHT] * 20, program(None), lacking, easy))
+    assert (found.problems, found.answered) == (23, 22)
+    [said] = found.exceptions
+    assert said.startswith("problem 22: pass_all 0 of 1, pass_rate 0 of 1, no_bug 0 of 1 (")
+    assert "ModuleNotFoundError: No module named 'no_such_package'" in said
     assert found.lucky == (
-        "problem 2: an empty response gets 1 of pass_all",
-        "problem 2: an empty response gets 1 of pass_rate",
+        "problem 23: an empty response gets 1 of pass_all",
+        "problem 23: an empty response gets 1 of pass_rate",
     )
     assert not found.sane
-
-
-@needs_sandbox
-def test_rows_without_a_reference_answer_are_counted_and_tolerated(tmp_path):
-    found = sanity(mbpp(tmp_path, RIGHT, program(None)))
-    assert (found.problems, found.answered, found.exceptions, found.sane) == (2, 1, (), True)
+    assert replace(found, lucky=()).sane
 
 
 def test_an_answer_that_cannot_be_read_is_an_exception(tmp_path):
     rows = [{"problem": f"{i}?", "answer": answer} for i, answer in enumerate(["2", "f(0,4]"])]
     found = sanity(find_benchmark("math500", written(tmp_path / "maths.jsonl", rows)))
     assert found.exceptions == ("problem 2: correctness does not apply (reference answer: f(0,4])",)
-
-
-@needs_sandbox
-def test_a_row_that_imports_what_the_sandbox_lacks_is_named_and_says_so(tmp_path):
-    lacking = {**RIGHT, "test_setup_code": "import no_such_package"}
-    found = sanity(mbpp(tmp_path, *[RIGHT] * 20, lacking))
-    assert found.sane
-    [said] = found.exceptions
-    assert said.startswith("problem 21: pass_all 0 of 1, pass_rate 0 of 1, no_bug 0 of 1 (")
-    assert "ModuleNotFoundError: No module named 'no_such_package'" in said
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
 from gdpo.lab.experiments.reading import Label
 
-ROLLOUTS = 200_000
+ROLLOUTS = 100_000
 EVERY_TOY = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS)
 HERE = "tests.experiments.test_toys"
 SHORT = replace(TOYS["opposed"], steps=30)

@@ -140,16 +140,18 @@ def test_a_chart_knows_each_estimators_values_at_every_step(usual):
 
 def test_the_advantages_are_each_estimators_own_on_the_whole_step(usual):
     comparison, _, _, data = usual
-    shown = data["rollouts"]
-    assert shown["estimators"] == ["grpo", "gdpo"]
+    shown, estimators = data["rollouts"], ["grpo", "gdpo"]
+    assert shown["estimators"] == estimators
+    whole = {}
     for group in shown["groups"]:
-        run = comparison.experiment.runs[group["run"]]
-        recorded = read_rollouts(run.path / "rollouts" / f"step_{group['step']:06d}.parquet")
-        arrays = reward_arrays(recorded)
+        run, step = comparison.experiment.runs[group["run"]], group["step"]
+        if (run.path, step) not in whole:
+            recorded = read_rollouts(run.path / "rollouts" / f"step_{step:06d}.parquet")
+            rewards = reward_arrays(recorded).rewards
+            whole[run.path, step] = [ESTIMATORS[name](rewards, np.ones(2)) for name in estimators]
         for sample in group["samples"]:
-            for name, advantage in zip(shown["estimators"], sample["advantages"], strict=True):
-                whole = ESTIMATORS[name](arrays.rewards, np.ones(2))
-                assert advantage == pytest.approx(whole[group["id"], sample["id"]], rel=1e-3)
+            expected = [each[group["id"], sample["id"]] for each in whole[run.path, step]]
+            assert sample["advantages"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_it_says_how_many_of_how_many_rollouts_are_shown(usual):
@@ -197,7 +199,7 @@ def test_labels_that_differ_in_their_weights_alone_are_replayed_as_one_estimator
     experiment = experiment_of(
         tmp_path,
         [
-            replace(trained(tmp_path, "gdpo", seed), label=label)
+            replace(trained(tmp_path, "gdpo", seed, steps=3), label=label)
             for seed, label in enumerate(labels)
         ],
     )
@@ -302,7 +304,7 @@ def test_hostile_rollouts_leave_the_page_whole(tmp_path, kind):
 def test_hostile_names_leave_the_page_whole(tmp_path, text):
     name = text[:300]
     rewards = (Measured(name, 0.0, 1.0, 1.0), Measured(f"{name}2", -3.0, 3.0, 1.0))
-    run = trained(tmp_path, name, 1, steps=5, names=tuple(r.name for r in rewards))
+    run = trained(tmp_path, name, 1, steps=2, names=tuple(r.name for r in rewards))
     broken = replace(run, seed=2, state="failed", why=text)
     experiment = experiment_of(tmp_path, [run, broken], rewards=rewards, name=name)
     comparison = analyse(experiment)
@@ -364,7 +366,7 @@ def test_a_file_that_is_no_rollout_record_is_named(tmp_path):
 
 
 def test_an_estimator_that_cannot_be_replayed_is_named(tmp_path):
-    runs = [trained(tmp_path, "grpo", 1), trained(tmp_path, "gdpo", 1)]
+    runs = [trained(tmp_path, label, 1, steps=3) for label in ("grpo", "gdpo")]
     (runs[1].path / "recipe.yaml").write_text("advantage_options: {")
     _, parsed, data = made(tmp_path, analyse(experiment_of(tmp_path, runs)))
     assert "could not be replayed" in "".join(parsed.text)
@@ -373,7 +375,7 @@ def test_an_estimator_that_cannot_be_replayed_is_named(tmp_path):
 
 @pytest.mark.parametrize("labels", [("grpo", "nobody:knows"), ("nobody:knows", "grpo")])
 def test_an_estimator_of_the_users_own_is_shown_by_what_its_own_runs_recorded(tmp_path, labels):
-    runs = [trained(tmp_path, label, 1) for label in labels]  # both with GRPO's advantages
+    runs = [trained(tmp_path, label, 1, steps=3) for label in labels]  # both with GRPO's advantages
     experiment = experiment_of(tmp_path, runs)
     analysis = analyze_experiment(experiment)
     for group in analysis.sample:

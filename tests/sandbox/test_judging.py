@@ -4,7 +4,7 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Sandbox, Stdio, Verdict
+from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Sandbox, Verdict
 
 pytestmark = needs_sandbox
 
@@ -344,7 +344,6 @@ def test_the_tests_random_numbers_are_unknown_to_the_program(run):
 @pytest.mark.parametrize(
     ("tests", "error", "place"),
     [
-        (Asserts(()), DataError, "Asserts.statements"),
         (Asserts(("assert f(1) ==", "assert")), DataError, r"Asserts.statements\[0\]"),
         (Asserts(("assert f(1)",), "import"), DataError, "Asserts.setup"),
         (Asserts(("assert f(1)",), "1 / 0"), DataError, "setup .*ZeroDivisionError"),
@@ -354,13 +353,7 @@ def test_the_tests_random_numbers_are_unknown_to_the_program(run):
         (Check("1 / 0\ndef check(c): pass", "f"), DataError, "ZeroDivisionError"),
         (Check("def check(c): pass", "f = 1"), ConfigError, "Check.entry_point"),
         (Calls("f(", (((), 1),)), ConfigError, "Calls.function"),
-        (Calls("f", ()), DataError, "Calls.cases"),
         (Calls("f", (((object(),), 1),)), DataError, "Calls.cases"),
-        (Calls("f", ((1, 1),)), DataError, r"Calls.cases\[0\]: .* 1$"),
-        (Calls("f", (("ab", 1),)), DataError, r"Calls.cases\[0\]: .*'ab'"),
-        (Calls("f", ("ab",)), DataError, r"Calls.cases\[0\]"),
-        (Stdio(()), DataError, "Stdio.cases"),
-        (Stdio((("a", 1),)), DataError, r"Stdio.cases\[0\]"),
     ],
 )
 def test_bad_tests_are_no_programs_fault(run, tests, error, place):

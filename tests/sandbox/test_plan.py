@@ -3,14 +3,13 @@
 import re
 import threading
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from gdpo.errors import DataError
-from gdpo.lab.sandbox import Asserts, Calls, Limits, Stdio
+from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio
 from gdpo.lab.sandbox._terms import Bug
 from gdpo.lab.sandbox.plan import plan
 
@@ -30,7 +29,7 @@ def test_several_threads_may_bring_tests_at_a_time():
     failed = []
 
     def work(number):
-        for i in range(40):
+        for i in range(20):
             for _ in range(30):
                 Cyclic()
             statements = tuple(
@@ -62,21 +61,25 @@ def test_tests_may_stand_in_lists(listed, tests):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("kind", "given", "message"),
     [
-        (Asserts, r"Asserts.statements .*'assert"),
-        (partial(Calls, "f"), r"Calls.cases .*'assert"),
-        (Stdio, r"Stdio.cases .*'assert"),
+        (Asserts, ["assert f(1) == 1"], r"Asserts.statements .*'assert"),
+        (Asserts, [()], "Asserts.statements is empty"),
+        (Asserts, [["assert f(1)", ("assert f(2)",)]], r"Asserts.statements\[1\]"),
+        (Check, ["def check(c): pass", None], "Check.entry_point must be a string, got nothing"),
+        (Calls, ["f", "assert f(1) == 1"], r"Calls.cases .*'assert"),
+        (Calls, ["f", ()], "Calls.cases is empty"),
+        (Calls, ["f", ((1, 1),)], r"Calls.cases\[0\]: .* 1$"),
+        (Calls, ["f", (("ab", 1),)], r"Calls.cases\[0\]: .*'ab'"),
+        (Calls, ["f", ("ab",)], r"Calls.cases\[0\]"),
+        (Stdio, ["assert f(1) == 1"], r"Stdio.cases .*'assert"),
+        (Stdio, [()], "Stdio.cases is empty"),
+        (Stdio, [(("a", 1),)], r"Stdio.cases\[0\]\[1\]"),
     ],
 )
-def test_one_text_is_no_list_of_tests(make, message):
+def test_what_is_no_list_of_tests_is_refused(kind, given, message):
     with pytest.raises(DataError, match=message):
-        make("assert f(1) == 1")
-
-
-def test_a_statement_is_text():
-    with pytest.raises(DataError, match=r"Asserts.statements\[1\]"):
-        Asserts(["assert f(1)", ("assert f(2)",)])
+        kind(*given)
 
 
 def test_the_reference_names_every_limit_with_its_default_and_every_bug():

@@ -10,7 +10,7 @@ from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.tasks import TASKS
 from gdpo.lab.training import check, train
-from gdpo.lab.training.preflight import Finding, Verdict
+from gdpo.lab.training.findings import Finding, Verdict
 
 TASK = TASKS["gsm8k"]
 LONG = "Weng earns {} dollars an hour for babysitting, and she babysat for {} minutes. How much?"
@@ -92,7 +92,8 @@ def test_a_source_that_is_neither_text_nor_texts_is_refused(recipe_file, value):
 
 
 def test_a_run_keeps_what_was_left_out(recipe_file, two):
-    result = train(load_recipe(recipe_file, [f"data.source=[{', '.join(two)}]"]))
+    changes = [f"data.source=[{', '.join(two)}]", "trainer.max_steps=1"]
+    result = train(load_recipe(recipe_file, changes))
     assert result.finished
     assert "3 near-duplicates" in result.run.read_environment()["rows_left_out"]
     again = load_recipe(result.run.path)

@@ -144,6 +144,8 @@ def test_a_recipe_that_is_not_there_is_reported_with_a_name_like_it_of_a_recipe(
             load_recipe(tmp_path / name)
         assert f"{tmp_path / name}{near}" in str(error.value)
         assert "gdpo recipes ls" in str(error.value)
+    with pytest.raises(ConfigError, match=r"has no recipe.yaml"):
+        load_recipe(tmp_path)
 
 
 @pytest.fixture
@@ -162,7 +164,6 @@ def broken(own_rewards, tmp_path) -> None:
         ("task=7", "got 7"),
         ("advantage=gpdo2", "'gpdo2'"),
         ("advantage=nowhere:estimator", "'nowhere'"),
-        ("advantage=broken:f", "ModuleNotFoundError"),
         ("advantage=broken:f", "named 'nothere' ("),
         ("advantage=broken:f", "broken.py, line 2)"),
         ("advantage=broken.sub:f", "'broken.sub'"),
@@ -188,6 +189,7 @@ def broken(own_rewards, tmp_path) -> None:
         ("rewards=format", "list"),
         ("data=rows.jsonl", "keys source"),
         ("data.limit=0", "got 0"),
+        (f"data.limit={10**30}", "data.limit"),
         ("data.limit=true", "got True"),
         ("data.limit='5'", "got '5'"),
         ("name=../elsewhere", "'../elsewhere'"),
@@ -216,10 +218,6 @@ def broken(own_rewards, tmp_path) -> None:
             "rewards=[{name: format, gate: {on: 'own_rewards:vowels', at_least: 1}}, "
             "{name: 'own_rewards:vowels'}]",
             "'vowels'",
-        ),
-        (
-            "rewards=[{name: format, gate: {on: integr, at_least: 1}}]",
-            "'integr'",
         ),
         ("rewards=[{name: format, gate: {on: format}}]", "rewards.0.gate.at_least is missing"),
         ("rewards=[{name: format, gate: {onn: format}}]", "'rewards.0.gate.onn': did you mean"),
@@ -261,14 +259,6 @@ def test_all_mistakes_are_reported_at_once(load):
     assert any("recipe.yaml:3: data.limit should be an integer" in line for line in lines)
 
 
-def test_a_file_that_is_not_there_names_what_is(tmp_path):
-    (tmp_path / "gsm8k.yaml").write_text(MINIMAL)
-    with pytest.raises(ConfigError, match=r"gsm8.yaml.*did you mean 'gsm8k.yaml'"):
-        load_recipe(tmp_path / "gsm8.yaml")
-    with pytest.raises(ConfigError, match=r"has no recipe.yaml"):
-        load_recipe(tmp_path)
-
-
 def test_differences_are_by_key(load):
     old = load(MINIMAL, "trainer.beta=0")
     new = load(MINIMAL, "trainer.max_steps=5", "rewards=[{name: format}]")
@@ -289,11 +279,6 @@ def test_a_recipe_made_in_python_needs_no_file():
     recipe = Recipe(task="gsm8k", model="smollm2-135m", data=DataConfig(source="rows.jsonl"))
     assert recipe.name == "gsm8k-gdpo"
     assert recipe.place("model") == "the recipe"
-
-
-def test_a_limit_that_no_list_can_have_is_reported(recipe_file):
-    with pytest.raises(ConfigError, match=r"data\.limit"):
-        load_recipe(recipe_file, [f"data.limit={10**30}"])
 
 
 def test_a_module_that_is_broken_gets_no_advice_about_the_path(load, broken):

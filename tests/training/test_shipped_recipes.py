@@ -18,7 +18,7 @@ from gdpo.lab.recipes.shipped import copy_recipe, shipped_recipe, shipped_recipe
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.training import check, train
 from gdpo.lab.training._quiet import quiet
-from gdpo.lab.training.preflight import Verdict
+from gdpo.lab.training.findings import Verdict
 from gdpo.rollouts import read_rollouts
 
 RECIPES = Path(__file__).parents[2] / "recipes"

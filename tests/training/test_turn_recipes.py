@@ -11,7 +11,7 @@ from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.training import check, priority_findings, train
-from gdpo.lab.training.preflight import Verdict
+from gdpo.lab.training.findings import Verdict
 from gdpo.rollouts import read_rollouts
 
 OF_TURNS = (

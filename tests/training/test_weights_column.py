@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import ConfigError, DataError, GdpoError
 from gdpo.integrations.trl._rewards import check_weights_column
 from gdpo.lab.recipes.data import check_weights, digest_of, read_data
 from gdpo.lab.recipes.read import load_recipe
@@ -16,7 +16,8 @@ from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.tasks import TASKS, Problem, load_problems, near_duplicates
 from gdpo.lab.training import check, train
 from gdpo.lab.training._reward_checks import check_rewards
-from gdpo.lab.training.preflight import Verdict, prepare
+from gdpo.lab.training.findings import Finding, Verdict
+from gdpo.lab.training.preflight import prepare
 from gdpo.rewards import Scorer
 from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts import read_rollouts
@@ -237,8 +238,8 @@ def test_a_reward_need_not_reach_its_maximum_where_it_does_not_apply():
     with Scorer([never], on_error="missing") as scorer:
         applied, *_ = check_rewards(task, scorer, [replace(s, weights=None) for s in samples])
         finding, *_ = check_rewards(task, scorer, samples)
-    assert applied.mistake is not None
-    assert finding.mistake is None
+    assert isinstance(applied, GdpoError)
+    assert isinstance(finding, Finding)
 
 
 def test_a_reward_whose_weights_are_null_on_every_tried_row_is_reported_as_untested():
@@ -247,8 +248,8 @@ def test_a_reward_whose_weights_are_null_on_every_tried_row_is_reported_as_untes
     rewards = [task.reward("correctness"), task.reward("format")]
     with Scorer(rewards, on_error="missing") as scorer:
         tested, untested, *_ = check_rewards(task, scorer, samples)
-    assert not tested.doubtful
-    assert untested.doubtful
+    assert tested.verdict is Verdict.FINE
+    assert untested.verdict is Verdict.NOTE
     assert "none of the tried rows (3)" in untested.text
     assert "None" not in untested.text
 
@@ -262,8 +263,8 @@ def test_a_bad_response_is_judged_only_by_the_rewards_that_apply_to_the_row():
     samples = [Problem([], {"answer": "1"}, weights=cell) for cell in (None, {"format": 1.0})]
     with Scorer(task.rewards, on_error="missing") as scorer:
         *_, finding = check_rewards(task, scorer, samples)
-    assert finding.mistake is not None
-    assert "row 2" in finding.text
+    assert isinstance(finding, GdpoError)
+    assert "row 2" in str(finding)
 
 
 def test_the_trainer_reads_a_column_that_a_transform_creates_with_the_rows():

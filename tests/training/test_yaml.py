@@ -159,7 +159,7 @@ def test_a_number_that_is_too_long_is_reported(read, text):
         read(text)
 
 
-@pytest.mark.parametrize("depth", [101, 400, 3000])
+@pytest.mark.parametrize("depth", [101, 1500])
 @pytest.mark.parametrize("brackets", ["[]", "{}"])
 def test_nesting_that_is_too_deep_is_reported(read, depth, brackets):
     opening = "[" if brackets == "[]" else "{a: "

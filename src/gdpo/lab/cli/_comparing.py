@@ -1,6 +1,7 @@
 """Runs `gdpo compare` and `gdpo report` with parsed arguments. Contains the slow imports."""
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -67,10 +68,12 @@ def compare_recipe(
     shared = resolve(read_recipe(path, overrides))
     _check_front(front, shared)
     recipe = shared.recipe
-    folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
+    task = re.sub(r"[^\w.-]", "_", recipe.task.rpartition(":")[2])
+    folder = output or recipe.run_dir.with_name(f"{task}-compare")
+    every = [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
     grid = make_grid(
         shared,
-        _labels(estimators),
+        every if estimators == "all" else read_labels(estimators),
         _seeds(seeds),
         folder,
         reach=REACHED if reach is None else reach,
@@ -151,12 +154,7 @@ def make_report(
 ) -> None:
     """Write the HTML report of the runs in a folder, and print the summary.
 
-    Args:
-        folder: A run directory, a folder of run directories, or a comparison's folder.
-        output: Path of the HTML file. None: `report.html` in the folder.
-        console: Console for the summary.
-        export: Folder for figures and tables. None: nothing is exported.
-        front: Two rewards whose trade-off is printed and shown in the report. None: no trade-off.
+    The arguments are those of `gdpo report`.
 
     Raises:
         DataError: If the folder contains no run, or if a run's file cannot be read.
@@ -186,12 +184,6 @@ def make_report(
         console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)
 
 
-def _labels(estimators: str) -> list[str]:
-    if estimators == "all":
-        return [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
-    return read_labels(estimators)
-
-
 def _seeds(text: str) -> list[int]:
     """Return the seeds: 1 to 5 for the text `5`, or the listed seeds if there is a comma."""
     try:
@@ -212,10 +204,6 @@ def _jobs() -> int:
     devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     if devices or shutil.which("nvidia-smi"):
         return max(1, len(devices))
-    return _cores()
-
-
-def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
@@ -224,7 +212,3 @@ def _total_steps(cells: Sequence[Cell]) -> int:
     for recipe in {cell.recipe.initial_model: cell.recipe for cell in cells}.values():
         locate_model(recipe)
     return prepare(cells[0].resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
-
-
-def _plain(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name.rpartition(":")[2])

@@ -101,7 +101,13 @@ def progress_shown() -> Generator[Callable[[Progress, str], None]]:
     """
     console = terminal(stderr=True)
     if not console.is_terminal:
-        yield lambda now, name: _print_part(now, name, console)
+
+        def print_part(now: Progress, name: str) -> None:
+            if not now.part:
+                line = f"{name}: {now.done:,} of {now.problems:,} problems"
+                console.print(line, markup=False, soft_wrap=True)
+
+        yield print_part
         return
     bars: dict[str, rich.progress.TaskID] = {}
     columns = (
@@ -130,12 +136,6 @@ def _doing(now: Progress) -> str:
     if now.responses:
         return f"generating: {now.answered:,} of {now.responses:,} responses"
     return ""
-
-
-def _print_part(now: Progress, name: str, console: Console) -> None:
-    if not now.part:
-        line = f"{name}: {now.done:,} of {now.problems:,} problems"
-        console.print(line, markup=False, soft_wrap=True)
 
 
 def _vllm_options(settings: Settings, folder: Path, *, enforce_eager: bool) -> VllmOptions | None:

@@ -21,10 +21,12 @@ def exits_reported() -> Generator[None]:
         if os.getpid() != here:  # a child process of the user's code
             _leave(code)
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-        _say(
+        message = (
             f"os._exit({code}) was called before the command had finished "
             f"({frame.f_code.co_filename}, line {frame.f_lineno}): remove the call"
         )
+        # Not Python's stream, which may be in use by another thread.
+        os.write(2, f"gdpo: {one_line(message)}\n".encode())
         _leave(MISTAKE)
 
     os._exit = reported
@@ -32,8 +34,3 @@ def exits_reported() -> Generator[None]:
         yield
     finally:
         os._exit = _leave
-
-
-def _say(message: str) -> None:
-    """Write to file descriptor 2, because Python's stream may be in use by another thread."""
-    os.write(2, f"gdpo: {one_line(message)}\n".encode())

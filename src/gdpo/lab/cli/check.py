@@ -15,7 +15,7 @@ from gdpo.errors import ConfigError
 if TYPE_CHECKING:
     from gdpo.lab.recipes.data import Rows
     from gdpo.lab.tasks import Task
-    from gdpo.lab.training.preflight import Finding
+    from gdpo.lab.training.findings import Finding
 
 _RESPONSES = {"gold": "reference answers", "empty": "empty responses"}
 
@@ -86,7 +86,7 @@ def _print_findings(findings: "Sequence[Finding]", recipe: Path) -> int:
     from rich.text import Text
 
     from gdpo._terminal import terminal
-    from gdpo.lab.training.preflight import Verdict
+    from gdpo.lab.training.findings import Verdict
     from gdpo.report.terminal import table
 
     console = terminal()

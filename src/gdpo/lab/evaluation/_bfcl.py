@@ -1,22 +1,17 @@
 """Defines the single-turn benchmarks of the Berkeley Function Calling Leaderboard (BFCL).
 
-The rows, answers and checker come from the `bfcl-eval` package. `bfcl-eval` pins about fifty other
+The rows, answers and checker come from the `bfcl-eval` package, which pins about fifty other
 packages. Therefore, only its checker is imported, and the checker's table of models is replaced
-with a single entry. To install the package without its dependencies:
+with a single entry. `requirements-bfcl.txt` installs the package without its dependencies.
 
-```
-pip install --no-deps bfcl-eval==2026.3.23
-pip install tree_sitter==0.21.3 tree-sitter-java==0.21.0 tree-sitter-javascript==0.21.4
-```
+Version 2026.3.23 has the rows, tools and checker of V4, and 2025.6.8 the rows of v3, which the
+paper used.
 
-This version of the package contains the rows, tools and checker of V4. The paper used v3. The rows
-of v3 come with version 2025.6.8 of the package, and are used if that version is installed.
-
-The prompt is ToolRL's, as in the `tool_calling` task. The paper's models were trained on this
-prompt. A handler (`_bfcl_handlers`) writes a row into the prompt and reads the calls from a
-response. Calls are parsed as JSON and never executed: the checker compares them with the reference
-answers. As on the leaderboard, any response without a parseable call passes a row that expects no
-call, and any response with a parseable call passes a row of `live_relevance`.
+The prompt is ToolRL's, on which the paper's models were trained. A handler (`_bfcl_handlers`)
+writes a row into the prompt and reads the calls from a response. Calls are parsed as JSON and never
+executed: the checker compares them with the reference answers. As on the leaderboard, any response
+without a parseable call passes a row that expects no call, and any response with a parseable call
+passes a row of `live_relevance`.
 
 **Format** is the format reward of the task. The thinking must be followed by nothing but calls if
 the row expects calls, and otherwise by nothing but a response to the user. The paper does not say

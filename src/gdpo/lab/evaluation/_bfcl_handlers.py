@@ -2,10 +2,9 @@
 
 `TOOLRL` follows the handler in `benchmarks/BFCL/rlla_qwen.py` of
 https://github.com/qiancheng0/ToolRL (commit 8cee13e, Apache-2.0), to which the GDPO paper's authors
-refer for their evaluation. `TOOLRL` copies the wording of that handler's prompts verbatim, because
-responses depend on it. Steps that this handler leaves to BFCL follow BFCL's code for models without
-native tool calls: `base_handler.py` and `utils.py` of https://github.com/ShishirPatil/gorilla at
-58f96342, a commit of BFCL-v3 (24 May 2025).
+refer, and copies the wording of its prompts verbatim. Steps that this handler leaves to BFCL follow
+BFCL's code for models without native tool calls: `base_handler.py` and `utils.py` of
+https://github.com/ShishirPatil/gorilla at 58f96342, a commit of BFCL-v3 (24 May 2025).
 
 ToolRL's handler has a closing sentence for multi-turn rows, which BFCL never uses at that commit.
 `TOOLRL` does use this sentence. It is not known which commit of BFCL the authors used.
@@ -87,7 +86,7 @@ def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
 def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
     """Run the calls of conversations in a separate process. Return results by step and call.
 
-    Each conversation has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
+    Each has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
     """
     with suppress(subprocess.SubprocessError, ValueError):
         ended = subprocess.run(
@@ -155,9 +154,8 @@ def _main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     talks = json.load(sys.stdin)
     answers, sys.stdout = sys.stdout, sys.stderr  # tools may print
-    importlib.import_module(
-        "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"
-    )  # import once, before the forks
+    # Import once, before the forks.
+    importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")
     json.dump([_apart(talk) for talk in talks], answers)
 
 
@@ -218,9 +216,8 @@ class Handler:
 def _ask_ours(tools: Tools, dialogue: Messages) -> list[dict[str, str]]:
     rest = [message for message in dialogue if message["role"] != "system"]
     system = [message["content"] for message in dialogue if message["role"] == "system"]
-    if (
-        system
-    ):  # ToolRL's prompt has its own system message, so that of the row precedes the first turn
+    if system:
+        # ToolRL's prompt has its own system message, so that of the row precedes the first turn.
         rest = [{"role": "user", "content": "\n\n".join(system)}, *rest]
     return tool_prompt(tools, rest)
 
@@ -318,14 +315,12 @@ def _meant(lines: Iterable[Mapping[str, Any]]) -> Calls:
 
 
 def _tool_messages_toolrl(calls: Calls, results: Sequence[str]) -> list[str]:
-    return [
-        f"You have made the tool call {_python(*call).strip()}. Execution returns: {result.strip()}"
-        for call, result in zip(calls, results, strict=True)
-    ]
-
-
-def _python(name: str, parameters: Mapping[str, Any]) -> str:
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in parameters.items())})"
+    messages: list[str] = []
+    for (name, parameters), result in zip(calls, results, strict=True):
+        arguments = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
+        call = f"{name}({arguments})".strip()
+        messages.append(f"You have made the tool call {call}. Execution returns: {result.strip()}")
+    return messages
 
 
 TOOLRL = Handler(

@@ -55,11 +55,7 @@ class Conversations:
     next_prompts: NextPrompts
 
     def respond(
-        self,
-        problems: Sequence[Problem],
-        seed: int,
-        samples: int,
-        on_responses: OnResponses = ignore,
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: OnResponses = ignore
     ) -> list[list[Response]]:
         """Return the conversations for each problem. All conversations run concurrently."""
         talks = [Talk(problem) for problem in problems for _ in range(samples)]
@@ -68,7 +64,7 @@ class Conversations:
             asked = self.next_prompts(live)
             for talk, question in zip(live, asked, strict=True):
                 talk.asked = question or talk.asked
-            on_responses(sum(question is None for question in asked))
+            heard(sum(question is None for question in asked))
             live = [talk for talk, question in zip(live, asked, strict=True) if question]
             prompts = [question for question in asked if question]
             for talk, said in zip(live, self.one.respond(prompts, begun, 1), strict=True):
@@ -174,8 +170,7 @@ def _read_row(row: Row, handler: Handler) -> Problem:
 def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[str]]:
     """Split messages into turns. A message without a parseable call ends its turn.
 
-    Returns:
-        The turns. The last turn is unfinished, and empty if the previous turn has just ended.
+    The last turn is unfinished, and empty if the previous turn has just ended.
     """
     turns: list[list[str]] = [[]]
     for message in messages:
@@ -279,19 +274,16 @@ def _correctness(completion: str, reference: Reference, *, handler: Handler) -> 
     return float(bool(checked["valid"]))
 
 
-def _format(completion: str, _reference: Reference) -> float:
-    messages = messages_of(completion)
-    scores = [_well_formed(message) for message in messages]
-    return sum(scores) / len(scores) if scores else 0.0
-
-
 _GOLD_CALLS = write_completion("worked out", [{"name": "f", "parameters": {}}])
 _GOLD_RESPONSE = write_completion("worked out", response="Done.")
 
 
-def _well_formed(message: str) -> Any:
-    kind = _GOLD_CALLS if "tool_call" in parse(message).fields else _GOLD_RESPONSE
-    return format_reward.function(message, {"output": kind})
+def _format(completion: str, _reference: Reference) -> float:
+    scores: list[Any] = []
+    for message in messages_of(completion):
+        gold = _GOLD_CALLS if "tool_call" in parse(message).fields else _GOLD_RESPONSE
+        scores.append(format_reward.function(message, {"output": gold}))
+    return sum(scores) / len(scores) if scores else 0.0
 
 
 def _gold_message(reference: Reference) -> str:
@@ -299,7 +291,7 @@ def _gold_message(reference: Reference) -> str:
     turn, step = reference.get("turn", 0), reference.get("step", 0)
     calls = json.loads(reference["answer"])[turn]
     if step > 0 or not calls:
-        return write_completion("worked out", response="Done.")
+        return _GOLD_RESPONSE
     tools = {tool["name"]: tool for tool in _tools(json.loads(reference["entry"]))}
     return write_completion("worked out", [_as_json(call, tools) for call in calls])
 

@@ -7,7 +7,9 @@ from statistics import NormalDist, fmean, variance
 
 import numpy as np
 
-from gdpo.lab.experiments.statistics import paired_interval
+from gdpo.lab.experiments.statistics import paired_difference
+
+_Z = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,10 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
     p, count = fmean(known), len(known)
     squares = variance(known) if count > 1 else 0.0
     effective = count if squares <= 0 or not 0 < p < 1 else p * (1 - p) * count / squares
-    bottom, top = _wilson(p, max(effective, 1.0))
-    back = high - low
+    n, back = max(effective, 1.0), high - low
+    centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    margin = _Z / (1 + _Z**2 / n) * sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
+    bottom, top = max(0.0, centre - margin), min(1.0, centre + margin)
     return Estimate(low + back * p, low + back * bottom, low + back * top, count)
 
 
@@ -58,13 +62,7 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
     The interval is Student's t interval over problems. If all problems have the same difference,
     the standard deviation is unknown and the bounds are NaN.
     """
-    return Estimate(*paired_interval(np.asarray(ours, float), np.asarray(theirs, float)))
-
-
-_Z = NormalDist().inv_cdf(0.975)
-
-
-def _wilson(p: float, n: float) -> tuple[float, float]:
-    centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    margin = _Z / (1 + _Z**2 / n) * sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-    return max(0.0, centre - margin), min(1.0, centre + margin)
+    pairs = np.asarray(ours, float), np.asarray(theirs, float)
+    found = paired_difference(*pairs)
+    known = int(np.count_nonzero(~np.isnan(pairs).any(axis=0)))
+    return Estimate(found.value, found.low, found.high, known)

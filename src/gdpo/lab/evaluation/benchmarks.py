@@ -40,16 +40,15 @@ class Benchmark:
     task: Callable[[], Task]
     source: Source | None
     file: Callable[[], Path | None] = lambda: None
-    """Returns the file with the rows, if an installed package contains the file. Otherwise None."""
+    """Returns the file with the rows, if an installed package contains it."""
     read: Callable[[int | None], list[Problem]] | None = None
     """Reads all rows, or the first N. None: the rows are loaded from `file` or `source`."""
     next_prompts: NextPrompts | None = None
     """Returns the next prompts of conversations. None: a response is a single message."""
     keep: Callable[[Row], bool] | None = None
-    """Returns whether a row of the source belongs to the benchmark. None: all rows belong to the
-    benchmark."""
+    """Returns whether a row of the source belongs to the benchmark. None: all rows do."""
     also: Callable[[], tuple[Reward, ...]] = tuple
-    """Returns additional rewards, which are only measured and never used in training."""
+    """Returns additional rewards, which are only measured."""
 
 
 def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
@@ -160,8 +159,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
     """Return the benchmark with this name. If a file is given, the name may also be that of a task.
 
     Raises:
-        ConfigError: If the name is unknown, or the rows of the benchmark cannot be replaced by a
-            file.
+        ConfigError: If the name is unknown, or no file can replace the benchmark's rows.
     """
     if name in BENCHMARKS:
         known = BENCHMARKS[name]
@@ -181,11 +179,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
 
 
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
-    """Return a benchmark's rewards: its task's rewards, additional rewards, and the token limit.
-
-    Coding benchmarks also get `pass_all`. A response of more than `limit` tokens counts as too
-    long.
-    """
+    """Return the rewards of a benchmark's task, additional ones, and the limit of the tokens."""
     rewards = [r for r in benchmark.task().rewards if r.name != "length"]
     rewards += benchmark.also()
     if any(reward.name == "pass_rate" for reward in rewards):
@@ -196,10 +190,7 @@ def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
 
 
 def problems(benchmark: Benchmark, rows: int | None) -> list[Problem]:
-    """Return the prompts and references of a benchmark.
-
-    `rows` limits them to the first N.
-    """
+    """Return the prompts and references of a benchmark, or the first `rows` of them."""
     if benchmark.read is not None:
         return benchmark.read(rows)
     task, source, here = benchmark.task(), benchmark.source, benchmark.file()

@@ -109,10 +109,9 @@ def evaluate(
     Args:
         settings: Settings of the evaluation.
         benchmarks: Benchmarks to evaluate, in order.
-        responder: Function that returns the responder for a benchmark. The function is called only
-            for unfinished benchmarks.
+        responder: Returns the responder for a benchmark. Called only for unfinished benchmarks.
         folder: Folder for responses (rollout records), settings and results.
-        on_progress: Function called whenever the progress changes.
+        on_progress: Called whenever the progress changes.
 
     Raises:
         ConfigError: If the folder contains an evaluation with different settings, is in use by
@@ -236,7 +235,8 @@ def _evaluate_one(
     ]
     left = [part for part in parts if not _is_kept(part.file)]
     done = len(problems) - sum(len(part.problems) for part in left)
-    tracker = _Tracker(on_progress, Progress(benchmark.name, len(problems), done))
+    tracker = _Tracker(on_progress)
+    tracker.report(Progress(benchmark.name, len(problems), done))
     answering: Responder | None = None
     with Scorer(rewards, on_error="worst", progress=tracker.scored) as scorer:
         for part in left:
@@ -244,10 +244,13 @@ def _evaluate_one(
                 answering = responder(benchmark)
                 if benchmark.next_prompts:
                     answering = Conversations(answering, benchmark.next_prompts)
-            tracker.begin(len(part.problems), settings.sampling.samples)
+            size = len(part.problems)
+            asked = size * settings.sampling.samples
+            tracker.report(Progress(benchmark.name, len(problems), done, size, responses=asked))
             write_rollouts(part.file, _rollouts(settings, part, answering, scorer, tracker))
             part.file.with_name(ANSWERED).unlink(missing_ok=True)
-            tracker.end()
+            done += size
+            tracker.report(Progress(benchmark.name, len(problems), done))
     return result_of(
         benchmark.name,
         rewards,
@@ -284,30 +287,21 @@ class _Part(NamedTuple):
 class _Tracker:
     """Reports the progress of a benchmark."""
 
-    def __init__(self, on_progress: OnProgress, begun: Progress) -> None:
-        self._on_progress, self._now = on_progress, begun
-        on_progress(begun)
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
 
-    def begin(self, problems: int, samples: int) -> None:
-        """Report the start of a part."""
-        self._report(part=problems, responses=problems * samples)
+    def report(self, now: Progress) -> None:
+        """Report and keep the progress."""
+        self._now = now
+        self._on_progress(now)
 
     def answered(self, more: int) -> None:
         """Report that `more` responses have arrived."""
-        self._report(answered=self._now.answered + more)
+        self.report(replace(self._now, answered=self._now.answered + more))
 
     def scored(self, done: int, scores: int) -> None:
         """Report that `done` of `scores` scores are computed."""
-        self._report(scored=done, scores=scores)
-
-    def end(self) -> None:
-        """Report that the part has been saved."""
-        now = self._now
-        self._report(done=now.done + now.part, part=0, answered=0, responses=0, scored=0, scores=0)
-
-    def _report(self, **changed: int) -> None:
-        self._now = replace(self._now, **changed)
-        self._on_progress(self._now)
+        self.report(replace(self._now, scored=done, scores=scores))
 
 
 def _rollouts(
@@ -367,9 +361,8 @@ def result_of(
 ) -> Result:
     """Compute the result of a benchmark from saved responses.
 
-    If a reward does not apply to a problem, the problem is excluded from the mean of that reward.
-    If the reward must apply to every row, the problem counts as wrong instead. `judge_every_row`
-    names these rewards (`Task.judges_every_row`).
+    A problem to which a reward does not apply is excluded from its mean, or counts as wrong if
+    `judge_every_row` names the reward (`Task.judges_every_row`).
     """
     if any(reward.name not in r.rewards for r in rollouts for reward in rewards):
         raise ConfigError(

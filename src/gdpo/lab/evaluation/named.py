@@ -47,8 +47,7 @@ def responder_of(
 ) -> Callable[[Benchmark], Responder]:
     """Return a function that returns the responder for a benchmark and loads the model only once.
 
-    The model is a run directory, a folder, a name on the Hub, `smollm2-135m`, `gold`, `empty`, or
-    the name of a model on the server. Responses of a server are saved in the benchmark's folder.
+    The model is that of `gdpo evaluate`. Responses of a server are saved in the benchmark's folder.
     The engine, one of `ENGINES`, runs a model in this process. `vllm` needs its options.
 
     Raises:
@@ -98,8 +97,7 @@ def _check_engine(engine: str, *, apart: bool) -> None:
 def weights_of(model: str) -> str:
     """Return a digest (12 hex digits) of the weights in a run or folder, or "" for other models.
 
-    The digest covers the size of each file, its first and last mebibyte, and 64 blocks in between.
-    These samples are enough, because training changes all weights.
+    It covers the size of each file, its ends, and 64 blocks: training changes all weights.
     """
     run = RunDirectory(Path(model))
     folder = run.model if run.recipe.is_file() else Path(model)

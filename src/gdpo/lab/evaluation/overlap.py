@@ -9,7 +9,7 @@ from gdpo.lab.recipes.data import Rows
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.likeness import overlaps
 from gdpo.lab.tasks.tool_calling.prompt import user_turns
-from gdpo.lab.training.preflight import Finding, Verdict
+from gdpo.lab.training.findings import Finding, Verdict
 
 _NAMED = 5
 """Maximum number of rows to list in a finding."""
@@ -28,10 +28,8 @@ def overlap_findings(
 ) -> list[Finding]:
     """Compare training rows with test questions, and return the findings.
 
-    A row overlaps with a test question if one of the row's user turns, or the text of all its user
-    turns, is nearly the same as the question (`gdpo.lab.tasks.likeness.overlaps`). Reference
-    answers are ignored. Overlapping rows are reported as errors. By default, the benchmarks are
-    those whose rows come with an installed package.
+    Rows that overlap (`gdpo.lab.tasks.likeness.overlaps`) are errors. By default, the benchmarks
+    are those whose rows come with an installed package.
     """
     tests: list[Problem] = []
     places: list[str] = []

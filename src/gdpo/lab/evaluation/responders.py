@@ -63,11 +63,7 @@ class Responder(Protocol):
     """Generates responses to problems."""
 
     def respond(
-        self,
-        problems: Sequence[Problem],
-        seed: int,
-        samples: int,
-        on_responses: OnResponses = ignore,
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: OnResponses = ignore
     ) -> list[list[Response]]:
         """Return `samples` responses per problem, reproducible for a given seed if possible."""
         ...
@@ -85,11 +81,11 @@ class RowAnswers:
         problems: Sequence[Problem],
         seed: int,  # noqa: ARG002  nothing is sampled
         samples: int,
-        on_responses: OnResponses = ignore,
+        heard: OnResponses = ignore,
     ) -> list[list[Response]]:
         """Return the reference answer or an empty text, `samples` times for each problem."""
         texts = [self.task.gold_completion(p.reference) if self.gold else "" for p in problems]
-        on_responses(len(texts) * samples)
+        heard(len(texts) * samples)
         return [[Response(text or "", 1, "stop")] * samples for text in texts]
 
 
@@ -97,10 +93,7 @@ class LocalModel:
     """Runs a model with transformers, on the GPU if one is available.
 
     If TRL is installed and supports the model, each prompt is processed once for all of its
-    samples, and finished rows are removed from the batch (`gdpo.integrations.trl`).
-
-    Args:
-        tokenizer: Tokenizer of the model, with left padding and a chat template.
+    samples, and finished rows are removed from the batch. The tokenizer pads on the left.
     """
 
     def __init__(self, model: str, tokenizer: Any, sampling: Sampling, *, at_once: int) -> None:
@@ -116,11 +109,7 @@ class LocalModel:
         self._at_once = at_once
 
     def respond(
-        self,
-        problems: Sequence[Problem],
-        seed: int,
-        samples: int,
-        on_responses: OnResponses = ignore,
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: OnResponses = ignore
     ) -> list[list[Response]]:
         """Return the responses to each problem."""
         import torch
@@ -130,7 +119,7 @@ class LocalModel:
         answered: list[list[Response]] = []
         for start in range(0, len(problems), size):
             answered += self._together(problems[start : start + size], samples)
-            on_responses(min(size, len(problems) - start) * samples)
+            heard(min(size, len(problems) - start) * samples)
         return answered
 
     def _together(self, problems: Sequence[Problem], samples: int) -> list[list[Response]]:
@@ -191,12 +180,7 @@ def _prepared(model: Any, device: str) -> bool:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Check the sampling settings.
-
-    Raises:
-        ConfigError: If a setting is out of range, or more than one sample is requested with greedy
-            decoding.
-    """
+    """Raise a ConfigError if a setting is out of range, or for greedy decoding with samples."""
     wrong = [
         f"--{name.replace('_', '-')} must be {allowed}, got {getattr(sampling, name)}"
         for name, fine, allowed in (
@@ -265,11 +249,7 @@ class VllmModel:
         self._sampling = sampling
 
     def respond(
-        self,
-        problems: Sequence[Problem],
-        seed: int,
-        samples: int,
-        on_responses: OnResponses = ignore,
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: OnResponses = ignore
     ) -> list[list[Response]]:
         """Return the responses to each problem. vLLM batches them.
 
@@ -292,7 +272,7 @@ class VllmModel:
         generated = self._model.generate(given, params, use_tqdm=False) if given else []
         for i, of_prompt in zip(fitting, generated, strict=True):
             responses[i] = [_read(one) for one in of_prompt.outputs]
-        on_responses(len(prompts) * samples)
+        heard(len(prompts) * samples)
         return responses
 
 

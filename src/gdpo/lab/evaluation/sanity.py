@@ -75,13 +75,12 @@ class Sanity:
 def sanity(
     benchmark: Benchmark, rows: int | None = None, on_progress: OnSanityProgress = lambda *_: None
 ) -> Sanity:
-    """Evaluate the reference answer and an empty response for each problem.
+    """Evaluate the reference answer and an empty response for each of the first `rows` problems.
 
-    A reference answer must get the maximum of every text reward that applies to it. If a reward
-    must apply to every row (`Task.judges_every_row`) and does not apply to a row, that row counts
-    as a failure. For each other reward, the rows to which it applies are counted. An empty response
-    must get the minimum of the deciding rewards (correctness, passed tests). Benchmarks that accept
-    an empty response are exempt from this check. `rows` limits the test to the first N problems.
+    A reference answer must get the maximum of every text reward that applies to it. A row to which
+    a reward of `Task.judges_every_row` does not apply counts as a failure. An empty response must
+    get the minimum of the deciding rewards (correctness, passed tests), unless the benchmark
+    accepts one.
     """
     rewards = [r for r in rewards_of(benchmark, _LIMIT) if r.of == "text"]
     gold, empty = (_answered(who, benchmark, rows, on_progress) for who in ("gold", "empty"))

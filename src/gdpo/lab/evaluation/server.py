@@ -43,17 +43,18 @@ def side_by_side(
     """Apply `work` to the items in parallel threads, and return the results in item order.
 
     After a failure, no more items are started, and the error is raised once the running items have
-    finished. A KeyboardInterrupt is raised immediately, and each thread then exits after its
-    current item or with the process. `done` is called with 1 after each item, in the calling
-    thread.
+    finished. A KeyboardInterrupt is raised immediately. `done` is called with 1 after each item, in
+    the calling thread.
     """
     jobs: list[Future[R]] = [Future() for _ in items]
     left = iter(list(zip(jobs, items, strict=True)))  # next() on a list iterator is atomic
     for _ in range(min(at_once, len(jobs))):
         threading.Thread(target=_work_off, args=(left, work, jobs), daemon=True).start()
     try:
-        for _ in _ended(jobs):
-            done(1)
+        for job in as_completed(jobs):
+            if not job.cancelled():
+                job.result()
+                done(1)
     except Exception:
         wait(jobs)
         raise
@@ -72,13 +73,6 @@ def _work_off(
             except BaseException as error:  # noqa: BLE001  raised again by result()
                 _cancel(jobs)
                 job.set_exception(error)
-
-
-def _ended(jobs: Iterable[Future[R]]) -> Iterator[R]:
-    """Yield results as they arrive, and skip cancelled jobs. Raise the error of a failed job."""
-    for job in as_completed(jobs):
-        if not job.cancelled():
-            yield job.result()
 
 
 def _cancel(jobs: Iterable[Future[R]]) -> None:
@@ -136,9 +130,7 @@ def read_answer(lines: Iterable[bytes]) -> Response:
         ServerError: If the reply is JSON without a response.
         ValueError: If the reply is neither a stream nor JSON.
         TimeoutError: If reading a line takes too long.
-        BrokenOffError: If a stream ended before the response was complete.
-        NoCountError: If a complete stream has no `usage.completion_tokens`.
-        ReplyError: If a stream contains an error.
+        BrokenOffError, NoCountError, ReplyError: See there.
     """
     coming = (line for line in lines if line.strip())
     first = next(coming, b"")
@@ -292,11 +284,11 @@ class Server:
     """Gets responses from an OpenAI-compatible server.
 
     Args:
-        url: Base URL, up to and including `/v1`. If the URL has no path, `/v1` is added.
+        url: Base URL, up to and including `/v1`, which is added to a URL without a path.
         deadline: Number of seconds without data after which a request fails. None: the time to
             generate `max_tokens` tokens at `SLOWEST` tokens/s, but at least 600 s.
         retries: Number of times to resend a request if no data has arrived.
-        kept: Folder in which to save the responses of unfinished parts. None: save nothing.
+        kept: Folder for the responses of unfinished parts.
     """
 
     url: str
@@ -334,11 +326,7 @@ class Server:
         return self.deadline or max(_SHORTEST_DEADLINE, self.sampling.max_tokens / SLOWEST)
 
     def respond(
-        self,
-        problems: Sequence[Problem],
-        seed: int,
-        samples: int,
-        on_responses: OnResponses = ignore,
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: OnResponses = ignore
     ) -> list[list[Response]]:
         """Return the responses to each problem, with one request per response.
 
@@ -364,7 +352,7 @@ class Server:
             lambda each: self._answer(each, answered),
             asked,
             at_once=self.at_once,
-            done=on_responses,
+            done=heard,
         )
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isnan, nan
+from math import nan
 
 import numpy as np
 
@@ -31,7 +31,8 @@ class _Traces:
 
     seeds: tuple[int, ...]
     begun: Bool[np.ndarray, " seed"]
-    ended: Bool[np.ndarray, " seed"]
+    comparable: Bool[np.ndarray, " seed"]
+    """Whether the run has ended with a final reward."""
     finals: Float[np.ndarray, " seed"]
     bests: Float[np.ndarray, " seed"]
     times: Float[np.ndarray, " seed"]
@@ -42,34 +43,22 @@ class _Traces:
 def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
     """Compute the results of all estimators on all rewards, and compare them with the baseline.
 
-    - A run is included as soon as it has one step. The final reward of a run is the mean over the
-      last tenth of its steps so far, whether the run finished, failed or is still running. For the
-      time to the threshold, a run that has not reached the threshold is censored at its last step.
-    - The final and the best reward of an estimator are interquartile means over its seeds, with
-      expanded percentile bootstrap intervals. With fewer than 5 seeds there is no interval, because
-      bootstrap intervals of 3 values fall short of their nominal coverage.
+    docs/reference/statistics.md lists what is computed. In addition:
+
+    - A run is included as soon as it has one step. Its final reward is the mean over the last tenth
+      of its steps so far, whether it finished, failed or is still running.
     - A reward is not compared if its gate or options differ from those of the baseline.
-    - An estimator is compared with the baseline over the seeds for which both runs have ended. The
-      mean difference gets a Student's t interval. Permutation tests compare the final rewards and
-      the log-rank scores. Holm's correction is applied to the p-values of all estimators and
-      rewards, separately for final rewards and for times to the threshold. Intervals are not
-      corrected.
-    - The correction does not count a reward that ended with the same value in all runs. The
-      correction of times does not count a reward whose threshold no run reached. Both rules use the
-      runs of all estimators together and ignore their labels. Relabelling the runs therefore does
-      not change what is counted, and each permutation test stays valid if the runs of the two
-      estimators are exchangeable. Comparisons that are not counted always have a p-value of 1.
+    - An estimator is compared with the baseline over the seeds for which both runs have ended.
+    - The correction does not count a reward that ended with the same value in all runs, and that of
+      times does not count a reward whose threshold no run reached. Both rules ignore the labels of
+      the runs, so each permutation test stays valid if the runs of the two estimators are
+      exchangeable. Comparisons that are not counted always have a p-value of 1.
 
-    The results are deterministic and do not depend on the order of the seeds.
-
-    Args:
-        experiment: The experiment, finished or not.
-        draws: Number of bootstrap samples.
+    The results do not depend on the order of the seeds. `draws` is the number of bootstrap samples.
 
     References:
         Tarone 1990, "A modified Bonferroni method for discrete data", which leaves out all
-        comparisons that cannot be significant. This function leaves out only comparisons whose
-        p-value is always 1.
+        comparisons that cannot be significant, and not only those whose p-value is always 1.
     """
     traces = {
         (label, reward.name): _traces(experiment, label, reward)
@@ -104,15 +93,17 @@ def _traces(experiment: Experiment, label: str, reward: Measured) -> _Traces:
     runs = experiment.runs_of(label)
     nothing = np.empty(0)
     curves = [run.means.get(reward.name, nothing)[: experiment.total_steps] for run in runs]
-    threshold = reward.low + experiment.reach * (reward.high - reward.low)
+    threshold = experiment.threshold(reward)
     window = max(1, min(WINDOW, experiment.total_steps))
     crossings = [first_reached(values, threshold, window=window) for values in curves]
     steps = [min(run.steps, experiment.total_steps) for run in runs]
+    ended = np.array([run.state not in OPEN for run in runs], dtype=bool)
+    finals = np.array([final(values) for values in curves], dtype=float)
     return _Traces(
         seeds=tuple(run.seed for run in runs),
         begun=np.array([run.steps > 0 for run in runs], dtype=bool),
-        ended=np.array([run.state not in OPEN for run in runs], dtype=bool),
-        finals=np.array([final(values) for values in curves], dtype=float),
+        comparable=ended & ~np.isnan(finals),
+        finals=finals,
         bests=np.array([best(values) for values in curves], dtype=float),
         times=np.array([c or s for c, s in zip(crossings, steps, strict=True)], dtype=float),
         reached=np.array([crossing is not None for crossing in crossings], dtype=bool),
@@ -150,11 +141,11 @@ def _difference(
     label: str, baseline_label: str, reward: Measured, ours: _Traces, *, baseline: _Traces
 ) -> Difference:
     """Return the difference between an estimator and the baseline, with uncorrected p-values."""
-    theirs = {seed: i for i, seed in enumerate(baseline.seeds) if _comparable(baseline, i)}
+    theirs = {seed: i for i, seed in enumerate(baseline.seeds) if baseline.comparable[i]}
     pairs = [
         (i, theirs[seed])
         for i, seed in enumerate(ours.seeds)
-        if seed in theirs and _comparable(ours, i)
+        if seed in theirs and ours.comparable[i]
     ]
     mine, other = np.array(pairs, dtype=int).reshape(-1, 2).T
     interval = paired_difference(ours.finals[mine], baseline.finals[other])
@@ -179,43 +170,29 @@ def _difference(
     )
 
 
-def _comparable(traces: _Traces, i: int) -> bool:
-    return bool(traces.ended[i]) and not np.isnan(traces.finals[i])
-
-
 def _corrected(
     differences: tuple[Difference, ...], traces: Mapping[tuple[str, str], _Traces]
 ) -> tuple[Difference, ...]:
-    """Return the differences with corrected p-values.
-
-    The correction does not count rewards that are constant over all runs, or thresholds that no run
-    reached.
-    """
+    """Return the differences with corrected p-values, of what `analyse` says that they count."""
     constant, untimed = set[str](), set[str]()
     for reward in {d.reward for d in differences}:
         of_reward = [each for (_, name), each in traces.items() if name == reward]
-        compared = [each.ended & ~np.isnan(each.finals) for each in of_reward]
-        pairs = list(zip(of_reward, compared, strict=True))
-        ends = np.concatenate([each.finals[kept] for each, kept in pairs])
+        ends = np.concatenate([each.finals[each.comparable] for each in of_reward])
         if len(ends) and np.ptp(ends) <= ROUNDING * np.max(np.abs(ends)):
             constant.add(reward)
-        if not any(each.reached[kept].any() for each, kept in pairs):
+        if not any(each.reached[each.comparable].any() for each in of_reward):
             untimed.add(reward)
     finals = holm([nan if d.reward in constant else d.p_value for d in differences])
     times = holm([nan if d.reward in untimed else d.p_time for d in differences])
     return tuple(
         replace(
             d,
-            p_value=_one(d.p_value) if d.reward in constant else d.p_value,
-            p_adjusted=_one(d.p_value) if d.reward in constant else p,
+            # NaN stays: there is nothing to compare.
+            p_value=max(d.p_value, 1.0) if d.reward in constant else d.p_value,
+            p_adjusted=max(d.p_value, 1.0) if d.reward in constant else p,
             p_time_adjusted=d.p_time if d.reward in untimed else p_time,
             constant=d.reward in constant,
             untimed=d.reward in untimed,
         )
         for d, p, p_time in zip(differences, finals, times, strict=True)
     )
-
-
-def _one(p: float) -> float:
-    """Return 1, or NaN if there is nothing to compare."""
-    return p if isnan(p) else 1.0

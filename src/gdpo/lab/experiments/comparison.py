@@ -8,7 +8,7 @@ import numpy as np
 
 from gdpo._shapes import Float
 from gdpo._text import counted
-from gdpo.lab.experiments.reading import OPEN, Experiment, Measured
+from gdpo.lab.experiments.reading import OPEN, Experiment
 from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survival, fewest_seeds
 
 
@@ -21,14 +21,12 @@ class Outcome:
     runs: int
     """Number of runs with at least one step."""
     failed: int
-    """Number of runs that failed after their first step. These runs are included with the reward
-    that they had reached."""
+    """Number of runs that failed after their first step. They count with the reward reached."""
     final: Interval
-    """Final reward: the mean over the last tenth of a run's steps. The value is the interquartile
-    mean over the seeds. With fewer than 5 seeds, it has no interval."""
+    """Interquartile mean over the seeds of a run's final reward: the mean over the last tenth of
+    its steps. With fewer than 5 seeds, it has no interval."""
     best: Interval
-    """Best reward: the highest running mean of a run. The value is the interquartile mean over the
-    seeds."""
+    """Interquartile mean over the seeds of a run's best reward: its highest running mean."""
     finals: Float[np.ndarray, " seed"]
     """Final reward of each run, in the order of `Experiment.runs_of`. NaN: the run has no steps."""
     reached: int
@@ -44,11 +42,9 @@ class Difference:
     baseline: str
     reward: str
     pairs: int
-    """Number of seeds for which the runs of both estimators have ended with a final reward. Failed
-    runs count."""
+    """Number of seeds for which the runs of both have ended with a final reward, or failed."""
     final: Interval
-    """Mean paired difference of the final rewards. Above 0: this estimator ends with a higher
-    reward."""
+    """Mean paired difference of the final rewards. Above 0: this estimator ends higher."""
     p_value: float
     """P-value of the two-sided permutation test of the final rewards."""
     p_adjusted: float
@@ -62,14 +58,13 @@ class Difference:
     """`p_time` after Holm's correction."""
     excess: float
     """Number of runs of this estimator that reached the threshold, minus the number expected if the
-    estimators were equivalent. Above 0: this estimator reached the threshold sooner. `p_time` is
-    the p-value of this excess."""
+    estimators were equivalent. Above 0: this estimator was sooner. `p_time` is its p-value."""
     constant: bool = False
-    """Whether all runs of the experiment ended with the same value of this reward. If so, there is
-    nothing to compare, and the correction does not count this comparison."""
+    """Whether all runs of the experiment ended with the same value of this reward. If so, the
+    correction does not count this comparison."""
     untimed: bool = False
-    """Whether no run of the experiment that has ended reached the threshold of this reward. If so,
-    the correction of `p_time` does not count this comparison."""
+    """Whether no ended run of the experiment reached the threshold of this reward. If so, the
+    correction of `p_time` does not count this comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +92,6 @@ class Comparison:
     def outcome(self, label: str, reward: str) -> Outcome:
         """Return the outcome of one estimator on one reward."""
         return next(o for o in self.outcomes if (o.label, o.reward) == (label, reward))
-
-    def threshold(self, reward: Measured) -> float:
-        """Return the threshold of a reward, in the unit of the reward."""
-        return reward.low + self.experiment.reach * (reward.high - reward.low)
 
 
 _LISTED = 4
@@ -131,11 +122,9 @@ def headline(comparison: Comparison) -> str:
     """Return the conclusion of an experiment as one sentence with one number.
 
     A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
-    compared. If several differences qualify, the headline reports the one with the smallest
-    p-value. If p-values are equal, the headline reports the difference that is the largest share of
-    its reward's range. If another difference has the opposite direction, the sentence mentions that
-    difference too. If these seeds could not have shown any difference, the sentence states how many
-    seeds are needed.
+    compared: the one with the smallest p-value and, among equals, with the largest share of its
+    reward's range. Another difference of the opposite direction is mentioned too. If these seeds
+    could not have shown any difference, the sentence states how many are needed.
     """
     experiment, compared = comparison.experiment, _compared(comparison)
     first = experiment.labels[0]
@@ -157,12 +146,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def details(comparison: Comparison) -> tuple[str, ...]:
-    """Return the sentences to show below the headline. Empty if there is nothing to add.
-
-    The sentences describe the other differences that were found, the correction, what this number
-    of seeds could show, rewards with the same final value in all runs, runs that never reached the
-    threshold, failed runs, and runs that have not ended.
-    """
+    """Return the sentences to show below the headline. Empty if there is nothing to add."""
     experiment, compared = comparison.experiment, _compared(comparison)
     found = _found(comparison)
     sentences: list[str] = []
@@ -263,7 +247,9 @@ def _higher(d: Difference, comparison: Comparison, *, contrary: Difference | Non
 
 
 def _faster(d: Difference, comparison: Comparison) -> str:
-    medians = [_median(comparison.outcome(label, d.reward)) for label in (d.label, d.baseline)]
+    outcomes = [comparison.outcome(label, d.reward) for label in (d.label, d.baseline)]
+    steps = [outcome.survival.median.value for outcome in outcomes]
+    medians = ["not reached" if isnan(step) else f"step {step:.0f}" for step in steps]
     p = _p(d.p_time_adjusted, len(_timed(_compared(comparison))))
     return (
         f"{d.label} reaches {_percent(comparison.experiment.reach)} of the range of {d.reward} "
@@ -408,11 +394,6 @@ def _number(value: float, interval: Interval) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-def _median(outcome: Outcome) -> str:
-    median = outcome.survival.median
-    return "not reached" if isnan(median.value) else f"step {median.value:.0f}"
 
 
 def _p(p: float, count: int) -> str:

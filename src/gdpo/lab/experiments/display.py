@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gdpo._terminal import Shown
 from gdpo.lab.experiments.grid import Cell, Grid
+from gdpo.lab.experiments.reading import state_of
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.lab.runs.summary import duration, number
 
@@ -33,15 +34,8 @@ def grid_display(
 ) -> Generator[Callable[[], None]]:
     """Show a live table of runs. If the output is not a terminal, print a line when a run ends.
 
-    Args:
-        grid: The comparison.
-        console: The console to print to.
-        jobs: Number of concurrent runs.
-        total_steps: Number of steps per run. 0: unknown.
-        price: Price per hour of one run, in any currency. 0: unknown.
-
-    Yields:
-        A function that updates the display.
+    Yield a function that updates the display. If the `total_steps` of a run or its `price` per hour
+    are unknown, they are 0.
     """
     board = _Board(grid, jobs, total_steps, price)
     if not console.is_terminal:
@@ -72,7 +66,9 @@ class _Board:
             rows = _rows(cell)
             means = [_recent(rows, name) for name in names]
             step = f"{len(rows)}/{self._total}" if self._total else str(len(rows))
-            table.add_row(escape(cell.label), str(cell.seed), _state(cell), step, *means)
+            trains = cell.training is not None
+            state = "running" if trains else state_of(cell.run, cell.failure)[0]
+            table.add_row(escape(cell.label), str(cell.seed), state, step, *means)
         ended = sum(cell.done for cell in self._grid.cells)
         return Group(table, Text(self._left(ended)))
 
@@ -128,13 +124,3 @@ def _recent(rows: Sequence[dict[str, Any]], name: str) -> str:
         v for row in rows[-_RECENT:] if (v := number(row, f"rewards/{name}/mean")) is not None
     ]
     return f"{sum(values) / len(values):.2f}" if values else "–"
-
-
-def _state(cell: Cell) -> str:
-    if cell.training is not None:
-        return "running"
-    if cell.failed:
-        return "failed"
-    if cell.finished:
-        return "finished"
-    return "interrupted" if cell.begun else "waiting"

@@ -80,10 +80,6 @@ def _check_two(names: Sequence[str]) -> None:
 def trade_off(comparison: Comparison, rewards: tuple[str, str]) -> TradeOff:
     """Return where each variant ends in two rewards. Only runs that have ended count.
 
-    Args:
-        comparison: The results of an experiment.
-        rewards: Names of two rewards. Higher is better for both.
-
     Raises:
         ConfigError: If the rewards are the same, the experiment has no such reward, or labels
             define it differently.

@@ -1,10 +1,9 @@
 """Runs a comparison: one `gdpo train` process for each estimator and seed."""
 
-import json
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice, product
@@ -40,6 +39,7 @@ from gdpo.lab.experiments.reading import (
     may_differ,
     read_plan,
     run_name,
+    state_of,
     unlike,
 )
 from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, fewest_seeds, least_p
@@ -65,11 +65,7 @@ _RESERVED = ("all", "recorded")
 
 
 def read_labels(text: str) -> list[str]:
-    """Return the labels in the value of `--estimators`.
-
-    Args:
-        text: Comma-separated estimators. `name=estimator` gives an estimator a name. A name has at
-            most 40 characters: letters, digits, `_`, `-` and `.`, starting with a letter or digit.
+    """Return the labels in the value of `--estimators`: comma-separated, as in `name=estimator`.
 
     Raises:
         ConfigError: If a name is invalid or reserved, already refers to a different estimator, or
@@ -102,8 +98,7 @@ def _read_label(text: str) -> str:
 def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return every combination of the varied values, keyed by name, in the format of `--set`.
 
-    Args:
-        vary: Recipe keys with comma-separated YAML values, such as `a.b=1,0.5`.
+    `vary` has recipe keys with comma-separated YAML values, such as `a.b=1,0.5`.
 
     Raises:
         ConfigError: If the `=` or the value is missing, a value is not valid YAML, a key or value
@@ -117,13 +112,12 @@ def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         raise ConfigError(f"--vary sets {', '.join(twice)} twice: list all values in one --vary")
     each = [_assignments(text) for text in vary]
-    return {" ".join(map(_briefly, chosen)): chosen for chosen in product(*each)}
-
-
-def _briefly(assignment: str) -> str:
-    """Drop the prefix `rewards.` before a reward's name, but keep the prefix before an index."""
-    rest = assignment.removeprefix("rewards.")
-    return assignment if rest[:1].isdigit() else rest
+    # The prefix of a reward's name is dropped, that of an index is kept.
+    prefix = re.compile(r"^rewards\.(?!\d)")
+    return {
+        " ".join(prefix.sub("", assignment) for assignment in chosen): chosen
+        for chosen in product(*each)
+    }
 
 
 def _assignments(text: str) -> tuple[str, ...]:
@@ -157,15 +151,15 @@ class Cell:
     failure: Path
     """The file that records a failure of the run."""
     training: Training | Orphan | None = None
-    """The process that trains the run. None: the run is not being trained."""
+    """The process that trains the run."""
     device: str | None = None
     """Device for the run, as in CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
     ending: str = ""
-    """How the run ended, if it was stopped early. Otherwise empty."""
+    """How the run ended, if it was stopped early."""
     began: float = 0.0
     """Monotonic time at which this call to `run_grid` started the run, in seconds."""
     steps_before: int = 0
-    """Number of steps that were finished before this call to `run_grid`."""
+    """Number of steps that were finished before that."""
 
     @property
     def recipe(self) -> Recipe:
@@ -209,8 +203,8 @@ class Cell:
 
     def why(self) -> str:
         """Return one line: the signal that killed a failed run, or the last line of its output."""
-        lines = json.loads(self.failure.read_text(encoding="utf-8"))["why"].strip().splitlines()
-        return lines[-1] if lines else ""
+        _, why = state_of(self.run, self.failure)
+        return why.strip().splitlines()[-1] if why.strip() else ""
 
 
 @dataclass(slots=True)
@@ -253,13 +247,10 @@ def make_grid(
 ) -> Grid:
     """Return the runs of a new or existing comparison, without starting any run.
 
-    Seeds and estimators can be added to an existing comparison. New estimators come last. If
-    `labels` names all existing estimators as well, the order of `labels` is used.
-
-    All runs with the same seed have the same data order, the same initial model and the same
-    settings. These runs differ only in the estimator and in the varied values. If the recipe sets
-    an estimator, that estimator gets the recipe's options. Other estimators get their default
-    options.
+    Seeds and estimators can be added to an existing comparison. New estimators come last, unless
+    `labels` names all existing ones too. Runs with the same seed differ only in the estimator and
+    in the varied values. The recipe's estimator gets the recipe's options, and others their
+    defaults.
 
     Args:
         recipe: The recipe that all runs share.
@@ -267,10 +258,9 @@ def make_grid(
         seeds: Values of `trainer.seed`.
         folder: The comparison's folder.
         reach: Threshold for every reward, as a share of its range: above 0 and at most 1.
-        variants: Recipes with the varied values, keyed by name. Each recipe is combined with every
-            estimator. None: only `recipe`.
-        retry_failed: Whether to train failed runs again. If so, the records of their failures are
-            deleted.
+        variants: Recipes with the varied values, by name, each for every estimator. None: only
+            `recipe`.
+        retry_failed: Whether to train failed runs again, and delete the records of their failures.
 
     Raises:
         ConfigError: If an estimator does not exist, an estimator or seed is repeated, two labels
@@ -292,7 +282,10 @@ def make_grid(
     }
     of_one_seed = {label: found[label, seeds[0]] for label in named}
     _check_labels(of_one_seed)
-    varied = _varied(shared.recipe, [each.recipe for each in of_one_seed.values()])
+    changed = dict.fromkeys(
+        key for each in of_one_seed.values() for key in differences(shared.recipe, each.recipe)
+    )
+    varied = tuple(key for key in changed if not may_differ(key))
     plan = Plan(shared.recipe.to_yaml(), tuple(named), tuple(seeds), reach, varied)
     plan = _joined(folder, plan)
     cells = [
@@ -312,7 +305,7 @@ def run_grid(
     update: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Train the runs that have not ended, several in parallel.
+    """Train the runs that have not ended, `jobs` at a time.
 
     Interrupted runs resume from their last checkpoint. Failed runs are kept, with the reason, and
     are included in the statistics. If another process is already training a run, for example
@@ -321,12 +314,8 @@ def run_grid(
     all runs have saved and exited. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion`
     describes how the runs ended.
 
-    Args:
-        grid: The comparison.
-        jobs: Number of concurrent runs. If CUDA_VISIBLE_DEVICES lists several devices, each run
-            gets one device.
-        update: Function that updates a display, called repeatedly during training.
-        say: Function that shows a message to the user.
+    If CUDA_VISIBLE_DEVICES lists several devices, each run gets one device. `update` is called
+    repeatedly to update a display, and `say` to show a message.
     """
     slots = _slots(jobs)
     with (
@@ -404,12 +393,6 @@ def _what_trains(recipe: Recipe) -> Recipe:
     )
 
 
-def _varied(shared: Recipe, labels: Iterable[Recipe]) -> tuple[str, ...]:
-    """Return the recipe keys that labels change, except keys that every comparison may change."""
-    changed = dict.fromkeys(key for label in labels for key in differences(shared, label))
-    return tuple(key for key in changed if not may_differ(key))
-
-
 def _recipe_of(recipe: Recipe, label: str, seed: int, folder: Path) -> Recipe:
     estimator = estimator_of(label)
     same = estimator == recipe.advantage
@@ -428,14 +411,21 @@ def _joined(folder: Path, plan: Plan) -> Plan:
     """Return the plan, merged with the plan of an existing comparison in the folder."""
     there = read_plan(folder)
     if there is None:
-        if folder.exists() and not (folder.is_dir() and _is_blank(folder)):
+        hidden_only = folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir())
+        if folder.exists() and not hidden_only:
             raise ConfigError(
                 f"{folder} exists and is not a comparison: choose another folder with --output"
             )
         return plan
     if not any(RunDirectory(path).environment.is_file() for path in folder.iterdir()):
         return plan  # No run was started, so the earlier plan can be dropped.
-    _refuse_other(folder, there.recipe, plan.recipe)
+    before, after = (Recipe.model_validate(yaml.safe_load(p.recipe)) for p in (there, plan))
+    if changed := differences(before, after):
+        shown = "\n".join(f"  {key}: {a!r} → {b!r}" for key, (a, b) in changed.items())
+        raise ConfigError(
+            f"{folder} contains a comparison with a different recipe:\n{shown}\nChoose another "
+            "folder with --output"
+        )
     _refuse_other_estimators(folder, there, plan)
     named_all = set(there.labels) <= set(plan.labels)
     return Plan(
@@ -480,22 +470,6 @@ def _folder_of(label: str) -> str:
 def _meaning(label: str) -> tuple[str, str]:
     """Return the estimator and the varied values of a label, ignoring the estimator's name."""
     return estimator_of(label), label.partition(" ")[2]
-
-
-def _is_blank(folder: Path) -> bool:
-    """Return whether a folder contains nothing but hidden files."""
-    return all(path.name.startswith(".") for path in folder.iterdir())
-
-
-def _refuse_other(folder: Path, old: str, new: str) -> None:
-    before, after = (Recipe.model_validate(yaml.safe_load(text)) for text in (old, new))
-    changed = differences(before, after)
-    if changed:
-        shown = "\n".join(f"  {key}: {a!r} → {b!r}" for key, (a, b) in changed.items())
-        raise ConfigError(
-            f"{folder} contains a comparison with a different recipe:\n{shown}\nChoose another "
-            "folder with --output"
-        )
 
 
 def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]) -> None:
@@ -606,12 +580,7 @@ def _ending(cell: Cell, *, killed: bool) -> str:
 
 
 def described(grid: Grid, *, jobs: int) -> list[str]:
-    """Return lines that describe a comparison: its runs, each label, and what it could show.
-
-    Args:
-        grid: The comparison, whose folder may not exist yet.
-        jobs: Number of concurrent runs.
-    """
+    """Return lines that describe a comparison: its runs, each label, and what it could show."""
     labels = list(dict.fromkeys(cell.label for cell in grid.cells))
     seeds = list(dict.fromkeys(cell.seed for cell in grid.cells))
     left = len(grid.open())
@@ -645,11 +614,7 @@ def _gate(entry: RewardConfig) -> str:
 
 
 def decidable(grid: Grid) -> list[str]:
-    """Return sentences about what a comparison could show, before anything is trained.
-
-    The sentences state the number of comparisons, the smallest p-value that this number of seeds
-    allows after correction, and the minimum number of seeds that could show a difference.
-    """
+    """Return sentences about what a comparison could show, before anything is trained."""
     first, *others = grid.plan.labels
     if not others:
         return [f"There is no estimator to compare with {first}."]
@@ -665,17 +630,16 @@ def decidable(grid: Grid) -> list[str]:
         for name in grid.rewards
         if (otherwise := sum(reward == name for _, reward in apart))
     ]
-    return [*sentences, _power(seeds, count)] if count else sentences
-
-
-def _power(seeds: int, count: int) -> str:
-    """Return a sentence that says whether this number of seeds can show a difference."""
+    if not count:
+        return sentences
     least = min(1.0, least_p(seeds, seeds) * count)
     corrected = f" after correction for {count} comparisons" if count > 1 else ""
     smallest = f"With {counted(seeds, 'seed')} no p-value can be below {least:.2g}{corrected}"
     if seeds >= FEWEST_SEEDS and least < ALPHA:
-        return f"{smallest}: a clear difference can be found (p below {ALPHA:g})."
-    return (
-        f"{smallest}: this comparison cannot show a difference. "
-        f"To find one, it needs --seeds {fewest_seeds(count)} or more."
-    )
+        verdict = f"a clear difference can be found (p below {ALPHA:g})."
+    else:
+        verdict = (
+            "this comparison cannot show a difference. "
+            f"To find one, it needs --seeds {fewest_seeds(count)} or more."
+        )
+    return [*sentences, f"{smallest}: {verdict}"]

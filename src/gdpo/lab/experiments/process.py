@@ -82,9 +82,7 @@ def forget_ended(logs: Path) -> None:
 def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]]]:
     """Record which process trains a run. Start the process inside this context.
 
-    Yields:
-        The file descriptor that the process must inherit, and a function that records the process
-        id.
+    Yield the file descriptor that it must inherit, and a function that records its id.
     """
     with note.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,12 +190,8 @@ def start_training(
 ) -> Training:
     """Start `gdpo train` on a recipe in a new process, without writing a report.
 
-    Args:
-        recipe: The recipe to train.
-        logs: Folder for the recipe file and the log file, which are named after the run.
-        resume: Whether to resume an existing run.
-        environment: Additional environment variables. By default, libraries use one thread.
-        inherited: File descriptors of locks, which the process keeps open.
+    The recipe file and the log file in `logs` are named after the run. The process keeps the
+    `inherited` file descriptors of locks open.
     """
     logs.mkdir(parents=True, exist_ok=True)
     file, log = logs / f"{recipe.name}.yaml", logs / f"{recipe.name}.log"
@@ -222,13 +216,8 @@ def stop_trainings(
 ) -> tuple[Training | Orphan, ...]:
     """Make running processes save and exit, and wait for them. Ctrl-C while waiting kills them.
 
-    Args:
-        trainings: Training processes. Processes that have already exited are ignored.
-        say: Function that shows a message to the user, called if there is a process to wait for.
-        update: Function that updates a display, called repeatedly while waiting.
-
-    Returns:
-        The processes that were killed.
+    `say` shows a message if there is a process to wait for, and `update` is called while waiting.
+    Return the processes that were killed.
     """
     running = tuple(training for training in trainings if training.running)
     killed: tuple[Training | Orphan, ...] = ()
@@ -274,11 +263,7 @@ def describe_ending(run: RunDirectory, *, killed: bool) -> str:
 
 @contextmanager
 def signals_held() -> Generator[Callable[[], None]]:
-    """Delay Ctrl-C, SIGTERM and SIGHUP until the yielded function is called.
-
-    Yields:
-        A function that raises KeyboardInterrupt or SystemExit if a signal has arrived.
-    """
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the yielded function is called, which raises them."""
 
     def unwind() -> None:
         for number in kept:

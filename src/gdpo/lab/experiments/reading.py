@@ -153,6 +153,10 @@ class Experiment:
         """Return the runs of a label, one per seed."""
         return tuple(run for run in self.runs if run.label == label)
 
+    def threshold(self, reward: Measured) -> float:
+        """Return the threshold of a reward, in the unit of the reward."""
+        return reward.low + self.reach * (reward.high - reward.low)
+
     def curves(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
         """Return the mean reward of each step, one row per seed. NaN: no value at this step."""
         return self._table([run.means.get(reward) for run in self.runs_of(label)])
@@ -290,8 +294,8 @@ def failure_file(folder: Path, label: str, seed: int) -> Path:
 def read_experiment(folder: Path) -> Experiment:
     """Read an experiment: a comparison, a folder of run directories, or a single run directory.
 
-    If the folder has no comparison plan, the label of a run is its estimator, followed by the
-    weights and gates that differ between the runs. GRPO is the baseline if any run uses it.
+    Without a plan, the label of a run is its estimator, followed by the weights and gates that
+    differ between the runs. GRPO is the baseline if any run uses it.
 
     Raises:
         DataError: If there is no run, the runs cannot be compared, or two runs have the same label
@@ -320,7 +324,17 @@ def read_experiment(folder: Path) -> Experiment:
                 "Move one of them to another folder"
             )
         runs.append(_read_run(label, recipe.seed, path, None))
-    labels = tuple(sorted(dict(recipes), key=lambda label: _rank(label, dict(recipes)[label])))
+    places = {
+        # GRPO, then shipped estimators, then others. Larger weights come first.
+        label: (
+            [*ESTIMATORS, recipe.advantage].index(recipe.advantage),
+            recipe.advantage,
+            [-entry.factor for entry in recipe.rewards],
+            label,
+        )
+        for label, recipe in recipes
+    }
+    labels = tuple(sorted(places, key=places.__getitem__))
     seeds = tuple(sorted({run.seed for run in runs}))
     ordered = tuple(sorted(runs, key=lambda run: (labels.index(run.label), run.seed)))
     varied = [f"rewards.{place}.{key}" for place, key in own]
@@ -347,12 +361,6 @@ def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -
         if place < len(names)
     ]
     return label_of(recipe.advantage, " ".join(values))
-
-
-def _rank(label: str, recipe: Recipe) -> tuple[int, str, list[float], str]:
-    """Return a sort key: GRPO, then shipped estimators, then others. Larger weights come first."""
-    known = [*ESTIMATORS, recipe.advantage].index(recipe.advantage)
-    return known, recipe.advantage, [-entry.factor for entry in recipe.rewards], label
 
 
 def _compared(folder: Path, plan: Plan) -> Experiment:
@@ -385,7 +393,8 @@ def _experiment(
 ) -> Experiment:
     """Build an experiment from all runs and from the labelled recipes of the started runs."""
     _refuse_different(folder, [recipe for _, recipe in recipes], varied)
-    steps = [_steps(recipe) for _, recipe in recipes] + [run.steps for run in runs]
+    planned = [recipe.trainer.get("max_steps", -1) for _, recipe in recipes]
+    steps = [each for each in planned if isinstance(each, int)] + [run.steps for run in runs]
     rewards = _measured([recipe for _, recipe in recipes], runs)
     return Experiment(
         name=recipes[0][1].task,
@@ -420,10 +429,7 @@ def unlike(
 ) -> frozenset[tuple[str, str]]:
     """Return the pairs of label and reward whose gate or options differ from the baseline's.
 
-    Args:
-        labels: All labels. The first label is the baseline.
-        names: Names of the rewards in the logs.
-        recipes: One recipe per label. Labels without a run may be missing.
+    The baseline is the first label. Labels without a run may be missing in `recipes`.
     """
     first = recipes.get(labels[0])
     if first is None:
@@ -439,11 +445,12 @@ def unlike(
 def _read_run(label: str, seed: int, path: Path, failed: Path | None) -> Run:
     run = RunDirectory(path)
     rows = run.read_steps() if path.is_dir() else []
-    state, why = _state(run, failed)
+    state, why = state_of(run, failed)
     return Run(label, seed, path, state, why, **_curves(rows))
 
 
-def _state(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
+def state_of(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
+    """Return the state of a run, and why it failed. `failed` is the file that records a failure."""
     begun = _is_run(run.path)
     if begun and is_locked(run.path):
         return "running", ""
@@ -481,12 +488,6 @@ def _field_of(metric: str) -> tuple[str, str]:
     name, _, what = metric.removeprefix("rewards/").rpartition("/")
     kind = _OF_REWARDS.get(what, "") if metric.startswith("rewards/") and name else ""
     return kind, name
-
-
-def _steps(recipe: Recipe) -> int:
-    """Return the number of steps that the recipe sets, or 0 if the number depends on the data."""
-    steps = recipe.trainer.get("max_steps", -1)
-    return steps if isinstance(steps, int) and steps > 0 else 0
 
 
 def _is_run(path: Path) -> bool:

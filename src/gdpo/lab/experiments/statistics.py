@@ -70,11 +70,9 @@ def permutation_test(
 ) -> PValue:
     r"""Test with a two-sided permutation test whether two means differ.
 
-    The test considers all ways to label $n$ of the $n + m$ runs "ours". The p-value is the share of
-    these labellings for which the means are at least as far apart as observed. The test makes no
-    assumption about the distribution, because the labels are arbitrary if the estimators are
-    equivalent. If there are more than 200,000 labellings, 20,000 of them are sampled, and the
-    observed labelling is counted as well: $p = (1 + \text{as far}) / 20001$.
+    The p-value is the share of the ways to label $n$ of the $n + m$ runs "ours" for which the means
+    are at least as far apart as observed. Of more than 200,000 labellings, 20,000 are sampled, and
+    the observed one is counted as well: $p = (1 + \text{as far}) / 20001$.
 
     With $n$ runs of each estimator, the smallest attainable p-value is $2 / \binom{2n}{n}$: 0.10
     with 3 seeds, 0.029 with 4 and 0.0079 with 5. The test ignores which runs share a seed, because
@@ -129,16 +127,10 @@ def least_p(ours: int, theirs: int) -> float:
 
 
 def fewest_seeds(comparisons: int) -> int:
-    """Return the minimum number of seeds per estimator that could show a difference.
+    """Return the minimum number of seeds per estimator, from 5 to 1,000, that could show anything.
 
-    With this number of seeds, which is at least 5, the smallest attainable p-value is below 0.05
-    after correction for `comparisons`. A small difference needs more seeds.
-
-    Args:
-        comparisons: Number of estimators other than the baseline, times the number of rewards.
-
-    Returns:
-        The number of seeds, at most 1,000.
+    With this number, the smallest attainable p-value is below 0.05 after correction for
+    `comparisons`: the estimators other than the baseline, times the rewards.
 
     Examples:
         >>> fewest_seeds(1), fewest_seeds(6), fewest_seeds(7)
@@ -190,14 +182,9 @@ def interquartile_mean(values: Float[np.ndarray, "*draw value"]) -> Any:
 
     $$ \mathrm{IQM} = \frac{1}{n - 2g} \sum_{i=g+1}^{n-g} x_{(i)}. $$
 
-    With fewer than 4 values, no value is dropped. With 5 values, the lowest and the highest are
-    dropped. The result equals `scipy.stats.trim_mean(x, 0.25)` and rliable's interquartile mean.
-
-    Args:
-        values: Values along the last axis. NaN is ignored.
-
-    Returns:
-        The mean, or NaN if there are no values.
+    Values are along the last axis, and NaN is ignored. With fewer than 4 values, no value is
+    dropped. The result equals `scipy.stats.trim_mean(x, 0.25)` and rliable's interquartile mean, or
+    NaN if there are no values.
 
     References:
         Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice", section 4.3,
@@ -229,14 +216,13 @@ def bootstrap(
     values, the interval is too narrow; `expanded_level` corrects for this.
 
     Args:
-        statistic: Function that computes the statistic from all values, along the last axis.
+        statistic: Computes the statistic from all values, along the last axis.
         strata: Values of each stratum, such as a task. NaN is ignored.
         draws: Number of resamples.
         level: Nominal coverage of the interval, from 0 to 1.
 
     Returns:
-        The statistic of the values, with its interval. The statistic is NaN if there are no values.
-        The interval is NaN if a stratum has fewer than 2 values.
+        The statistic, or NaN without values. The interval is NaN if a stratum has fewer than 2.
 
     References:
         Efron 1979; stratified as in Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
@@ -276,14 +262,17 @@ def expanded_level(count: int) -> float:
     return 1 - 2 * NormalDist().cdf(-sqrt(count / (count - 1)) * t)
 
 
-def paired_interval(
+def paired_difference(
     ours: Float[np.ndarray, " pair"], theirs: Float[np.ndarray, " pair"]
-) -> tuple[float, float, float, int]:
-    r"""Return the mean paired difference, its 95 % Student t interval, and the number of pairs.
+) -> Interval:
+    r"""Return the mean paired difference, with its 95 % Student t interval.
 
     If $d_i$ are the differences of $n$ pairs and $s_d$ is their standard deviation, the interval is
 
     $$ \bar d \pm t_{0.975,\,n-1}\, s_d / \sqrt n. $$
+
+    With few pairs, the percentile bootstrap and BCa cover the difference less often
+    (`benchmarks/few_seeds.py`).
 
     Args:
         ours: One value per pair, in any unit.
@@ -291,51 +280,28 @@ def paired_interval(
             excluded.
 
     Returns:
-        Mean difference, lower and upper bound of the interval (both in the unit of the values), and
-        number of pairs. The mean is NaN if there are no pairs. The bounds are NaN if there are
-        fewer than two pairs, or if all differences are equal up to rounding.
+        The mean difference in the unit of the values, or NaN if there are no pairs. The interval is
+        NaN if there are fewer than two pairs, or if all differences are equal up to rounding.
 
     References:
         Student 1908, "The probable error of a mean".
 
     Examples:
-        >>> mean, low, high, pairs = paired_interval(np.array([1.0, 0.0, 1.0]), np.zeros(3))
-        >>> f"{mean:.2f} {low:.2f} {high:.2f} {pairs}"
-        '0.67 -0.77 2.10 3'
+        >>> found = paired_difference(np.array([1.0, 0.0, 1.0]), np.zeros(3))
+        >>> f"{found.value:.2f} {found.low:.2f} {found.high:.2f}"
+        '0.67 -0.77 2.10'
     """
     both = ~np.isnan(ours) & ~np.isnan(theirs)
     differences = (ours - theirs)[both]
     count = len(differences)
     if count == 0:
-        return nan, nan, nan, 0
+        return Interval(nan, nan, nan)
     mean = fmean(differences)
     rounding = ROUNDING * np.max(np.abs([ours[both], theirs[both]]))
     if count < 2 or np.ptp(differences) <= rounding:
-        return mean, nan, nan, count
+        return Interval(mean, nan, nan)
     margin = student_quantile(0.975, count - 1) * stdev(differences) / sqrt(count)
-    return mean, mean - margin, mean + margin, count
-
-
-def paired_difference(
-    ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"]
-) -> Interval:
-    """Return the mean paired difference between two estimators, with Student's t interval.
-
-    `gdpo evaluate` uses the same formula (`paired_interval`). With few seeds, the
-    percentile bootstrap and BCa cover the difference less often (`benchmarks/few_seeds.py`).
-
-    Args:
-        ours: One value per seed for one estimator.
-        theirs: Values of the other estimator for the same seeds, in the same order and unit. Seeds
-            with NaN for either estimator are ignored.
-
-    Returns:
-        The mean difference, or NaN if there are no seeds. The interval is NaN if there are fewer
-        than 2 seeds, or if all differences are equal up to rounding, because the standard deviation
-        is then unknown.
-    """
-    mean, low, high, _ = paired_interval(ours, theirs)
-    return Interval(mean, low, high)
+    return Interval(mean, mean - margin, mean + margin)
 
 
 _Z = NormalDist().inv_cdf(0.975)
@@ -350,13 +316,10 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
        S(t)^{\exp(\pm 1.96\,\sigma)}, \quad
        \sigma^2 = \frac{1}{\log^2 S} \sum_{t_i \le t} \frac{d_i}{n_i (n_i - d_i)}. $$
 
-    A run that ended or failed without reaching the threshold is censored at its last step. Until
-    that step, the run is at risk; it is neither dropped nor counted as having reached the
-    threshold. The median is the first step at which S is at most one half. The bounds of the
-    median's interval are the first steps at which the bounds of the band are at most one half.
-
-    At S = 0 the formula for the band is undefined. At S = 0, the lower bound is 0, and the upper
-    bound keeps its last value. (lifelines sets both to 0.)
+    A run that ended or failed without reaching the threshold is censored at its last step. The
+    median is the first step at which S is at most one half, and the bounds of its interval those of
+    the band. At S = 0, where the formula for the band is undefined, the lower bound is 0, and the
+    upper bound keeps its last value. (lifelines sets both to 0.)
 
     Args:
         times: For each run, the step at which it reached the threshold, or its last step.
@@ -373,7 +336,13 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
     at_risk = np.array([np.count_nonzero(times >= t) for t in events], dtype=float)
     deaths = np.array([np.count_nonzero(times[reached] == t) for t in events], dtype=float)
     share = np.cumprod(1 - deaths / at_risk)
-    low, high = _band(share, at_risk, deaths)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = np.cumsum(deaths / (at_risk * (at_risk - deaths)))
+        sigma = np.sqrt(variance) / np.abs(np.log(share))
+        low, high = share ** np.exp(_Z * sigma), share ** np.exp(-_Z * sigma)
+    gone = share == 0  # at the last step only
+    before = high[~gone][-1] if np.any(~gone) else 1.0
+    low, high = np.where(gone, 0.0, low), np.where(gone, before, high)
     first = 1.0 if len(times) else nan
     steps, share, low, high = (
         np.concatenate([[origin], values])
@@ -381,20 +350,6 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
     )
     median = Interval(_half(steps, share), _half(steps, low), _half(steps, high))
     return Survival(steps, share, low, high, median)
-
-
-def _band(
-    share: Float[np.ndarray, " time"],
-    at_risk: Float[np.ndarray, " time"],
-    deaths: Float[np.ndarray, " time"],
-) -> tuple[Float[np.ndarray, " time"], Float[np.ndarray, " time"]]:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance = np.cumsum(deaths / (at_risk * (at_risk - deaths)))
-        sigma = np.sqrt(variance) / np.abs(np.log(share))
-        low, high = share ** np.exp(_Z * sigma), share ** np.exp(-_Z * sigma)
-    gone = share == 0  # at the last step only
-    before = high[~gone][-1] if np.any(~gone) else 1.0
-    return np.where(gone, 0.0, low), np.where(gone, before, high)
 
 
 def _half(steps: Float[np.ndarray, " time"], share: Float[np.ndarray, " time"]) -> float:
@@ -410,16 +365,13 @@ def log_rank_scores(
 
     The score is $\delta_j - \sum_{t_i \le t_j} d_i / n_i$, where $\delta_j$ is 1 if the run reached
     the threshold and 0 otherwise, and the sum is the expected number of times that a run reaches
-    the threshold within the same number of steps. Over all runs, the scores sum to 0. Over the runs
-    of one estimator, they sum to the $O - E$ of the log-rank test. A `permutation_test` of the
-    scores is the log-rank test without the chi-squared approximation, whose p-values are too small
-    with few runs. With 3 runs per estimator and no overlap, the approximation gives p = 0.025,
-    although one in ten relabellings is as extreme (`benchmarks/few_seeds.py`). The permutation test
-    is exact if the runs of both estimators are censored in the same way.
+    the threshold within the same number of steps. Over the runs of one estimator, the scores sum to
+    the $O - E$ of the log-rank test. A `permutation_test` of the scores is the log-rank test
+    without the chi-squared approximation, whose p-values are too small with few runs
+    (`benchmarks/few_seeds.py`). It is exact if the runs of both are censored in the same way.
 
     Args:
-        times: For each run of both estimators, the step at which it reached the threshold, or its
-            last step.
+        times: For each run of both estimators, as for `kaplan_meier`.
         reached: Whether the run reached the threshold.
 
     Returns:

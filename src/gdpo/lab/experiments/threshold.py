@@ -37,12 +37,9 @@ def best(values: Float[np.ndarray, " step"]) -> float:
 def running_mean(
     values: Float[np.ndarray, " step"], *, window: int = WINDOW
 ) -> Float[np.ndarray, " place"]:
-    """Return the running mean over `window` consecutive steps.
+    """Return the means over `window` consecutive steps. Empty if there are fewer steps.
 
     NaN values are ignored. A mean is NaN if all values in its window are NaN.
-
-    Returns:
-        One mean per step, starting at step number `window`. Empty if there are fewer steps.
     """
     if len(values) < window:
         return np.empty(0)
@@ -54,15 +51,8 @@ def first_reached(
 ) -> int | None:
     """Return the first step at which the mean of the last `window` steps reaches the threshold.
 
-    A mean that is below the threshold only by a rounding error counts as reaching the threshold.
-
-    Args:
-        values: One value per step.
-        threshold: The value to reach, in the unit of `values`.
-        window: Number of steps in the running mean. The earliest possible result is step `window`.
-
-    Returns:
-        The step, counted from 1. None: the threshold was not reached.
+    Steps are counted from 1. None: the threshold was not reached. A mean that is below it only by a
+    rounding error counts as reaching it.
 
     Examples:
         >>> first_reached(np.array([0.0] * 10 + [1.0] * 10), 0.8)

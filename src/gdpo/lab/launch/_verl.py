@@ -4,12 +4,11 @@ Hydra merges the result over verl's own configuration `ppo_trainer`.
 """
 
 import copy
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from inspect import signature
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -188,10 +187,7 @@ class VerlFiles:
 
 
 def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dict[str, Any]:
-    """Return verl's configuration for a recipe.
-
-    The recipe must have passed `check_fields`.
-    """
+    """Return verl's configuration for a recipe that has passed `check_fields`."""
     recipe = resolved.recipe
     longest = _longest_prompt(recipe) + field(recipe, "max_completion_length")
     files = VerlFiles(RunDirectory(recipe.run_dir))
@@ -218,10 +214,7 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
 def with_fields(
     config: Mapping[str, Any], fields: Mapping[str, Any], *, place: str
 ) -> dict[str, Any]:
-    """Return a copy of a configuration in which these fields are set.
-
-    The keys of `fields` are dotted paths.
-    """
+    """Return a copy of a configuration in which the fields with these dotted paths are set."""
     config = copy.deepcopy(dict(config))
     for path, value in fields.items():
         inside, (*keys, last) = config, path.split(".")
@@ -388,10 +381,7 @@ def _modules(recipe: Recipe) -> dict[str, Any]:
 
 
 def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
-    """Return verl's section `actor_rollout_ref.actor`, which sets the loss and the optimizer.
-
-    `longest` is the maximum length of a prompt plus its response, in tokens.
-    """
+    """Return verl's section `actor`. `longest` is the most tokens of a prompt and its response."""
     low, beta = field(recipe, "epsilon"), field(recipe, "beta")
     high, warmup = field(recipe, "epsilon_high"), field(recipe, "warmup_steps")
     share = 0 < warmup < 1  # TRL reads a value below 1 as a ratio
@@ -428,11 +418,10 @@ def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
 
 
 def _rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
-    """Return verl's section `actor_rollout_ref.rollout`, which sets how completions are sampled.
+    """Return verl's section `rollout`, which sets how completions are sampled.
 
     vLLM's memory share stays at verl's default, because verl frees vLLM's cache during training,
-    which TRL does not do by default. `longest` is the maximum length of a prompt plus its response,
-    in tokens.
+    which TRL does not do by default.
     """
     return {
         "name": "vllm",
@@ -451,7 +440,7 @@ def _length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
     steps = field(recipe, "max_steps")
     if steps > 0:
         total = batches.generations(steps)
-        every = _save_every(recipe, batches, min(100, math.ceil(total / 10)), total)
+        every = _save_every(recipe, batches, min(100, ceil(total / 10)), total)
         # Every epoch has at least one step, so this many epochs are always enough.
         return {"total_training_steps": total, "total_epochs": total, "save_freq": every}
     epochs = field(recipe, "num_train_epochs")
@@ -481,7 +470,7 @@ def _save_every(recipe: Recipe, batches: Batches, usual: int, total: int | None)
             "of the run, but the number of steps is not known if the run is limited by epochs: set "
             "save_steps to a number of steps"
         )
-    return max(1, math.ceil(saved * total))
+    return max(1, ceil(saved * total))
 
 
 _SAVED_EVERY = 20

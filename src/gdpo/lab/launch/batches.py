@@ -59,7 +59,7 @@ class Machines:
 
     @property
     def processes(self) -> int:
-        """Number of processes, which equals the total number of GPUs."""
+        """Total number of GPUs, each of which has a process."""
         return self.nodes * self.gpus
 
 

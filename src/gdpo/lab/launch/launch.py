@@ -48,11 +48,11 @@ _SCHEMA = pa.schema(
 def write_rows(
     file: Path, problems: Sequence[Problem], task: str, *, weighted: Sequence[str] = ()
 ) -> None:
-    """Write prompts, references and weights to a parquet file. The write is atomic.
+    """Write prompts, references and weights to a parquet file, completely or not at all.
 
-    References are stored as JSON text, which `compute_score` reads. A parquet struct column would
-    give every row the fields of all other rows. verl reads the name of the task from the column
-    `data_source`. `weighted` names the rewards with weights per prompt.
+    References are JSON text, because a parquet struct column would give every row the fields of all
+    other rows. verl reads the task from `data_source`. `weighted` names the rewards with weights
+    per prompt.
     """
     schema = _SCHEMA
     if weighted:
@@ -179,12 +179,9 @@ def plan_verl(
 def launch_verl(
     launch: Launch, *, resume: bool = False, report: Callable[[str], None] = lambda _: None
 ) -> int:
-    """Write the configuration and the data, start verl, and wait until verl exits.
+    """Write the configuration and the data, start verl, and return its exit code.
 
     `resume` starts from verl's last checkpoint.
-
-    Returns:
-        verl's exit code.
 
     Raises:
         ConfigError: If the run directory already exists, if there is no run to resume, if the data
@@ -209,13 +206,12 @@ def launch_verl(
         run = _opened(launch, rows, resume=resume)
         _write(launch, rows, eval_rows)
         report(f"{run.path}: starting verl")
-        code = _wait_for(
-            subprocess.Popen(
-                launch.arguments,
-                env=os.environ | launch.environment,
-                pass_fds=[lock_descriptor(run.path)],  # the run stays locked while verl is alive
-            )
+        process = subprocess.Popen(
+            launch.arguments,
+            env=os.environ | launch.environment,
+            pass_fds=[lock_descriptor(run.path)],  # the run stays locked while verl is alive
         )
+        code = _wait_for(process)
         run.update_environment(verl_exit_code=code)
         if code == 0:
             report(f"{run.path}: {_finish(launch.resolved, launch.files)}")

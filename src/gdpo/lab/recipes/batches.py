@@ -17,7 +17,7 @@ _MOST_PROCESSES = 64
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Stores how a process splits its share of a generation into forward passes of equal size."""
+    """Stores how a process splits its share of a generation into equal forward passes."""
 
     micro_batch: int
     """Number of rollouts per forward pass."""
@@ -34,9 +34,7 @@ def split_batch(recipe: Recipe, processes: int) -> Split:
     allows.
 
     Raises:
-        ConfigError: If the processes cannot share the batch equally, if `trainer.filter_groups`
-            needs whole groups and the processes would split a group, or if the loss is a mean over
-            the tokens of a forward pass (`bnpo`) and the forward pass would become smaller.
+        ConfigError: If the processes cannot share the batch equally.
     """
     batch = recipe.batch
     if not _can_share(recipe, processes):
@@ -143,8 +141,7 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
     if rows < groups:
         raise ConfigError(
             f"the data has {rows} rows, but a generation needs {groups} prompts ({rollouts} "
-            "rollouts, "
-            f"{samples} per prompt). Use more rows, or lower batch.prompts"
+            f"rollouts, {samples} per prompt). Use more rows, or lower batch.prompts"
         )
     micro_batches = steps_per_generation * iterations
     steps_per_epoch = math.ceil((rows // groups) * micro_batches / accumulation)

@@ -87,9 +87,7 @@ def read_data(task: Task, data: DataConfig) -> Rows:
 
 
 def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:
-    """Check the weights of every row, and return a sentence that counts them.
-
-    The rows must have been read with `weights_column`.
+    """Check the weights of rows that were read with `weights_column`. Return a sentence on them.
 
     Raises:
         DataError: If a cell is not a mapping from reward names to finite numbers (the message

@@ -68,18 +68,14 @@ def locate_model(recipe: Recipe) -> LocatedModel:
             )
         return LocatedModel(str(folder), f"{name}, a local folder")
     if name.startswith(("/", "./", "../", "~")) or "\\" in name or name.count("/") > 1:
-        near = nearest(folder.name, _models_in(folder.parent))
+        beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
+        models = [p.name for p in beside if os.path.isfile(p / "config.json")]  # noqa: PTH113 (never raises)
+        near = nearest(folder.name, models)
         meant = "" if near is None else f": did you mean {near!r}?"
         if name != recipe.model:
             meant = f", the model of seed {recipe.seed}. Make it, or choose other seeds"
         raise ConfigError(f"{place}: there is no folder {folder}{meant}")
     return _locate_on_hub(name, place, _revision(recipe))
-
-
-def _models_in(folder: Path) -> list[str]:
-    """Return the names of the subfolders that contain a saved model."""
-    inside = folder.iterdir() if folder.is_dir() else ()
-    return [p.name for p in inside if os.path.isfile(p / "config.json")]  # noqa: PTH113 (never raises)
 
 
 def make_ready(model: LocatedModel, recipe: Recipe) -> None:
@@ -121,18 +117,13 @@ def prompt_lengths(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Re
 
 
 def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> int:
-    """Return the number of tokens in the longest prompt, with the chat template applied.
+    """Return the number of tokens in the longest prompt, as `prompt_lengths` counts them."""
 
-    Raises:
-        ConfigError: If the chat template rejects a prompt, for example its system message.
-    """
-    rows = enumerate(problems, 1)
-    longest = nlargest(PROMPTS_MEASURED, rows, key=lambda row: _characters(row[1]))
+    def characters(row: tuple[int, Problem]) -> int:
+        return sum(len(str(message.get("content"))) for message in row[1].prompt)
+
+    longest = nlargest(PROMPTS_MEASURED, enumerate(problems, 1), key=characters)
     return max(_prompt_length(tokenizer, problem, row, recipe) for row, problem in longest)
-
-
-def _characters(problem: Problem) -> int:
-    return sum(len(str(message.get("content"))) for message in problem.prompt)
 
 
 def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe) -> int:
@@ -153,11 +144,7 @@ def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Rec
 
 
 def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
-    """Return the model's context length in tokens. None: the configuration does not set it.
-
-    Raises:
-        ConfigError: If the configuration cannot be loaded.
-    """
+    """Return the model's context length in tokens. None: the configuration does not set it."""
     from transformers import AutoConfig
 
     with _loading(model, recipe, "configuration") as options:

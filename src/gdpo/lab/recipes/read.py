@@ -90,26 +90,21 @@ def read_recipe(
     recipe = _validated(document)
     if resume and (file.parent / ENVIRONMENT_FILE).is_file():
         return _lying_in(file.parent, recipe, overrides)
-    if resume and Path(path).is_dir() and recipe.run_dir.is_dir():
-        _refuse_to_mean_another(file.parent, recipe)
-    return recipe
-
-
-def _refuse_to_mean_another(folder: Path, recipe: Recipe) -> None:
-    """Raise a ConfigError if a folder has a different run's recipe but no `environment.json`."""
-    if any((folder / part).exists() for part in ("metrics.jsonl", "checkpoints", "rollouts")):
+    folder, parts = file.parent, ("metrics.jsonl", "checkpoints", "rollouts")
+    means_another = resume and Path(path).is_dir() and recipe.run_dir.is_dir()
+    if means_another and any((folder / part).exists() for part in parts):
         raise ConfigError(
             f"{folder} looks like a run directory, but has no {ENVIRONMENT_FILE}, and its recipe "
             f"belongs to the run {recipe.run_dir}. Restore {ENVIRONMENT_FILE}, or pass "
             f"{recipe.run_dir}"
         )
+    return recipe
 
 
 def recipe_key(name: str) -> str | None:
-    """Return the full recipe key for a bare name. None: no key is similar.
+    """Return the full recipe key for a bare name, as `trainer.max_steps` for `max_steps`, or None.
 
-    For example, `max_steps` means `trainer.max_steps`. The function imports TRL to get the fields
-    of `trainer`.
+    The function imports TRL to get the fields of `trainer`.
     """
     from gdpo.lab.recipes.trainer_fields import trainer_keys
 
@@ -149,21 +144,19 @@ def _overridden(document: Document, assignment: str, place: str) -> Document:
     """Return the document with one value replaced. The assignment may refer to a reward by name."""
     target, equals, value = assignment.partition("=")
     keys = target.strip().split(".")
-    if not equals or keys[0] != "rewards" or len(keys) < 2 or keys[1].isdigit():
-        return override(document, assignment, place)
-    if not isinstance(document.data.get("rewards") or [], list):
-        return override(document, assignment, place)
-    document, position = _position(document, keys[1], place)
-    keys[1] = str(position)
-    return override(document, f"{dotted(keys)}={value}", place)
+    is_named = keys[0] == "rewards" and len(keys) > 1 and not keys[1].isdigit()
+    if equals and is_named and isinstance(document.data.get("rewards") or [], list):
+        document, position = _position(document, keys[1], place)
+        keys[1] = str(position)
+        assignment = f"{dotted(keys)}={value}"
+    return override(document, assignment, place)
 
 
 def _position(document: Document, name: str, place: str) -> tuple[Document, int]:
     """Return a document that lists its rewards explicitly, and the position of a reward in it.
 
-    The name may be the name in the recipe or the name in logs. For example, `token_limit` in a
-    recipe creates a reward with the name `length`. Functions that return a reward are called only
-    if the name is not in the recipe.
+    The name is that in the recipe or in logs, where `token_limit` is `length`. Functions that
+    return a reward are called only if the name is not in the recipe.
     """
     entries = cast("list[Any]", document.data.get("rewards") or [])
     written = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
@@ -248,7 +241,10 @@ def _explain(error: ValidationError, document: Document) -> str:
         if kind == "extra_forbidden":
             lines.append(f"{place}: unknown key {dotted(path)!r}: {_meant(path)}")
         elif kind == "missing":
-            lines.append(f"{place}: {dotted(path)} is missing: {_description(path)}")
+            field = _model_at(path[:-1]).model_fields[str(path[-1])]
+            first = (field.description or "").partition("\n")[0]
+            described = first[:1].lower() + first[1:]
+            lines.append(f"{place}: {dotted(path)} is missing: {described}")
         elif not path or kind == "value_error":
             lines.append(f"{place}: {message}")
         elif kind != "default_factory_not_called":
@@ -279,9 +275,3 @@ def _model_at(path: KeyPath) -> type[Config]:
     if path[0] == "rewards":
         return GateConfig if path[-1] == "gate" else RewardConfig
     return _PARTS[str(path[0])]
-
-
-def _description(path: KeyPath) -> str:
-    field = _model_at(path[:-1]).model_fields[str(path[-1])]
-    description = (field.description or "").partition("\n")[0]
-    return description[:1].lower() + description[1:]

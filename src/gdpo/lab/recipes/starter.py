@@ -34,13 +34,7 @@ _NEEDED = ("torch", "transformers", "tokenizers")
 
 
 def write_project(folder: Path) -> list[Path]:
-    """Write the project to a folder. The folder is created if it does not exist.
-
-    Args:
-        folder: Folder for the project. The folder may contain files with different names.
-
-    Returns:
-        Paths of the files and of the models' folder, in the order of `FILES`.
+    """Write the project to a new or existing folder, and return the paths in the order of `FILES`.
 
     Raises:
         ConfigError: If one of the files exists, the folder is not writable or the models cannot be

@@ -120,7 +120,6 @@ def trainer_keys() -> set[str]:
 def build_config(resolved: Resolved) -> "GDPOConfig":
     """Return the configuration of the trainer, without loading a model.
 
-    The configuration combines the recipe's fields, the fields that gdpo sets, and TRL's defaults.
     Unless the recipe sets different values, gdpo logs every step, reports to no tracking service,
     keeps the last two checkpoints, evaluates if the recipe has `eval_data:`, and uses bfloat16 only
     if the device supports it.

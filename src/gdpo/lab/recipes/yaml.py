@@ -137,9 +137,9 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
 def override(document: Document, assignment: str, place: str | None = None) -> Document:
     """Return the document with one value replaced or added.
 
-    An assignment has the form `a.b=value`. The value is YAML, such as `1e-6`, `[1, 2]` or `text`.
-    An empty value means null. Refer to an entry of a list by its index, as in `rewards.0.weight=2`.
-    Messages show `place`, by default `--set` and the assignment.
+    An assignment has the form `a.b=value`, where the value is YAML and empty means null. An entry
+    of a list has its index as the key, as in `rewards.0.weight=2`. Messages show `place`, by
+    default `--set` and the assignment.
 
     Raises:
         ConfigError: If `=` is missing, if the value is not valid YAML, or if a container in the

@@ -140,10 +140,7 @@ def _cross(point: Point, across: Axis, up: Axis) -> str:
 
 
 def front_table(found: TradeOff) -> Table:
-    """Return the table of all variants: their mean final rewards, and whether they are on a front.
-
-    The terminal, the page and the export show this table.
-    """
+    """Return the table of all variants: mean final rewards, and whether they are on a front."""
     first, second = found.rewards
     rows = [
         [

@@ -43,7 +43,7 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
         low=low,
         high=high,
         lines=drawn,
-        threshold=comparison.threshold(reward),
+        threshold=experiment.threshold(reward),
         declared=(reward.low, reward.high),
     )
 
@@ -94,13 +94,11 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
     """Return the share of runs below the threshold at each step (Kaplan-Meier).
 
     An estimator with fewer than 5 runs has no 95 % band. The band ends when all runs have reached
-    the threshold, because the method gives no interval beyond that point.
-
-    Returns:
-        The chart, or a sentence if no estimator has two runs, if no run reached the threshold, or
-        if all runs reached the threshold at the same step.
+    the threshold. Return a sentence instead if no estimator has two runs, if no run reached the
+    threshold, or if all runs reached it at the same step.
     """
-    experiment, threshold = comparison.experiment, comparison.threshold(reward)
+    experiment = comparison.experiment
+    threshold = experiment.threshold(reward)
     begun = {
         label: [
             run.means.get(reward.name, np.empty(0))

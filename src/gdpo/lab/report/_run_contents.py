@@ -62,9 +62,7 @@ class Contents:
 def read_contents(comparison: Comparison, front: tuple[str, str] | None = None) -> Contents:
     """Read the rollouts of a comparison's runs and return the contents of its page.
 
-    Args:
-        comparison: The results of an experiment.
-        front: Two rewards whose trade-off the page shows. None: the page shows no trade-off.
+    `front` names two rewards whose trade-off the page shows.
 
     Raises:
         ConfigError: If `front` does not name two rewards that all labels define in the same way.
@@ -94,9 +92,8 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
     """Recompute every recorded step with every estimator in the experiment.
 
     Each run's name is its position in the experiment. An estimator appears once for each set of
-    options, under the name that the user chose. If only one estimator was trained, GRPO or GDPO is
-    added. Labels that differ only in their weights count as one estimator, because each step is
-    recomputed with its recorded weights.
+    options. Labels that differ only in their weights count as one estimator, because each step is
+    recomputed with its recorded weights. If only one was trained, GRPO or GDPO is added.
     """
     problems: dict[str, str] = {}
     found: dict[str, tuple[str, Mapping[str, object]]] = {}

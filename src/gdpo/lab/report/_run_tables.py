@@ -42,7 +42,7 @@ def _results(comparison: Comparison) -> Table:
             Name(label),
             estimate(outcome.final, reward),
             *(_difference(found.get((label, reward.name)), reward) if found else ()),
-            number(comparison.threshold(reward), reward.low, reward.high),
+            number(experiment.threshold(reward), reward.low, reward.high),
             f"{outcome.reached} of {outcome.runs}",
             steps(outcome.survival.median),
         ]

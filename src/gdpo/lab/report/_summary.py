@@ -51,10 +51,6 @@ def summary(comparison: Comparison) -> RenderableType:
 def front_summary(comparison: Comparison, rewards: tuple[str, str]) -> RenderableType:
     """Return a table of the variants and their trade-off between two rewards.
 
-    Args:
-        comparison: The results of an experiment.
-        rewards: Names of two rewards.
-
     Raises:
         ConfigError: If the experiment has no such reward, or labels define it differently.
     """

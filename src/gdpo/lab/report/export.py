@@ -23,9 +23,8 @@ INDEX = "README.md"
 def check_destination(folder: Path, *, page: Path | None = None) -> None:
     """Raise a ConfigError unless an export can be written to a folder.
 
-    The folder must be empty and writable, or it must be possible to create it. Temporary folders of
-    exports that were killed are ignored. The page is written before the export, so the export needs
-    a folder that does not contain the page.
+    The folder must be empty and writable, or it must be possible to create it. The page is written
+    before the export, so the export needs a folder that does not contain the page.
     """
     other = "Choose a folder that does not exist yet"
     place = _resolved(folder)
@@ -43,7 +42,8 @@ def check_destination(folder: Path, *, page: Path | None = None) -> None:
             f"--export {folder} cannot be written, because the folder {existing} is not writable. "
             "Choose a writable location"
         )
-    if existing == place and _entries(place):
+    # Temporary folders of killed exports do not count.
+    if existing == place and {*place.iterdir()} - _left_over(place, ""):
         raise ConfigError(
             f"--export {folder} is not empty, and an export does not overwrite files. {other}"
         )
@@ -52,12 +52,6 @@ def check_destination(folder: Path, *, page: Path | None = None) -> None:
 def _resolved(folder: Path) -> Path:
     """Return the absolute path without `.`, `..` and symbolic links."""
     return Path(os.path.realpath(folder))
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Return the contents of a folder, except for the temporary folders of killed exports."""
-    left = _left_over(folder, "")
-    return [path for path in folder.iterdir() if path not in left]
 
 
 def _left_over(folder: Path, name: str) -> set[Path]:
@@ -85,12 +79,8 @@ def write_export(contents: Contents, folder: Path) -> None:
     A figure is written as SVG, and as CSV with its points. A table is written as CSV and Markdown.
     The files appear in the folder only when all of them are complete.
 
-    Args:
-        contents: Contents of the page.
-        folder: Destination folder. The folder must be empty or not exist.
-
     Raises:
-        ConfigError: If the folder is not empty or not writable.
+        ConfigError: If the folder exists and is not empty, or is not writable.
     """
     check_destination(folder)
     place = _resolved(folder)

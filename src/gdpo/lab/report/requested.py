@@ -65,7 +65,7 @@ class RequestedShare:
     """Statuses of the runs in the last step, as in `AdvantageRule.SET_POINT_STATUSES`."""
     counted: int
     """Number of recorded steps in which the weight of every requested share followed its request.
-    Whether a share was met does not matter, because that would select the steps that met it."""
+    Counting only steps that met their share would select them."""
     steps: int
     """Number of recorded steps."""
 
@@ -85,19 +85,15 @@ def requested_summary(shares: Sequence[RequestedShare]) -> RenderableType:
     parts: list[RenderableType] = []
     for label in dict.fromkeys(share.label for share in shares):
         of_label = [share for share in shares if share.label == label]
-        parts += [Text(f"requested influence, {visible(label)}", style="bold"), _table(of_label)]
+        table = Table(show_edge=False, pad_edge=False)
+        widest = max(len(visible(share.reward)) for share in of_label)
+        table.add_column("reward", style="cyan", overflow="fold", min_width=min(widest, NAME))
+        for heading in HEADINGS:
+            table.add_column(heading, justify="left" if heading == HEADINGS[-1] else "right")
+        for share in of_label:
+            table.add_row(*(Text(visible(str(cell))) for cell in (share.reward, *cells(share))))
+        parts += [Text(f"requested influence, {visible(label)}", style="bold"), table]
     return Group(*parts, Text(note(shares), style="dim"))
-
-
-def _table(shares: Sequence[RequestedShare]) -> Table:
-    table = Table(show_edge=False, pad_edge=False)
-    widest = max(len(visible(share.reward)) for share in shares)
-    table.add_column("reward", style="cyan", overflow="fold", min_width=min(widest, NAME))
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == HEADINGS[-1] else "right")
-    for share in shares:
-        table.add_row(*(Text(visible(str(cell))) for cell in (share.reward, *cells(share))))
-    return table
 
 
 def note(shares: Sequence[RequestedShare]) -> str:
@@ -142,7 +138,7 @@ def _of_label(
             realized=_share(pooled(influences), name) if influences else Interval(nan, nan, nan),
             farthest=max(each, key=lambda share: abs(share - requested), default=nan),
             weight=float(np.mean([_last(run.weights.get(name)) for run, _ in runs])),
-            status=_enumerated([_words(name, run, recorded) for run, recorded in runs]),
+            status=_in_words([_words(name, run, recorded) for run, recorded in runs]),
             statuses=frozenset(_status(name, run) for run, _ in runs),
             counted=sum(len(steps) for *_, steps in kept),
             steps=sum(len(recorded.steps) for _, recorded, _ in kept),
@@ -190,7 +186,7 @@ def _words(name: str, run: Run, recorded: RunAnalysis | None) -> str:
     return f"{status}: correlation {known[nearest]:.2f} with {nearest}"
 
 
-def _enumerated(statuses: list[str]) -> str:
+def _in_words(statuses: list[str]) -> str:
     counts = Counter(statuses)
     if len(counts) == 1:
         return statuses[0]

@@ -40,18 +40,16 @@ def write_report(
     """Write a self-contained HTML file that shows which estimator is better.
 
     All data comes from the run directories. The page loads no external files, and escapes text that
-    a model wrote. Runs without recorded rollouts are listed. Only gdpo's own estimators are
-    recomputed. A user's own estimator is never imported, because a run directory could refer to
-    arbitrary code.
+    a model wrote. A user's own estimator is never imported or recomputed, because a run directory
+    could refer to arbitrary code.
 
     Args:
-        comparison: The result of `gdpo.lab.experiments.analysis.analyse`. For a single run, the
-            page shows its curves, findings and rollouts without a comparison.
+        comparison: The result of `gdpo.lab.experiments.analysis.analyse`, also of a single run.
         file: Path of the HTML file. An existing file is replaced.
-        export: Folder for every figure (SVG, CSV) and every table (CSV, Markdown). The folder must
-            be empty or not exist. None: nothing is exported.
+        export: Folder for every figure (SVG, CSV) and every table (CSV, Markdown). It must be empty
+            or not exist. None: nothing is exported.
         front: Two rewards. The page and the export show where the variants of each estimator end
-            in both, with intervals. None: no trade-off is shown.
+            in both. None: no trade-off is shown.
 
     Returns:
         The requested influence shares, and the shares that the rewards had.
@@ -160,8 +158,7 @@ def _listed(values: Iterable[Any]) -> str:
 def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
     """Return the scale for plots of differences, and the smallest attainable p-values as text.
 
-    The scale is the largest absolute value of a difference or of a bound of its interval. The text
-    is a range if the estimators have different numbers of seeds.
+    The scale is the largest absolute value of a difference or of a bound of its interval.
     """
     found = [d for d in comparison.differences if d.reward == reward.name]
     ends = [abs(end) for d in found for end in (d.final.value, d.final.low, d.final.high)]

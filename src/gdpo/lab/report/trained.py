@@ -11,7 +11,7 @@ from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.sample import KEPT, Sample, SampledGroup
 from gdpo.analysis.steps import Bounds, analyze_step, batch_of
 from gdpo.errors import DataError
-from gdpo.rollouts.readers import RolloutReading, read_rollout_files
+from gdpo.rollouts.readers import read_rollout_files
 
 _STEPS = 200
 """Maximum number of steps to analyze per run. In longer runs, the analyzed steps are evenly
@@ -63,8 +63,8 @@ def analyze_trained(
 ) -> TrainedAnalysis:
     """Diagnose the recorded steps of runs, and compare the estimators of all runs on these steps.
 
-    If a run has more than 200 steps, only 200 steps are analyzed, evenly spaced from the first step
-    to the last. `problems` maps the names of estimators to the reasons why they cannot be called.
+    Of a run with more than 200 steps, 200 evenly spaced ones are analyzed. `problems` maps the
+    names of estimators to the reasons why they cannot be called.
     """
     replay = Replay(tuple(estimators), low=low, high=high, trained=estimators)
     replay.problems |= problems or {}
@@ -89,14 +89,10 @@ def analyze_trained(
             advantages = replay.add(batch)
             if sample.turn():
                 sample.look(batch, advantages)
-        _refuse_unread(reading)
+        lost = dict(reading.report.left_out)
+        lost |= {n.file: n.what for n in reading.report.notices.values() if n.rows}
+        for file, why in lost.items():
+            raise DataError(f"{file} is not a complete gdpo rollout record: {why}")
     done.replayed, done.off_record = replay.results(), replay.off_record
     done.sample = sample.groups
     return done
-
-
-def _refuse_unread(reading: RolloutReading) -> None:
-    lost = dict(reading.report.left_out)
-    lost |= {notice.file: notice.what for notice in reading.report.notices.values() if notice.rows}
-    for file, why in lost.items():
-        raise DataError(f"{file} is not a complete gdpo rollout record: {why}")

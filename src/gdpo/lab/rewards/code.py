@@ -21,14 +21,12 @@ run under `limits` (fields of `gdpo.lab.sandbox.Limits`):
 `setup` is optional. If a reference has no tests, all three rewards return `None`.
 
 A program runs once for all three rewards. Each process caches the last 4,096 verdicts by a digest
-of the program, tests and limits, so an identical program does not run again. A program that differs
-by even one space does run again. A verdict caused by a wall-clock limit may differ in another run,
-so each of the three rewards uses such a verdict only once. Processes do not share the cache. A
-`Scorer` computes all code rewards of one completion in the same process.
+of the program, tests and limits. A verdict caused by a wall-clock limit may differ in another run,
+so each of the three rewards uses it only once. A `Scorer` computes all code rewards of one
+completion in the same process.
 
-The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8). To
-reproduce this length reward, gate a length reward on pass_all. The paper's code for these rewards
-is not published.
+The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8):
+gate it on pass_all. The paper's code for these rewards is not published.
 
 References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Section 4.3.
@@ -36,8 +34,8 @@ References:
 
 import ast
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from functools import partial
 from hashlib import blake2b
 from threading import Lock
@@ -81,6 +79,14 @@ LONGEST = 60.0
 """The largest `wall_seconds` that a reference may set, in seconds."""
 
 
+_KINDS: dict[str, type[Tests]] = {
+    "asserts": Asserts,
+    "check": Check,
+    "calls": Calls,
+    "stdio": Stdio,
+}
+
+
 def tests_of(data: Any) -> Tests:
     """Return the tests under `tests`, or raise a DataError that names the key."""
     given = _object(data, "tests")
@@ -89,16 +95,21 @@ def tests_of(data: Any) -> Tests:
         raise DataError(
             f"reference 'tests.kind' must be one of {', '.join(_KINDS)}, got {describe(kind)}"
         )
-    read, required, optional = _KINDS[kind]
-    for name in sorted(required - given.keys()):
-        raise DataError(
-            f"reference 'tests' lacks the key {name!r}, which tests of this kind need. Add the key"
-        )
+    known = {field.name: field for field in fields(_KINDS[kind])}
+    for name, field in known.items():
+        if field.default is MISSING and name not in given:
+            raise DataError(
+                f"reference 'tests' lacks the key {name!r}, which tests of this kind need. Add the "
+                "key"
+            )
     for name in given:
-        if name not in required | optional:
-            meant = did_you_mean(name, sorted(required | optional))
+        if name not in known:
+            meant = did_you_mean(name, known)
             raise DataError(f"reference 'tests' has an unknown key {name!r}: {meant}")
-    return read(given)
+    try:
+        return _KINDS[kind](**given)
+    except DataError as error:
+        raise DataError(f"reference 'tests': {error}") from error
 
 
 def limits_of(reference: Reference) -> Limits:
@@ -124,40 +135,6 @@ def limits_of(reference: Reference) -> Limits:
     return limits
 
 
-def _asserts(given: dict[str, Any]) -> Asserts:
-    statements = enumerate(_list(given["statements"], "statements"))
-    texts = tuple(_text(each, f"statements[{i}]") for i, each in statements)
-    return Asserts(texts, setup=_text(given.get("setup", ""), "setup"))
-
-
-def _check(given: dict[str, Any]) -> Check:
-    code, entry_point = (_text(given[name], name) for name in ("code", "entry_point"))
-    return Check(code, entry_point, setup=_text(given.get("setup", ""), "setup"))
-
-
-def _calls(given: dict[str, Any]) -> Calls:
-    cases = tuple(
-        (tuple(_list(arguments, f"cases[{i}][0]", least=0)), expected)
-        for i, (arguments, expected) in enumerate(_pairs(given["cases"]))
-    )
-    return Calls(_text(given["function"], "function"), cases)
-
-
-def _stdio(given: dict[str, Any]) -> Stdio:
-    cases = enumerate(_pairs(given["cases"]))
-    texts = [[_text(each, f"cases[{i}][{k}]") for k, each in enumerate(case)] for i, case in cases]
-    return Stdio(tuple((stdin, stdout) for stdin, stdout in texts))
-
-
-_KINDS: dict[str, tuple[Callable[[dict[str, Any]], Tests], set[str], set[str]]] = {
-    "asserts": (_asserts, {"statements"}, {"setup"}),
-    "check": (_check, {"code", "entry_point"}, {"setup"}),
-    "calls": (_calls, {"function", "cases"}, set()),
-    "stdio": (_stdio, {"cases"}, set()),
-}
-"""Maps each kind of tests to its parsing function, its required keys and its optional keys."""
-
-
 def _object(value: Any, place: str) -> dict[str, Any]:
     """Return a copy without the keys whose value is None.
 
@@ -166,32 +143,6 @@ def _object(value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise DataError(f"reference {place!r} must be an object, got {describe(value)}")
     return {str(key): held for key, held in value.items() if held is not None}
-
-
-def _list(value: Any, place: str, *, least: int = 1) -> Sequence[Any]:
-    if not isinstance(value, (list, tuple)):
-        raise DataError(f"reference 'tests.{place}' must be a list, got {describe(value)}")
-    if len(value) < least:
-        raise DataError(f"reference 'tests.{place}' is empty. Add at least one test")
-    return value
-
-
-def _pairs(value: Any) -> list[Sequence[Any]]:
-    cases = _list(value, "cases")
-    pairs = [_list(pair, f"cases[{i}]", least=0) for i, pair in enumerate(cases)]
-    for i, pair in enumerate(pairs):
-        if len(pair) != 2:
-            raise DataError(
-                f"reference 'tests.cases[{i}]' must be a pair of input and expected output, got "
-                f"{len(pair)} items"
-            )
-    return pairs
-
-
-def _text(value: Any, place: str) -> str:
-    if not isinstance(value, str):
-        raise DataError(f"reference 'tests.{place}' must be a string, got {describe(value)}")
-    return value
 
 
 def extract_code(completion: str) -> str:
@@ -297,8 +248,7 @@ def _opening(bare: str) -> str:
 def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Verdict | None:
     """Return the verdict on the program in a completion, or None if the reference has no tests.
 
-    A verdict caused by a wall-clock limit is returned only once to each `reader` (the name of a
-    reward). After that, the program runs again.
+    A verdict caused by a wall-clock limit is returned only once to each `reader`, a reward.
 
     Raises:
         DataError: If the tests or limits in the reference are invalid.

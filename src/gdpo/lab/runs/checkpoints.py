@@ -107,12 +107,9 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()) -> None:
-    """Remove all complete checkpoints except the newest.
+    """Remove all complete checkpoints except the newest `limit`, and those in `also`.
 
-    Args:
-        folder: Folder of the checkpoints.
-        limit: Number of checkpoints to keep, at least 1. None: keep all.
-        also: Paths of additional checkpoints to keep. Only the folder names are compared.
+    Of the paths in `also`, only the folder names are compared. Without a limit, keep all.
     """
     if limit is None or limit < 1:
         return
@@ -153,14 +150,10 @@ def estimate_checkpoint(model: Any, optimizer: str) -> int:
 
 
 def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
-    """Raise a ConfigError if the disk has no room for two checkpoints.
+    """Raise a ConfigError if the disk has no room for two checkpoints of this many bytes.
 
-    An old checkpoint is deleted only after the new one is complete.
-
-    Args:
-        folder: Folder on the disk.
-        checkpoint: Size of one checkpoint in bytes.
-        remedy: Alternative to freeing space, for the end of the error message.
+    An old checkpoint is deleted only after the new one is complete. `remedy` is an alternative to
+    freeing space.
     """
     free = shutil.disk_usage(folder).free
     if free < 2 * checkpoint:
@@ -168,11 +161,6 @@ def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
             f"the disk that contains {folder} has {megabytes(free)} free, but two checkpoints of "
             f"this run need {megabytes(2 * checkpoint)}. Free some space, or {remedy}"
         )
-
-
-def has_no_room(folder: Path, checkpoint: int) -> bool:
-    """Return whether the disk of a folder has less free space than a checkpoint needs."""
-    return shutil.disk_usage(folder).free < checkpoint
 
 
 def megabytes(count: int) -> str:

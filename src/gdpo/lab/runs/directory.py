@@ -21,6 +21,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -54,47 +55,47 @@ class RunDirectory:
 
     @property
     def recipe(self) -> Path:
-        """Return the path of the complete recipe."""
+        """The complete recipe."""
         return self.path / RECIPE_FILE
 
     @property
     def environment(self) -> Path:
-        """Return the path of the description of the environment."""
+        """The description of the environment."""
         return self.path / ENVIRONMENT_FILE
 
     @property
     def metrics(self) -> Path:
-        """Return the path of the metrics, which have one line per logged step."""
+        """The metrics, with one line per logged step."""
         return self.path / "metrics.jsonl"
 
     @property
     def rollouts(self) -> Path:
-        """Return the folder of the rollouts, which has one parquet file per step."""
+        """The folder of the rollouts, with one parquet file per step."""
         return self.path / "rollouts"
 
     @property
     def checkpoints(self) -> Path:
-        """Return the folder of the checkpoints."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def model(self) -> Path:
-        """Return the folder of the trained model."""
+        """The folder of the trained model."""
         return self.path / "model"
 
     @property
     def readme(self) -> Path:
-        """Return the path of the README with the results."""
+        """The README with the results."""
         return self.path / "README.md"
 
     @property
     def report(self) -> Path:
-        """Return the path of the page that `gdpo report` writes."""
+        """The page that `gdpo report` writes."""
         return self.path / "report.html"
 
     @property
     def exists(self) -> bool:
-        """Return whether the path contains a run or anything else that must not be overwritten."""
+        """Whether the path contains a run or anything else that must not be overwritten."""
         path = self.path
         if not os.path.lexists(path):
             return False
@@ -156,8 +157,12 @@ class RunDirectory:
         """Return the rows of `metrics.jsonl`. Lines that a crash has truncated are left out."""
         if not self.metrics.exists():
             return []
-        lines = self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
-        return [row for line in lines if (row := _parsed(line)) is not None]
+        rows: list[dict[str, Any]] = []
+        for line in self.metrics.read_text(encoding="utf-8", errors="replace").split("\n"):
+            with suppress(ValueError, RecursionError):
+                row = json.loads(line)
+                rows += [row] if isinstance(row, dict) else []
+        return rows
 
     def read_steps(self) -> list[dict[str, Any]]:
         """Return the rows of `metrics.jsonl` that belong to training steps."""
@@ -169,25 +174,15 @@ class RunDirectory:
             file.write(to_json(row) + "\n")
 
     def place_aside(self, now: str) -> Path:
-        """Return a new folder for files that are set aside when the run is resumed.
-
-        Args:
-            now: The current time in ISO 8601, to the second.
-        """
+        """Return a new folder for files that are set aside. `now` is a time in ISO 8601."""
         place = self.path / f"dropped-{now[:19].replace(':', '-')}"
         return place.with_name(free_name(place)) if place.exists() else place
 
     def drop_after(self, step: int, aside: Path) -> bool:
-        """Move the files of later steps to `aside`, because these steps will be repeated.
+        """Move the files of the steps after `step` to `aside`, because they will be repeated.
 
         Metrics, rollouts and complete checkpoints are moved. Incomplete checkpoints are deleted.
-
-        Args:
-            step: The last step to keep.
-            aside: Folder for the moved files. The folder is created if there is a file to move.
-
-        Returns:
-            Whether anything was moved.
+        The folder is created if there is a file to move. Return whether anything was moved.
         """
         rows = self.read_metrics()
         kept = [row for row in rows if row.get("step", 0) <= step]
@@ -198,8 +193,9 @@ class RunDirectory:
         if self.metrics.exists():
             write_whole(self.metrics, _lines(kept))
         results = [] if step else [self.model, self.readme, self.report]
+        rollouts = self.rollouts.rglob("*.parquet")
         moved = [
-            *self._rollouts_after(step),
+            *(f for f in rollouts if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step),
             *self._checkpoints_after(step),
             *(path for path in results if path.exists()),
         ]
@@ -208,10 +204,6 @@ class RunDirectory:
             place.parent.mkdir(parents=True, exist_ok=True)
             path.rename(place)
         return bool(later or moved)
-
-    def _rollouts_after(self, step: int) -> list[Path]:
-        files = self.rollouts.rglob("*.parquet")
-        return [f for f in files if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step]
 
     def _checkpoints_after(self, step: int) -> list[Path]:
         """Delete incomplete checkpoints. Return later checkpoints that are or may be complete."""
@@ -291,14 +283,6 @@ def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
         f"{run.path} already contains a run ({recipe.place('name')}), which is never overwritten. "
         f"Resume it with --resume, or {other}"
     )
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> str:

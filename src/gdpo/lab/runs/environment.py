@@ -27,12 +27,8 @@ _PACKAGES = (
 
 
 def describe_environment(processes: int, seed: int) -> dict[str, Any]:
-    """Return versions, machine, device, seed, command and commit. Missing packages are left out.
-
-    Args:
-        processes: Number of training processes.
-        seed: Seed of the trainer.
-    """
+    """Return versions, machine, device, seed, command and commit. Missing packages are left out."""
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
     return {
         "started": now(),
         "command": shlex.join(sys.argv),
@@ -43,7 +39,7 @@ def describe_environment(processes: int, seed: int) -> dict[str, Any]:
         "device": _device(),
         "processes": processes,
         "seed": seed,
-        "git": _git(),
+        "git": None if commit is None else {"commit": commit, "changed": bool(changes)},
     }
 
 
@@ -74,13 +70,8 @@ def _device() -> dict[str, Any]:
     return {"type": kind, "threads": torch.get_num_threads()}
 
 
-def _git() -> dict[str, Any] | None:
-    """Return the commit of the working directory, or None if there is no repository."""
-    commit, changes = _git_output("rev-parse", "HEAD"), _git_output("status", "--porcelain")
-    return None if commit is None else {"commit": commit, "changed": bool(changes)}
-
-
-def _git_output(*arguments: str) -> str | None:
+def _git(*arguments: str) -> str | None:
+    """Return what git prints about the working directory, or None without a repository."""
     try:
         done = subprocess.run(
             ["git", *arguments], capture_output=True, text=True, timeout=10, check=True

@@ -19,11 +19,8 @@ def alone(
 ) -> Generator[None]:
     """Lock a folder inside the `with` block, and remove unfinished files from a killed process.
 
-    Args:
-        folder: Folder to lock. The folder is created if it does not exist.
-        doing: Describes what a process does in the folder, for the error message. Default:
-            "trains in".
-        left_overs: Patterns of files that may remain if a process is killed while writing.
+    The folder is created if it does not exist. `doing` is what a process does in it, for messages.
+    `left_overs` are patterns of files that may remain if a process is killed while writing.
 
     Raises:
         ConfigError: If another process has the lock, or if the folder is not writable.

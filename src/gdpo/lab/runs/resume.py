@@ -31,9 +31,8 @@ _MUST_NOT_CHANGE: Mapping[str, tuple[str, str]] = {
     "rows": ("rows of data", "Resume it with the data that it was started with"),
     "data_digest": (
         "a digest of its data",
-        "The number of rows is the same, but their content or order differs. Resume it with "
-        "the data "
-        "that it was started with",
+        "The number of rows is the same, but their content or order differs. Resume it with the "
+        "data that it was started with",
     ),
     "seed": ("seed", "Resume it with the same seed"),
 }
@@ -77,12 +76,7 @@ def find_run(recipe: Recipe) -> RunDirectory:
 
 
 def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> None:
-    """Raise a ConfigError if the environment has changed in a way that changes the batches.
-
-    Args:
-        run: The run to resume.
-        facts: The current environment.
-    """
+    """Raise a ConfigError if the environment has changed in a way that changes the batches."""
     before = run.read_environment()
     for key, (name, remedy) in _MUST_NOT_CHANGE.items():
         if before.get(key) != facts[key]:
@@ -94,11 +88,9 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
 
 
 def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None:
-    """Raise a ConfigError if a run has logged steps but has no intact checkpoint.
+    """Raise a ConfigError if a run without an intact checkpoint has logged steps.
 
-    Args:
-        run: The run to resume, which has no intact checkpoint.
-        damaged: One sentence for each damaged checkpoint.
+    `damaged` has a sentence for each damaged checkpoint.
     """
     logged, facts = run.steps_logged(), run.read_environment()
     if not logged and not damaged and "finished" not in facts:
@@ -118,12 +110,7 @@ def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None
 
 
 def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a note about packages whose version has changed since the last start, or None.
-
-    Args:
-        before: Content of `environment.json`.
-        now: The current environment.
-    """
+    """Return a note about packages whose version has changed since the last start, or None."""
     last = [before, *before.get("resumed", [])][-1]
     old, new = (
         {"gdpo": facts.get("gdpo"), **(facts.get("packages") or {})} for facts in (last, now)
@@ -133,9 +120,9 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
         for name in _MAY_MATTER
         if old.get(name) is not None and old[name] != new.get(name)
     ]
-    return (
-        f"resumed with {', '.join(changed)}: results may differ from here on" if changed else None
-    )
+    if not changed:
+        return None
+    return f"resumed with {', '.join(changed)}: results may differ from here on"
 
 
 def missing_records(run: RunDirectory, start: Checkpoint) -> list[str]:

@@ -101,7 +101,7 @@ def readme(
     diagnosed = ""
     if diagnosis is not None:
         diagnosed = f"\nDiagnosis of the last steps together:\n\n```\n{diagnosis.summary()}\n```\n"
-    return f"""{front_matter(recipe, recipe.data.sources, engine=engine)}# {recipe.name}
+    return f"""{_front_matter(recipe, engine)}# {recipe.name}
 
 {recipe.initial_model} trained on {", ".join(recipe.data.sources)} with `{recipe.advantage}`: task
 `{recipe.task}`, {steps:,} steps.
@@ -173,16 +173,10 @@ _FILE = re.compile(r"\.(jsonl?|parquet|csv|arrow|gz)$")
 _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
-def front_matter(recipe: Recipe, sources: Sequence[str], *, engine: str = "trl") -> str:
-    """Return the metadata of a model card: the base model, the datasets on the Hub, and tags.
-
-    Args:
-        recipe: The recipe of the run.
-        sources: Files and datasets that contain the training data.
-        engine: The engine that trained the model, "trl" or "verl".
-    """
+def _front_matter(recipe: Recipe, engine: str) -> str:
+    """Return the metadata of a model card: the base model, the datasets on the Hub, and tags."""
     base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.initial_model
-    data = [source for source in sources if _is_on_hub(source)]
+    data = [source for source in recipe.data.sources if _is_on_hub(source)]
     tags = ("gdpo", engine, "multi-reward", recipe.task, recipe.advantage)
     facts = {
         "library_name": "transformers",

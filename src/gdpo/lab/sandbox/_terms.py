@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, Literal, TypeAlias
 
+from gdpo._text import describe
 from gdpo.errors import ConfigError, DataError, RewardError
 
 _FEWEST_FILES = 16
@@ -38,11 +39,9 @@ class Limits:
     write only to `/tmp`.
 
     Args:
-        cpu_seconds: CPU time, in seconds. The kernel counts whole seconds, so the value is rounded
-            up.
-        wall_seconds: Wall-clock time, in seconds, for a program that sleeps or waits. A program
-            that is still computing may continue until it has used its `cpu_seconds`, but not beyond
-            `longest_seconds`.
+        cpu_seconds: CPU time, rounded up to whole seconds.
+        wall_seconds: Wall-clock time of a program that sleeps or waits. A program that is still
+            computing may use up its `cpu_seconds`, but not continue beyond `longest_seconds`.
         memory_mb: Address space in MiB, in addition to the interpreter's own address space.
         file_mb: Maximum size of a file in MiB. The total size of all files is limited by the size
             of `/tmp` in the sandbox.
@@ -97,7 +96,7 @@ class Asserts:
             the program. A helper that only the program defines cannot be trusted.
 
     Raises:
-        DataError: If `statements` is not a list of strings.
+        DataError: If `statements` is not a non-empty list of strings.
     """
 
     statements: Sequence[str]
@@ -106,8 +105,8 @@ class Asserts:
     def __post_init__(self) -> None:
         statements = _listed(self.statements, "Asserts.statements")
         for i, statement in enumerate(statements):
-            if not isinstance(statement, str):
-                raise DataError(f"Asserts.statements[{i}] must be a string, got {statement!r:.80}")
+            _check_text(statement, f"Asserts.statements[{i}]")
+        _check_text(self.setup, "Asserts.setup")
         object.__setattr__(self, "statements", statements)
 
 
@@ -122,14 +121,16 @@ class Check:
         code: Python code that defines `check`.
         entry_point: Python expression that evaluates to the candidate and may use names from the
             program, such as `add` or `Solution().twoSum`.
-        setup: Trusted code that runs first, both in the grader and in the program. Use `setup` for
-            imports, helper functions of the tests, and classes of objects that the tests pass to
-            the program. A helper that only the program defines cannot be trusted.
+        setup: Trusted code that runs first, as in `Asserts`.
     """
 
     code: str
     entry_point: str
     setup: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("code", "entry_point", "setup"):
+            _check_text(getattr(self, name), f"Check.{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +145,22 @@ class Calls:
         cases: One pair per test, with the list of arguments and the expected value in JSON types.
 
     Raises:
-        DataError: If the cases are not a list.
+        DataError: If the cases are not a non-empty list of such pairs.
     """
 
     function: str
     cases: Sequence[tuple[Sequence[Any], Any]]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cases", _listed(self.cases, "Calls.cases"))
+        _check_text(self.function, "Calls.function")
+        cases = _pairs(self.cases, "Calls.cases")
+        for i, (arguments, _) in enumerate(cases):
+            if not isinstance(arguments, (list, tuple)):
+                raise DataError(
+                    f"Calls.cases[{i}]: the arguments must be a list, even if there is only one, "
+                    f"got {describe(arguments)}"
+                )
+        object.__setattr__(self, "cases", tuple((tuple(given), value) for given, value in cases))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +175,17 @@ class Stdio:
             test runs the whole program in a new process.
 
     Raises:
-        DataError: If the cases are not a list.
+        DataError: If the cases are not a non-empty list of pairs of strings.
     """
 
     cases: Sequence[tuple[str, str]]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cases", _listed(self.cases, "Stdio.cases"))
+        cases = _pairs(self.cases, "Stdio.cases")
+        for i, case in enumerate(cases):
+            for k, text in enumerate(case):
+                _check_text(text, f"Stdio.cases[{i}][{k}]")
+        object.__setattr__(self, "cases", cases)
 
 
 Tests: TypeAlias = Asserts | Check | Calls | Stdio
@@ -180,9 +193,25 @@ Tests: TypeAlias = Asserts | Check | Calls | Stdio
 
 
 def _listed(given: Any, place: str) -> tuple[Any, ...]:
-    if isinstance(given, (list, tuple)):
-        return tuple(given)
-    raise DataError(f"{place} must be a list with one entry per test, got {given!r:.80}")
+    if not isinstance(given, (list, tuple)):
+        raise DataError(f"{place} must be a list with one entry per test, got {describe(given)}")
+    if not given:
+        raise DataError(f"{place} is empty. Add at least one test")
+    return tuple(given)
+
+
+def _pairs(given: Any, place: str) -> tuple[tuple[Any, Any], ...]:
+    for i, case in enumerate(_listed(given, place)):
+        if not isinstance(case, (list, tuple)) or len(case) != 2:
+            raise DataError(
+                f"{place}[{i}] must be a pair of input and expected output, got {describe(case)}"
+            )
+    return tuple((first, second) for first, second in given)
+
+
+def _check_text(given: Any, place: str) -> None:
+    if not isinstance(given, str):
+        raise DataError(f"{place} must be a string, got {describe(given)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Worker:
         os.set_blocking(self._stdin, False)
 
     def run(self, job: Job) -> tuple[dict[str, Any], bool]:
-        """Return the grader's verdict on a program, and True if the worker can be reused.
+        """Return the grader's verdict on a program, and whether the worker can be reused.
 
         Raises:
             WorkerDied: If the worker exited without a verdict.

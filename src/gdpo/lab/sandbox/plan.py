@@ -1,9 +1,4 @@
-"""Compiles tests into a plan for the grader. The same plan is used for all programs.
-
-Each assert of `check` becomes a separate test. The assert is wrapped in `with record.one():`, and
-the body of a loop is wrapped in `with record.block(n):`. A failed test therefore does not stop the
-remaining tests.
-"""
+"""Compiles tests into a plan for the grader. `_box/_grader.py` says how it rewrites the tests."""
 
 import ast
 import builtins
@@ -30,12 +25,11 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
     """Return the grader's plan, the setup that also runs in the program, and the number of tests.
 
     The plan and the setup are marshalled. For `Check`, the number of tests is the number of asserts
-    in the code, and at least 1. The number of tests that actually run may differ, because of loops
-    and branches.
+    in the code, at least 1. Loops and branches may run more or fewer.
 
     Raises:
-        DataError: If the tests do not compile, are empty, or contain a value that cannot be sent to
-            the sandbox.
+        DataError: If the tests do not compile, or contain a value that cannot be sent to the
+            sandbox.
         ConfigError: If the entry point is not a Python expression.
     """
     with _parsing:
@@ -45,16 +39,18 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
             case Check():
                 return _plan_check(tests.code, tests.entry_point, tests.setup)
             case Calls():
-                return _plan_calls(tests)
+                _check_expression(tests.function, "Calls.function")
+                content = {"kind": "calls", "entry": tests.function, "cases": tests.cases}
+                return _marshalled(content, "Calls.cases"), None, len(tests.cases)
             case Stdio():
-                return _plan_stdio(tests)
+                content = {"kind": "stdio", "cases": tests.cases}
+                return _marshalled(content, "Stdio.cases"), None, len(tests.cases)
 
 
 def fits(tests: Tests, limits: Limits) -> Limits:
     """Return the limits with `output_kb` large enough for the expected values in the tests.
 
-    Expected values that the tests compute are not known in advance. The caller must choose
-    `output_kb` large enough for such values.
+    Expected values that the tests compute are not known in advance.
     """
     match tests:
         case Asserts():
@@ -99,11 +95,12 @@ os.register_at_fork(after_in_child=_parse_afresh)
 
 @lru_cache(maxsize=_KEPT)
 def _plan_asserts(statements: tuple[str, ...], setup: str) -> tuple[bytes, bytes | None, int]:
-    _need_some(statements, "Asserts.statements")
     trees = [_parse(text, f"Asserts.statements[{i}]") for i, text in enumerate(statements)]
+    for tree in trees:
+        tree.body = [s for statement in tree.body for s in (ast.Expr(_call("settle")), statement)]
     content = {
         "kind": "asserts",
-        "statements": [_compile(_settled(tree)) for tree in trees],
+        "statements": [_compile(tree) for tree in trees],
         **_names(statements, trees, setup, "Asserts.setup"),
     }
     return _marshalled(content, "Asserts"), _shared(setup, "Asserts.setup"), len(statements)
@@ -129,40 +126,6 @@ def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes |
         "subjects": sorted(_free_names(entry_point) & _free_names(code)),
     }
     return _marshalled(content, "Check"), _shared(setup, "Check.setup"), max(1, asserts)
-
-
-def _plan_calls(tests: Calls) -> tuple[bytes, None, int]:
-    _check_expression(tests.function, "Calls.function")
-    _need_some(tests.cases, "Calls.cases")
-    cases = [_pair(case, f"Calls.cases[{i}]") for i, case in enumerate(tests.cases)]
-    for i, (arguments, _) in enumerate(cases):
-        if not isinstance(arguments, (list, tuple)):
-            raise DataError(
-                f"Calls.cases[{i}]: the arguments must be a list, even if there is only one, got "
-                f"{arguments!r:.80}"
-            )
-    content = {"kind": "calls", "entry": tests.function, "cases": cases}
-    return _marshalled(content, "Calls.cases"), None, len(cases)
-
-
-def _plan_stdio(tests: Stdio) -> tuple[bytes, None, int]:
-    _need_some(tests.cases, "Stdio.cases")
-    cases = [_pair(case, f"Stdio.cases[{i}]") for i, case in enumerate(tests.cases)]
-    for i, case in enumerate(cases):
-        if not all(isinstance(text, str) for text in case):
-            raise DataError(f"Stdio.cases[{i}]: the input and the expected output must be strings")
-    return _marshalled({"kind": "stdio", "cases": cases}, "Stdio.cases"), None, len(cases)
-
-
-def _pair(case: Any, place: str) -> tuple[Any, Any]:
-    if not isinstance(case, (tuple, list)) or len(case) != 2:
-        raise DataError(f"{place} must be a pair of input and expected output, got {case!r:.80}")
-    return case[0], case[1]
-
-
-def _need_some(tests: Sequence[Any], place: str) -> None:
-    if not tests:
-        raise DataError(f"{place} is empty. Add at least one test")
 
 
 def _check_expression(text: str, place: str) -> None:
@@ -259,11 +222,6 @@ def _call(name: str, *args: int) -> ast.Call:
 
 def _inside(guard: ast.Call, body: list[ast.stmt]) -> ast.stmt:
     return ast.With(items=[ast.withitem(context_expr=guard)], body=body)
-
-
-def _settled(tree: ast.Module) -> ast.Module:
-    tree.body = [s for statement in tree.body for s in (ast.Expr(_call("settle")), statement)]
-    return tree
 
 
 def _guarded(body: list[ast.stmt]) -> list[ast.stmt]:

@@ -17,14 +17,10 @@ def holds_something(text: str) -> bool:
 
 
 def split_thinking(text: str) -> tuple[str | None, str]:
-    """Split a completion into its thinking and the rest.
+    """Split a completion at the first `</think>` into its thinking and the rest.
 
-    The thinking ends at the first `</think>`. Any tag before `</think>` is part of the thinking.
-
-    Returns:
-        The text between `<think>` and the first `</think>`, and the rest. The thinking is `None` if
-        the text does not start with `<think>` (after whitespace) or has no `</think>`. If there is
-        no `</think>`, the rest is the whole text.
+    The thinking is None if the text does not start with `<think>` (after whitespace) or has no
+    `</think>`. Without a `</think>`, the rest is the whole text.
     """
     before, closed, rest = text.partition(_CLOSE)
     if not closed:

@@ -16,12 +16,11 @@ The `gsm8k` task differs from the published code (`trl-GDPO/open-r1/src/open_r1/
 NVlabs/GDPO) in the following points. The `gsm8k_compatible` task gives exactly the same scores as
 the published code.
 
-1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125" and "2125."
-   all equal "2125", and so does "2125%". A minus sign may be a long dash ("−" or "–"). As the
-   prompt requires, the answer must contain only the number: "72 dollars", "**72**" and "\boxed{72}"
-   are not numbers. Fractions, powers of ten and words are not numbers either, because the model
-   must compute the final value. An answer that is not a number is correct only if it is identical
-   to the row's answer. In the published code, only identical text is correct.
+1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125", "2125." and
+   "2125%" all equal "2125". A minus sign may be a long dash ("−" or "–"). The answer must contain
+   only the number: "72 dollars", "**72**", "\boxed{72}", fractions, powers of ten and words are not
+   numbers. An answer that is not a number is correct only if it is identical to the row's answer.
+   In the published code, only identical text is correct.
 2. Integer allows a sign, commas between groups of three digits, and leading zeros ("00" is an
    integer). Only the digits 0 to 9 are recognized. The published code uses `str.isdigit`, which
    rejects signs and commas, and accepts superscripts and digits of every script.
@@ -256,11 +255,10 @@ flexible_reward = binary(
 )
 """1 if the last number in the completion equals the reference answer, otherwise 0.
 
-This metric is for the benchmark and is not a reward for recipes. The last number is searched for in
-the last `<answer>`. If the tag contains no number, the last box is searched, and then the text
-after the thinking. For 144/2 the last number is 2. This metric also accepts every answer that the
-correctness reward accepts. In contrast, lm-eval's flexible-extract filter for `gsm8k` always uses
-the last number in the text."""
+This metric is for the benchmark, not for recipes. The last number is searched for in the last
+`<answer>`, then in the last box, and then in the text after the thinking. For 144/2 it is 2. This
+metric also accepts every answer that the correctness reward accepts. In contrast, lm-eval's
+flexible-extract filter for `gsm8k` always uses the last number in the text."""
 
 TASK = Task(
     name="gsm8k",

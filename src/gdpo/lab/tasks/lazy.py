@@ -24,13 +24,9 @@ _LONGEST = 4000
 def lazy_completions(
     task: Task, problem: Problem, *, others: Sequence[str], budget: int
 ) -> Mapping[str, str]:
-    r"""Return what each lazy policy writes for a problem, keyed by a description.
+    r"""Return what each lazy policy writes for a problem with a reference answer, by description.
 
-    Args:
-        task: The task, which writes reference answers.
-        problem: A problem with a reference answer.
-        others: Reference answers of other problems that are wrong here. At least one.
-        budget: Maximum number of tokens in a completion.
+    `others` are reference answers of other problems, at least one, and `budget` is the most tokens.
 
     Examples:
         >>> from gdpo.lab.tasks import resolve_task

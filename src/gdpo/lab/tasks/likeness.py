@@ -143,17 +143,13 @@ class _Index:
 
 
 def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
-    """Return, for each problem, the index of an earlier near-duplicate, or None.
+    """Return, for each problem of one task, the index of an earlier near-duplicate, or None.
 
     Two problems are near-duplicates if both have the same answer (ignoring case, whitespace and a
-    final full stop) and nearly the same user text across all turns. The texts are nearly the same
-    if the Jaccard index of the sets of word 5-grams is at least 0.8, ignoring case, punctuation and
-    whitespace. Problems with different weights are not near-duplicates. To remove near-duplicates
-    but keep the first problem of each group, drop every problem whose result is not None.
-
-    Args:
-        problems: Problems of one task, in order. The fields `asked`, `answer` and `weights` are
-            compared. A problem without any words is never a near-duplicate.
+    final full stop), the same weights, and near-duplicate user texts: the Jaccard index of their
+    sets of word 5-grams is at least 0.8, ignoring case, punctuation and whitespace. A problem
+    without any words is never one. To keep the first problem of each group, drop every problem
+    whose result is not None.
     """
     texts = ["\n".join(_turns(problem)) for problem in problems]
     answers = [

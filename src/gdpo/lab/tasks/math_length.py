@@ -29,8 +29,7 @@ correctness reward does not apply. `gdpo check` counts these rows. An evaluation
 and counts them as wrong.
 
 The prompt consists of the problem and DeepSeek-R1's instruction to put the answer in a box, without
-a system message. DeepSeek-R1's usage recommendations suggest this form and apply to the models in
-the paper's runs.
+a system message, as DeepSeek-R1's usage recommendations suggest.
 
 The task needs the `math` extra.
 

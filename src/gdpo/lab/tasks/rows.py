@@ -172,7 +172,7 @@ def load_problems(
 
     Args:
         task: The task that reads the rows.
-        source: File or name of a Hub dataset (see `load_rows`).
+        source: As for `load_rows`, like `subset`, `split` and `limit`.
         subset: Configuration of the Hub dataset.
         split: Split of the Hub dataset.
         limit: Read only the first N rows. None: read all rows.
@@ -183,9 +183,8 @@ def load_problems(
 
     Raises:
         ConfigError: If `limit` is below 1.
-        DataError: If the rows cannot be loaded (see `load_rows`), lack a column, or contain a value
-            that is invalid for the task. The message counts the unusable rows and lists the first
-            few.
+        DataError: If the rows cannot be loaded, lack a column, or contain a value that is invalid
+            for the task. The message counts the unusable rows and lists the first few.
         MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
     """
     rows = _placed_rows(source, subset=subset, split=split, limit=limit, keep=keep)

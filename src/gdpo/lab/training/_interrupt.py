@@ -80,16 +80,12 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal(request: StopRequest) -> Generator[None]:
-    """Turn SIGINT and SIGTERM into a stop request inside the `with` block.
+    """Turn SIGINT and SIGTERM into a stop request inside the `with` block, in the main thread.
 
-    SIGTERM is handled because launchers and cluster managers send it before they kill a process. An
-    ignored SIGINT stays ignored. Signals can be handled only in the main thread, so in other
-    threads this function does nothing.
-
-    A launcher sends SIGTERM to all processes as soon as one process has exited. If a process of a
+    Launchers and cluster managers send SIGTERM before they kill a process. An ignored SIGINT stays
+    ignored. A launcher sends SIGTERM to all processes as soon as one has exited. If a process of a
     distributed run exits before the last step, SIGTERM is therefore ignored after the block, so
-    that the main process can still report which step was saved. The launcher kills processes that
-    do not exit.
+    that the main process can still report which step was saved.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -18,7 +18,6 @@ from gdpo.lab.runs.checkpoints import (
     Checkpoint,
     best_checkpoint,
     complete,
-    has_no_room,
     is_complete,
     keep_newest,
     megabytes,
@@ -57,11 +56,6 @@ class Loop:
 
     checkpoint_bytes: int = 0
     """Estimated size of a checkpoint in bytes. 0: unknown."""
-
-    @property
-    def others(self) -> Path:
-        """Return the folder where other processes store state that the main process saves."""
-        return self.run.checkpoints / OTHERS
 
     def logged(self, step: int, logs: Mapping[str, Any], *, is_main_process: bool) -> None:
         """Store and show the metrics of a step or of an evaluation."""
@@ -150,7 +144,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
         may_give_up=(lambda: None) if trainer.saves_together else loop.stop.allow,
         must_finish=loop.stop.forbid,
         saved=loop.saved,
-        others=loop.others,
+        others=loop.run.checkpoints / OTHERS,
     )
     trainer.epoch_steps = job.batches.steps_per_epoch
     if start is not None:
@@ -268,7 +262,7 @@ def _raise_in_words(
 ) -> None:
     run = loop.run
     # torch and safetensors report a full disk in errors of other types.
-    no_room = has_no_room(run.path, loop.checkpoint_bytes)
+    no_room = shutil.disk_usage(run.path).free < loop.checkpoint_bytes
     no_room = _remove_half_written(loop, trainer) and no_room
     if is_full(error) or no_room:
         raise disk_full(run, loop.checkpoint_bytes) from error

@@ -95,7 +95,15 @@ def show(view: RunView, console: Console | None) -> Generator[Display]:
 
 def dashboard(view: RunView) -> RenderableType:
     """Return the progress bar, one line per reward, and the other metrics."""
-    parts: list[RenderableType] = [_bar(view), _reward_table(view)]
+    bar, left = Table.grid(padding=(0, 1)), view.seconds_left()
+    bar.add_row(
+        Text(view.name, style="bold"),
+        ProgressBar(total=view.total_steps, completed=view.step, width=40),
+        f"step {view.step} of {view.total_steps}",
+        Text(f"{duration(time.monotonic() - view.started)} elapsed", style="dim"),
+        Text("" if left is None else f"{duration(left)} left", style="dim"),
+    )
+    parts: list[RenderableType] = [bar, _reward_table(view)]
     if view.rows:
         parts.append(Text(_rest(view), style="dim"))
     if view.scoring:
@@ -134,19 +142,6 @@ def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
     low, high = min(means), max(means)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)
-
-
-def _bar(view: RunView) -> RenderableType:
-    grid = Table.grid(padding=(0, 1))
-    left = view.seconds_left()
-    grid.add_row(
-        Text(view.name, style="bold"),
-        ProgressBar(total=view.total_steps, completed=view.step, width=40),
-        f"step {view.step} of {view.total_steps}",
-        Text(f"{duration(time.monotonic() - view.started)} elapsed", style="dim"),
-        Text("" if left is None else f"{duration(left)} left", style="dim"),
-    )
-    return grid
 
 
 def _reward_table(view: RunView) -> Table:

@@ -1,16 +1,18 @@
 """Checks every reward on good, bad and unusual responses before training."""
 
 import logging
+import pickle
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, nan
+from typing import Any
 
 from gdpo.errors import GdpoError, RewardError
 from gdpo.lab.tasks import Problem, Task
-from gdpo.lab.training.unchanging import has_changed, unchanging
-from gdpo.rewards import Reward, Scorer, Scores
+from gdpo.lab.training.findings import Finding, Verdict
+from gdpo.rewards import Reference, Reward, Scorer, Scores
 from gdpo.rewards.weights_column import applies
 
 logger = logging.getLogger(__name__)
@@ -44,36 +46,28 @@ _ASKED_ROWS = 2
 """Number of rows for checking an asynchronous reward. Each call to a service may cost money."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardFinding:
-    """Stores the result of checking one reward, or all rewards together."""
-
-    text: str
-    doubtful: bool = False
-    """Whether the result is allowed but probably unintended."""
-    mistake: GdpoError | None = None
-
-
 def check_rewards(
     task: Task, scorer: Scorer, problems: Sequence[Problem]
-) -> Iterator[RewardFinding]:
-    """Yield findings about the rewards' requirements, each reward, and the bad response.
+) -> Iterator[Finding | GdpoError]:
+    """Yield findings and mistakes: of the rewards' requirements, each reward, the bad response.
 
     A reward of the task may score below its maximum on the reference answers of at most 5 % of the
-    rows. The finding lists these rows. A user's own reward need not reach its maximum (for example,
-    if brevity is rewarded and the reference answer is long), but a reward that never reaches its
-    maximum is reported. No reward may raise an error, return a value that is not a number in its
-    range, exceed its deadline, or change its reference (not tried if the reward calls a service).
-    The scorer must return failures as missing values.
+    rows, which are named. A user's own reward need not reach its maximum (a long answer is not
+    brief), but one that never does is reported. No reward may fail, leave its range, exceed its
+    deadline, or change its reference (not tried if the reward calls a service). The scorer must
+    return failures as missing values.
     """
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
         try:
-            yield RewardFinding(need())
+            yield Finding(Verdict.FINE, need())
         except GdpoError as error:
             missing |= {r.name for r in scorer.rewards if r.needs is need}
-            yield RewardFinding(str(error), mistake=error)
-    watching = [r if r.asks_elsewhere else unchanging(r) for r in scorer.rewards]
+            yield error
+    watching = [
+        r if r.asks_elsewhere else replace(r, function=_Unchanging(r.function))
+        for r in scorer.rewards
+    ]
     with Scorer(watching, workers=1) as strict:
         for reward, watched in zip(scorer.rewards, strict.rewards, strict=True):
             if reward.name not in missing:
@@ -84,7 +78,7 @@ def check_rewards(
                         _refuse_change(task, watched, strict, problems[:_CHANGE_ROWS])
                     yield finding
                 except RewardError as error:
-                    yield RewardFinding(str(error), mistake=error)
+                    yield error
     own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
     if own:
         yield _check_bad_response(task, own, scorer, problems)
@@ -97,11 +91,29 @@ def _refuse_change(task: Task, reward: Reward, scorer: Scorer, problems: Sequenc
     references = [problem.reference for problem, _ in tried]
     completions, counts = [text for _, text in tried], [len(text) for _, text in tried]
     scores = scorer.score(completions, references, num_tokens=counts, only=[reward])
-    if has_changed(scores):
+    if any(failure.kind == f"raised {_ChangedError.__name__}" for failure in scores.failures):
         raise RewardError(
             f"reward {reward.name!r} changes its reference: change a copy of it instead "
             "(copy.deepcopy(reference))"
         )
+
+
+class _ChangedError(Exception):
+    """Signals that a reward changed its reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchanging:
+    """Fails where a reward changes its reference. A scorer gives each call a copy of it."""
+
+    function: Callable[[Any, Reference], Any]
+
+    def __call__(self, completion: Any, reference: Reference) -> Any:
+        before = pickle.dumps(reference)  # objects and arrays may not define equality
+        value = self.function(completion, reference)
+        if pickle.dumps(reference) != before:
+            raise _ChangedError
+        return value
 
 
 @contextmanager
@@ -133,14 +145,12 @@ def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
         scorer.progress = shown
 
 
-def _check_one(
-    task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]
-) -> RewardFinding:
+def _check_one(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> Finding:
     if problems and not any(applies(problem.weights, reward.name) for problem in problems):
-        return RewardFinding(
+        return Finding(
+            Verdict.NOTE,
             f"reward {reward.name}: not tested, because it applies to none of the tried rows "
             f"({len(problems):,})",
-            doubtful=True,
         )
     if reward.of == "tokens":
         return _check_counts(reward, scorer, problems)
@@ -171,24 +181,23 @@ def _check_one(
     _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
     tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
     if known and not any(applies(s.weights, reward.name) for _, s, _ in known):
-        return RewardFinding(
+        return Finding(
+            Verdict.FINE,
             f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: not tested on reference "
-            f"answers, because it applies to none of the rows that have one ({len(known):,})"
+            f"answers, because it applies to none of the rows that have one ({len(known):,})",
         )
     return _summary(reward, tried, len(problems), [n for n, *_ in short])
 
 
 def _summary(
     reward: Reward, tried: Sequence[tuple[str, float]], rows: int, short: Sequence[int]
-) -> RewardFinding:
+) -> Finding:
     text = f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: "
     values = [value for _, value in tried]
     if not values:
-        return RewardFinding(f"{text}no row has a reference answer to score", doubtful=True)
+        return Finding(Verdict.NOTE, f"{text}no row has a reference answer to score")
     if all(map(isnan, values)):
-        return RewardFinding(
-            f"{text}it returned None on every row. Is a `return` missing?", doubtful=True
-        )
+        return Finding(Verdict.NOTE, f"{text}it returned None on every row. Is a `return` missing?")
     applies = sum(not isnan(value) for value in values)
     reached = values.count(reward.high)
     text += f"reaches its maximum on {reached:,} of {applies:,} reference answers"
@@ -205,10 +214,10 @@ def _summary(
     if short:
         named = ", ".join(map(str, short[:_NAMED])) + (", …" if len(short) > _NAMED else "")
         text += f"; not on row {named}. Remove rows that no response can solve"
-    return RewardFinding(text, doubtful=reached == 0 or bool(short))
+    return Finding(Verdict.NOTE if reached == 0 or short else Verdict.FINE, text)
 
 
-def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> RewardFinding:
+def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> Finding:
     tried = [(problem, count) for problem in problems[:_ODD_ROWS] for count in _ODD_COUNTS]
     scores = scorer.score(
         [""] * len(tried),
@@ -221,14 +230,15 @@ def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -
         f"{count:,}: {value:g}"
         for count, value in zip(_ODD_COUNTS, scores.values[:, 0].tolist(), strict=False)
     )
-    return RewardFinding(
-        f"reward {reward.name} in [{reward.low:g}, {reward.high:g}], by number of tokens: {values}"
+    return Finding(
+        Verdict.FINE,
+        f"reward {reward.name} in [{reward.low:g}, {reward.high:g}], by number of tokens: {values}",
     )
 
 
 def _check_bad_response(
     task: Task, rewards: Sequence[Reward], scorer: Scorer, problems: Sequence[Problem]
-) -> RewardFinding:
+) -> Finding | RewardError:
     judged = [r for r in rewards if r.of == "text" and not r.asks_elsewhere]
     bad = [task.bad_completion] * len(problems)
     values = scorer.score(bad, [problem.reference for problem in problems], only=judged).values
@@ -245,12 +255,12 @@ def _check_bad_response(
             )
             if len(rewards) == len(task.rewards):
                 text += ". Correct the rewards, or the task's bad_completion"
-                return RewardFinding(text, mistake=RewardError(text))
-            return RewardFinding(
+                return RewardError(text)
+            return Finding(
+                Verdict.NOTE,
                 f"{text}. Only a reward that the recipe leaves out may recognize it as bad",
-                doubtful=True,
             )
-    return RewardFinding("rewards: a bad response scores below the maximum on every row")
+    return Finding(Verdict.FINE, "rewards: a bad response scores below the maximum on every row")
 
 
 def _refuse_short(reward: Reward, short: Sequence[tuple[int, str, float]]) -> None:

@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,31 +32,13 @@ from gdpo.lab.runs.directory import RunDirectory, refuse_runs_dir
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.training._quiet import quiet
 from gdpo.lab.training._reward_checks import check_rewards
+from gdpo.lab.training.findings import Finding, Verdict
 from gdpo.rewards.weights_column import applies
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
 T = TypeVar("T")
-
-
-class Verdict(Enum):
-    """Defines the results of a check. The value is the mark that is printed before the text."""
-
-    FINE = "✓"
-    NOTE = "!"
-    """The run can start, but the user should read the text."""
-    WRONG = "✗"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Stores the verdict and the text of one check, which is printed as one line."""
-
-    verdict: Verdict
-    text: str
-    table: tuple[tuple[str, ...], ...] = ()
-    """Rows that are printed below the text, the headings first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +72,7 @@ def check(
     """Check data, rewards, trainer, batches and model, and return all findings.
 
     Args:
-        recipe: A recipe whose keys and types have been checked, for example by `read_recipe`.
+        recipe: A recipe, for example from `read_recipe`.
         rows: Number of rows to score the rewards on. None: all rows.
         also: An additional check of the training rows. None: no additional check.
 
@@ -107,10 +88,7 @@ def check(
 
 
 def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
-    """Run the same checks as `check`. Return the job, or raise the first error.
-
-    `rows` limits the rows that rewards are scored on.
-    """
+    """Run the same checks as `check`. Return the job, or raise the first error."""
     with quiet():
         job = _Inspection(resolved, rows, None, stop_at_first=True).run()
     assert job is not None, (
@@ -134,7 +112,11 @@ class _Inspection:
 
     def run(self) -> Job | None:
         recipe, task = self.recipe, self.resolved.task
-        self._describe_recipe()
+        rewards = ", ".join(f"{each.name} × {each.weight_in_words}" for each in recipe.rewards)
+        if recipe.influence is not None:
+            shares = ", ".join(f"{name} {share:g}" for name, share in recipe.influence.items())
+            rewards = f"with requested influence {shares}"
+        self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
         self._attempt(self._describe_lora)
         self._attempt(self._find_place)
         config = self._attempt(self._trainer)
@@ -187,14 +169,6 @@ class _Inspection:
 
     def _fine(self, text: str) -> None:
         self._add(Verdict.FINE, text)
-
-    def _describe_recipe(self) -> None:
-        recipe = self.recipe
-        rewards = ", ".join(f"{each.name} × {each.weight_in_words}" for each in recipe.rewards)
-        if recipe.influence is not None:
-            shares = ", ".join(f"{name} {share:g}" for name, share in recipe.influence.items())
-            rewards = f"with requested influence {shares}"
-        self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
 
     def _describe_lora(self) -> None:
         lora = self.recipe.lora
@@ -268,13 +242,13 @@ class _Inspection:
 
     def _check_rewards(self, task: Task, problems: Sequence[Problem]) -> None:
         with self.resolved.scorer(on_error="missing") as scorer:
-            for finding in check_rewards(task, scorer, problems[: self.rows]):
-                if finding.mistake is None:
-                    self._add(Verdict.NOTE if finding.doubtful else Verdict.FINE, finding.text)
+            for found in check_rewards(task, scorer, problems[: self.rows]):
+                if isinstance(found, Finding):
+                    self.findings.append(found)
                 elif self.stop_at_first:
-                    raise finding.mistake
+                    raise found
                 else:
-                    self._add(Verdict.WRONG, str(finding.mistake))
+                    self._add(Verdict.WRONG, str(found))
 
     def _trainer(self) -> "GDPOConfig":
         config = build_config(self.resolved)

@@ -17,7 +17,7 @@ from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.tasks import Problem
 from gdpo.lab.tasks.lazy import CHARACTERS_PER_TOKEN, lazy_completions
 from gdpo.lab.training._reward_checks import gold_of
-from gdpo.lab.training.preflight import Finding, Verdict
+from gdpo.lab.training.findings import Finding, Verdict
 from gdpo.priority import (
     Combination,
     Continuous,
@@ -29,7 +29,7 @@ from gdpo.priority import (
     priority,
     table_of,
 )
-from gdpo.rewards import Reference, Reward
+from gdpo.rewards import Reference
 from gdpo.rewards.weights_column import weights_of_cells
 
 _ROWS, _ASKED_ROWS = 16, 4
@@ -57,13 +57,9 @@ _RIGHT, _OTHER = "the reference answer", "another row's answer"
 def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[Finding]:
     """Return whether right responses always win: a table, and what lazy responses can do.
 
-    A token counts as 4 characters. A right response is assumed to use all tokens, and a reward to
-    take the scores that are seen and the ends of its range.
-
-    Args:
-        resolved: The recipe. Weights that change during the run are tried at their extremes, and
-            weights of rows are tried for each row.
-        problems: The recipe's rows, of which at most 16 are used.
+    At most 16 of the problems are used. A token counts as 4 characters. A right response is assumed
+    to use all tokens, and a reward to take the scores that are seen and the ends of its range.
+    Weights that change during the run are tried at their extremes, and those of rows for each row.
     """
     try:
         scored = _scored(resolved, problems)
@@ -133,21 +129,18 @@ def _judge(resolved: Resolved, scored: Scored) -> str | None:
 
 def _values(resolved: Resolved, scored: Scored) -> dict[str, Values]:
     """Return the scores that were seen, or the range of a reward with many scores."""
-    seen = np.concatenate([np.stack(list(row.values())) for row in scored])
-    return {
-        reward.name: _values_of(reward, seen[:, k]) for k, reward in enumerate(resolved.rewards)
-    }
-
-
-def _values_of(reward: Reward, seen: Float[np.ndarray, " response"]) -> Values:
-    examples = [float(e.score) for e in reward.examples if e.score is not None]
-    levels = sorted({*seen[~np.isnan(seen)].tolist(), *examples})
-    if len(levels) > _LEVELS or not levels:
-        return Continuous(reward.low, reward.high)
-    ends = {float(reward.low), float(reward.high)}
-    if reward.of == "tokens" and not set(levels) <= ends:
-        return Continuous(reward.low, reward.high)
-    return sorted({*levels, *ends})
+    every = np.concatenate([np.stack(list(row.values())) for row in scored])
+    values: dict[str, Values] = {}
+    for reward, seen in zip(resolved.rewards, every.T, strict=True):
+        examples = {float(e.score) for e in reward.examples if e.score is not None}
+        levels = {*seen[~np.isnan(seen)].tolist(), *examples}
+        ends = {float(reward.low), float(reward.high)}
+        between = reward.of == "tokens" and not levels <= ends
+        if 0 < len(levels) <= _LEVELS and not between:
+            values[reward.name] = sorted(levels | ends)
+        else:
+            values[reward.name] = Continuous(reward.low, reward.high)
+    return values
 
 
 def _answer(
@@ -184,8 +177,7 @@ def _at_worst(
 ) -> tuple[Combination, Priority]:
     """Return the answer for the weights at which the primary reward is furthest from priority.
 
-    `factors` are the smallest and the largest factor of each weight during the run. Every
-    combination of them is tried.
+    Every combination of the smallest and the largest factor of each weight is tried.
     """
     answers: list[tuple[Combination, Priority]] = []
     for corner in product(*(sorted(set(factors[name])) for name in combined.names)):

@@ -126,11 +126,10 @@ def train(
 ) -> RunResult:
     """Train a recipe in its run directory.
 
-    Everything that can be checked is checked before the model is loaded. After the first Ctrl-C (or
-    SIGTERM), the function drops the step in progress, saves the last finished step, and returns a
-    result that is not `finished`. A second Ctrl-C raises KeyboardInterrupt. If a step fails with
-    any other error, the last finished step is saved before the error is raised. With `accelerate
-    launch`, every process calls this function, and only the main process writes the run directory.
+    After the first Ctrl-C (or SIGTERM), the function drops the step in progress, saves the last
+    finished step, and returns a result that is not `finished`. If a step fails with any other
+    error, the last finished step is saved before the error is raised. With `accelerate launch`,
+    every process calls this function, and only the main process writes the run directory.
 
     Args:
         recipe: The recipe. `read_recipe` reads a recipe from a file. A `Resolved` recipe is not
@@ -411,15 +410,11 @@ def _result(
 
 
 def leave_processes(code: int) -> None:
-    """Leave the process group of a distributed run before this process exits.
+    """Leave the process group of a distributed run before this process exits with this code.
 
-    If threads of torch are still running at interpreter shutdown, they sometimes abort the process,
-    even after the process group was destroyed. Every process but the main one therefore exits at
-    once: it has nothing left to write. After a stop, the other processes may be at any point of
-    their work, so this process exits without waiting for them.
-
-    Args:
-        code: The exit code. 0 means that training is finished.
+    Threads of torch that still run at interpreter shutdown sometimes abort the process. Every
+    process but the main one has nothing left to write, so it exits at once. After a stop (a code
+    other than 0), the other processes may be at any point of their work, so none waits for them.
     """
     state = _processes()
     at_once = state.num_processes > 1 and (code != 0 or not state.is_main_process)

@@ -28,7 +28,11 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
     os.setsid()
     die_with_parent()
     os.chdir(limits["scratch"])
-    _keep(fds)
+    # The pipes move to their fixed numbers. All others except 0, 1 and 2 are closed.
+    aside = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in fds]
+    for fd, place in zip(aside, (REQUESTS, REPLIES, 0, 1), strict=False):
+        os.dup2(fd, place)
+    os.closerange(REPLIES + 1, os.sysconf("SC_OPEN_MAX"))
     # The soft limit sends SIGXCPU, which identifies the cause. If the program ignores it, the hard
     # limit kills the program one second later.
     resource.setrlimit(resource.RLIMIT_CPU, (limits["cpu"], limits["cpu"] + 1))
@@ -61,14 +65,6 @@ def address_space() -> int:
             low = middle
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     return high * _MIB
-
-
-def _keep(fds: Sequence[int]) -> None:
-    """Move these descriptors to their fixed numbers, and close all others except 0, 1 and 2."""
-    aside = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in fds]
-    for fd, place in zip(aside, (REQUESTS, REPLIES, 0, 1), strict=False):
-        os.dup2(fd, place)
-    os.closerange(REPLIES + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _limit(resource_kind: int, value: int) -> None:

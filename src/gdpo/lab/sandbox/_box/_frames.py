@@ -21,15 +21,7 @@ class TooLong(Exception):
 
 
 def read_frame(fd: int, limit: int, left: Left | None = None) -> bytes:
-    """Return the next message.
-
-    Without `left`, wait forever.
-
-    Raises:
-        Closed: If the other end is closed.
-        TooLate: If the time ran out before the message was complete.
-        TooLong: If the announced length exceeds the limit.
-    """
+    """Return the next message, or raise Closed, TooLate or TooLong. By default, wait forever."""
     size = int.from_bytes(read_exactly(fd, 4, left), "little")
     if size > limit:
         raise TooLong
@@ -51,12 +43,7 @@ def read_exactly(fd: int, size: int, left: Left | None = None) -> bytearray:
 
 
 def write_frame(fd: int, data: bytes, left: Left | None = None) -> None:
-    """Send a message. If the time is limited, `fd` must be non-blocking.
-
-    Raises:
-        Closed: If the other end is closed.
-        TooLate: If the time ran out before the message was sent.
-    """
+    """Send a message, or raise Closed or TooLate. If the time is limited, `fd` is non-blocking."""
     view = memoryview(len(data).to_bytes(4, "little") + data)
     while view:
         try:

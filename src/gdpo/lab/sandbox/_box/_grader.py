@@ -66,23 +66,19 @@ def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
         # time.
         signal.setitimer(signal.ITIMER_PROF, process.limits["wall"] + _TO_JUDGE)
         signal.setitimer(signal.ITIMER_REAL, process.limits["longest"] + _TO_JUDGE)
-        verdict = _grade_one(jobs, process)
+        if process.limits["functions"]:
+            process.spawn()
+        job = marshal.loads(read_frame(jobs, _LONGEST_TESTS))
+        # The tests' random numbers are the same in every run, and the program cannot know them.
+        random.seed(hashlib.sha256(job["plan"]).digest())
+        sys.setrecursionlimit(_RECURSIONS)
+        verdict = {"nonce": job["nonce"], **_grade(marshal.loads(job["plan"]), process)}
         process.close()
         write_frame(verdicts, json.dumps(verdict).encode())
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(timer, 0)
         control.send(b"D")
     os._exit(0)
-
-
-def _grade_one(jobs: int, process: Process) -> dict[str, Any]:
-    if process.limits["functions"]:
-        process.spawn()
-    job = marshal.loads(read_frame(jobs, _LONGEST_TESTS))
-    # The random numbers of the tests are the same in every run, and the program cannot know them.
-    random.seed(hashlib.sha256(job["plan"]).digest())
-    sys.setrecursionlimit(_RECURSIONS)
-    return {"nonce": job["nonce"], **_grade(marshal.loads(job["plan"]), process)}
 
 
 def _grade(plan: Mapping[str, Any], process: Process) -> dict[str, Any]:

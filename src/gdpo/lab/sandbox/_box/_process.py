@@ -117,11 +117,10 @@ def processor_share() -> float:
 class Clock:
     """Limits a program's wall-clock time. The clock runs only inside `with`.
 
-    A program has `wall` seconds. After that time, the program is observed in windows of half a
-    second, and may continue as long as it is working. A program is working if it uses at least a
-    quarter of the CPU time that a process can currently get on this machine. A sleeping program is
-    therefore stopped after `wall` seconds and one window, and a program on a busy machine can
-    continue until it reaches its CPU-time limit. Every program is stopped after `longest` seconds.
+    After `wall` seconds, the program is observed in windows of half a second, and may continue as
+    long as it uses at least a quarter of the CPU time that a process can currently get on this
+    machine. A sleeping program is therefore stopped after one window, and a program on a busy
+    machine can continue until it reaches its CPU-time limit.
 
     Args:
         longest: Time from now, in seconds, after which the program is stopped in any case.

@@ -34,10 +34,9 @@ def become_program(
 ) -> NoReturn:
     """Confine this new process, run the program in it, and answer the grader's requests.
 
-    `job` is the marshalled mapping `{"source": str, "setup": bytes | None}`, whose setup is
-    marshalled code. See `confine` for the limits, to which `answer` adds the maximum length of a
-    reply in bytes. With four `fds`, a whole program runs with its input and output. With two, the
-    grader calls functions of the program.
+    `job` is the marshalled mapping `{"source": str, "setup": bytes | None}`. See `confine` for the
+    limits, to which `answer` adds the most bytes of a reply. With four `fds`, a whole program runs
+    with its input and output. With two, the grader calls functions of the program.
     """
     content = marshal.loads(job)
     confine(limits, fds, seccomp)
@@ -50,7 +49,12 @@ def become_program(
     sys.argv[:] = [_FILE]
     if whole:
         os._exit(_run_whole(module.__dict__, content))
-    _serve(module.__dict__, content, limits["answer"])
+    program = Program(module.__dict__, limits["answer"])
+    failure = _load(module.__dict__, content)
+    with suppress(Closed):
+        _reply(["ok", [None, []], None] if failure is None else failure)
+        while True:
+            write_frame(REPLIES, program.answer(read_frame(REQUESTS, _LONGEST_REQUEST)))
     os._exit(0)
 
 
@@ -105,18 +109,6 @@ def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
     except BaseException as error:  # noqa: BLE001  a program may raise anything
         return _failure(error)
     return None
-
-
-def _serve(namespace: _Namespace, content: dict[str, Any], longest: int) -> None:
-    """Load the program, then answer requests until the grader closes the pipe."""
-    program = Program(namespace, longest)
-    failure = _load(namespace, content)
-    try:
-        _reply(["ok", [None, []], None] if failure is None else failure)
-        while True:
-            write_frame(REPLIES, program.answer(read_frame(REQUESTS, _LONGEST_REQUEST)))
-    except Closed:
-        return
 
 
 class Program:
@@ -191,16 +183,11 @@ def _failure(error: BaseException) -> list[Any]:
         words, line = str(error)[:_SHOWN], _line(error)
         text = f"{type(error).__name__}: {words}" if words else type(error).__name__
         described = f"line {line}: {text}" if line else text
-        return ["raise", next(kinds, BaseException).__name__, described, _bug(error)]
+        bugs = ((ImportError, "import"), (MemoryError, "memory"), (TooMuch, "output"))
+        bug = next((bug for kind, bug in bugs if isinstance(error, kind)), "runtime")
+        return ["raise", next(kinds, BaseException).__name__, described, bug]
     except BaseException:  # noqa: BLE001  an exception may be as hostile as any object
         return ["raise", "RuntimeError", "an exception that cannot be described", "runtime"]
-
-
-def _bug(error: BaseException) -> str:
-    for kind, bug in ((ImportError, "import"), (MemoryError, "memory"), (TooMuch, "output")):
-        if isinstance(error, kind):
-            return bug
-    return "runtime"
 
 
 def _line(error: BaseException) -> int | None:

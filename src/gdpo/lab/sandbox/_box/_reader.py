@@ -112,16 +112,13 @@ class Reader:
             return x
         tag, *parts = _list(x)
         if tag == "#":
-            return self._object(_index(parts[0]))
+            x = self.objects[_index(parts[0])]
+            if x is _UNBUILT:
+                raise ValueError("a tuple comes before its items")
+            return x
         if tag == "h":
             return self._opaque(_index(parts[0]))
         return _SCALARS[as_text(tag)](*parts)
-
-    def _object(self, i: int) -> Any:
-        x = self.objects[i]
-        if x is _UNBUILT:
-            raise ValueError("a tuple comes before its items")
-        return x
 
 
 _AS_IT_IS = PLAIN | {int}

@@ -1,8 +1,8 @@
 """Builds and installs the seccomp filter that blocks system calls in a program's process.
 
-System calls that are not listed are allowed, because Python and its threads need many system calls.
-System calls newer than the list fail with ENOSYS. The filter is the second line of defence. The
-first line of defence is the box around all processes, which the unsafe backend does not have.
+System calls that are not listed are allowed, because Python and its threads need many. Those newer
+than the list fail with ENOSYS. The filter is the second line of defence, after the box around all
+processes, which the unsafe backend does not have.
 """
 
 import ctypes

@@ -1,13 +1,12 @@
 """Runs the server process, which starts all other processes in the box.
 
-The server does not interpret programs or tests. The server receives a job's limits, keeps the bytes
-of the program in a buffer that is overwritten afterwards, and forks a grader, which reads the
-tests. The grader orders the server to fork programs. Therefore, a program's memory never contains a
-test, an expected value, a different program, or the nonce that proves a verdict to the host.
+The server interprets neither programs nor tests. It keeps the bytes of the program in a buffer that
+is overwritten afterwards, and forks a grader, which reads the tests and orders the server to fork
+programs. Therefore, a program's memory never contains a test, an expected value, a different
+program, or the nonce that proves a verdict to the host.
 
-A grader serves several jobs, because forking is the most expensive step. A grader can safely be
-reused, because it runs only trusted code and builds every value from a program itself. If a grader
-exits too early, the whole box is replaced.
+A grader serves several jobs, because forking is the most expensive step. It runs only trusted code
+and builds every value from a program itself. If it exits too early, the whole box is replaced.
 """
 
 import builtins
@@ -55,7 +54,16 @@ _HUNG = {int(signal.SIGPROF): "processor", int(signal.SIGALRM): "clock"}
 def serve() -> None:
     """Serve jobs from standard input until it is closed, and write results to standard output."""
     jobs, verdicts = (fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in (0, 1))
-    _warm_up()
+    for name in WARM:
+        importlib.import_module(name)
+    # The module `site` usually defines these names, but is not loaded, as it adds site-packages.
+    for name in ("exit", "quit"):
+        setattr(builtins, name, sys.exit)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    random.seed(0)
+    keep_private()
+    gc.collect()
+    gc.freeze()
     server = Server(jobs, verdicts)
     # Standard error stays open until now, so that errors during the start are reported.
     null = os.open("/dev/null", os.O_RDWR)
@@ -93,7 +101,11 @@ class Server:
         self._end_program(patience=0)
         job[:] = bytes(size)
         self._graded += 1
-        status = 0 if alive and self._graded < _GRADED_BY_ONE else self._end_grader()
+        status = 0
+        if self._grader is not None and (not alive or self._graded >= _GRADED_BY_ONE):
+            self._control.close()
+            _, status = os.waitpid(self._grader, 0)
+            self._grader = None
         over = {
             "graded": alive,
             "hung": _HUNG.get(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None,
@@ -112,14 +124,6 @@ class Server:
                 os._exit(1)
         theirs.close()
         self._control, self._graded = ours, 0
-
-    def _end_grader(self) -> int:
-        """Stop the grader and return its wait status."""
-        assert self._grader is not None, "a grader was started"
-        self._control.close()
-        _, status = os.waitpid(self._grader, 0)
-        self._grader = None
-        return status
 
     def _obey(self, job: bytearray, limits: dict[str, Any]) -> bool:
         """Execute the grader's orders until the job is graded. False: the grader died first."""
@@ -176,17 +180,3 @@ def _is_empty(folder: str) -> bool:
         return next(Path(folder).iterdir(), None) is None
     except OSError:
         return False
-
-
-def _warm_up() -> None:
-    for name in WARM:
-        importlib.import_module(name)
-    # The module `site` usually defines these names, but is not loaded because it adds
-    # site-packages.
-    for name in ("exit", "quit"):
-        setattr(builtins, name, sys.exit)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    random.seed(0)
-    keep_private()
-    gc.collect()
-    gc.freeze()

@@ -1,10 +1,9 @@
 """Converts values to JSON-compatible data for the messages between the grader and a program.
 
 A message is `[root, heap]`. Scalars are stored directly. Containers and objects that can be shared
-are stored as records `[tag, items]` in the heap, and values refer to a record by its index.
-Therefore, messages can contain lists that contain themselves, long chains of nodes and shared
-objects, and deep nesting needs no recursion. A value of a subclass of a builtin type is read with
-the methods of the builtin type and sent as this type.
+are records `[tag, items]` in the heap, to which values refer by index. Therefore, lists may contain
+themselves, and deep nesting needs no recursion. A value of a subclass of a builtin type is read
+with the methods of the builtin type and sent as this type.
 """
 
 from collections import deque

@@ -1,15 +1,7 @@
 """Reads rows of coding datasets: the prompt, the tests and, if available, the solution.
 
 Each `…_tests` function takes a row and returns the `tests` of `gdpo.lab.rewards.code` as JSON-like
-data, or raises a DataError with the column's name:
-
-- `mbpp_tests`: MBPP, both editions.
-- `humaneval_tests`: HumanEval and HumanEval+ (see `plus.py`, which also reads MBPP+).
-- `leetcode_tests`: LeetCodeDataset.
-- `input_output_tests`: APPS, TACO.
-- `code_contests_tests`: CodeContests.
-- `ground_truth_tests`: Eurus-2-RL, which contains APPS, TACO, CodeContests and Codeforces in one
-  format.
+data, or raises a DataError with the column's name. `plus.py` reads EvalPlus's rows.
 
 Helper functions that the tests need are taken from the row if available. If a program could define
 its own `poly`, the program would control how its results are checked.
@@ -100,9 +92,8 @@ def input_output_tests(row: Row) -> TestsOfRow:
     may be a method of a `Solution` class, as in the starter code of these rows, or a plain
     function. Three conventions of these rows are converted:
 
-    - If every output of a row is a list with one item, this item is the expected value. The
-      published evaluator accepts both the item and the list. In this package, a function that is
-      meant to return lists with one item would be marked wrong.
+    - If every output of a row is a list with one item, this item is the expected value. (The
+      published evaluator accepts both.)
     - If all keys of an object are the digits of integers, the keys are converted to integers,
       because JSON only has string keys.
     - If standard input or output is a list of lines, the lines are joined.
@@ -225,10 +216,6 @@ def _humaneval(row: Row) -> str:
     return f"Complete this Python function:\n```python\n{text_at(row, 'prompt').rstrip()}\n```"
 
 
-def _leetcode(row: Row) -> str:
-    return text_at(row, "query").strip()
-
-
 def _question(row: Row) -> str:
     starter = row.get("starter_code")
     begun = isinstance(starter, str) and starter.strip()
@@ -277,7 +264,7 @@ _SHAPES = (
     _Shape(
         ("query", "prompt", "entry_point", "test"),
         leetcode_tests,
-        _leetcode,
+        lambda row: text_at(row, "query").strip(),
         lambda row: row.get("completion"),
     ),
     _Shape(

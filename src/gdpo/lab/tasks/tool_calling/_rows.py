@@ -125,7 +125,10 @@ def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
             "contain [BEGIN OF AVAILABLE TOOLS] … [END OF AVAILABLE TOOLS]"
         )
     tools = _objects(json_in(listed[1], "instruction"), "instruction")
-    turns = _hammer_turns(instruction)
+    if whole := _HAMMER_QUERY.search(instruction):  # version 2.0
+        turns = [("user", whole[1])] if whole[1].strip() else []
+    else:  # version 2.1, in which the first turn is that of the system
+        turns = [(turn[1], turn[2]) for turn in _HAMMER_TURN.finditer(instruction)][1:]
     if not turns:
         raise DataError(
             "column 'instruction' contains no question: add text after [BEGIN OF QUERY], or a user "
@@ -134,13 +137,6 @@ def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
     prompt = _hammer_prompt(tools, turns, "instruction")
     calls = _calls(json_in(output.strip().strip("`"), "output"), "output", "arguments")
     return prompt, _written(calls), "output"
-
-
-def _hammer_turns(instruction: str) -> list[tuple[str, str]]:
-    """Return the role and text of each turn: one in version 2.0, in 2.1 several after a system."""
-    if whole := _HAMMER_QUERY.search(instruction):
-        return [("user", whole[1])] if whole[1].strip() else []
-    return [(turn[1], turn[2]) for turn in _HAMMER_TURN.finditer(instruction)][1:]
 
 
 def _hammer_prompt(

@@ -38,11 +38,9 @@ _MARK = re.compile(r"\\.|[\"'()\[\]{},=]", re.DOTALL)
 def read_literal(text: str) -> Any:
     """Return the value of a Python literal, converted to JSON types.
 
-    Args:
-        text: A literal of at most 100,000 characters, with brackets nested at most 32 deep.
-
     Raises:
-        DataError: If the text is not a literal, is too long, or is nested too deeply.
+        DataError: If the text is not a literal, has more than 100,000 characters, or nests brackets
+            more than 32 deep.
     """
     if len(text) > _LONGEST:
         raise DataError(f"the text has {len(text):,} characters; at most {_LONGEST:,} are allowed")
@@ -102,15 +100,11 @@ def starts_calls(text: str, names: Sequence[str]) -> bool:
 
 
 def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
-    """Read the list of calls at the start of a text, in time linear in the text length.
+    """Read the list `[name(parameter=literal, ...), ...]` at the start of a text, in linear time.
 
     Names may contain characters that Python does not allow, as in `Search (v2)(class="a")`. The
-    longest matching tool name is used. If no tool name matches, the text before the parenthesis is
-    the name. The text is a list `[name(parameter=literal, ...), ...]`, optionally followed by other
-    text.
-
-    Returns:
-        `name` and `parameters` of each call, and the text after the list.
+    longest matching tool name is used, or else the text before the parenthesis. Return `name` and
+    `parameters` of each call, and the text after the list.
 
     Raises:
         DataError: If the list is not closed, an argument has no name, or a value is not a literal.
@@ -211,15 +205,11 @@ _decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_as_object
 
 
 def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
-    """Read all consecutive calls in `text`, starting at `start`.
+    """Read all consecutive calls in `text`, starting at `start`, and the index after the last.
 
-    Calls are JSON objects, or lists of JSON objects, separated by any whitespace.
-
-    Returns:
-        The calls, and the index after the last call. The calls are `None` if a value is not a valid
-        call, that is, if the value is not an object, has a duplicate key, or lacks `name` (text) or
-        `parameters` (an object). The scan ends at the first character that does not start an object
-        or a list.
+    Calls are JSON objects, or lists of JSON objects, separated by any whitespace. The calls are
+    None if a value is no object, has a duplicate key, or lacks `name` (text) or `parameters` (an
+    object).
     """
     calls: list[Call] = []
     valid = True

@@ -58,12 +58,10 @@ def tool_prompt(
     """Return ToolRL's prompt: a system message with the tools and a user message with the dialogue.
 
     Args:
-        tools: Tools with `name`, `description` and `parameters`. The value of `parameters` is a
-            JSON object that describes the parameters. In ToolRL's data, this object maps each
-            parameter name to `{"description", "type", "default"}`.
-        dialogue: Messages with `role` and `content`, from oldest to newest. The role `user` marks
-            the user's text, `assistant` marks an earlier turn in the format of `write_completion`,
-            and `tool` marks the result of the tools.
+        tools: Tools with `name`, `description` and `parameters`, a JSON object. In ToolRL's data,
+            it maps each parameter name to `{"description", "type", "default"}`.
+        dialogue: Messages with `role` and `content`, from oldest to newest: `user`, `assistant` (in
+            the format of `write_completion`) or `tool` (the result of the tools).
 
     Raises:
         DataError: If a tool lacks one of the three keys, or a role is unknown.
@@ -102,11 +100,7 @@ def _turn(message: Mapping[str, str]) -> str:
 
 
 def user_turns(text: str) -> tuple[str, ...]:
-    """Return the user's turns in a dialogue that `tool_prompt` or ToolRL wrote.
-
-    Args:
-        text: User message of the prompt. If there is no `<user>` tag, the whole text is one turn.
-    """
+    """Return the user's turns in a dialogue of `tool_prompt` or ToolRL, or else the whole text."""
     _, *turns = text.split("<user>")
     return tuple(turn.partition("</user>")[0].strip() for turn in turns) or (text,)
 
