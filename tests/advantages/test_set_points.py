@@ -346,6 +346,12 @@ def test_opposite_rewards_are_not_attainable_because_no_weights_give_them_their_
         assert point.correlation == pytest.approx(-1)
 
 
+def test_a_weight_is_at_most_20_times_its_share_of_the_request():
+    weights, held, _ = solve(np.diag([1.0, 0.0077]), np.array([0.97, 0.03]))
+    assert weights == pytest.approx([0.4, 0.6])
+    assert held.tolist() == [False, True]
+
+
 def test_the_solution_gives_the_shares_where_no_bound_is_met():
     m = np.array([[0.8, 0.1, 0], [0.1, 0.7, -0.2], [0, -0.2, 0.1]])
     weights, held, _ = solve(m, 3 * SHARES)
