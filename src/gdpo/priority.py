@@ -319,7 +319,7 @@ def beats(
     right: Mapping[str, float],
     wrong: Mapping[str, float],
 ) -> Counterexample | None:
-    """Return a group in which one given sample does not lose against another. None: none exists.
+    """Return a group in which one given sample does not lose to another. None: none exists.
 
     Args:
         combined: How the rewards are combined.

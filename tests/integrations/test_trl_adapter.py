@@ -218,8 +218,8 @@ def test_a_trainer_without_a_method_that_we_wrap_is_an_error_that_names_it(
 OPTIONAL = [
     ("_tokenize_prompts", "fast_generation does not apply"),
     ("_get_per_token_logps_and_entropies", "completion_only_head: TRL's head is used"),
-    ("_get_per_token_logps_and_entropies", "pack_micro_batches: micro-batches stay TRL's"),
-    ("_prepare_inputs", "pack_micro_batches: micro-batches stay TRL's"),
+    ("_get_per_token_logps_and_entropies", "pack_micro_batches: micro-batches remain TRL's"),
+    ("_prepare_inputs", "pack_micro_batches: micro-batches remain TRL's"),
 ]
 
 

@@ -33,7 +33,7 @@ def test_gradients_on_images_are_trls(advantage, tolerance, tiny_policy, tmp_pat
         float((a - b).norm() / b.norm()) for a, b in zip(ours.all, theirs.all, strict=True)
     ]
     assert max(differences) < tolerance
-    assert "pack_micro_batches: micro-batches stay TRL's, because the model is multimodal" in (
+    assert "pack_micro_batches: micro-batches remain TRL's, because the model is multimodal" in (
         caplog.text
     )
     assert "prompts may contain images" in caplog.text

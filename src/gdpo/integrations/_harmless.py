@@ -19,7 +19,7 @@ class Harmless:
     logged. Any other exception switches all functions off.
 
     Args:
-        consequence: What training continues without, for the warning.
+        consequence: What training will lack, for the warning.
     """
 
     def __init__(self, consequence: str) -> None:

@@ -76,7 +76,7 @@ def apply_gates(
         names: Names of the rewards.
         gates: Gates, keyed by the name of the gated reward.
         conditions: Rewards that are compared with the thresholds, in a shape that broadcasts
-            against `rewards`. For rewards of each turn, pass the totals: a gate closes all turns.
+            against `rewards`. For rewards of each turn, pass the totals: a gate applies to all turns.
             None: `rewards`.
 
     Returns:

@@ -32,7 +32,7 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
             of them, joined by newlines.
 
     Returns:
-        The text, which is empty if no message is the model's.
+        The text, which is empty without a message from the model.
 
     Examples:
         >>> call = {"role": "assistant", "content": "Let me look.", "tool_calls": []}

@@ -138,7 +138,7 @@ def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
     return [{key: wide(key, value) for key, value in batch.items()} for batch in batches]
 
 
-_STAY = "pack_micro_batches: micro-batches stay TRL's"
+_STAY = "pack_micro_batches: micro-batches remain TRL's"
 
 _OF_THE_LOSS = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
 """Methods that TRL's loss calls. An override may depend on the scale of the advantages."""

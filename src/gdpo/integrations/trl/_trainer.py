@@ -116,8 +116,8 @@ class GDPOTrainer(GRPOTrainer):
     turn of a completion, and a `gdpo.Reward` may score turns (`of="turn"`). A turn is a message of
     the model (docs/how-to/turn_rewards.md). With an estimator for turns, such as `turn_gdpo`, each
     turn gets its own advantage, and a single number is at the last turn. With any other estimator,
-    and in all metrics of rewards, the numbers are added up. A gate tests the total, and closes all
-    turns of the gated reward.
+    and in all metrics of rewards, the numbers are added up. A gate tests the total, and applies to
+    all turns of the gated reward.
 
     Raises:
         ConfigError: If the estimator is unknown, if the weights do not match the rewards, or if two

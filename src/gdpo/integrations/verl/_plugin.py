@@ -92,7 +92,7 @@ def show_warnings() -> None:
 def install() -> None:
     """Register the changes to verl's modules. Each change is applied when verl imports the module.
 
-    A change whose function this verl does not have is left out, with a warning.
+    A change to a function that this verl lacks is skipped, with a warning.
     """
     show_warnings()
     when_imported(changes(Run()))

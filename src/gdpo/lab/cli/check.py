@@ -51,7 +51,7 @@ def check(
         benchmarks: Comma-separated benchmark names, as in `gdpo evaluate`.
         data: Read the rows of a benchmark from a file, given as NAME=FILE. Can be repeated.
         set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
-        rows: Score the rewards on the first N rows only. The other checks always use all rows.
+        rows: Test the rewards on the first N rows only. The other checks always use all rows.
             Default: all rows.
     """
     if benchmarks is not None and recipe is None:

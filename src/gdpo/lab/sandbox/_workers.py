@@ -36,7 +36,7 @@ class WorkerDied(Exception):
 
 
 class WorkerHung(Exception):
-    """Raised if a program kept its grader busy beyond all limits, of wall-clock or CPU time."""
+    """Raised if a program kept its grader busy beyond all wall-clock and CPU limits."""
 
     def __init__(self, *, by_clock: bool) -> None:
         super().__init__("no verdict in time")

@@ -190,7 +190,7 @@ class Batch:
         return None if found is None else column_in(found).values[rows]
 
     def meant(self, meaning: str) -> Any:
-        """Return the values with a meaning: a list, an Arrow array, or None if there are none."""
+        """Return the column that has this meaning, a list or an Arrow array, or None if absent."""
         if self.table is None:
             return [getattr(row, meaning) for row in self.rows]
         path = getattr(self.known, meaning)
@@ -213,7 +213,7 @@ class Batch:
         return BY_PROMPT if self.has("prompt", rows).any() else BY_NOTHING
 
     def numbers(self, meaning: str) -> Values:
-        """Return the values with a meaning, NaN where unusable, and report those."""
+        """Return the column that has this meaning, NaN where unusable, and report those."""
         values = self.meant(meaning)
         if values is None:
             return np.full(len(self), nan)

@@ -79,7 +79,7 @@ class Problem(Enum):
     TEXTS = "{path!r} contains text, not numbers, and is not read as a reward"
     NOT_INFERRED = "no reward can be inferred: {why}; name the rewards (--rewards)"
     CONTRADICTED = (
-        "{total!r} is not the sum of the rewards, and their weights cannot be found in it",
+        "{total!r} is not the sum of the rewards, and their weights cannot be inferred from it",
         "give the weights (--weights), or judge the total alone (--rewards)",
     )
     COPY = "{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
