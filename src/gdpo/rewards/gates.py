@@ -76,8 +76,8 @@ def apply_gates(
         names: Names of the rewards.
         gates: Gates, keyed by the name of the gated reward.
         conditions: Rewards that are compared with the thresholds, in a shape that broadcasts
-            against `rewards`. For rewards of each turn, pass the totals: a gate applies to all turns.
-            None: `rewards`.
+            against `rewards`. For rewards of each turn, pass the totals: a gate applies to all
+            turns. None: `rewards`.
 
     Returns:
         A new array of the same shape, library and dtype.
