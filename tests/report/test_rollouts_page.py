@@ -166,6 +166,14 @@ def test_many_runs_rewards_and_steps_stay_small(tmp_path):
     assert "2 more runs and 16 more rewards are not shown" in text
 
 
+def test_a_band_goes_along_its_upper_edge_and_back_along_the_lower():
+    x = np.arange(4.0)
+    line = Line("a", 0, x, low=np.array([0, 0.5, 0, np.nan]), high=np.ones(4))
+    chart = Chart(title="a", label="b", x=x, low=0, high=1, lines=[line])
+    top, bottom = "46 10L173.333 10L300.667 10", "300.667 184L173.333 97L46 184"
+    assert chart.band(line) == f"M{top}L{bottom}Z"
+
+
 @pytest.mark.slow
 def test_nothing_runs_that_is_not_ours(browser, tmp_path):
     both = {**TEXTS, **CHATS}
@@ -278,6 +286,7 @@ def test_the_turns_have_a_section_with_a_table_and_charts(tmp_path):
     section = text.split('<h2 id="turns">')[1].split("</section>")[0]
     rows = re.findall(r'<tr><th scope="row">(\d)</th>(.*?)</tr>', section)
     assert [int(turn) for turn, _ in rows] == [turn.turn for turn in run.turns()]
+    assert "more turns" not in section
     cells = [re.sub("<.*?>|&nbsp;", "", cell) for cell in re.findall("<td>.*?</td>", rows[1][1])]
     second = run.turns()[1]
     shares = [cell for r in second.rewards for cell in (r.zero_variance_groups, r.influence_share)]
