@@ -170,7 +170,7 @@ def test_a_band_goes_along_its_upper_edge_and_back_along_the_lower():
     x = np.arange(4.0)
     line = Line("a", 0, x, low=np.array([0, 0.5, 0, np.nan]), high=np.ones(4))
     chart = Chart(title="a", label="b", x=x, low=0, high=1, lines=[line])
-    top, bottom = "46 10L173.333 10L300.667 10", "300.667 184L173.333 97L46 184"
+    top, bottom = "46 10L173.3 10L300.7 10", "300.7 184L173.3 97L46 184"
     assert chart.band(line) == f"M{top}L{bottom}Z"
 
 
