@@ -37,7 +37,7 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"{t.zero_advantage:.0%} of the groups have zero advantage",
         f"with {t.reversed:.0%} of the influence",
         f"the **last {t.window} groups**",
-        f"need {LEAST_GROUPS} groups, {t.least_varying} in which the reward varies",
+        f"need {LEAST_GROUPS} groups, and the reward must vary in {t.least_varying} of",
         f"varies in {1 - t.zero_variance:.0%} of its groups could look like this",
         f"{ERROR:.1%}",
         f"constant in {t.zero_variance:.0%} of its groups, in the lowest {t.bottom:.0%}",
