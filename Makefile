@@ -22,7 +22,7 @@ demo: $(VENV)/.installed  ## Compare GRPO with GDPO on the project of `gdpo init
 SHAPES := --jaxtyping-packages=gdpo.advantages,gdpo.diagnostics,beartype.beartype
 FORMULAS := tests/advantages tests/diagnostics tests/testing src
 test: export HYPOTHESIS_PROFILE ?= fast
-test: $(VENV)/.installed  ## Run the fast tests, of every room (5 to 6 minutes)
+test: $(VENV)/.installed  ## Run the fast tests (5 to 6 minutes)
 	$(BIN)/pytest -q -n 2 -m "not slow" $(SHAPES) $(FORMULAS)
 	$(BIN)/pytest -q -n 2 -m "not slow" $(FORMULAS:%=--ignore=%)
 
