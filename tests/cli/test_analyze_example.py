@@ -18,6 +18,7 @@ def test_the_example_has_a_reward_that_is_ignored_in_every_step(gdpo_says, tmp_p
     assert (ignored["kind"], ignored["rewards"], ignored["steps"]) == ("ignored", ["brevity"], 30)
     assert 0.3 < run["rewards"][1]["mean"] < 0.8  # it is not learned
     _, out, _ = gdpo_says("analyze", "--example", "--no-report")
+    assert "rewards: " not in out  # they are named in the file, so nothing was guessed
     assert "advantages: recorded, equal to those of grpo" in " ".join(out.split())
 
 
