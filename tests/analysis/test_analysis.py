@@ -11,7 +11,7 @@ import pytest
 from tests.analysis.rows import LEARNED, ROWS, STUCK, run_of
 from tests.rollouts.built import rollout
 
-from gdpo.analysis import analyze, analyze_runs, analyze_steps
+from gdpo.analysis import analyze, analyze_steps
 from gdpo.analysis.steps import UNKNOWN_WEIGHTS
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
@@ -40,7 +40,7 @@ def read(path):
 
 
 def test_every_reward_has_its_numbers_over_all_steps(dump):
-    (run,) = analyze_runs(analyze_steps(read(dump)))
+    (run,) = analyze(read(dump)).runs
     assert (run.steps, run.rollouts, run.recorded) == ([1, 2], 8, 0)
     assert run.estimators == {"grpo"}
     assert run.weights_from == UNKNOWN_WEIGHTS
@@ -60,15 +60,10 @@ def test_every_reward_has_its_numbers_over_all_steps(dump):
 
 
 def about_format(folder, **bounds):
-    """What is found of `format`, the same whichever way it is analyzed."""
-    found = analyze(read_rollout_files(folder), **bounds).runs
-    steps = analyze_runs(analyze_steps(read_rollout_files(folder), **bounds))
-    [[one], [other]] = (
-        [h.finding for run in runs for h in run.findings() if h.finding.rewards == ("format",)]
-        for runs in (found, steps)
-    )
-    assert one == other
-    return one
+    """What is found of `format`."""
+    (run,) = analyze(read_rollout_files(folder), **bounds).runs
+    (found,) = (h.finding for h in run.findings() if h.finding.rewards == ("format",))
+    return found
 
 
 def test_a_reward_that_stays_at_the_top_of_its_recorded_range_is_learned(tmp_path):
@@ -162,11 +157,11 @@ def test_a_reward_goes_with_length_as_far_as_both_are_known(tmp_path):
 
 
 def test_over_time_is_what_each_diagnosis_says(dump):
-    steps = list(analyze_steps(read(dump)))
-    (run,) = analyze_runs(steps)
+    first_step = next(analyze_steps(read(dump)))
+    (run,) = analyze(read(dump)).runs
     first = np.array([[[0, 0], [10, 0]], [[5, 0], [5, 1]]], float)
     expected = diagnose(first, None, ["wide", "narrow"], estimator="grpo")
-    assert steps[0].diagnosis.as_dict() == expected.as_dict()
+    assert first_step.diagnosis.as_dict() == expected.as_dict()
     assert run.over_time("wide", "influence_share")[0] == expected.rewards[0].influence_share
     np.testing.assert_array_equal(run.over_time("narrow", "missing"), [0, 0.5])
 
@@ -209,7 +204,7 @@ def test_steps_with_and_without_weights_are_both_told(tmp_path):
         write_rollouts(rollout_file(tmp_path, step), rollouts)
     rows = [{"step": 3, "prompt": "a", "score": float(i)} for i in range(2)]
     (tmp_path / "3.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (run,) = analyze_runs(analyze_steps(read_rollout_files(tmp_path)))
+    (run,) = analyze(read_rollout_files(tmp_path)).runs
     assert run.weights_from == f"recorded in 2 of 3 steps; {UNKNOWN_WEIGHTS} in 1 of 3 steps"
 
 
@@ -221,8 +216,7 @@ def test_a_reward_that_comes_late_is_missing_before(tmp_path):
         ]
         path = tmp_path / f"step_{step}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    steps = analyze_steps(read_rollout_files(tmp_path, columns={"prompt": "prompt"}))
-    (run,) = analyze_runs(steps)
+    (run,) = analyze(read_rollout_files(tmp_path, columns={"prompt": "prompt"})).runs
     assert [(reward.name, reward.missing) for reward in run.rewards()] == [("a", 0.0), ("b", 0.75)]
 
 
@@ -237,9 +231,9 @@ def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):
         ]
         lines = "".join(json.dumps(record) + "\n" for record in records)
         (tmp_path / f"rank{rank}.jsonl").write_text(lines)
-    steps = list(analyze_steps(read_rollout_files(tmp_path, rewards=["a", "b"])))
+    steps = analyze_steps(read_rollout_files(tmp_path, rewards=["a", "b"]))
     assert [step.step for step in steps] == [0, 1, 2, 3, 4, 5] * 2
-    (run,) = analyze_runs(steps)
+    (run,) = analyze(read_rollout_files(tmp_path, rewards=["a", "b"])).runs
     assert run.steps == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert run.over_time("a", "mean").tolist() == [step + 0.5 for step in run.steps]
     (a, _) = run.rewards()
@@ -275,7 +269,7 @@ def test_findings_are_told_with_how_long_they_held(dump):
         ]
         lines = "".join(json.dumps(record) + "\n" for record in records)
         (dump / f"step_{step}.jsonl").write_text(lines)
-    (run,) = analyze_runs(analyze_steps(read(dump)))
+    (run,) = analyze(read(dump)).runs
     held = {(h.finding.kind, h.finding.rewards): h for h in run.findings()}
     redundant = held[Kind.REDUNDANT, ("wide", "narrow")]
     assert (redundant.spans, redundant.steps, redundant.in_a_row) == (((3, 3), (5, 5)), 2, 1)
@@ -311,7 +305,7 @@ def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(tmp_path):
         ]
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
         reading = read_rollout_files(tmp_path / name, rewards=["a", "b"])
-        (run,) = analyze_runs(analyze_steps(reading))
+        (run,) = analyze(reading).runs
         return run.influence(set(run.steps))
 
     alone = influence("alone.jsonl", lambda i: i + 1)

@@ -233,6 +233,14 @@ def test_rewards_are_scored_anew(gdpo_says, tmp_path, here):
     found, _ = machine(gdpo_says, path, "--rescore", "gsm8k")
     assert [r["name"] for r in found["runs"][0]["rewards"]] == ["correctness", "integer", "format"]
     assert found["files"][0]["rewards_from"] == "rescored"
+    notice = next(each for each in found["notices"] if each["what"].startswith("no reference"))
+    assert notice | {"what": ""} == {
+        "file": str(path),
+        "line": 1,
+        "what": "",
+        "count": 4,
+        "rows": 0,
+    }
 
 
 @pytest.mark.parametrize(

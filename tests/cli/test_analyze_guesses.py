@@ -61,9 +61,9 @@ def test_weights_in_the_total_are_used(gdpo_says, tmp_path, kind):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_rollouts_whose_total_has_other_weights_are_reported(gdpo_says, tmp_path, kind):
     def scored(s, p, g, a, b):
-        return {"a_reward": a, "b_reward": b, "reward": a + (0.1 if s < 150 else 0.5) * b}
+        return {"a_reward": a, "b_reward": b, "reward": a + (0.1 if s < 15 else 0.5) * b}
 
-    rows = made(scored, steps=160)
+    rows = made(scored, steps=16, prompts=80)
     found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
     (notice,) = found["notices"]
     assert "'reward' is not the sum" in str(notice)

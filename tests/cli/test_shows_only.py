@@ -15,7 +15,11 @@ from pathlib import Path
 Path(__file__).with_name("EXECUTED").touch()
 x = None
 """
-EVERYWHERE = {"reward": "evil:x", "task": "evil:x", "label": "evil:x"}
+FORMS = {
+    "reward": {"reward": "evil:x"},
+    "task": {"task": "evil:x"},
+    "advantage": {"label": "evil:x"},
+}
 
 
 def shown(folder, *arguments, **environment):
@@ -48,19 +52,21 @@ def plant(folder):
     (info / "entry_points.txt").write_text("[pydantic]\nx = evil:x\n")
 
 
-@pytest.mark.parametrize("command", ["report", "analyze"])
-def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command):
-    run = a_run(tmp_path, **EVERYWHERE)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("command", [("report", "."), ("analyze", ".")])
+def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command, form):
+    run = a_run(tmp_path, **FORMS[form])
     plant(run)
-    done = shown(run, command, ".")
+    done = shown(run, *command)
     assert done.returncode == 0, done.stderr
     assert not (run / "EXECUTED").exists()
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("command", ["report", "analyze"])
-def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command):
-    run, elsewhere = a_run(tmp_path / "runs", **EVERYWHERE), tmp_path / "elsewhere"
+def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command, form):
+    run, elsewhere = a_run(tmp_path / "runs", **FORMS[form]), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "evil.py").write_text(EVIL)
     output = ("--output", str(tmp_path / "page.html"))

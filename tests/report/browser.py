@@ -118,6 +118,22 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def open_wholly(self, file, width):
+        """Open a page with all its rollouts. Nothing may run, be asked for or stick out."""
+        self.size(width)
+        self.media()
+        self.complaints.clear()
+        self.requests.clear()
+        self.open(file)
+        while not self.ask("document.querySelector('#more').hidden"):
+            self.ask("document.querySelector('#more').click()")
+        self.ask("document.querySelectorAll('tr.row button').forEach(b => b.click())")
+        assert self.ask("window.broken") is None
+        assert self.ask("document.querySelectorAll('script, img, link, base').length") == 2
+        assert self.complaints == []
+        assert self.requests == [file.as_uri()]
+        assert self.ask("document.documentElement.scrollWidth <= innerWidth")
+
     def press(self, key, text=""):
         codes = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}
         event = {"key": key, "windowsVirtualKeyCode": codes[key], "text": text}

@@ -185,19 +185,7 @@ def test_nothing_runs_that_is_not_ours(browser, tmp_path):
     drifting(tmp_path / "runs" / "names", steps=3, rewards=(hostile, f"{hostile}2"))
     page = page_of(tmp_path / "runs", tmp_path / "page.html", replayed=["grpo", "gdpo"])
     for width in (1280, 400):
-        browser.size(width)
-        browser.media()
-        browser.complaints.clear()
-        browser.requests.clear()
-        browser.open(page)
-        while not browser.ask("document.querySelector('#more').hidden"):
-            browser.ask("document.querySelector('#more').click()")
-        browser.ask("document.querySelectorAll('tr.row button').forEach(b => b.click())")
-        assert browser.ask("window.broken") is None
-        assert browser.ask("document.querySelectorAll('script, img, link, base').length") == 2
-        assert browser.complaints == []
-        assert browser.requests == [page.as_uri()]
-        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+        browser.open_wholly(page, width)
 
 
 def test_charts_and_rollouts_are_used(browser, page):

@@ -161,17 +161,7 @@ def test_hostile_texts_and_names_of_rewards_are_shown_with_their_turns_and_run_n
         recorded(tmp_path / "run", samples, names, step=step)
     page = page_of(tmp_path / "run", tmp_path / "page.html", replayed=["recorded", "gdpo"])
     for width in (1280, 400):
-        browser.size(width)
-        browser.media()
-        browser.complaints.clear()
-        browser.requests.clear()
-        browser.open(page)
-        browser.ask("document.querySelectorAll('tr.row button').forEach(b => b.click())")
-        assert browser.ask("window.broken") is None
-        assert browser.ask("document.querySelectorAll('script, img, link, base').length") == 2
-        assert browser.complaints == []
-        assert browser.requests == [page.as_uri()]
-        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+        browser.open_wholly(page, width)
     assert browser.ask("document.querySelectorAll('.message > .turn').length") == 3 * 9
     assert browser.ask("document.querySelectorAll('table.turns').length") == 3
     first = browser.ask("document.querySelector('.message > .turn').textContent")

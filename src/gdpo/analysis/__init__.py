@@ -4,7 +4,6 @@ from importlib.resources import files
 
 from gdpo.analysis._analysis import Analysis, analyze, as_dict
 from gdpo.analysis.rescore import Rescorer
-from gdpo.analysis.run import analyze_runs
 from gdpo.analysis.steps import analyze_steps
 
 EXAMPLE = files(__name__) / "example.parquet"
@@ -14,4 +13,4 @@ EXAMPLE = files(__name__) / "example.parquet"
 ignores it. To regenerate this file, run `python -m benchmarks.example_rollouts`.
 """
 
-__all__ = ["EXAMPLE", "Analysis", "Rescorer", "analyze", "analyze_runs", "analyze_steps", "as_dict"]
+__all__ = ["EXAMPLE", "Analysis", "Rescorer", "analyze", "analyze_steps", "as_dict"]

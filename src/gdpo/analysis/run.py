@@ -1,7 +1,7 @@
 """Collects the results of a run: rewards over time, overall and by length, and findings."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
@@ -344,16 +344,6 @@ def _at_turn(influence: Influence | None, name: str) -> RewardAtTurn:
     place = influence.names.index(name)
     shares = (float(values[place]) for values in (influence.shares, influence.margins))
     return RewardAtTurn(name, groups, constant, *(shares if groups else (nan, nan)))
-
-
-def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:
-    """Return the analysis of each run, in order of appearance."""
-    runs: dict[str, RunAnalysis] = {}
-    for step in steps:
-        runs.setdefault(step.run, RunAnalysis(step.run)).add(step)
-    for run in runs.values():
-        run.sort()
-    return list(runs.values())
 
 
 _BINS = 24

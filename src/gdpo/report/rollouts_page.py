@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite, nan
+from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
         figure=as_number,
         share=as_share,
         interval=interval,
-        correlation=lambda value: f"{value:.3f}".replace("-", "−") if isfinite(value) else "–",
+        correlation=partial(as_number, form="z.3f"),
         read=lines[:_NOTICES],
         unlisted=max(0, len(lines) - _NOTICES),
         sampled=count_shown(viewer),
@@ -339,10 +340,8 @@ def _turn_table(run: RunAnalysis, shown: Labels) -> dict[str, Any]:
 
 
 def _related(each: WithTurns) -> str:
-    if each.correlation != each.correlation:
-        return "–"
     margin = f" ± {each.margin:.2f}" if each.margin == each.margin else ""
-    return f"{each.correlation:.2f}{margin}".replace("-", "−")
+    return as_number(each.correlation, ".2f") + margin
 
 
 def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:

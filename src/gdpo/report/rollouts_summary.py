@@ -149,18 +149,20 @@ def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fa
     if same and not scalar:
         which = "all estimators" if len(same) == len(others) else ", ".join(map(one_line, same))
         verdict = [f"no difference from the baseline, up to a factor: {which}"]
-    sentences = [*verdict, *_gain(analysis), *_not_replayed(replayed)]
+    sentences: list[str] = []
     if analysis.weights_to_give:
-        sentences.insert(
-            0,
+        sentences.append(
             "no estimator gives the recorded advantages with weights of 1: if the run used other "
-            "weights, rerun with --weights",
+            "weights, rerun with --weights"
         )
-    return [
-        Text(heading, style="bold"),
-        *table(rows, width, whole=whole),
-        *wrapped(sentences, width),
-    ]
+    sentences += verdict
+    if gains := [g for run in analysis.runs for g in run.batch_gains().tolist() if g == g]:
+        sentences.append(
+            f"GDPO's batch normalization multiplies the advantages by {median(gains):.3g} "
+            f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
+        )
+    lines = wrapped([*sentences, *_not_replayed(replayed)], width)
+    return [Text(heading, style="bold"), *table(rows, width, whole=whole), *lines]
 
 
 def _read(report: ReadReport) -> Iterator[str]:
@@ -388,9 +390,7 @@ def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
         verdict = f"differs on {counted(replayed.changed, 'step')}"
     return (
         one_line(replayed.estimator),
-        "–"
-        if replayed.correlation != replayed.correlation
-        else f"{replayed.correlation:z.3f}".replace("-", "−"),
+        as_number(replayed.correlation, "z.3f"),
         as_share(replayed.sign_flips),
         f"{replayed.signal_lost:,}",
         f"{replayed.signal_gained:,}",
@@ -407,15 +407,6 @@ def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
         elif not each.steps:
             why = each.problem or f"no step has advantages of {each.baseline} to compare with"
             yield _cut(f"not computed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
-
-
-def _gain(analysis: Analysis) -> Iterator[str]:
-    gains = [g for run in analysis.runs for g in run.batch_gains().tolist() if g == g]
-    if gains:
-        yield (
-            f"GDPO's batch normalization multiplies the advantages by {median(gains):.3g} "
-            f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
-        )
 
 
 def _cut(text: str, limit: int, end: str = "…") -> str:

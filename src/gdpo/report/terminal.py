@@ -77,6 +77,6 @@ def as_share(value: float) -> str:
     return "–" if value != value else percent(value)
 
 
-def as_number(value: float) -> str:
-    """Return a number with three significant digits. NaN becomes –."""
-    return "–" if value != value else f"{value:.3g}".replace("-", "−")
+def as_number(value: float, form: str = ".3g") -> str:
+    """Return a number, with three significant digits by default. NaN becomes –."""
+    return "–" if value != value else f"{value:{form}}".replace("-", "−")

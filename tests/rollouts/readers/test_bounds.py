@@ -141,7 +141,8 @@ def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
     one = written.lines(
         tmp_path / "one.jsonl", [verl_line(**dict.fromkeys(names, 1.0)) for _ in range(4)]
     )
-    each = written.lines(tmp_path / "each.jsonl", [verl_line(**{name: 1.0}) for name in names])
+    lines = [verl_line(**{name: 1.0}) for name in names[:100]]
+    each = written.lines(tmp_path / "each.jsonl", lines)
     scores = [f"score_{name}" for name in names[:500]]
     record = {"prompt": "a", "score": 1} | dict.fromkeys(scores, 1.0)
     wide = written.parquet(tmp_path / "wide.parquet", [record] * 2)

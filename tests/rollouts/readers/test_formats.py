@@ -115,17 +115,6 @@ def test_ms_swift_on_ray_has_a_line_per_rollout(tmp_path):
     assert sizes(table) == [2, 2]
 
 
-def test_tinker_has_rewards_in_its_metrics(tmp_path):
-    table, _ = only(written.tinker(tmp_path))
-    assert table.names == ("correct", "brevity")
-    np.testing.assert_array_equal(table.rewards, [[0.5, 0.5], [1.5, 0.5], [0.5, 0.5]])
-    assert table.total.tolist() == [1, 2, 3]
-    assert table.steps.tolist() == [4] * 3
-    assert table.num_tokens.tolist() == [7] * 3
-    assert table.cut.tolist() == [0, 1, 0]
-    assert table.groups.tolist() == [0, 0, 1]
-
-
 def test_art_has_rewards_in_its_metrics(tmp_path):
     written.art(tmp_path)
     table, _ = only(tmp_path)
@@ -169,15 +158,6 @@ def test_slime_has_one_reward_or_an_object_of_them(tmp_path, reward):
     assert read_texts(table.files[0], [0], load_pt=load_dump)[0].completion == "a"
 
 
-def test_skyrl_adds_the_scores_of_tokens(tmp_path):
-    written.skyrl(tmp_path)
-    table, _ = only(tmp_path)
-    assert table.rewards[:, 0].tolist() == [1, 0.5, 0]
-    assert table.steps.tolist() == [5] * 3
-    assert table.cut.tolist() == [0, 1, 0]
-    assert sizes(table) == [1, 2]
-
-
 def test_open_instruct_has_tokens_for_texts(tmp_path):
     table, _ = only(written.open_instruct(tmp_path))
     assert table.rewards[:, 0].tolist() == [0, 1, 2, 3]
@@ -196,21 +176,6 @@ def test_results_of_verifiers_have_rewards_in_their_metrics(tmp_path):
     assert table.num_tokens.tolist() == [4, 5, 6, 7]
     assert table.cut.tolist() == [0, 1, 0, 0]
     assert table.groups.tolist() == [0, 0, 1, 1]
-
-
-def test_traces_of_verifiers_have_rewards_and_weights(tmp_path):
-    table, report = only(written.episodes(tmp_path / "traces.jsonl"))
-    assert table.names == ("correct", "brief")
-    assert table.grouped().weights == (1.0, 0.25)
-    assert table.rewards.tolist() == [[1, 0.5], [0, 1], [1, 1], [0, 0]]
-    assert table.total.tolist() == [1.125, 0.25, 1.25, 0]
-    assert table.advantages.tolist() == [-1.5, -0.5, 0.5, 1.5]
-    assert table.num_tokens.tolist() == [1, 2, 3, 4]
-    assert table.cut.tolist() == [0, 0, 0, 1]
-    assert table.steps.tolist() == [8] * 4
-    assert report.grouped_by == {"group id": 4}
-    (text,) = read_texts(table.files[0], [2])
-    assert [m["content"] for m in (*text.prompt, *text.completion)] == ["q", "a"]
 
 
 def test_episodes_that_verifiers_itself_wrote(tmp_path):

@@ -260,7 +260,7 @@ def tinker(folder, trajectories):
         }
         for place, (steps, final, metrics) in enumerate(trajectories)
     ]
-    return written.lines(folder / "iteration_000004" / "train_rollout_summaries.jsonl", lines)
+    return written.lines(folder / "iteration_000009" / "train_rollout_summaries.jsonl", lines)
 
 
 TINKERS = Path(__file__).parent / "golden" / "tinker-turns_0.6.1"
@@ -292,7 +292,9 @@ def test_the_scalar_reward_of_tinker_includes_the_final_reward_in_the_last_turn(
 
 
 def test_records_of_a_single_turn_have_no_turns(tmp_path):
-    assert only(tinker(tmp_path, TINKER[1:]))[0].turns is None
+    table, _ = only(tinker(tmp_path, TINKER[1:]))
+    assert table.turns is None
+    assert table.steps.tolist() == [4]  # of the line, not of its folder
 
 
 def test_a_metric_of_the_whole_trajectory_stands_at_the_last_turn_instead_of_those_of_steps(
