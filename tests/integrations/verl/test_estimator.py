@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tests.integrations.verl.configs import Config
+from tests.integrations.verl.configs import Config, Queue
 
 from gdpo import ConfigError, gdpo
 from gdpo.integrations.verl._carried import Carried
@@ -176,16 +176,6 @@ def test_the_plain_name_calls_ours_by_its_own_name_if_it_is_to_be_replaced(run):
     advantages = compute(data, adv_estimator="gdpo", config=replaced)
     torch.testing.assert_close(advantages, torch.tensor(EXPECTED)[:, None].float() * MASK)
     assert list(registry) == ["gdpo/gdpo"]
-
-
-class Queue:
-    """Ignores fields that it does not have, as TransferQueue does."""
-
-    def __init__(self, **fields):
-        self.fields = fields
-
-    def kv_batch_get(self, keys, partition_id, select_fields):
-        return {name: self.fields[name] for name in select_fields if name in self.fields}
 
 
 class Trainer:
