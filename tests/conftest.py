@@ -53,38 +53,19 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(f"not marked slow: {taken:.1f} s {test}")
 
 
-CHAT_TEMPLATE = (
-    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory):
     """Folder of a random 2-layer Llama with a byte-level tokenizer and a chat template."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from tests.engines.policy import byte_tokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("tiny_policy")
-    specials = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: i for i, token in enumerate(specials + alphabet)}
-    bytes_only = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytes_only.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bytes_only,
-        eos_token="<|end|>",
-        pad_token="<|end|>",
-        additional_special_tokens=specials[1:],
-        chat_template=CHAT_TEMPLATE,
-        padding_side="left",
-    )
+    tokenizer = byte_tokenizer()
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(vocab),
+            vocab_size=len(tokenizer),
             hidden_size=32,
             intermediate_size=64,
             num_hidden_layers=2,

@@ -76,46 +76,41 @@ def test_a_reward_without_examples_is_refused():
         check_reward(replace(GOOD, examples=()))
 
 
-def test_a_reward_that_raises_on_an_odd_completion_is_found(check):
-    def fragile(completion, reference):
-        completion.encode()  # a lone surrogate cannot be encoded
-        return tagged(completion, reference)
-
-    with pytest.raises(RewardError, match=r"'tagged' .*can't encode.*\\ud800"):
-        check(with_function(fragile))
+def cannot_encode(completion, reference):
+    completion.encode()  # a lone surrogate cannot be encoded
+    return tagged(completion, reference)
 
 
-def test_a_reward_that_raises_on_a_mangled_example_is_found(check):
-    def fragile(completion, reference):
-        if completion.startswith("<answer>"):
-            completion.index("</answer>")
-        return tagged(completion, reference)
-
-    with pytest.raises(
-        RewardError,
-        match=r"'tagged' .*ValueError: substring .*\(test_testing\.py:\d+\)",
-    ):
-        check(with_function(fragile))
+def wants_an_end(completion, reference):
+    if completion.startswith("<answer>"):
+        completion.index("</answer>")
+    return tagged(completion, reference)
 
 
-def test_a_reward_that_recurses_without_end_is_found(check):
+def recurses(completion, reference):
     def depth(text):
         return 1 + depth(text[1:]) if text[:1] == "[" else 0
 
-    def nested(completion, reference):
-        depth(completion.removeprefix("<answer>"))
-        return tagged(completion, reference)
-
-    with pytest.raises(RewardError, match="recursion"):
-        check(with_function(nested))
+    depth(completion.removeprefix("<answer>"))
+    return tagged(completion, reference)
 
 
-def test_a_value_out_of_range_is_found(check):
-    def long(completion, reference):
-        return tagged(completion, reference) + len(completion) // 10_000
+def grows(completion, reference):
+    return tagged(completion, reference) + len(completion) // 10_000
 
-    with pytest.raises(RewardError, match=r"'tagged' .*\[0, 1\]"):
-        check(with_function(long))
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (cannot_encode, r"'tagged' .*can't encode.*\\ud800"),
+        (wants_an_end, r"'tagged' .*ValueError: substring .*\(test_testing\.py:\d+\)"),
+        (recurses, "recursion"),
+        (grows, r"'tagged' .*\[0, 1\]"),
+    ],
+)
+def test_a_reward_that_fails_on_odd_completions_is_found(function, named, check):
+    with pytest.raises(RewardError, match=named):
+        check(with_function(function))
 
 
 def test_a_reward_with_a_memory_is_found(check):

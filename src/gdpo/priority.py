@@ -491,14 +491,9 @@ def _widest(
     """Return the largest lead of the worse sample over the better one in one reward.
 
     Its standardized lead is largest if the other samples lie at one value of each pool. If it must
-    be behind, its lag is smallest if the others lie far apart, at the ends of each pool.
-
-    Args:
-        pairs: Values that the better and the worse sample can have.
-        pools: Values of the other samples, and the number of samples with them in each state.
-        sign: 1, or -1 for a reward with a negative weight.
-        samples: Number of samples in the group. Those in no pool are missing.
-        scores: Whether values are standardized within the group.
+    be behind, its lag is smallest if the others lie far apart, at the ends of each pool. `pairs`
+    holds what the two samples can have, and `pools` what the others can have, with their number in
+    each state. Without `scores`, values are not standardized.
     """
     lead = sign * (pairs[:, 1] - pairs[:, 0])
     pairs = pairs[lead >= 0] if np.any(lead >= 0) else pairs

@@ -1,4 +1,4 @@
-"""Skips what TRL's own trainer cannot do here."""
+"""Skips what TRL's own trainer cannot do here, and silences what it says of experiments."""
 
 import traceback
 
@@ -16,3 +16,8 @@ def pytest_runtest_call(item):
         if "'NoneType'" in str(error) and frame.filename.endswith("trl/trainer/utils.py"):
             pytest.skip(NEEDS_TRITON)
         raise
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")

@@ -10,7 +10,7 @@ import gc
 
 import torch
 from datasets import Dataset
-from tests.integrations.variants import PROMPTS, SAMPLES, settings
+from tests.integrations.variants import PROMPTS, SAMPLES, logged, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -85,7 +85,7 @@ class Run(TrainerCallback):
         return self
 
     def logged(self, key):
-        return [entry[key] for entry in self.trainer.state.log_history if key in entry]
+        return logged(self.trainer, key)
 
 
 class Interruption(TrainerCallback):

@@ -6,7 +6,7 @@ import torch
 from datasets import Dataset
 from tests.integrations.prepared import DEAD, LONGEST, constant, half_dead, prepared
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import PROMPTS, SAMPLES, settings
+from tests.integrations.variants import PROMPTS, SAMPLES, logged, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdpo import ConfigError
@@ -71,10 +71,6 @@ def filtered(policy, folder, **changed):
     trainer = make(policy, folder, **changed)
     trainer.train()
     return trainer
-
-
-def logged(trainer, key):
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
 
 
 def groups_of(values):

@@ -47,6 +47,11 @@ def trainer_of(model, tiny_policy, folder, *, ours=False, **changed):
     return trainer
 
 
+@pytest.fixture
+def trainer(tiny_policy, tmp_path):
+    return trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+
+
 def policy(tiny_policy, **changed):
     return AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float64, **changed)
 
@@ -87,9 +92,8 @@ CONVERSATION = [{"role": "system", "content": "be short"}, {"role": "user", "con
 
 
 @pytest.mark.parametrize("prompt", ["hi", CONVERSATION])
-def test_prompts_are_tokenized_by_trl(tiny_policy, tmp_path, prompt):
+def test_prompts_are_tokenized_by_trl(trainer, prompt):
     """Plain texts are used unchanged, conversations with the trainer's template and arguments."""
-    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
     trainer.chat_template = "{{ tone }}{{ messages[1]['content'] }}"
     trainer.chat_template_kwargs = {"tone": "softly "}
     found = fast_rollouts(trainer)([prompt] * 4, trainer)
@@ -326,10 +330,7 @@ def test_a_model_that_reads_or_generates_differently_is_not_covered(make, named)
         ({"_is_vlm": True}, "images"),
     ],
 )
-def test_a_trainer_that_is_not_covered_is_left_to_trl(
-    tiny_policy, tmp_path, caplog, changed, named
-):
-    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+def test_a_trainer_that_is_not_covered_is_left_to_trl(trainer, caplog, changed, named):
     vars(trainer).update(changed)
     assert named in warning_of(trainer, caplog)
 
@@ -339,8 +340,7 @@ def test_noise_on_embeddings_is_not_shared_by_the_rows_of_a_prompt(tiny_policy, 
     assert "neftune_noise_alpha is set" in warning_of(trainer, caplog)
 
 
-def test_a_tokenizer_that_makes_more_than_ids_is_not_covered(tiny_policy, tmp_path, caplog):
-    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+def test_a_tokenizer_that_makes_more_than_ids_is_not_covered(trainer, caplog):
     trainer.processing_class.model_input_names = ["input_ids", "token_type_ids"]
     assert "token_type_ids" in warning_of(trainer, caplog)
 
@@ -356,29 +356,26 @@ def test_a_tokenizer_that_makes_more_than_ids_is_not_covered(tiny_policy, tmp_pa
     ],
 )
 def test_another_generator_stays_and_is_named_only_if_this_one_was_asked_for(
-    tiny_policy, tmp_path, caplog, changed, named
+    trainer, caplog, changed, named
 ):
-    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
     vars(trainer).update(changed)
     assert fast_rollouts(trainer) is None
     assert not caplog.records
     assert named in warning_of(trainer, caplog, wanted=True)
 
 
-def test_a_subclass_that_generates_in_a_way_of_its_own_does_so(tiny_policy, tmp_path, caplog):
+def test_a_subclass_that_generates_in_a_way_of_its_own_does_so(trainer, caplog):
     class Own(GRPOTrainer):
         def _generate_single_turn(self, *args):
             return super()._generate_single_turn(*args)
 
-    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
     trainer.__class__ = Own
     assert fast_rollouts(trainer) is None
     assert not caplog.records
     assert "Own overrides _generate_single_turn" in warning_of(trainer, caplog, wanted=True)
 
 
-def test_it_can_be_switched_off(tiny_policy, tmp_path, caplog):
-    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+def test_it_can_be_switched_off(trainer, caplog):
     assert fast_rollouts(trainer, wanted=False) is None
     assert fast_rollouts(trainer, wanted=True) is fast_rollouts(trainer) is not None
     assert not caplog.records

@@ -7,7 +7,8 @@ import pyarrow.parquet
 import pytest
 import torch
 from datasets import Dataset
-from tests.integrations.variants import settings
+from tests.integrations.prepared import flat
+from tests.integrations.variants import logged, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
@@ -17,15 +18,8 @@ from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rollouts import read_rollouts, rollout_file
 from gdpo.rollouts.record import read_declared
 
-pytestmark = pytest.mark.usefixtures("_quiet")
-
 SAMPLES = 3
 END = 0
-
-
-@pytest.fixture
-def _quiet(monkeypatch):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
 
 
 class Counting:
@@ -33,6 +27,7 @@ class Counting:
 
     def reset(self, **kwargs):
         self.total = 0
+        self.earned = []
 
     def increment(self, step: int) -> int:
         """
@@ -45,6 +40,7 @@ class Counting:
             The total.
         """
         self.total += step
+        self.earned.append(float(step))
         return self.total
 
     def get_reward(self) -> float:
@@ -135,14 +131,6 @@ def ours(policy, folder, *, reward_funcs=None, how=None, **changed):
     return make(GDPOTrainer, policy, config, reward_funcs=reward_funcs, **(how or {}))
 
 
-def logged(trainer, key):
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
-
-
-def flat(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-
-
 def trl_formula(rewards, weights):
     """Return TRL's sum-then-normalize advantages, with its ε."""
     total = (rewards.float() * weights).sum(-1)
@@ -157,11 +145,11 @@ def test_an_environment_that_owns_its_reward_trains_as_in_trl(tiny_policy, tmp_p
     assert mine.reward_func_names == theirs.reward_func_names == ["Counting"]
     assert mine.reward_weights.tolist() == theirs.reward_weights.tolist() == [1.0]
     assert [tool.__name__ for tool in mine.tools] == ["increment"]
-    before = flat(mine)
+    before = flat(mine.model)
     mine.train()
     theirs.train()
     assert logged(mine, "rewards/Counting/mean") == pytest.approx([4 / 3, 4 / 3])
-    change, wanted = flat(mine) - before, flat(theirs) - before
+    change, wanted = flat(mine.model) - before, flat(theirs.model) - before
     assert (change - wanted).norm() < 1e-6 * wanted.norm()
 
 
@@ -323,7 +311,8 @@ class Paying(Counting):
     """Pays only on rows that say so, and only for calls with 3."""
 
     def reset(self, pays, **kwargs):
-        self.total, self.pays = 0, pays
+        super().reset()
+        self.pays = pays
 
     def get_reward(self) -> float:
         return float(self.total == 3 and self.pays)

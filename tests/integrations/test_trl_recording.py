@@ -52,22 +52,15 @@ def test_training_is_what_it_is_without_it(tiny_policy, tmp_path):
         assert recorded["advantages"] == batch["advantages"]
 
 
-def test_evaluations_are_kept_apart(tiny_policy, tmp_path):
-    options = {"num_generations_eval": 2, "per_device_eval_batch_size": 4}
+@pytest.mark.parametrize("size", [4, 24], ids=["small", "larger than a generation"])
+def test_evaluations_are_kept_apart(size, tiny_policy, tmp_path):
+    options = {"num_generations_eval": 2, "per_device_eval_batch_size": size}
     trainer = make("theirs", tiny_policy, tmp_path / "run", **options)
     watch(trainer, rollouts_dir=tmp_path / "rollouts")
     trainer.evaluate()
     (file,) = (tmp_path / "rollouts" / "eval").glob("*.parquet")
     assert {rollout.sample_id for rollout in read_rollouts(file)} == {0, 1}
     assert not list((tmp_path / "rollouts").glob("*.parquet"))
-
-
-def test_an_evaluation_batch_may_be_larger_than_a_generation(tiny_policy, tmp_path):
-    options = {"num_generations_eval": 2, "per_device_eval_batch_size": 24}
-    trainer = make("theirs", tiny_policy, tmp_path / "run", **options)
-    watch(trainer, rollouts_dir=tmp_path / "rollouts")
-    trainer.evaluate()
-    assert (tmp_path / "rollouts" / "eval").is_dir()
 
 
 def test_the_advantages_are_those_that_a_subclass_makes(tiny_policy, tmp_path):

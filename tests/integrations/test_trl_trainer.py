@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from tests.integrations.variants import (
     WEIGHTS,
     bytes_written,
     digits,
+    logged,
     make,
     scored_again,
     settings,
@@ -24,10 +26,6 @@ from gdpo.integrations.trl._trainer import KeptState
 from gdpo.rewards import Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.rollouts import read_rollouts, rollout_file
-
-
-def logged(trainer, key):
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
 
 
 def parity(completions, **columns):
@@ -79,22 +77,6 @@ def test_the_record_of_a_step_holds_every_rollout(tiny_policy, tmp_path):
         assert {r.finish_reason for r in rollouts} <= {"stop", "length"}
 
 
-def test_a_group_keeps_its_number_within_a_step_of_several_generation_batches(
-    tiny_policy, tmp_path
-):
-    trainer = make(
-        "ours",
-        tiny_policy,
-        tmp_path,
-        rollouts_dir=str(tmp_path / "r"),
-        gradient_accumulation_steps=2,
-        steps_per_generation=1,
-    )
-    trainer.train()
-    rollouts = read_rollouts(rollout_file(tmp_path / "r", 1))
-    assert [r.group_id for r in rollouts] == [g for g in range(6) for _ in range(4)]
-
-
 def answers(reference_key="reference"):
     rows = [{"prompt": p, reference_key: {"answer": p[0]}} for p in ["count", "say", "what"] * 4]
     return Dataset.from_list(rows)
@@ -104,14 +86,16 @@ def has_answer(completion, reference):
     return float(reference["answer"] in completion)
 
 
+def trainer_of(model, folder, rewards, data=None, **changed):
+    config = GDPOConfig(**settings(folder, **{"reward_weights": None, **changed}))
+    return GDPOTrainer(str(model), rewards, config, train_dataset=data or answers())
+
+
 def test_a_reward_object_gets_the_text_and_the_reference(tiny_policy, tmp_path):
     weights = {"digits": 0.5, "has_answer": 1.0}
-    trainer = GDPOTrainer(
-        str(tiny_policy),
-        [Reward("has_answer", has_answer, -1.0, 1.0), digits],
-        GDPOConfig(**settings(tmp_path, reward_weights=weights, max_steps=1, diagnostics="full")),
-        train_dataset=answers(),
-    )
+    rewards = [Reward("has_answer", has_answer, -1.0, 1.0), digits]
+    changed = {"reward_weights": weights, "max_steps": 1, "diagnostics": "full"}
+    trainer = trainer_of(tiny_policy, tmp_path, rewards, **changed)
     trainer.train()
     assert trainer.reward_weights.tolist() == [1.0, 0.5]
     assert logged(trainer, "rewards/has_answer/failed") == [0.0]
@@ -125,12 +109,8 @@ def test_a_reward_object_that_fails_is_missing_and_counted(tiny_policy, tmp_path
     def fails_on_even_length(completion, reference):
         return 1.0 / (len(completion) % 2)
 
-    trainer = GDPOTrainer(
-        str(tiny_policy),
-        [Reward("odd", fails_on_even_length, 0.0, 1.0), digits],
-        GDPOConfig(**settings(tmp_path, reward_weights=None, max_steps=1)),
-        train_dataset=answers(),
-    )
+    rewards = [Reward("odd", fails_on_even_length, 0.0, 1.0), digits]
+    trainer = trainer_of(tiny_policy, tmp_path, rewards, max_steps=1)
     with caplog.at_level(logging.WARNING):
         trainer.train()
     (failed,) = logged(trainer, "rewards/odd/failed")
@@ -146,9 +126,8 @@ def test_the_start_tells_whether_the_reward_with_the_largest_weight_always_wins(
 
     def told(rewards, **changed):
         caplog.clear()
-        config = GDPOConfig(**settings(tmp_path, max_steps=1, **changed))
         with caplog.at_level(logging.INFO, logger="gdpo"):
-            GDPOTrainer(str(tiny_policy), rewards, config, train_dataset=answers())
+            trainer_of(tiny_policy, tmp_path, rewards, **changed)
         return [(r.levelname, r.getMessage()) for r in caplog.records if "priority" in r.msg]
 
     ((level, text),) = told(rewards, reward_weights=[1.0, 1.0], advantage="grpo")
@@ -176,12 +155,8 @@ def test_all_reward_objects_score_a_batch_once_with_its_text_and_its_tokens(
 
     original = Scorer.score
     monkeypatch.setattr(Scorer, "score", watched)
-    trainer = GDPOTrainer(
-        str(tiny_policy),
-        [Reward("has_answer", has_answer, 0.0, 1.0), digits, token_limit(4)],
-        GDPOConfig(**settings(tmp_path, reward_weights=None, max_steps=2)),
-        train_dataset=answers(),
-    )
+    rewards = [Reward("has_answer", has_answer, 0.0, 1.0), digits, token_limit(4)]
+    trainer = trainer_of(tiny_policy, tmp_path, rewards, max_steps=2)
     trainer.train()
     assert len(batches) == 2
     shares = [sum(n <= 4 for n in tokens) / len(tokens) for _, tokens in batches]
@@ -193,32 +168,20 @@ def test_the_scorer_s_options_reach_it_and_failures_are_logged_by_kind(tiny_poli
     def fails(completion, reference):
         raise KeyError("x")
 
-    trainer = GDPOTrainer(
-        str(tiny_policy),
-        [Reward("bad", fails, -2.0, 1.0), digits],
-        GDPOConfig(
-            **settings(tmp_path, reward_weights=None, max_steps=1, scorer={"on_error": "worst"})
-        ),
-        train_dataset=answers(),
-    )
+    rewards = [Reward("bad", fails, -2.0, 1.0), digits]
+    trainer = trainer_of(tiny_policy, tmp_path, rewards, max_steps=1, scorer={"on_error": "worst"})
     trainer.train()
     assert logged(trainer, "rewards/bad/failed") == [1.0]
     assert logged(trainer, "rewards/bad/failed_raised_keyerror") == [1.0]
     assert logged(trainer, "rewards/bad/mean") == [-2.0]
     with pytest.raises(ConfigError, match="'worker'"):
-        GDPOTrainer(
-            str(tiny_policy), digits, GDPOConfig(**settings(tmp_path, scorer={"worker": 2}))
-        )
+        trainer_of(tiny_policy, tmp_path, digits, scorer={"worker": 2})
 
 
 def test_a_missing_reference_column_is_named(tiny_policy, tmp_path):
+    reward = Reward("has_answer", has_answer, 0.0, 1.0)
     with pytest.raises(ConfigError, match=r"'reference'.*solution"):
-        GDPOTrainer(
-            str(tiny_policy),
-            [Reward("has_answer", has_answer, 0.0, 1.0)],
-            GDPOConfig(**settings(tmp_path, reward_weights=None)),
-            train_dataset=answers("solution"),
-        ).train()
+        trainer_of(tiny_policy, tmp_path, [reward], answers("solution")).train()
 
 
 def raises(completions, **columns):
@@ -270,8 +233,6 @@ def test_a_reward_function_that_breaks_its_contract_is_named(
 
 
 def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
-    import torch
-
     trainer = make("ours", tiny_policy, tmp_path)
     rewards = torch.zeros(3, 4, 3)
     rewards[2, 1, 1] = -torch.inf
@@ -296,24 +257,45 @@ def test_a_setting_without_effect_is_an_error_with_the_remedy(changed, message, 
         GDPOConfig(**settings(tmp_path, **changed))
 
 
+def transposed(rewards, weights):
+    return rewards.sum(-1).nan_to_num().T.contiguous()
+
+
+def misspelt(rewards, weights):
+    return rewrds.sum(-1)  # noqa: F821
+
+
+PAIR = [bytes_written, digits]
+TRANSPOSED, MISSPELT = f"{__name__}:transposed", f"{__name__}:misspelt"
+
+
 @pytest.mark.parametrize(
-    ("rewards", "weights", "message"),
+    ("rewards", "changed", "message"),
     [
-        ([digits, digits], None, "the name 'digits'"),
-        ([digits, bytes_written], [1.0], "1 entries for 2 rewards"),
-        ([digits, bytes_written], {"digit": 1.0}, "did you mean 'digits'"),
+        ([digits, digits], {}, "the name 'digits'"),
+        (PAIR, {"reward_weights": [1.0]}, "1 entries for 2 rewards"),
+        (PAIR, {"reward_weights": {"digit": 1.0}}, "did you mean 'digits'"),
+        (
+            [digits],
+            {"advantage": TRANSPOSED},
+            rf"'{TRANSPOSED}' .*shape \(16, 6\): return an array \[prompt, sample\]",
+        ),
+        (
+            [digits],
+            {"advantage": MISSPELT},
+            f"'{MISSPELT}' .*NameError: .*'rewrds'.*correct the function",
+        ),
+        ([digits], {"advantage": "os:system"}, r"'os:system' .*\(rewards, weights\)"),
+        (PAIR, {"advantage_options": {"nose_floor": 1}}, "did you mean 'noise_floor'"),
+        (PAIR, {"advantage": "sa_mrpo"}, "'low' .*bytes_written"),
+        (PAIR, {"gates": {"digits": {"on": "letters", "at_least": 1}}}, "'letters'"),
+        (PAIR, {"gates": {"digits": "bytes_written"}}, "gates.*digits"),
+        (PAIR, {"gates": {"digits": {"on": "bytes_written"}}}, "gates.*digits"),
     ],
 )
-def test_names_and_weights_are_checked_before_a_model_is_loaded(
-    rewards, weights, message, tmp_path
-):
+def test_what_does_not_fit_is_named_before_a_model_is_loaded(rewards, changed, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
-        GDPOTrainer(
-            "no/such-model",
-            rewards,
-            GDPOConfig(**settings(tmp_path, reward_weights=weights)),
-            train_dataset=answers(),
-        )
+        trainer_of("no/such-model", tmp_path, rewards, **changed)
 
 
 def test_trls_own_config_is_refused_with_the_remedy(tmp_path):
@@ -338,28 +320,6 @@ def test_positional_arguments_are_trls(tiny_policy, tmp_path):
     args = GDPOConfig(**settings(tmp_path, reward_weights=None))
     trainer = GDPOTrainer(str(tiny_policy), [digits], args, answers())
     assert len(trainer.train_dataset) == 12
-
-
-def transposed(rewards, weights):
-    return rewards.sum(-1).nan_to_num().T.contiguous()
-
-
-def misspelt(rewards, weights):
-    return rewrds.sum(-1)  # noqa: F821
-
-
-@pytest.mark.parametrize(
-    ("advantage", "message"),
-    [
-        (f"{__name__}:transposed", r"shape \(16, 6\): return an array \[prompt, sample\]"),
-        (f"{__name__}:misspelt", "NameError: .*'rewrds'.*correct the function"),
-        ("os:system", r"\(rewards, weights\)"),
-    ],
-)
-def test_a_broken_estimator_is_refused_before_a_model_is_loaded(advantage, message, tmp_path):
-    changed = settings(tmp_path, reward_weights=None, advantage=advantage)
-    with pytest.raises(ConfigError, match=f"'{advantage}' .*{message}"):
-        GDPOTrainer("no/such-model", [digits], GDPOConfig(**changed), train_dataset=answers())
 
 
 def test_the_users_config_stays_as_it_was(tiny_policy, tmp_path):
@@ -398,25 +358,6 @@ def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_pa
         wanted = gdpo(rewards, [1, 1], token_counts=tokens, max_advantage=1.0)
         np.testing.assert_allclose(np.ravel(wanted), batch["advantages"], atol=1e-5)
     assert 0 < logged(trainer, "rewards/digits/gate_closed")[0] < 1
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"advantage_options": {"nose_floor": 1}}, "did you mean 'noise_floor'"),
-        (
-            {"advantage": "sa_mrpo"},
-            "'low' .*bytes_written",
-        ),
-        ({"gates": {"digits": {"on": "letters", "at_least": 1}}}, "'letters'"),
-        ({"gates": {"digits": "bytes_written"}}, "gates.*digits"),
-        ({"gates": {"digits": {"on": "bytes_written"}}}, "gates.*digits"),
-    ],
-)
-def test_wrong_options_are_errors_before_anything_is_loaded(tmp_path, changed, message):
-    config = GDPOConfig(**settings(tmp_path, reward_weights=None, **changed))
-    with pytest.raises(ConfigError, match=message):
-        GDPOTrainer("nowhere/no-model", [bytes_written, digits], config)
 
 
 def test_the_metrics_of_trl_become_at_most_36_with_three_rewards(tiny_policy, tmp_path):

@@ -19,35 +19,11 @@ from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rewards import Reward
 from gdpo.rollouts import read_rollouts, rollout_file
 
-pytestmark = pytest.mark.usefixtures("_quiet")
-
-
-@pytest.fixture
-def _quiet(monkeypatch):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-
 
 class Paying(Counting):
     """Pays each call, and nothing for a turn without a call."""
 
     get_reward = None
-
-    def reset(self, **kwargs):
-        super().reset()
-        self.earned = []
-
-    def increment(self, step: int) -> int:
-        """
-        Add to the total.
-
-        Args:
-            step: What to add.
-
-        Returns:
-            The total.
-        """
-        self.earned.append(float(step))
-        return super().increment(step)
 
     def get_turn_rewards(self):
         return [*self.earned, 0.0]
@@ -82,13 +58,6 @@ class Both(Paying):
         return float(self.total)
 
 
-class Disagreeing(Paying):
-    """Has another reward in `get_reward`."""
-
-    def get_reward(self):
-        return float(self.total) + 1
-
-
 class Whole(Paying):
     """Returns one number for the whole rollout, which is also TRL's reward."""
 
@@ -99,13 +68,6 @@ class Whole(Paying):
         return float(self.total)
 
 
-class NoNumber(Paying):
-    """Has something else in `get_reward`."""
-
-    def get_reward(self):
-        return "three"
-
-
 class Slotted:
     """Cannot have other attributes."""
 
@@ -114,7 +76,7 @@ class Slotted:
     def reset(self, **kwargs):
         self.earned = []
 
-    increment = Paying.increment
+    increment = Counting.increment
 
     def get_turn_rewards(self):
         return [0.0]
@@ -155,24 +117,23 @@ def test_the_messages_are_passed_to_a_method_that_wants_them(tiny_policy, tmp_pa
     assert found == [[1.0, 0.0], [1.0, 0.0], [0.0]] * 2
 
 
-def test_a_reward_that_differs_from_the_total_of_the_turns_is_an_error(tiny_policy, tmp_path):
-    with pytest.raises(RewardError, match=r"'Disagreeing', completion 0.*get_reward returned 2.0"):
-        trained(tiny_policy, tmp_path, Disagreeing)
-
-
 def test_one_number_for_the_rollout_is_compared_with_the_other_method_too(tiny_policy, tmp_path):
     _, rollouts = trained(tiny_policy, tmp_path, Whole)
     assert [rollout.rewards["Whole"] for rollout in rollouts] == [1.0, 3.0, 0.0] * 2
 
 
-def test_a_reward_that_is_no_number_is_an_error(tiny_policy, tmp_path):
-    with pytest.raises(RewardError, match=r"'NoNumber', completion 0.*'three'"):
-        trained(tiny_policy, tmp_path, NoNumber)
-
-
-def test_a_wrong_number_of_turns_names_the_environment(tiny_policy, tmp_path):
-    environment = type("Short", (Paying,), {"get_turn_rewards": lambda self: self.earned})
-    with pytest.raises(RewardError, match=r"'Short' has 1 numbers.*completion 0.* 2 turns"):
+@pytest.mark.parametrize(
+    ("methods", "named"),
+    [
+        ({"get_reward": lambda self: self.total + 1.0}, "completion 0.*get_reward returned 2.0"),
+        ({"get_reward": lambda self: "three"}, "completion 0.*'three'"),
+        ({"get_turn_rewards": lambda self: self.earned}, "has 1 numbers.*completion 0.* 2 turns"),
+    ],
+    ids=["another total", "no number", "too few turns"],
+)
+def test_a_wrong_reward_names_the_environment(methods, named, tiny_policy, tmp_path):
+    environment = type("Wrong", (Paying,), methods)
+    with pytest.raises(RewardError, match=f"'Wrong'.*{named}"):
         trained(tiny_policy, tmp_path, environment)
 
 

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+from tests.integrations.prepared import flat
 from tests.integrations.turns import Kept, at_random, by_policy, dots, echo, trainer_of
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import settings
@@ -18,16 +19,9 @@ from gdpo.integrations.trl._turns import spans_of, total_of
 from gdpo.rewards import Reward
 from gdpo.rollouts import read_rollouts, rollout_file
 
-pytestmark = pytest.mark.usefixtures("_quiet")
-
 turn_gdpo = TURN_ESTIMATORS["turn_gdpo"]
 
 MASKS = [[0, 1, 1, 0, 0, 1], [1, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]]
-
-
-@pytest.fixture
-def _quiet(monkeypatch):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
 
 
 def test_a_turn_is_a_run_of_tokens_that_the_model_generated():
@@ -107,6 +101,13 @@ def rollouts_of(folder, step=1):
     return read_rollouts(rollout_file(folder / "rollouts", step))
 
 
+def trained(folder, **changed):
+    """Train on a game that is played at random."""
+    trainer = trainer_of(folder, **{"how": at_random, **changed})
+    trainer.train()
+    return trainer
+
+
 def arrays_of(rollouts):
     """Return the recorded rewards of each turn, and the numbers of turns."""
     counts = np.array([len(rollout.turns) for rollout in rollouts])
@@ -125,13 +126,14 @@ def turn_of_record(rollouts, weights=(1.0, 1.0)):
     return turn_gdpo(rewards, list(weights), turns=counts).reshape(len(rollouts), -1)
 
 
-def on_tokens_of(plays, advantages):
-    """Return advantages per token as a loop over the turns of the game."""
-    width = max(len(play.ids) for play in plays)
-    expected = np.zeros((len(plays), width))
+def assert_trained_on(trainer, advantages):
+    """Compare the advantages per token in the loss with a loop over the turns of the game."""
+    plays = trainer.rollout_func.played
+    expected = np.zeros((len(plays), max(len(play.ids) for play in plays)))
     for row, play in enumerate(plays):
         for turn, places in enumerate(play.runs()):
             expected[row, places] = advantages[row, turn]
+    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
     return expected
 
 
@@ -139,8 +141,7 @@ def on_tokens_of(plays, advantages):
 def played(tmp_path_factory):
     """Return a trainer after one step with turn_gdpo, and its folder."""
     folder = tmp_path_factory.mktemp("played")
-    trainer = trainer_of(folder, how=at_random, gradient_accumulation_steps=2)
-    trainer.train()
+    trainer = trained(folder, gradient_accumulation_steps=2)
     return trainer, folder
 
 
@@ -148,8 +149,7 @@ def test_the_loss_gets_turn_gdpo_of_the_recorded_rewards_token_by_token(played):
     trainer, folder = played
     rollouts = rollouts_of(folder)
     assert {len(rollout.turns) for rollout in rollouts} == {1, 2, 3, 4}
-    expected = on_tokens_of(trainer.rollout_func.played, turn_of_record(rollouts))
-    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
+    expected = assert_trained_on(trainer, turn_of_record(rollouts))
     assert len(np.unique(expected.round(6))) > 20
 
 
@@ -178,8 +178,7 @@ def test_metrics_have_totals_and_numbers_of_turns(played):
 
 
 def test_an_estimator_for_rollouts_trains_on_the_totals_and_its_record_has_turns_too(tmp_path):
-    trainer = trainer_of(tmp_path, how=at_random, advantage="gdpo")
-    trainer.train()
+    trainer = trained(tmp_path, advantage="gdpo")
     rollouts = rollouts_of(tmp_path)
     totals = np.array([list(rollout.rewards.values()) for rollout in rollouts]).reshape(4, -1, 2)
     wanted = gdpo(totals, [1.0, 1.0]).reshape(-1)
@@ -227,23 +226,18 @@ async def missing_for_some(completions, earned, **columns):
 
 
 def test_none_at_a_turn_makes_the_reward_missing_for_the_rollout(tmp_path):
-    trainer = trainer_of(tmp_path, how=at_random, rewards=[missing_for_some, dots])
-    trainer.train()
+    trainer = trained(tmp_path, rewards=[missing_for_some, dots])
     rollouts = rollouts_of(tmp_path)
     for i, rollout in enumerate(rollouts):
         is_missing = {turn.rewards["missing_for_some"] is None for turn in rollout.turns}
         assert is_missing == {i % 3 == 0} == {rollout.rewards["missing_for_some"] is None}
-    expected = on_tokens_of(trainer.rollout_func.played, turn_of_record(rollouts))
-    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
+    assert_trained_on(trainer, turn_of_record(rollouts))
 
 
 @pytest.mark.parametrize("otherwise", ["zero", "missing"])
 def test_a_gate_tests_the_total_and_closes_all_turns(otherwise, tmp_path):
     gate = {"on": "total_of_echo", "at_least": 1, "otherwise": otherwise}
-    trainer = trainer_of(
-        tmp_path, how=at_random, rewards=[twice, total_of_echo], gates={"twice": gate}
-    )
-    trainer.train()
+    trainer = trained(tmp_path, rewards=[twice, total_of_echo], gates={"twice": gate})
     rollouts = rollouts_of(tmp_path)
     closed = None if otherwise == "missing" else 0.0
     for rollout, play in zip(rollouts, trainer.rollout_func.played, strict=True):
@@ -251,8 +245,7 @@ def test_a_gate_tests_the_total_and_closes_all_turns(otherwise, tmp_path):
         wanted = [2 * each if is_open else closed for each in play.earned]
         assert [turn.rewards["twice"] for turn in rollout.turns] == wanted
     assert len({sum(play.earned) >= 1 for play in trainer.rollout_func.played}) == 2
-    expected = on_tokens_of(trainer.rollout_func.played, turn_of_record(rollouts))
-    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
+    assert_trained_on(trainer, turn_of_record(rollouts))
 
 
 def twice(completions, earned, **columns):
@@ -266,18 +259,14 @@ def total_of_echo(completions, earned, **columns):
 
 def test_weights_of_prompts_weigh_turns_and_remove_rewards(tmp_path):
     cells = [{"echo": 1.0, "dots": 2.0}, {"echo": 1.0, "dots": None}] * 8
-    trainer = trainer_of(
-        tmp_path, how=at_random, weights_column="w", columns={"w": cells}, max_steps=1
-    )
-    trainer.train()
+    trainer = trained(tmp_path, weights_column="w", columns={"w": cells}, max_steps=1)
     rollouts = rollouts_of(tmp_path)
     rewards, counts = arrays_of(rollouts)
     weights = np.array([list(r.weights.values()) for r in rollouts[:: rewards.shape[1]]])
     assert (weights == 0).any()
     assert ((weights == 0) == np.isnan(rewards[:, 0, 0])).all()
     advantages = turn_gdpo(rewards, weights, turns=counts)
-    expected = on_tokens_of(trainer.rollout_func.played, advantages.reshape(-1, counts.max()))
-    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
+    assert_trained_on(trainer, advantages.reshape(-1, counts.max()))
 
 
 def test_an_evaluation_uses_turns_too(tmp_path):
@@ -296,11 +285,8 @@ class Doubled(Kept):
 
 
 def test_a_subclass_can_override_the_advantages(tmp_path):
-    trainer = trainer_of(tmp_path, how=at_random, cls=Doubled)
-    trainer.train()
-    wanted = 2 * turn_of_record(rollouts_of(tmp_path))
-    expected = on_tokens_of(trainer.rollout_func.played, wanted)
-    np.testing.assert_allclose(trainer.kept["advantages"], expected, atol=1e-6)
+    trainer = trained(tmp_path, cls=Doubled)
+    assert_trained_on(trainer, 2 * turn_of_record(rollouts_of(tmp_path)))
 
 
 def without_dots(trainer, generator):
@@ -320,7 +306,7 @@ def first_or_last(completions, earned, **columns):
 def test_a_group_whose_turns_vary_has_signal_for_an_estimator_for_turns(
     advantage, replaced, tmp_path
 ):
-    trainer = trainer_of(
+    trainer = trained(
         tmp_path,
         how=without_dots,
         rewards=[first_or_last],
@@ -328,7 +314,6 @@ def test_a_group_whose_turns_vary_has_signal_for_an_estimator_for_turns(
         filter_groups="any_reward_varies",
         max_filter_rounds=1,
     )
-    trainer.train()
     assert (trainer.state.log_history[0]["filter/rounds"] == 1) == replaced
 
 
@@ -341,29 +326,19 @@ def rarely(completions, earned, **columns):
 
 
 def test_replaced_groups_train_on_the_advantages_of_the_assembled_batch(tmp_path):
-    trainer = trainer_of(
-        tmp_path, how=at_random, rewards=[rarely], filter_groups="advantage_nonzero", seed=3
-    )
-    trainer.train()
+    trainer = trained(tmp_path, rewards=[rarely], filter_groups="advantage_nonzero", seed=3)
     rollouts = rollouts_of(tmp_path)
-    trained = [rollout for rollout in rollouts if rollout.trained]
-    assert len(trained) == 16 < len(rollouts)
+    chosen = [rollout for rollout in rollouts if rollout.trained]
+    assert len(chosen) == 16 < len(rollouts)
     assert all(turn.advantage == 0 for r in rollouts if not r.trained for turn in r.turns)
     kept, mask = trainer.kept["advantages"], trainer.kept["tool_mask"]
     mask = mask * trainer.kept["completion_mask"]
     in_loss = sorted(round(float(each), 5) for each in kept[mask == 1])
     recorded = sorted(
-        round(turn.advantage, 5)
-        for r in trained
-        for turn in r.turns
-        for _ in range(turn.num_tokens)
+        round(turn.advantage, 5) for r in chosen for turn in r.turns for _ in range(turn.num_tokens)
     )
     assert in_loss == pytest.approx(recorded, abs=2e-5)
     assert max(recorded) > 0
-
-
-def parameters(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
 @pytest.mark.slow
@@ -384,9 +359,9 @@ def test_packing_trains_as_without_it(loss_type, tmp_path):
             max_grad_norm=0.0,
             max_steps=2,
         )
-        before = parameters(trainer)
+        before = flat(trainer.model)
         trainer.train()
-        runs[packed] = parameters(trainer) - before
+        runs[packed] = flat(trainer.model) - before
     assert (runs[True] - runs[False]).norm() < 1e-5 * runs[False].norm()
 
 
@@ -412,7 +387,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path):
     resumed = long_run(tmp_path / "run")
     resumed.rollout_func.calls = 2
     resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
-    assert torch.equal(parameters(whole), parameters(resumed))
+    assert torch.equal(flat(whole.model), flat(resumed.model))
     assert steps == {step: rollouts_of(tmp_path / "run", step) for step in (3, 4)}
 
 
@@ -445,13 +420,11 @@ length_of_history.seen = []
 
 def test_a_reward_of_turns_sees_the_completion_up_to_each_turn(tmp_path):
     length_of_history.seen.clear()
-    trainer = trainer_of(
+    trainer = trained(
         tmp_path,
-        how=at_random,
         rewards=[Reward("history", length_of_history, low=0, high=1, of="turn")],
         columns={"reference": [{"letter": "a"}] * 16},
     )
-    trainer.train()
     rollouts, plays = rollouts_of(tmp_path), trainer.rollout_func.played
     seen = {"".join(parts) for parts in length_of_history.seen}
     for rollout, play in zip(rollouts, plays, strict=True):
@@ -501,8 +474,7 @@ def test_the_made_up_batch_goes_through_trl_before_the_first_generation(tmp_path
 
 def test_truncated_completions_without_loss_keep_their_turns_in_the_baseline(tmp_path):
     """No completion of the game ends with the end token, so all count as truncated."""
-    trainer = trainer_of(tmp_path, how=at_random, mask_truncated_completions=True)
-    trainer.train()
+    trainer = trained(tmp_path, mask_truncated_completions=True)
     rollouts = rollouts_of(tmp_path)
     assert [len(rollout.turns) for rollout in rollouts] == [
         len(play.earned) for play in trainer.rollout_func.played
@@ -518,10 +490,7 @@ def of_last_turn(rewards, weights, *, turns):
 
 
 def test_a_user_can_name_an_estimator_for_turns_of_their_own(tmp_path):
-    trainer = trainer_of(
-        tmp_path, how=at_random, advantage="tests.integrations.test_trl_turns:of_last_turn"
-    )
-    trainer.train()
+    trained(tmp_path, advantage="tests.integrations.test_trl_turns:of_last_turn")
     for rollout in rollouts_of(tmp_path):
         wanted = [0.0] * (len(rollout.turns) - 1) + [1.0]
         assert [turn.advantage for turn in rollout.turns] == wanted

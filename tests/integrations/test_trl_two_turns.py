@@ -10,7 +10,7 @@ import itertools
 import pytest
 import torch
 from datasets import Dataset
-from tests.integrations.variants import settings
+from tests.integrations.variants import logged, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import get_training_chat_template, qwen3_chat_template
@@ -204,14 +204,7 @@ def trained(warm_start, tokenizer, folder, **changed):
     return trainer
 
 
-def logged(trainer, key):
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
-
-
-def test_a_policy_learns_to_guess_and_both_turns_are_in_the_batch(
-    warm_start, tokenizer, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+def test_a_policy_learns_to_guess_and_both_turns_are_in_the_batch(warm_start, tokenizer, tmp_path):
     trainer = trained(warm_start, tokenizer, tmp_path, filter_groups="any_reward_varies")
     means = logged(trainer, "rewards/Box/mean")
     assert sum(means[-4:]) / 4 > sum(means[:4]) / 4 + 0.3
@@ -221,11 +214,8 @@ def test_a_policy_learns_to_guess_and_both_turns_are_in_the_batch(
     assert all(text.count("<tool_response>") == 1 and "guess" not in text for text in two)
 
 
-def test_groups_of_two_turns_are_filtered_and_replaced(
-    warm_start, tokenizer, tmp_path, monkeypatch
-):
+def test_groups_of_two_turns_are_filtered_and_replaced(warm_start, tokenizer, tmp_path):
     """In groups of two, both guesses are often equally good."""
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     changed = {"num_generations": 2, "max_steps": 2, "filter_groups": "any_reward_varies"}
     trainer = trained(warm_start, tokenizer, tmp_path, **changed)
     assert max(logged(trainer, "filter/rounds")) > 0

@@ -41,6 +41,16 @@ def trainer_of(policy, folder, *, trainer_class=GDPOTrainer, rewards=(tenths, di
     )
 
 
+def trained(policy, folder, **changed):
+    trainer = trainer_of(policy, folder, **changed)
+    trainer.train()
+    return trainer
+
+
+def rollouts_of(folder, step=1):
+    return read_rollouts(rollout_file(folder / "rollouts", step))
+
+
 def best_of_group(rewards):
     """Give 1 to the best of each group in the second reward, and 0 to the others."""
     rewards = rewards.clone()
@@ -81,7 +91,7 @@ def test_changed_rewards_are_trained_on_recorded_and_logged(way, tiny_policy, tm
     trainer.train()
     assert vars(trainer).get("_calculate_rewards") is replaced
     for step, row in enumerate(trainer.state.log_history[:2], start=1):
-        rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", step))
+        rollouts = rollouts_of(tmp_path, step)
         first = np.array([tenths([each.completion])[0] for each in rollouts]).reshape(-1, 4)
         second = (first == first.max(1, keepdims=True)).astype(float)
         recorded = np.array([list(each.rewards.values()) for each in rollouts]).reshape(-1, 4, 2)
@@ -100,8 +110,7 @@ def test_rewards_that_are_switched_off_train_nothing(tiny_policy, tmp_path):
         def _calculate_rewards(self, *args):
             return super()._calculate_rewards(*args).clamp(max=0)
 
-    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Clipped)
-    trainer.train()
+    trainer = trained(tiny_policy, tmp_path, trainer_class=Clipped)
     row = trainer.state.log_history[0]
     assert row["grad_norm"] == row["reward"] == 0
     assert row["rewards/tenths/zero_variance_groups"] == 1
@@ -113,8 +122,7 @@ def test_advantages_that_a_subclass_changes_afterwards_are_trained_on(tiny_polic
             output = super()._generate_and_score_completions(inputs)
             return {**output, "advantages": 0 * output["advantages"]}
 
-    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=After)
-    trainer.train()
+    trainer = trained(tiny_policy, tmp_path, trainer_class=After)
     assert trainer.state.log_history[0]["grad_norm"] == 0
 
 
@@ -125,7 +133,7 @@ def test_a_class_of_trl_that_a_script_patches_counts(tiny_policy, tmp_path, monk
     )
     trainer = trainer_of(tiny_policy, tmp_path)
     trainer.train()
-    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    rollouts = rollouts_of(tmp_path)
     second = np.array([each.rewards["digits"] for each in rollouts]).reshape(-1, 4)
     assert (second.max(1) == 1).all()
 
@@ -150,35 +158,25 @@ def test_a_decorated_patch_of_a_class_counts(owner, tiny_policy, tmp_path, monke
     assert not calls  # no made-up batch
     trainer.train()
     assert len(calls) == 1
-    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    rollouts = rollouts_of(tmp_path)
     assert [each.rewards["tenths"] for each in rollouts[::4]] == [-1000.0] * 3
 
 
-def test_an_override_that_calls_super_for_parts_counts(tiny_policy, tmp_path):
+@pytest.mark.parametrize("itself", [False, True])
+def test_an_override_that_scores_the_batch_in_parts_counts(itself, tiny_policy, tmp_path):
+    """The parts are scored by TRL's method, or by the override itself, which halves them again."""
+
     class Parts(GDPOTrainer):
-        def _calculate_rewards(self, *batch):
-            half = len(batch[0]) // 2
-            parts = [[each[:half] for each in batch], [each[half:] for each in batch]]
-            return torch.cat([super(Parts, self)._calculate_rewards(*part) for part in parts])
-
-    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Parts)
-    trainer.train()
-    for each in read_rollouts(rollout_file(tmp_path / "rollouts", 1)):
-        assert each.rewards["tenths"] == pytest.approx(tenths([each.completion])[0], rel=1e-6)
-
-
-def test_an_override_that_calls_itself_for_parts_counts(tiny_policy, tmp_path):
-    class Halves(GDPOTrainer):
         def _calculate_rewards(self, *batch):
             half = len(batch[0]) // 2
             if half < 4:
                 return super()._calculate_rewards(*batch)
+            score = self._calculate_rewards if itself else super()._calculate_rewards
             parts = [[each[:half] for each in batch], [each[half:] for each in batch]]
-            return torch.cat([self._calculate_rewards(*part) for part in parts])
+            return torch.cat([score(*part) for part in parts])
 
-    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Halves)
-    trainer.train()
-    for each in read_rollouts(rollout_file(tmp_path / "rollouts", 1)):
+    trained(tiny_policy, tmp_path, trainer_class=Parts)
+    for each in rollouts_of(tmp_path):
         assert each.rewards["tenths"] == pytest.approx(tenths([each.completion])[0], rel=1e-6)
 
 
@@ -207,8 +205,7 @@ def test_rewards_in_float32_without_super_are_not_taken_for_rounding(tiny_policy
             first = torch.arange(len(completions)) % 4 / 10 + 100000
             return torch.stack([first, torch.ones_like(first)], 1)
 
-    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Large)
-    trainer.train()
+    trainer = trained(tiny_policy, tmp_path, trainer_class=Large)
     assert trainer.state.log_history[0]["rewards/tenths/zero_variance_groups"] == 0
     assert trainer.state.log_history[0]["rewards/tenths/influence_share"] == 1
 
@@ -240,8 +237,7 @@ def test_a_decorated_reward_is_called_as_its_decorator_wants(tiny_policy, tmp_pa
     def length(text):
         return float(len(text))
 
-    trainer = trainer_of(tiny_policy, tmp_path, rewards=[length])
-    trainer.train()
+    trainer = trained(tiny_policy, tmp_path, rewards=[length])
     assert trainer.state.global_step == 1
 
 
@@ -249,7 +245,7 @@ def test_a_compute_advantages_of_the_instance_is_used(tiny_policy, tmp_path):
     trainer = trainer_of(tiny_policy, tmp_path)
     trainer.compute_advantages = lambda rewards, token_counts=None: 2 * rewards[..., 0]
     trainer.train()
-    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    rollouts = rollouts_of(tmp_path)
     assert [each.advantage for each in rollouts] == pytest.approx(
         [2 * each.rewards["tenths"] for each in rollouts]
     )
@@ -262,9 +258,8 @@ def test_gates_apply_to_rewards_without_super_and_trl_logs_them(tiny_policy, tmp
             return torch.stack([ones, (torch.arange(len(ones)) % 2).float()], 1)
 
     gates = {"tenths": {"on": "digits", "at_least": 1}}
-    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Mine, gates=gates)
-    trainer.train()
-    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    trainer = trained(tiny_policy, tmp_path, trainer_class=Mine, gates=gates)
+    rollouts = rollouts_of(tmp_path)
     assert [each.rewards["tenths"] for each in rollouts] == [0.0, 1.0] * 6
     row = trainer.state.log_history[0]
     assert row["rewards/tenths/mean"] == row["rewards/tenths/gate_closed"] == 0.5
@@ -305,7 +300,6 @@ def test_what_is_rounded_for_trl_stays_exact_and_what_is_changed_does_not():
     assert rewards[1, 0] == 2
 
 
-@pytest.mark.usefixtures("_quiet")
 def test_a_total_that_is_changed_stands_at_the_last_turn(tmp_path):
     class Bonus(Kept):
         def _calculate_rewards(self, *args):
@@ -315,16 +309,11 @@ def test_a_total_that_is_changed_stands_at_the_last_turn(tmp_path):
 
     trainer = game_trainer(tmp_path, cls=Bonus, how=at_random, rewards=[echo])
     trainer.train()
-    first, *others = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    first, *others = rollouts_of(tmp_path)
     turns = [turn.rewards["echo"] for turn in first.turns]
     assert turns == [0.0] * (len(turns) - 1) + [first.rewards["echo"]]
     assert first.rewards["echo"] >= 5
     assert any(sum(t.rewards["echo"] for t in each.turns[:-1]) for each in others)
-
-
-@pytest.fixture
-def _quiet(monkeypatch):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
 
 
 class Judge:
@@ -451,8 +440,7 @@ def test_a_column_that_a_subclass_adds_is_not_missed(tiny_policy, tmp_path):
             rows = [{**row, "gold": "a", "hint": "b"} for row in inputs]
             return super()._generate_and_score_completions(rows)
 
-    trainer = trainer_of(tiny_policy, tmp_path, trainer_class=Adds, rewards=[needs_columns])
-    trainer.train()
+    trainer = trained(tiny_policy, tmp_path, trainer_class=Adds, rewards=[needs_columns])
     assert trainer.state.global_step == 1
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import bytes_written, digits, sometimes_vowels
+from tests.integrations.variants import bytes_written, digits, logged, sometimes_vowels
 from tests.integrations.variants import make as make_variant
 from tests.integrations.watched import TRAINERS, differences, make, train
 from transformers import TrainerCallback
@@ -22,10 +22,6 @@ from gdpo.rollouts.record import read_rollouts, reward_arrays
 
 NAMES = ("bytes_written", "digits", "sometimes_vowels")
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3, "num_generations_eval": 2}
-
-
-def logged(trainer, key):
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
 
 
 def constant(completions, **columns):

@@ -46,6 +46,11 @@ def scored_again(completion):
     return {function.__name__: function([completion])[0] for function in functions}
 
 
+def logged(trainer, key):
+    """Return the values that a run logged under a key."""
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
 class _Recording:
     """Records the gathered rewards and the local advantages of every generation batch."""
 

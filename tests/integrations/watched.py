@@ -1,8 +1,7 @@
 """Short trainings with TRL's own trainers, with and without `watch`, on a tiny policy."""
 
-from dataclasses import dataclass, field
-
 import torch
+from tests.integrations.prepared import Run
 from tests.integrations.variants import (
     CHECKPOINTING,
     PROMPTS,
@@ -12,7 +11,7 @@ from tests.integrations.variants import (
     settings,
     sometimes_vowels,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from gdpo.integrations.trl import watch
@@ -28,23 +27,11 @@ TIMES = ("_runtime", "_per_second", "step_time")
 """Parts of the names of TRL's metrics that are times."""
 
 
-@dataclass
-class Trained(TrainerCallback):
-    """Stores what a training did: every gradient, the parameters and TRL's logged numbers."""
-
-    gradients: list = field(default_factory=list)
-
-    def on_pre_optimizer_step(self, *args, model, **kwargs):
-        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        self.gradients.append(torch.cat(gradients).clone())
-
-    def finish(self, trainer):
-        self.trainer = trainer
-        self.parameters = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-        return self
+class Trained(Run):
+    """Stores what a training did, and TRL's logged numbers."""
 
     @property
-    def logged(self):
+    def numbers(self):
         """Return the logged numbers without the times."""
         return [
             {key: value for key, value in row.items() if not any(t in key for t in TIMES)}
@@ -95,8 +82,8 @@ def differences(alone, watched):
         yield "gradients"
     if not torch.equal(alone.parameters, watched.parameters):
         yield "parameters"
-    assert len(alone.logged) == len(watched.logged)
-    for theirs, both in zip(alone.logged, watched.logged, strict=True):
+    assert len(alone.numbers) == len(watched.numbers)
+    for theirs, both in zip(alone.numbers, watched.numbers, strict=True):
         for key, value in theirs.items():
             if both[key] != value:
                 yield f"step {theirs['step']}: {key}"
@@ -110,6 +97,6 @@ def on_two_ranks(policy, folder):
     )
     shares = [
         [row[f"rewards/{name}/influence_share"] for name in watched.trainer.reward_func_names]
-        for row in watched.logged[:1]
+        for row in watched.numbers[:1]
     ]
     return {"differences": list(differences(alone, watched)), "shares": shares}

@@ -16,10 +16,8 @@ class Harmless:
     """Calls functions and catches their exceptions.
 
     A `DataError` comes from the data of one batch, which is left out, and the first such error is
-    logged. Any other exception switches all functions off.
-
-    Args:
-        consequence: What training will lack, for the warning.
+    logged. Any other exception switches all functions off. `consequence` says in the warning what
+    training will lack.
     """
 
     def __init__(self, consequence: str) -> None:

@@ -42,14 +42,8 @@ def make_settings(
 ) -> Settings:
     """Check the values of a user's configuration and return them as `Settings`.
 
-    Args:
-        estimator: Key in `ESTIMATORS`, or `module:attribute`.
-        keys: Names of the rewards.
-        weights: One weight per reward, in the order of `keys` or by name. None: all 1.
-        options: The estimator's options by name, or None.
-        place: Prefix of the settings in the configuration, for error messages.
-        detail: Detail of the logged metrics: `brief` or `full`. None: `brief`.
-        turns: Whether the caller has rewards for each turn, which estimators for turns need.
+    `keys` are the names of the rewards, and `place` is the prefix of the settings in messages.
+    `turns` tells whether the caller has rewards for each turn, which estimators for turns need.
 
     Raises:
         ConfigError: If a value is unknown, or does not match the keys.

@@ -157,10 +157,7 @@ class _Subject:
     def __call__(self, rewards: Any, weights: Any, *, like: Any = None) -> Any:
         """Return the advantages, and check that the estimator did not change its arguments.
 
-        Args:
-            rewards: Rewards as a NumPy array.
-            weights: Weights of the rewards.
-            like: Rewards for which the options are computed. None: `rewards`.
+        The options are those for the rewards `like`, if given.
         """
         given = self.to_array(rewards), weights
         before = [np.asarray(each).copy() for each in given]

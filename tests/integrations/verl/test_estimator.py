@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tests.integrations.verl.configs import Config
+from tests.integrations.verl.configs import Config, Queue
 
 from gdpo import ConfigError, gdpo
 from gdpo.integrations.verl._carried import Carried
@@ -153,39 +153,27 @@ def verls(run):
     return compute_advantage
 
 
-@pytest.mark.parametrize("name", ["gdpo/gdpo", "gdpo/gdpo.advantages:gdpo"])
-def test_rewards_of_the_batch_reach_every_estimator_of_ours(run, name):
+@pytest.mark.parametrize(
+    ("name", "called_by"),
+    [
+        ("gdpo/gdpo", "gdpo/gdpo"),
+        ("gdpo/gdpo.advantages:gdpo", "gdpo/gdpo.advantages:gdpo"),
+        ("gdpo", "gdpo/gdpo"),  # with gdpo_replace
+    ],
+)
+def test_rewards_of_the_batch_reach_every_estimator_of_ours(run, name, called_by):
     registry = {}
     compute = with_columns(run, verls(run), registry)
     data = SimpleNamespace(non_tensor_batch=COLUMNS)
-    advantages = compute(data, adv_estimator=name, config={**ALGORITHM, "adv_estimator": name})
+    config = {**ALGORITHM, "adv_estimator": name, "gdpo_replace": name == "gdpo"}
+    advantages = compute(data, adv_estimator=name, config=config)
     torch.testing.assert_close(advantages, torch.tensor(EXPECTED)[:, None].float() * MASK)
-    assert registry == {name: run.compute_advantages}
+    assert registry == {called_by: run.compute_advantages}
 
 
 def test_other_estimators_are_left_to_verl(run):
     compute = with_columns(run, verls(run), {})
     assert compute(None, "grpo", config=None) == "verl's own"
-
-
-def test_the_plain_name_calls_ours_by_its_own_name_if_it_is_to_be_replaced(run):
-    registry = {}
-    compute = with_columns(run, verls(run), registry)
-    data = SimpleNamespace(non_tensor_batch=COLUMNS)
-    replaced = {**ALGORITHM, "adv_estimator": "gdpo", "gdpo_replace": True}
-    advantages = compute(data, adv_estimator="gdpo", config=replaced)
-    torch.testing.assert_close(advantages, torch.tensor(EXPECTED)[:, None].float() * MASK)
-    assert list(registry) == ["gdpo/gdpo"]
-
-
-class Queue:
-    """Ignores fields that it does not have, as TransferQueue does."""
-
-    def __init__(self, **fields):
-        self.fields = fields
-
-    def kv_batch_get(self, keys, partition_id, select_fields):
-        return {name: self.fields[name] for name in select_fields if name in self.fields}
 
 
 class Trainer:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tests.integrations.verl.configs import Config
+from tests.integrations.verl.configs import Config, Queue
 
 from gdpo import ConfigError, gdpo
 from gdpo.advantages import TURN_ESTIMATORS, turn_gdpo
@@ -184,16 +184,6 @@ def test_turns_are_counted_over_all_outputs_of_a_rollout_and_padding_is_left_out
 
 def test_the_first_turn_of_an_output_comes_after_those_of_the_outputs_before():
     assert first_turns(["a_0_10", "a_0_9", "b_0_0"], np.array([1, 2, 3])).tolist() == [2, 0, 0]
-
-
-class Queue:
-    """Stands in for TransferQueue, with one list per field."""
-
-    def __init__(self, **fields):
-        self.fields = fields
-
-    def kv_batch_get(self, keys, partition_id, select_fields):
-        return {name: self.fields[name] for name in select_fields if name in self.fields}
 
 
 class Tokenizer:

@@ -13,12 +13,10 @@ from gdpo.integrations.trl._turns import TurnRewards, joined
 class Groups:
     """Stores groups that were generated and scored together, on all ranks.
 
-    Args:
-        rewards: Gated rewards `[prompt, sample, reward]`. The totals, if there are turns.
-        rollouts: This process's arguments of `RolloutLog.collect`. None: the batch was assembled
-            from several generations, which are recorded separately.
-        weights: Weights `[prompt, reward]`. None: the configured weights, for every prompt.
-        places: Position of each group in the training batch. None: it is not trained on.
+    `rewards` are gated, `[prompt, sample, reward]`: the totals, if there are turns. `weights` are
+    `[prompt, reward]`, or None for the configured ones. `rollouts` are this process's arguments of
+    `RolloutLog.collect`, or None for a batch that was assembled from several generations. `places`
+    holds the position of each group in the training batch: None if it is not trained on.
     """
 
     rewards: torch.Tensor

@@ -244,10 +244,7 @@ class Packer:
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        """Score a micro-batch, or a whole generation batch in parts of at most `batch_size` rows.
-
-        `score` is TRL's method, or one with its arguments.
-        """
+        """Score a micro-batch, or a generation batch in parts of at most `batch_size` rows."""
         keep, packing = logits_to_keep, self.packing
         more = {key for key, value in options.items() if value is not None and value is not False}
         known = {"compute_entropy"} if batch_size is None else set[str]()

@@ -24,9 +24,9 @@ def call_of(device: str, layers: int, parameters: int) -> Call:
     """Return what a call of a model costs on a type of device.
 
     On a CPU, a `fixed` from 8 to 64 changed the time of a step by at most 7 %. On one H200, a call
-    in the shape of Qwen2.5-1.5B took as long with 16 tokens as with 4,900, because Python takes its
-    time for each layer (`python -m benchmarks.call_cost`). It is assumed that this time grows with
-    the layers, and that of a token with the parameters.
+    in the shape of Qwen2.5-1.5B took as long with 16 tokens as with 4,900
+    (`python -m benchmarks.call_cost`): Python takes its time for each layer, and the GPU for each
+    parameter and token.
     """
     if device == "cpu":
         return Call(fixed=32)

@@ -18,10 +18,8 @@ from gdpo.rollouts.writing import set_aside
 class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them to one file.
 
-    Evaluations are written to the subfolder `eval`. When training begins, files of an earlier run
-    are moved to a subfolder, unless the run is resumed. The name of the run is `run_name`, or the
-    folder name of `output_dir`. A folder that is not writable raises a ConfigError; later write
-    failures are only logged.
+    The name of the run is `run_name`, or the folder name of `output_dir`. A folder that is not
+    writable raises a ConfigError; later write failures are only logged.
     """
 
     def __init__(

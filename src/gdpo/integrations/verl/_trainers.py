@@ -55,9 +55,9 @@ def with_check(run: Run, need_critic: Function) -> Function:
 def with_columns(run: Run, compute_advantage: Function, registry: dict[str, Any]) -> Function:
     """Wrap `compute_advantage` so that the estimator receives the separate rewards.
 
-    The rewards come from an enclosing `carrying` block if there is one (V1 trainer), otherwise from
-    the batch. verl's name `gdpo` stays that of its own estimator: `gdpo_replace` calls gdpo's by
-    its name. An estimator of the user is added to verl's registry.
+    They come from an enclosing `carrying` block if there is one (V1 trainer), otherwise from the
+    batch. verl's name `gdpo` stays that of its own estimator, unless `gdpo_replace` is set. An
+    estimator of the user is added to verl's registry.
     """
 
     @functools.wraps(compute_advantage)
