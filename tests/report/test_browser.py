@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.report.hostile import CHATS, TEXTS
-from tests.report.runs import experiment_of, trained, two_estimators, unrecorded
+from tests.report.runs import experiment_of, trained, unrecorded
 
 from gdpo.analysis import EXAMPLE, analyze
 from gdpo.lab.experiments.analysis import analyse
@@ -14,18 +14,11 @@ from gdpo.report import write_rollouts_report
 from gdpo.rollouts.readers import read_rollout_files
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("report")
-    write_report(analyse(two_estimators(folder / "runs")), folder / "report.html")
-    return folder / "report.html"
-
-
 @pytest.fixture
-def page(browser, report):
+def page(browser, compared):
     browser.size(1280)
     browser.media()
-    browser.open(report)
+    browser.open(compared[1])
     return browser
 
 
@@ -189,12 +182,12 @@ def test_dark_light_and_print_differ_and_print_leaves_the_viewer_out(page):
     assert page.ask("document.querySelector('.chart svg').getBoundingClientRect().height") > 50
 
 
-def test_the_page_is_there_without_a_complaint_and_asks_for_nothing(browser, report):
+def test_the_page_is_there_without_a_complaint_and_asks_for_nothing(browser, compared):
     browser.complaints.clear()
     browser.requests.clear()
-    browser.open(report)
+    browser.open(compared[1])
     assert browser.complaints == []
-    assert browser.requests == [report.as_uri()]
+    assert browser.requests == [compared[1].as_uri()]
 
 
 def test_at_400_pixels_the_shares_and_the_remedy_are_on_the_screen(browser, tmp_path):

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from tests.report.hostile import TEXTS
-from tests.report.runs import experiment_of, record, trained, two_estimators, unrecorded
+from tests.report.runs import experiment_of, record, trained, unrecorded
 
 from gdpo.errors import ConfigError
 from gdpo.lab.experiments.analysis import analyse
@@ -33,9 +33,8 @@ def exported(folder, comparison):
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("export")
-    experiment = two_estimators(folder / "runs")
+def usual(tmp_path_factory, compared):
+    folder, experiment = tmp_path_factory.mktemp("export"), compared[0].experiment
     runs = [
         replace(run, means={name: values - 0.2 for name, values in run.means.items()})
         if run.label == "grpo"

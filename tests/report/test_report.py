@@ -67,16 +67,19 @@ class Parsed(HTMLParser):
 def made(tmp_path, comparison):
     file = tmp_path / "report.html"
     write_report(comparison, file)
+    return read(file)
+
+
+def read(file):
     text = file.read_text(encoding="utf-8")
     parsed = Parsed(text)
     return text, parsed, json.loads(parsed.inside["script"][0])
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("usual")
-    comparison = analyse(two_estimators(folder / "runs"))
-    return comparison, *made(folder, comparison)
+def usual(compared):
+    comparison, file = compared
+    return comparison, *read(file)
 
 
 def test_it_shows_the_question_the_headline_the_details_and_that_it_is_exploratory(usual):

@@ -271,7 +271,10 @@ class VllmModel:
         given = [{"prompt_token_ids": prompts[i]} for i in fitting]
         generated = self._model.generate(given, params, use_tqdm=False) if given else []
         for i, of_prompt in zip(fitting, generated, strict=True):
-            responses[i] = [_read(one) for one in of_prompt.outputs]
+            responses[i] = []
+            for one in of_prompt.outputs:
+                reason = "length" if one.finish_reason == "length" else "stop"
+                responses[i].append(Response(one.text, len(one.token_ids), reason))
         heard(len(prompts) * samples)
         return responses
 
@@ -313,8 +316,3 @@ def _output_in(file: Path) -> Generator[None]:
         for copy, number in kept:
             os.dup2(copy, number)
             os.close(copy)
-
-
-def _read(output: Any) -> Response:
-    reason = "length" if output.finish_reason == "length" else "stop"
-    return Response(output.text, len(output.token_ids), reason)

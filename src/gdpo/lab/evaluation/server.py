@@ -1,10 +1,9 @@
 """Gets responses from an OpenAI-compatible server: vLLM, SGLang, llama.cpp and others.
 
 Responses are streamed if the server supports streaming. A streamed request can take any amount of
-time as long as data keep arriving, and fails only after a long silence. A partial response cannot
-be continued. Therefore a request is resent several times if no data arrived, but only once if a
-response was interrupted. After a silence, the request is not resent, because the server may still
-be working on it.
+time as long as data keep arriving. A request is resent several times if no data arrived, but only
+once if a response was interrupted, because a partial response cannot be continued. After a long
+silence it fails, and is not resent, because the server may still be working on it.
 """
 
 import hashlib

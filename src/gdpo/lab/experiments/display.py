@@ -22,8 +22,7 @@ _RECENT = 5
 """Number of most recent steps over which the displayed reward is averaged."""
 
 _MOST_ROWS = 30
-"""Maximum number of runs in the table. If there are more runs, the table shows the runs in
-progress, and fills the remaining rows with the runs that ended most recently."""
+"""Maximum number of runs in the table: those in progress, then those that ended most recently."""
 
 _HOUR = 3600.0
 

@@ -50,8 +50,8 @@ _EXPECTED = {
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
     """Read a recipe and check everything that can be checked without data or a model.
 
-    The lookup calls functions that return a reward, and `train` and `check` call these functions
-    again. To call them only once, pass `resolve(read_recipe(path))` to `train` or `check`.
+    This calls functions that return a reward, as `train` and `check` do again. To call them only
+    once, pass `resolve(read_recipe(path))` to `train` or `check`.
 
     Args:
         path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.

@@ -122,11 +122,7 @@ class RunDirectory:
         return cast("dict[str, Any]", facts)
 
     def read_ranges(self) -> dict[str, Range]:
-        """Return the declared range of each reward, in the recipe's order.
-
-        Raises:
-            DataError: If `environment.json` is missing or does not have the ranges.
-        """
+        """Return the ranges of the rewards, in the recipe's order, or raise a DataError."""
         ranges = described_ranges(self.read_environment().get("rewards"))
         known = {name: each for name, each in ranges.items() if each is not None}
         if not known or len(known) < len(ranges):

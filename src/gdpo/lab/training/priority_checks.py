@@ -65,14 +65,18 @@ def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[F
         scored = _scored(resolved, problems)
         if not scored:
             return [_note("fewer than two rows have different reference answers")]
-        primary = _judge(resolved, scored)
-        if primary is None:
+        # The reward with the largest weight among those that judge correctness is the primary one.
+        pairs = [row[_RIGHT] > row[_OTHER] for row in scored if _OTHER in row]
+        weights = np.array(resolved.weights)
+        judges = np.flatnonzero((np.mean(pairs, axis=0) >= _JUDGES) & (weights > 0))
+        if not len(judges):
             return [
                 _note(
                     "no reward with a positive weight scores a row's reference answer above that "
                     "of another row, so no reward judges correctness"
                 )
             ]
+        primary = resolved.names[max(judges, key=lambda k: weights[k])]
         values = _values(resolved, scored)
         combined, answer = _answer(resolved, problems, values, primary)
     except Exception as error:  # noqa: BLE001  code of the user was called
@@ -117,14 +121,6 @@ def _scored(resolved: Resolved, problems: Sequence[Problem]) -> Scored:
         found = scorer.score(texts, references, num_tokens=counts).values  # one warning, not 16
         scores = iter(np.round(found, _DIGITS))
     return [{name: next(scores) for name in row} for row in rows]
-
-
-def _judge(resolved: Resolved, scored: Scored) -> str | None:
-    """Return the reward with the largest weight among those that judge correctness."""
-    preferred = np.mean([row[_RIGHT] > row[_OTHER] for row in scored if _OTHER in row], axis=0)
-    weights = np.array(resolved.weights)
-    judges = np.flatnonzero((preferred >= _JUDGES) & (weights > 0))
-    return resolved.names[max(judges, key=lambda k: weights[k])] if len(judges) else None
 
 
 def _values(resolved: Resolved, scored: Scored) -> dict[str, Values]:

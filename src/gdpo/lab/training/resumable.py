@@ -101,16 +101,13 @@ class ResumableTrainer(GDPOTrainer):
         random_states, generation = self._random_states(), self._generation()
         self.finished = FinishedStep(state.global_step, state, random_states, generation)
         if not self.args.should_save and not self.saves_together:
-            self._keep_for_main(self.finished)
-
-    def _keep_for_main(self, step: FinishedStep) -> None:
-        """Write this process's state to a file for the main process, which may be a step behind."""
-        folder = self.hooks.others / str(self.args.process_index)
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / "partial.pth"
-        torch.save({"random": step.random, "generation": step.generation}, partial)
-        partial.replace(folder / f"{step.step}.pth")
-        (folder / f"{step.step - 2}.pth").unlink(missing_ok=True)
+            # A file for the main process, which may be a step behind.
+            step, folder = state.global_step, self.hooks.others / str(self.args.process_index)
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = folder / "partial.pth"
+            torch.save({"random": random_states, "generation": generation}, partial)
+            partial.replace(folder / f"{step}.pth")
+            (folder / f"{step - 2}.pth").unlink(missing_ok=True)
 
     def _random_states(self) -> dict[str, Any]:
         states: dict[str, Any] = {

@@ -147,8 +147,7 @@ def train(
         MissingExtraError: If a package of an extra is not installed.
         GdpoError: If the disk is full, or if another process of this run has exited. The message
             states the last saved step.
-        KeyboardInterrupt: If a stop is requested before training starts, or if a second stop is
-            requested.
+        KeyboardInterrupt: If a stop is requested before training starts, or a second time.
     """
     stop = StopRequest()
     with stop_on_signal(stop):

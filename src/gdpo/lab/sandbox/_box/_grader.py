@@ -147,7 +147,17 @@ class Record:
         """Record one more test. If there is no error, the test passed."""
         if len(self.outcomes) >= _MOST:
             raise _TooManyTests
-        self.outcomes.append(self._outcome(error))
+        failure = self._failure(error)
+        if failure is not None:
+            self.first = self.first or failure
+            self.outcomes.append(failure.outcome)
+        elif self._process.failure is not None:
+            self.outcomes.append("not run")
+        elif error is None:
+            self.outcomes.append("passed")
+        else:
+            kind = "" if isinstance(error, AssertionError) else type(error).__name__
+            self.outcomes.append(self._wrong(kind))
 
     def add_case(self, failure: Failure | None, *, right: bool) -> None:
         """Record one run of a whole program."""
@@ -160,17 +170,6 @@ class Record:
     def add_missed(self, tests: int) -> None:
         """Record tests that were never reached."""
         self.outcomes += ["not run"] * tests
-
-    def _outcome(self, error: BaseException | None) -> str:
-        failure = self._failure(error)
-        if failure is not None:
-            self.first = self.first or failure
-            return failure.outcome
-        if error is None and self._process.failure is None:
-            return "passed"
-        if self._process.failure is not None:
-            return "not run"
-        return self._wrong("" if isinstance(error, AssertionError) else type(error).__name__)
 
     def _wrong(self, kind: str) -> str:
         if not self.wrong:

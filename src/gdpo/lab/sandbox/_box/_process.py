@@ -241,7 +241,12 @@ class Process:
         message = writer.write(request)
         data = json.dumps([what, list(self.classes), message], separators=(",", ":")).encode()
         with self.clock:
-            self._send(data)
+            try:
+                write_frame(self._requests, data, self.clock.left)
+            except Closed:
+                self._ended()
+            except TooLate:
+                self.end(TIMEOUT)
             reply = self._receive(self.limits["answer"] + len(data))
         result, changed = self._understand(reply)
         if changed is not None:
@@ -315,14 +320,6 @@ class Process:
         self._control.send(b"T")
         (running,) = COMPUTED.unpack(self._control.recv(COMPUTED.size))
         return self.cpu + running + _PER_ANSWER * self._answers
-
-    def _send(self, request: bytes) -> None:
-        try:
-            write_frame(self._requests, request, self.clock.left)
-        except Closed:
-            self._ended()
-        except TooLate:
-            self.end(TIMEOUT)
 
     def _receive(self, longest: int) -> bytes:
         try:

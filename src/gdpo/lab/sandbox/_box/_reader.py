@@ -51,7 +51,8 @@ class Reader:
             Exception: If hashing or memory allocation fails.
         """
         root, heap = _list(message, 2)
-        records = [_record(record) for record in _list(heap)]
+        pairs = [_list(record, 2) for record in _list(heap)]
+        records = [(as_text(tag), _list(items)) for tag, items in pairs]
         self.objects: list[Any] = []
         self._inner: list[Any] = []
         for i, (tag, items) in enumerate(records):
@@ -128,11 +129,6 @@ def _list(x: Any, length: int | None = None) -> list[Any]:
     if type(x) is not list or (length is not None and len(x) != length):
         raise ValueError("not a list, or a list of the wrong length")
     return x
-
-
-def _record(x: Any) -> tuple[str, list[Any]]:
-    tag, items = _list(x, 2)
-    return as_text(tag), _list(items)
 
 
 def as_text(x: Any) -> str:

@@ -1,13 +1,10 @@
 """Reads the tests of EvalPlus rows (HumanEval+ and MBPP+) as published on the Hub.
 
 The `test` column contains a program that compares the results of the function with hundreds of
-expected values. This program imports numpy to compare floats with a tolerance. The sandbox has no
-numpy, so a few lines of plain Python replace the numpy functions that the programs use. In
-addition, each comparison counts as a separate test. Otherwise the tests are unchanged, including
-their errors.
-
-The replacement is stricter than numpy in two cases: sequences of different lengths are never close,
-and a number is never close to a sequence.
+expected values, and imports numpy to compare floats with a tolerance. The sandbox has no numpy, so
+a few lines of plain Python replace it. They are stricter: sequences of different lengths are never
+close, nor a number and a sequence. Each comparison counts as a separate test. Otherwise the tests
+are unchanged, including their errors.
 """
 
 import ast

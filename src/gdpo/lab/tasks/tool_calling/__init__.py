@@ -18,12 +18,11 @@ Format:
 1. The thinking ends at the first `</think>`, and may contain any tag. In the published code, a
    required tag inside the thinking gives 0, a tag inside the thinking of the reference answer
    counts as required, and text between the first and a later `</think>` is accepted.
-2. Any amount of whitespace is allowed around and inside fields. The published code requires one
-   newline between fields, and at least one newline after `<tool_call>` and before `</tool_call>`.
-3. A tag inside a JSON string does not count as a tag. In the published code, such a tag counts, and
-   a required tag gives 0.
-4. A field must have visible content. Spaces, control characters and zero-width characters do not
-   count. In the published code, empty fields get 1.
+2. Any whitespace is allowed around and inside fields. The published code requires one newline
+   between fields, and at least one after `<tool_call>` and before `</tool_call>`.
+3. A tag inside a JSON string is no tag. In the published code it is, and a required tag gives 0.
+4. A field must have visible content, other than spaces, control characters and zero-width
+   characters. In the published code, empty fields get 1.
 5. A field must not contain a tag, and fields that the reference answer does not have are not
    allowed. The published code counts only the tags of required fields, so a response may contain a
    `<tool_call>`.
@@ -36,27 +35,25 @@ Correctness:
    every completion gets 0.
 8. Calls may span several lines, share a line, be separated by blank lines, or form a JSON list. In
    the published code, such calls get -3.
-9. The calls are read from all closed `<tool_call>` fields after the thinking. If a field is not
-   closed, the calls cannot be parsed. The published code reads the calls after the first
-   `<tool_call>` anywhere, if there is a `</tool_call>` anywhere. Calls inside the thinking
-   therefore count, and calls in a second field are ignored.
+9. The calls are read from all `<tool_call>` fields after the thinking, which must all be closed.
+   The published code reads the calls after the first `<tool_call>` anywhere, if there is a
+   `</tool_call>` anywhere. Calls inside the thinking therefore count, and those in a second field
+   are ignored.
 10. Reference calls are matched to the written calls so that the total score is largest. The
-    published code matches the calls greedily, in order.
+    published code matches them greedily, in order.
 11. `true` does not equal 1. In the published code, `True == 1` as in Python. (In both, 1 equals 1.0
     but not "1".)
 12. Every written call must have a string as its name and an object as its parameters. Otherwise the
     completion gets -3. The published code checks only calls that happen to be compared.
 13. `NaN` and `Infinity` are not valid JSON. The published code accepts them.
-14. A completion with more than 256 calls, and more calls than the reference answer, gets -3. The
-    published code has no limit, so a completion with a call for every possible value gets nearly
-    the maximum.
+14. A completion with more than 256 calls, and more than the reference answer, gets -3. The
+    published code has no limit, so a call for every possible value gets nearly the maximum.
 15. If the calls in a reference answer cannot be parsed, loading the rows raises a DataError. In the
     published code, the run stops at that row.
-16. An object with a duplicate key is rejected, so a call cannot have two names. In the published
-    code, the last of the duplicate keys counts.
+16. An object with a duplicate key is rejected. In the published code, the last of them counts.
 
-Both versions ignore keys other than `name` and `parameters` in a call. Both also ignore digits of a
-number beyond the precision of a float, because a tool would receive the same value.
+Both versions ignore keys other than `name` and `parameters` in a call, and digits of a number
+beyond the precision of a float.
 
 Both rewards:
 

@@ -10,14 +10,13 @@
 | ToolACE | `system`, `conversations` (`from`: user, assistant, tool; `value`) |
 | Seal-Tools (fine-tuning files) | `conversations` (`from`: human, gpt; `value`) |
 
-In ToolACE rows, the last assistant turn is the reference answer, no matter whether the turn
-contains calls or a response. All earlier turns form the dialogue, as in ToolRL. The functions are
-read from the system text. Other instructions in the system text are dropped, because ToolRL's
-prompt has its own instructions.
+In ToolACE rows, the last assistant turn is the reference answer, whether it contains calls or a
+response. All earlier turns form the dialogue, as in ToolRL. The functions are read from the system
+text, whose other instructions are dropped, because ToolRL's prompt has its own.
 
-In rows with Hammer's own prompt (versions 2.0 and 2.1, as in Hammer's training and test files), the
-tools and the dialogue are read, and the instructions are dropped. Version 2.1 has separate turns.
-Version 2.0 has a single text, which becomes one user turn.
+In rows with Hammer's own prompt (versions 2.0 and 2.1), the tools and the dialogue are read, and
+the instructions are dropped. Version 2.1 has separate turns. Version 2.0 has a single text, which
+becomes one user turn.
 
 In Seal-Tools rows, a value may be a name such as `API_call_3`, which refers to the result of an
 earlier call. The prompt explains these names, and the description of each tool lists the tool's
