@@ -525,14 +525,14 @@ def test_the_readme_of_a_run_has_no_stray_marks(finished):
     ("override", "message"),
     [
         ("trainer.model_init_kwargs={nonsense: 1}", "TypeError: .*nonsense"),
-        ("trainer.report_to=wandb", "wandb"),
+        ("trainer.report_to=wandb", "WandbCallback requires"),
     ],
 )
 def test_a_trainer_that_cannot_be_made_is_one_message_and_keeps_no_name(
     recipe_file, override, message
 ):
     recipe = load_recipe(recipe_file, [override])
-    with pytest.raises(ConfigError, match=rf"(?s)trainer.*{message}"):
+    with pytest.raises(ConfigError, match=rf"(?s)trainer.*settings: {message}"):
         train(recipe)
     assert not recipe.run_dir.exists()
     assert not list(recipe.run_dir.parent.iterdir())

@@ -384,9 +384,8 @@ def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
         raise
     except Exception as error:  # the libraries may raise any error here
         recipe = loop.job.recipe
-        text = str(error)
-        if not text or not isinstance(error, _CLEAR_ERRORS):
-            text = f"{type(error).__name__}: {text}"
+        clear = isinstance(error, _CLEAR_ERRORS)
+        text = str(error) if clear else f"{type(error).__name__}: {error}"
         raise ConfigError(
             f"{recipe.place('trainer')}: the trainer cannot be built from model "
             f"{recipe.initial_model!r} and these settings: {text}"
