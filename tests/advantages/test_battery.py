@@ -8,12 +8,16 @@ from tests.advantages.claims import SUBJECTS
 from gdpo.advantages import arrays
 from gdpo.testing import check_estimator
 
+SLOW = pytest.param(("array_api_strict", "jax"), marks=pytest.mark.slow)
 
+
+@pytest.mark.parametrize("libraries", [("numpy", "torch"), SLOW])
 @pytest.mark.parametrize("name", sorted(SUBJECTS))
-def test_it_keeps_the_contract(name):
+def test_it_keeps_the_contract(name, libraries):
     estimator, oracle, claims, options = SUBJECTS[name]
+    expected = {"options": options, "oracle": oracle, "claims": claims}
     examples = settings().max_examples
-    check_estimator(estimator, options=options, oracle=oracle, claims=claims, examples=examples)
+    check_estimator(estimator, **expected, examples=examples, libraries=libraries)
 
 
 @pytest.mark.parametrize("name", sorted(SUBJECTS))

@@ -44,7 +44,10 @@ def redundant():
     return diagnose(rewards, None, ["a", "b"])
 
 
-@pytest.mark.parametrize("seed", range(20))
+MORE = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20)]
+
+
+@pytest.mark.parametrize("seed", [*range(4), *MORE])
 def test_a_reward_that_is_ignored_on_every_step_is_found_whichever_of_two_others_dominates(seed):
     history = history_of(steps(20, 64, seed=seed))
     (held,) = [held for held in history.held() if held.finding.severity is Severity.WARNING]

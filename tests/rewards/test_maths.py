@@ -321,6 +321,7 @@ def test_every_answer_of_math_is_equal_to_itself():
 
 
 @needs_data
+@pytest.mark.slow
 @pytest.mark.parametrize("completion", ["\\boxed{{{answer}}}", "{solution}"])
 def test_every_answer_and_every_solution_of_math_500_is_right(completion):
     rows = load_rows(Path(DATA or "") / "math/math500.jsonl")
@@ -328,6 +329,7 @@ def test_every_answer_and_every_solution_of_math_500_is_right(completion):
 
 
 @needs_data
+@pytest.mark.slow
 def test_every_answer_of_gsm8k_is_right_in_a_box_and_as_the_last_number():
     rows = load_rows(Path(DATA or "") / "gsm8k/train.jsonl.gz")
     golds = [{"answer": row["answer"].partition("####")[2].strip()} for row in rows]

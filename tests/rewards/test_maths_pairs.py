@@ -4,6 +4,7 @@ import pytest
 from benchmarks.maths_pairs.__main__ import unexpected
 
 
+@pytest.mark.slow
 def test_right_answers_are_paid_however_they_are_written():
     refused, count = unexpected("deserving", 1.0)
     assert count >= 240
