@@ -13,7 +13,7 @@ LEAST_GROUPS = 64
 
 
 class RecentMean:
-    """Stores the most recent batches that contain `LEAST_GROUPS` groups with a reward."""
+    """Stores the most recent batches that together contain `LEAST_GROUPS` groups with a reward."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, int, float]] = deque()  # groups, values, sum of the values

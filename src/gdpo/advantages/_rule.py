@@ -242,8 +242,8 @@ class AdvantageRule:
     def weights_in_force(self, weights: Weights) -> Any:
         r"""Return the weights of the next batch: a list, or an array `[prompt, reward]`.
 
-        Each weight is multiplied by its schedule or set-point, and by $\lambda$ if it is that of a
-        constraint.
+        Each weight is multiplied by its schedule or set-point, and that of a constraint by
+        $\lambda$.
 
         Raises:
             ConfigError: If the weights contradict the requested influence shares.
@@ -425,7 +425,7 @@ def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None
     if rule.estimator not in _WITH_INFLUENCE:
         raise ConfigError(
             f"estimator {rule.name!r} cannot give rewards requested influence shares. If the "
-            "rewards are added first, a rare reward could not get its share. Use gdpo or mo_grpo, "
+            "rewards are added first, a rare reward cannot get its share. Use gdpo or mo_grpo, "
             "or remove influence and set weights"
         )
 

@@ -35,8 +35,8 @@ MISSED = "missed"
 
 _AVERAGES, _SHARES = (8, 8), (64, 4)
 """Half-lives of the averages and of the realized shares, in groups in which the rarest reward
-varies, and how many of these count at most in a step, because a step has one set of weights. A
-share can be met once half of the half-life has counted, and missed once all of it has."""
+varies, and the maximum number of these that count per step, because a step has one set of weights.
+A share can be met once half of the half-life has passed, and missed once all of it has."""
 
 _TOLERANCE, _ERRORS = 0.03, 2
 """A share is met if it differs from its request by at most 0.03 plus 2 standard errors."""

@@ -24,7 +24,7 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
 
     Raises:
         ConfigError: If the name is unknown, refers to something that cannot be called with rewards
-            and weights, or refers to an estimator for turns although the caller has none.
+            and weights, or names an estimator for turns although the caller has no turn rewards.
     """
     known = {**ESTIMATORS, **TURN_ESTIMATORS} if turns or name in TURN_ESTIMATORS else ESTIMATORS
     estimator = find(name, known, "estimator")
