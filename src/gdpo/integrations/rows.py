@@ -39,7 +39,7 @@ PREFIX = "gdpo/"
 
 
 def is_ours(estimator: Any) -> bool:
-    """Return whether a name refers to gdpo, where it replaces a framework's GDPO."""
+    """Return whether a name selects gdpo's estimators, if they replace a framework's GDPO."""
     name = as_text(estimator)
     return name == NAME or name.startswith(PREFIX)
 

@@ -31,7 +31,7 @@ TOKENS_MANAGER = "gdpo_tokens"
 
 MESSAGES = "gdpo_messages"
 """Key in `extra_info` under which gdpo's plugin stores the messages of a rollout whose tokens the
-model did not all generate. verl itself passes one text, with the tool results in it."""
+model did not all generate. verl itself passes one text, including the tool results."""
 
 NUM_TOKENS = "num_tokens"
 """Key in `extra_info` under which `gdpo_tokens` stores the token count of a completion."""
