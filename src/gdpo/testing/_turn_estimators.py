@@ -51,8 +51,7 @@ def check_turn_estimator(
       whose rollouts have the same outcome.
 
     The agent has up to 4 turns and 31 rollouts. All groups are listed, so that the mean is exact.
-    The rollouts are independent, from the policy that is trained, and the loss divides by a
-    constant.
+    The rollouts are independent and on-policy, and the loss divides by a constant.
 
     Args:
         estimator: A function `(rewards[prompt, sample, turn, reward], weights[reward], *,
