@@ -183,7 +183,7 @@ def test_other_types_of_rewards_and_counts_give_the_same_numbers(dtype):
     ("change", "error", "words"),
     [
         ({"turns": np.full((16, 6), 5)}, ConfigError, "from 0 to 4"),
-        ({"turns": np.full((16, 6), 1.5)}, ConfigError, "whole numbers"),
+        ({"turns": np.full((16, 6), 1.5)}, ConfigError, "integers from 0"),
         ({"turns": np.full((16, 5), 1).tolist()}, ConfigError, r"\(16, 5\)"),
         ({"turns": np.zeros((16, 6))}, DataError, "all 0"),
         ({"advantages": np.zeros((16, 6, 3))}, DataError, r"\(16, 6, 3\)"),

@@ -49,5 +49,5 @@ def as_numpy(values: Any) -> Float[np.ndarray, "..."]:
 def wrong_state(kind: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"the saved state does not fit the {kind} of this run ({type(error).__name__}: {error}): "
-        "resume with the rewards and the options of the run"
+        "resume with the same rewards and options"
     )

@@ -242,7 +242,7 @@ class AdvantageRule:
     def weights_in_force(self, weights: Weights) -> Any:
         r"""Return the weights of the next batch: a list, or an array `[prompt, reward]`.
 
-        Each weight is multiplied by its schedule or set-point, and that of a constraint by
+        Each weight is multiplied by its schedule or set-point, and a constraint's weight by
         $\lambda$.
 
         Raises:

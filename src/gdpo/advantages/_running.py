@@ -79,8 +79,8 @@ class RunningScale:
         saved = [float(x) for x in found if isinstance(x, int | float) and 0 <= x < inf]
         if len(saved) != len(found):
             raise ConfigError(
-                f"the saved state {dict(state)!r:.80} is not that of a running scale: resume with "
-                "the estimator and the options of the run"
+                f"the saved state {dict(state)!r:.80} is not from a running scale: resume with the "
+                "same estimator and options"
             )
         self.value, self.rollouts = saved
 

@@ -242,7 +242,7 @@ def per_rollout(counts: Any, like: Rewards, *, name: str) -> Float[Any, "prompt 
 def turn_counts(turns: Any, rewards: Any) -> Float[Any, "prompt sample"]:
     """Return the number of turns of each rollout as an array of the rewards' library.
 
-    Raise a ConfigError if they are not whole numbers from 0 to the length of the turn axis of the
+    Raise a ConfigError if they are not integers from 0 to the length of the turn axis of the
     rewards, `[prompt, sample, turn, reward]`.
     """
     xp, longest = namespace(rewards), rewards.shape[2]
@@ -259,7 +259,7 @@ def turn_counts(turns: Any, rewards: Any) -> Float[Any, "prompt sample"]:
     wrong = (counts != xp.floor(counts)) | (counts > longest)
     if bool(xp.any(wrong)):
         raise ConfigError(
-            f"turns must be whole numbers from 0 to {longest}, the length of the turn axis of the "
+            f"turns must be integers from 0 to {longest}, the length of the turn axis of the "
             f"rewards, got {float(counts[wrong][0]):g}: pass the number of turns that each rollout "
             "took"
         )

@@ -44,8 +44,8 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
         ) from error
     if "turns" in keywords and not turns:
         raise ConfigError(
-            f"estimator {name!r} computes an advantage for each turn, and there are no rewards for "
-            "each turn here: use it with GDPOTrainer (TRL) or in verl, or choose an estimator for "
+            f"estimator {name!r} computes an advantage for each turn, but there are no turn "
+            "rewards here: use it with GDPOTrainer (TRL) or in verl, or choose an estimator for "
             "rollouts, such as gdpo"
         )
     return estimator

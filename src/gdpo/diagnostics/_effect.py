@@ -244,7 +244,7 @@ def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
 def learned_rewards(
     influence: Influence, ranges: Ranges, thresholds: Thresholds
 ) -> tuple[str, ...]:
-    """Return the rewards at the good end of their range. They need no influence any more."""
+    """Return the rewards at the good end of their range. They no longer need influence."""
     rewards = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
     return tuple(reward.name for reward in rewards if _learned(reward, ranges, thresholds))
 

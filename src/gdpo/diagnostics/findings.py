@@ -92,7 +92,7 @@ class Thresholds:
     constant_turns: float = 0.95
     """Minimum share of zero-variance groups of every reward at which a turn counts as constant. The
     share must hold even if two more groups varied, which takes at least 40 groups. A reward that
-    varies in a tenth of 40 groups varies in none of them in 1.5 % of the cases."""
+    varies in a group with probability 0.1 varies in none of 40 in 1.5 % of cases."""
     paid_turns: float = 0.95
     """Minimum share of the turns with a positive value at which a reward counts as paid per turn.
     A reward counts as paid at the end if the share of the earlier turns with a value other than 0

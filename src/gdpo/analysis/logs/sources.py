@@ -26,7 +26,7 @@ METRICS = "metrics"
 """Value of `--format` with which the rows of a file are read as metrics."""
 _SQLITE = b"SQLite format 3\0"
 _ROWS = ("jsonl", "csv", "parquet")
-"""Kinds of files in which rollouts are stored, too."""
+"""Kinds of files that may also contain rollouts."""
 _CONSOLE = (".log", ".txt", ".out")
 """Endings of console output, which is read if a folder contains nothing else."""
 _LARGEST = 2**28

@@ -171,8 +171,8 @@ def recorded(
 ) -> list[dict[str, Any]]:
     """Return the facts about each rollout, with its turns for the record.
 
-    `turns` of a fact holds the number of tokens of each turn. Without advantages of turns, every
-    turn has that of the rollout.
+    `turns` of a fact holds the number of tokens of each turn. Without turn advantages, every turn
+    has the rollout's advantage.
     """
     if advantages.ndim == 2:
         advantages = advantages[..., None].expand(turns.taken.shape)

@@ -116,7 +116,7 @@ def as_reference(ground_truth: Any) -> dict[str, Any]:
 def with_messages(compute_score: Any) -> Any:
     """Wrap verl's `AgentLoopWorker._compute_score` to pass the messages of a rollout.
 
-    verl's reward managers decode all tokens, even those of tools. Only the agent loop knows which
+    verl's reward managers decode all tokens, even tool tokens. Only the agent loop knows which
     tokens the model generated.
     """
 

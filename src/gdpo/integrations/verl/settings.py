@@ -16,7 +16,7 @@ ROLLOUTS = "gdpo_rollouts"
 """Field that sets the folder of the rollout record, which only the default (V1) trainer writes."""
 
 WATCH = "gdpo_watch"
-"""Field that adds metrics and the rollout record to an estimator of verl, which stays as it is."""
+"""Field that adds metrics and the rollout record to an unchanged estimator of verl."""
 
 REPLACE = "gdpo_replace"
 """Field with which `adv_estimator=gdpo` selects gdpo's estimator instead of verl's."""

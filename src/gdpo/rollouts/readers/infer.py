@@ -81,7 +81,7 @@ class Inferred:
 
     kind: Where = "none"
     """Where the rewards are: in an object, named as rewards, other numbers, all numbers of a format
-    (`function`: under the names of functions), a scalar reward alone, or where the user says."""
+    (`function`: under the names of functions), only a scalar reward, or where the user says."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     prefix: str = ""
     total: str | None = None

@@ -209,7 +209,7 @@ _RUN_AND_KEY = (
 _EXTREME = re.compile(r".+__(?:MIN|MAX)", re.DOTALL)
 """Columns that only W&B exports, with the range of the values that it averaged for a key."""
 _OF_ONE_REWARD = re.compile(r"(?:train/)?rewards/([^/]+(?:/.+)?)", re.DOTALL)
-"""Key of a reward's mean in TRL up to 0.15. Its name is not that of a statistic."""
+"""Key of a reward's mean in TRL up to 0.15. Its name does not mark a statistic."""
 _STATISTIC = frozenset({"mean", "std", "min", "max", "median", "sum", "total", "var"})
 _OF_PAIRS = frozenset({"chosen", "rejected", "margins", "accuracies"})
 """Rewards that training on pairs, such as DPO, logs. None of them is one of several rewards."""
@@ -363,7 +363,7 @@ def _certainty(name: str) -> int | None:
 
 
 def is_measures(prefix: str) -> bool:
-    """Return whether a prefix is that of an object with other numbers in addition to rewards."""
+    """Return whether a prefix belongs to an object with other numbers in addition to rewards."""
     return bool(prefix) and _certainty(leaf_of(prefix[:-1])) == len(_CONTAINERS)
 
 
@@ -417,7 +417,7 @@ def value_fields(paths: Sequence[str]) -> list[str]:
 
 
 def names_reward(path: str) -> bool:
-    """Return whether a name contains `reward` or `score`, or is that of a reward function."""
+    """Return whether a name contains `reward` or `score`, or is a reward function's name."""
     words = last_words(path)
     return not _REWARD_ONLY.isdisjoint(words) or (bool(words) and words[-1] in _FUNCTION)
 

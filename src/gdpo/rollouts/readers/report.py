@@ -125,7 +125,7 @@ class Notice:
     values: Values
     count: int = 0
     rows: int = 0
-    """Number of rollouts that were skipped because of it, as far as they can be counted."""
+    """Number of rollouts skipped because of the problem, as far as they can be counted."""
 
     @property
     def what(self) -> str:
