@@ -85,9 +85,9 @@ class AdvantageRule:
             the scale that replaces batch normalization.
         low: Declared lowest value of each reward, in its unit. NaN: not declared.
         high: Declared highest value of each reward, in its unit. NaN: not declared.
-        weights: Weights that the rule will be called with. An estimator of your own is called with
-            them on small made-up batches, of the same array library if they are an array, otherwise
-            of NumPy or another loaded library. None: equal weights.
+        weights: Weights that the rule will be called with. Your own estimator is called with them
+            on small made-up batches, in their array library if they are an array, otherwise in
+            NumPy or another loaded library. None: equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
             allowed. `wants_turns` returns whether the estimator is one.
 

@@ -94,7 +94,7 @@ class SetPoint(NamedTuple):
     weight: float
     status: str
     related: str = ""
-    """Name of the reward whose correlation makes the share not attainable. Empty: none."""
+    """Name of the reward whose correlation makes the share unattainable. Empty: none."""
     correlation: float = nan
     """Correlation with that reward within groups."""
 
@@ -194,7 +194,7 @@ class SetPoints:
         return points
 
     def including(self, rewards: Rewards, weights: Any) -> float:
-        r"""Return the scale of `gdpo` for a batch, $\sqrt{w^\top M w}$ with the batch in $M$."""
+        r"""Return the scale of `gdpo` for a batch, $\sqrt{w^\top M w}$ including it in $M$."""
         batch = self._batch(rewards)
         products, rollouts = self._averaged(batch)
         if not rollouts:

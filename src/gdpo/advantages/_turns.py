@@ -100,7 +100,7 @@ def turn_gdpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> TurnAdvantages:
-    r"""Compare each return-to-go with rollouts that took the turn, and scale over the batch.
+    r"""Compare each return-to-go with those of rollouts taking the turn, and scale over the batch.
 
     Let $G_{i,t}$ be what rollout $i$ earns of one reward from turn $t$ on, and $n_t$ the number of
     rollouts of its group that took turn $t$. The advantage of a reward is

@@ -35,7 +35,7 @@ class Unchecked:
     check: str
     """What was not checked."""
     reason: str
-    """What is missing, as a sentence without a capital letter and a period."""
+    """What is missing, as a sentence without a capital letter or a period."""
     remedy: str
     """What to do, so that the check can run."""
 

@@ -19,7 +19,7 @@ def rvpo(
        \approx \mathrm{norm}_{\text{batch}} \Bigl(
        \bar z - \frac{\kappa}{2} \mathrm{var}_w(z_k) \Bigr). $$
 
-    Use it if a response is useful only if it earns every reward, and gates cannot express this: a
+    Use it if a response is useful only if it earns every reward, and gates cannot express this. A
     high reward cannot compensate for a low reward. A constant reward counts as 0 and pulls the soft
     minimum towards 0. For $\kappa \to 0$, the result approaches GDPO with weights that sum to 1.
     The mean of the soft minimum is not 0, so groups without signal get nonzero advantages. Rare

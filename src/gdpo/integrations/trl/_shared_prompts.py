@@ -133,9 +133,9 @@ def _continuing(
 
 
 def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
-    """Return what shares the prompts of a trainer, or None if it is not possible or not wanted.
+    """Return the `SharedPrompts` of a trainer, or None if sharing is impossible or not wanted.
 
-    If it is not possible, the main process logs the reason.
+    If it is impossible, the main process logs the reason.
     """
     if not trainer.args.share_prompts:
         return None

@@ -97,7 +97,7 @@ class Inferred:
     copied: tuple[tuple[str, str], ...] = ()
     """Fields named `reward` or `score` that repeat another field, with that field."""
     contradicts: str = ""
-    """Name of a total that shows that the weights of the rewards are not those assumed, if any."""
+    """Name of a total that shows that the assumed weights of the rewards are wrong, if any."""
     refused: str = ""
     """Reason why the rewards cannot be inferred. Empty if they were."""
     choices: tuple[tuple[str, ...], ...] = ()
@@ -491,7 +491,7 @@ class Fit:
 
     weights: Mapping[str, float]
     constants: Mapping[str, float]
-    """Weight of each field that is constant so far, as far as it can be told."""
+    """Weight of each field that is constant so far, as far as it is known."""
     zeros: frozenset[str]
     """Fields that are missing in some rollouts, where they add nothing to the total."""
     rounding: float
