@@ -200,7 +200,7 @@ def scalar_only(report: ReadReport) -> str:
     )
     if _wordless(report):
         return sentence
-    return f"{sentence}. --rescore recomputes the rewards one by one"
+    return f"{sentence}. --rescore recomputes the separate rewards"
 
 
 def _wordless(report: ReadReport) -> bool:

@@ -400,7 +400,7 @@ def _only_trimmed_because(trainer: Any) -> str | None:
     if trainer.top_entropy_quantile < 1:
         return "top_entropy_quantile selects among a micro-batch's tokens"
     if trainer.aux_loss_enabled:
-        return "the load of experts is balanced within a micro-batch"
+        return "the expert load is balanced within a micro-batch"
     return None
 
 

@@ -172,7 +172,7 @@ class CompletionOnlyHead:
         trainer = self._trainer
         others = {k: v for k, v in options.items() if k != "compute_entropy"}
         if any(value is not None and value is not False for value in others.values()):
-            return "the batch is multimodal, or the load of experts is balanced"
+            return "the batch is multimodal, or the expert load is balanced"
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             return "the model is sharded"
         if trainer.args.cast_lm_head_to_fp32:

@@ -159,7 +159,7 @@ def _carry_through_queue(run: Run, trainer_base: Any) -> None:
             trainer,
             "_log_rollout_data",
             partial(with_rewards_dumped, run, queue=queue),
-            "the files in trainer.rollout_data_dir do not contain each reward",
+            "the files in trainer.rollout_data_dir do not contain the separate rewards",
         ),
         (
             trainer,

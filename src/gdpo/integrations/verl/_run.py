@@ -39,7 +39,7 @@ class Run:
             "gdpo stops watching this run, which continues without gdpo's metrics and record"
         )
         """Calls what only watches an estimator of verl."""
-        self.handing_over = Harmless("gdpo cannot hand the rewards to verl's own gdpo")
+        self.handing_over = Harmless("gdpo cannot pass the rewards to verl's own gdpo")
         self.is_checked = False
         """Whether gdpo's estimator has been checked in this verl."""
         self._watch = Watch()

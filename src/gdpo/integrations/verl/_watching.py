@@ -67,7 +67,7 @@ def delivered(run: Run, algorithm: Any, data: Any, carried: Carried) -> Generato
         yield  # this verl passes the rewards itself
         return
     run.warn_once(
-        "algorithm.adv_estimator=gdpo is verl's own estimator. gdpo hands it the rewards "
+        "algorithm.adv_estimator=gdpo is verl's own estimator. gdpo passes it the rewards "
         f"{', '.join(names)}, without which it fails on this trainer. The formula stays verl's"
     )
     mask = data.batch["response_mask"]

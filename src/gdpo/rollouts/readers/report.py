@@ -375,7 +375,7 @@ class ReadReport:
             f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain group "
             "ids: remove it, or name other files": self.size_unused,
             f"{unknown:,} rollouts have neither a group nor a prompt: give group_size if the "
-            "rollouts of a prompt follow each other": unknown,
+            "rollouts of a prompt are consecutive": unknown,
             f"{torn:,} steps came in several pieces with other steps between them, as when each "
             "rank writes a file. Each piece counts as a step with its own groups: sort the rows by "
             "step to join them": torn,
@@ -476,7 +476,7 @@ def groups_of_one(report: ReadReport, form: str | None) -> str:
         f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
         f"rollouts were grouped by {', '.join(report.grouped_by)}. Name the column with the group "
         f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number "
-        "of rollouts per prompt if these follow each other, for example:\n"
+        "of rollouts per prompt if these are consecutive, for example:\n"
         f"gdpo analyze {paths}{f' --format {form}' if form else ''} --group-size {size}"
     )
 
