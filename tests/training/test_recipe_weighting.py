@@ -82,7 +82,7 @@ def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
         ),
         (
             {"more": "influence: {correctness: 1, format: 1}\nadvantage: grpo"},
-            "recipe.yaml:8: .*rare reward could not get its share",
+            "recipe.yaml:8: .*rare reward cannot get its share",
         ),
         (
             {"more": "advantage_options: {influence: {correctness: 1}}"},
