@@ -112,7 +112,7 @@ class _Watched:
                     self._log(advantages.double().cpu().numpy())
                 except Exception:  # an error ends the watching, not the training
                     self._off = True
-                    logger.exception("watch is switched off, and the training goes on")
+                    logger.exception("watch is switched off, and training continues")
             return output
 
         return generated

@@ -1,4 +1,4 @@
-"""Makes consoles that show names, exceptions and texts of users and models safely and completely.
+"""Makes consoles that safely show names, exceptions, and text from users and models in full.
 
 Hidden characters, such as escape sequences, are shown as codes. A name such as `my:fire` is not
 turned into an emoji. Tables wrap long cells instead of cutting them.
@@ -24,7 +24,7 @@ _TEXT, _TABLES = 80, 1000
 
 
 def terminal(*, stderr: bool = False) -> Console:
-    """Return a console for text that is not ours."""
+    """Return a console for untrusted text."""
     console = Console(stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _TABLES

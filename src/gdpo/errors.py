@@ -52,9 +52,9 @@ class MissingExtraError(GdpoError, ImportError):
 
 
 def check_whole(name: str, value: object, *, least: int) -> None:
-    """Raise a ConfigError unless a value is a whole number of at least `least`, and not a bool."""
+    """Raise a ConfigError unless a value is an integer of at least `least`, and not a bool."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def install_hint(extra: str) -> str:

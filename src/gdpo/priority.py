@@ -1,4 +1,4 @@
-r"""Computes the weight from which on a primary reward always wins within a group.
+r"""Computes the weight above which a primary reward always wins within a group.
 
 A reward $p$ has priority if, in every group of $G$ samples, a sample with a larger value of $p$ has
 a larger advantage, whatever the other rewards are. Most estimators order a group by a weighted sum
@@ -86,7 +86,7 @@ class Combination:
         weights: Weight of each reward, with the factors of schedules and requested influence.
         samples: Number of samples in a group, at least 2.
         estimator: Name of the estimator.
-        options: Its options, as `AdvantageRule` takes them.
+        options: Options of the estimator, as `AdvantageRule` takes them.
         gates: Gates, keyed by the name of the gated reward.
     """
 
@@ -146,11 +146,11 @@ class Priority:
     """Whether a larger value of the primary reward always gives a larger advantage. None: not
     decided."""
     smallest: float | None = None
-    """The primary reward has priority if its weight is above this. Infinity: with no weight. None:
+    """The primary reward has priority if its weight is above this. Infinity: no weight. None:
     not decided."""
     largest: Mapping[str, float] = field(default_factory=dict[str, float])
     """The primary reward has priority if the absolute weight of another reward is below this,
-    keyed by its name. 0: the others break it without this reward. Infinity: this reward cannot
+    keyed by its name. 0: the others break the priority without it. Infinity: this reward cannot
     break it."""
     smallest_sign: float | None = None
     """From this weight on, no sample below the highest value of the primary reward has a positive
@@ -198,7 +198,7 @@ def smallest_weight(
 
 
 def priority(combined: Combination, values: Mapping[str, Values], primary: str) -> Priority:
-    """Return whether a primary reward always wins within a group, and from which weight on.
+    """Return whether a primary reward always wins within a group, and above which weight.
 
     Args:
         combined: How the rewards are combined.
@@ -263,7 +263,7 @@ def in_words(combined: Combination, answer: Priority) -> str:
         return f"{name} always wins within a group: {above}"
     text = f"{name} does not always win within a group"
     if smallest == inf:
-        text += ", with no weight"
+        text += ", whatever its weight"
     elif smallest is not None:
         text += f": its weight {weight:g} would have to be above {smallest:.4g}"
     shown = answer.counterexample
@@ -325,7 +325,7 @@ def beats(
         combined: How the rewards are combined.
         values: Values or range of each reward for the rest of the group, before gates.
         right: Value of each reward of the sample that should win, before gates.
-        wrong: Those of the sample that should lose.
+        wrong: Values of the sample that should lose.
 
     Raises:
         ConfigError: If a reward is unknown or has no values, or the answer is not known for this

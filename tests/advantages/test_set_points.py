@@ -463,7 +463,7 @@ def test_a_trained_reward_without_a_share_is_refused():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("grpo", {"influence": ASKED}, "rare reward could not get its share. Use gdpo or mo_grpo"),
+        ("grpo", {"influence": ASKED}, "rare reward cannot get its share. Use gdpo or mo_grpo"),
         ("gdpo_leave_one_out", {"influence": ASKED}, "Use gdpo or mo_grpo"),
         ("gdpo", {"influence": 0.5}, "influence must map"),
         ("gdpo", {"influence": {}}, "influence must map"),

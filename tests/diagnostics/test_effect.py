@@ -308,7 +308,7 @@ def test_the_advice_is_a_setting_that_helps():
     assert sparse.startswith("use the estimator per_reward_batch_std. On the same groups, `k` ")
     assert ", gdpo with 2 times the weight 28 %" in sparse
     assert sparse.endswith(
-        "Larger groups, easier prompts or partial credit may help more, but no replay shows it"
+        "easier prompts or partial credit may help more, but a replay cannot show this"
     )
     opposed = effect(batch(against=1.2), [1, 2], "gdpo").remedy
     assert opposed.startswith("with the estimator gdpo, multiply the weight of `k` by 2. On the ")

@@ -183,7 +183,7 @@ def test_other_types_of_rewards_and_counts_give_the_same_numbers(dtype):
     ("change", "error", "words"),
     [
         ({"turns": np.full((16, 6), 5)}, ConfigError, "from 0 to 4"),
-        ({"turns": np.full((16, 6), 1.5)}, ConfigError, "whole numbers"),
+        ({"turns": np.full((16, 6), 1.5)}, ConfigError, "integers from 0"),
         ({"turns": np.full((16, 5), 1).tolist()}, ConfigError, r"\(16, 5\)"),
         ({"turns": np.zeros((16, 6))}, DataError, "all 0"),
         ({"advantages": np.zeros((16, 6, 3))}, DataError, r"\(16, 6, 3\)"),
@@ -375,12 +375,12 @@ def test_the_reward_that_makes_more_or_fewer_turns_better_is_named(which, more, 
     rewards, counts = planted(which)
     finding = the(Kind.TURN_COUNT, rewards, counts)
     assert (finding.severity, finding.rewards) == (Severity.NOTE, (name,))
-    assert f"{more} turns better" in finding.message
+    assert f"favors {more} turns" in finding.message
     assert f"{more} turns" in finding.remedy
     sign = 1 if more == "more" else -1
     assert sign * finding.evidence["correlation"] >= 0.5
     other = the(Kind.TURN_COUNT, rewards * -1, counts, weights=[-1, -1])
-    assert f"{more} turns better" in other.message
+    assert f"favors {more} turns" in other.message
 
 
 def test_the_correlation_with_the_number_of_turns_is_that_within_groups():

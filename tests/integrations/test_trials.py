@@ -145,7 +145,7 @@ def test_micro_batches_stay_trls_if_packing_changes_the_loss(
         trainer = trainer_of(tiny_policy, tmp_path)
     assert trainer._packer is None
     (message,) = [text for text in caplog.messages if text.startswith("pack_micro_batches")]
-    assert "TRL's loss of a made-up batch changes" in message
+    assert "TRL's loss for a made-up batch changes" in message
 
 
 @pytest.mark.parametrize("kind", MODELS)

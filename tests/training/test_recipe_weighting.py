@@ -63,7 +63,7 @@ def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
     ("changes", "message"),
     [
         ({"weight": "{to: 0.2}"}, r"recipe.yaml:7: .*write \{from"),
-        ({"weight": "{to: 0.2, steps: 0}"}, "recipe.yaml:7: .*steps must be a whole number"),
+        ({"weight": "{to: 0.2, steps: 0}"}, "recipe.yaml:7: .*steps must be an integer"),
         ({"weight": "{to: 0.2, steps: 3, by: 2}"}, "recipe.yaml:7: .*'by'"),
         ({"weight": "half"}, "recipe.yaml:7: .*a weight without a schedule must be a number"),
         (
@@ -82,7 +82,7 @@ def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
         ),
         (
             {"more": "influence: {correctness: 1, format: 1}\nadvantage: grpo"},
-            "recipe.yaml:8: .*rare reward could not get its share",
+            "recipe.yaml:8: .*rare reward cannot get its share",
         ),
         (
             {"more": "advantage_options: {influence: {correctness: 1}}"},

@@ -13,7 +13,7 @@ LEAST_GROUPS = 64
 
 
 class RecentMean:
-    """Stores the most recent batches that contain `LEAST_GROUPS` groups with a reward."""
+    """Stores the most recent batches that together contain `LEAST_GROUPS` groups with a reward."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, int, float]] = deque()  # groups, values, sum of the values
@@ -49,5 +49,5 @@ def as_numpy(values: Any) -> Float[np.ndarray, "..."]:
 def wrong_state(kind: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"the saved state does not fit the {kind} of this run ({type(error).__name__}: {error}): "
-        "resume with the rewards and the options of the run"
+        "resume with the same rewards and options"
     )

@@ -85,9 +85,9 @@ class AdvantageRule:
             the scale that replaces batch normalization.
         low: Declared lowest value of each reward, in its unit. NaN: not declared.
         high: Declared highest value of each reward, in its unit. NaN: not declared.
-        weights: Weights that the rule will be called with. An estimator of your own is called with
-            them on small made-up batches, of the same array library if they are an array, otherwise
-            of NumPy or another loaded library. None: equal weights.
+        weights: Weights that the rule will be called with. Your own estimator is called with them
+            on small made-up batches, in their array library if they are an array, otherwise in
+            NumPy or another loaded library. None: equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
             allowed. `wants_turns` returns whether the estimator is one.
 
@@ -242,8 +242,8 @@ class AdvantageRule:
     def weights_in_force(self, weights: Weights) -> Any:
         r"""Return the weights of the next batch: a list, or an array `[prompt, reward]`.
 
-        Each weight is multiplied by its schedule or set-point, and by $\lambda$ if it is that of a
-        constraint.
+        Each weight is multiplied by its schedule or set-point, and a constraint's weight by
+        $\lambda$.
 
         Raises:
             ConfigError: If the weights contradict the requested influence shares.
@@ -425,7 +425,7 @@ def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None
     if rule.estimator not in _WITH_INFLUENCE:
         raise ConfigError(
             f"estimator {rule.name!r} cannot give rewards requested influence shares. If the "
-            "rewards are added first, a rare reward could not get its share. Use gdpo or mo_grpo, "
+            "rewards are added first, a rare reward cannot get its share. Use gdpo or mo_grpo, "
             "or remove influence and set weights"
         )
 

@@ -17,7 +17,7 @@ class RunningScale:
 
     The sum $s = \sum_k w_k z_k$ adds up to 0 in each group, so normalization over a batch divides
     $s$ by its root mean square over the batch. This class estimates that number from the groups so
-    far, with the group that is being trained on. A group counts half as much after `half_life`
+    far, including the one being trained on. A group counts half as much after `half_life`
     further groups.
 
     Zero-advantage groups do not count, unlike in batch normalization: if a share $p$ of a batch's
@@ -79,8 +79,8 @@ class RunningScale:
         saved = [float(x) for x in found if isinstance(x, int | float) and 0 <= x < inf]
         if len(saved) != len(found):
             raise ConfigError(
-                f"the saved state {dict(state)!r:.80} is not that of a running scale: resume with "
-                "the estimator and the options of the run"
+                f"the saved state {dict(state)!r:.80} is not from a running scale: resume with the "
+                "same estimator and options"
             )
         self.value, self.rollouts = saved
 

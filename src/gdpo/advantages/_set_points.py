@@ -35,8 +35,8 @@ MISSED = "missed"
 
 _AVERAGES, _SHARES = (8, 8), (64, 4)
 """Half-lives of the averages and of the realized shares, in groups in which the rarest reward
-varies, and how many of these count at most in a step, because a step has one set of weights. A
-share can be met once half of the half-life has counted, and missed once all of it has."""
+varies, and the maximum number of these that count per step, because a step has one set of weights.
+A share can be met once half of the half-life has passed, and missed once all of it has."""
 
 _TOLERANCE, _ERRORS = 0.03, 2
 """A share is met if it differs from its request by at most 0.03 plus 2 standard errors."""
@@ -94,7 +94,7 @@ class SetPoint(NamedTuple):
     weight: float
     status: str
     related: str = ""
-    """Name of the reward whose correlation makes the share not attainable. Empty: none."""
+    """Name of the reward whose correlation makes the share unattainable. Empty: none."""
     correlation: float = nan
     """Correlation with that reward within groups."""
 
@@ -194,7 +194,7 @@ class SetPoints:
         return points
 
     def including(self, rewards: Rewards, weights: Any) -> float:
-        r"""Return the scale of `gdpo` for a batch, $\sqrt{w^\top M w}$ with the batch in $M$."""
+        r"""Return the scale of `gdpo` for a batch, $\sqrt{w^\top M w}$ including it in $M$."""
         batch = self._batch(rewards)
         products, rollouts = self._averaged(batch)
         if not rollouts:

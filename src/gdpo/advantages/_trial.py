@@ -16,7 +16,7 @@ from gdpo.advantages.registry import check_advantages, check_unchanged
 from gdpo.errors import ConfigError
 
 _TURNS = 3
-"""Largest number of turns of a rollout."""
+"""Largest number of turns in a rollout."""
 
 _SIZES = (
     *((6, 16), (6, 8), (6, 4), (8, 16), (4, 8), (1, 8), (1, 16), (1, 4), (6, 32), (4, 64)),
@@ -41,7 +41,7 @@ def try_out(
 ) -> ToArray:
     """Return the array library of the first made-up batch for which an estimator works.
 
-    An estimator may be written for one array library, for rewards of 0 and 1, for a number of
+    An estimator may be written for one array library, for rewards of 0 and 1, for one number of
     samples, or for weights that sum to 1. It is therefore refused only if every batch fails.
     """
     problem: ConfigError | None = None

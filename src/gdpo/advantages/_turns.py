@@ -100,7 +100,7 @@ def turn_gdpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> TurnAdvantages:
-    r"""Compare each return-to-go with rollouts that took the turn, and scale over the batch.
+    r"""Compare each return-to-go with those of rollouts taking the turn, and scale over the batch.
 
     Let $G_{i,t}$ be what rollout $i$ earns of one reward from turn $t$ on, and $n_t$ the number of
     rollouts of its group that took turn $t$. The advantage of a reward is
@@ -112,8 +112,8 @@ def turn_gdpo(
     where $T_j$ is the number of turns of rollout $j$. The baseline is the mean return-to-go of the
     rollouts that took the turn, with the rollout's own replaced by its previous baseline minus its
     previous reward. Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and $a_{i,t}
-    = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, its previous
-    advantage stays. Then, over the batch,
+    = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, it keeps its previous
+    advantage. Then, over the batch,
 
     $$ A = \mathrm{scale} \Bigl(\sum_k w_k \frac{a_k}{\sigma_k}\Bigr), \qquad
        \sigma_k = \sqrt{\sum a_k^2 / (N - 1)}, $$
@@ -123,8 +123,8 @@ def turn_gdpo(
     rewards are not discounted, because a discount changes the objective.
 
     With fixed `scales`, the policy gradient of every reward is unbiased for groups of two or more
-    independent rollouts from the policy that is trained. Nothing is claimed about division by
-    standard deviations, variance, stale rollouts and clipping. With a single turn, $a$ is `rloo` of
+    independent, on-policy rollouts. No claim is made about division by standard deviations,
+    variance, stale rollouts or clipping. With a single turn, $a$ is `rloo` of
     each reward, and the advantages are those of `per_reward_batch_std` divided by their standard
     deviation over the batch, *not* those of `gdpo`.
 
@@ -142,7 +142,7 @@ def turn_gdpo(
         outcome: One boolean per reward. True: the reward belongs to the rollout, and every turn
             gets the total minus the mean total of the other rollouts, which is unbiased too. None:
             no such reward.
-        scales: Divide the advantages of each reward by this number, in its unit, instead of by
+        scales: Divide each reward's advantages by this number, in the reward's unit, instead of by
             $\sigma_k$, and do not scale over the batch. Must be above 0. None: use the standard
             deviations of the batch.
         noise_floor: Minimum standard deviation to divide each reward by, in its unit. At least 0;
@@ -201,7 +201,7 @@ def turn_broadcast(
 
     scaled as in `turn_gdpo`. This is `turn_gdpo` with `outcome` for every reward: unbiased, but
     with the noise of rewards that were earned before the turn. GRPO in TRL and verl broadcasts one
-    advantage per rollout too, but the rollout is in its own mean.
+    advantage per rollout too, but its mean includes the rollout itself.
 
     Arguments, result and errors are those of `turn_gdpo`.
 

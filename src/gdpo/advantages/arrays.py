@@ -226,7 +226,7 @@ def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | Non
 
 
 def per_rollout(counts: Any, like: Rewards, *, name: str) -> Float[Any, "prompt sample"]:
-    """Return an option with one count of at least 0 per rollout as an array."""
+    """Return an option with one non-negative count per rollout as an array."""
     xp = namespace(like)
     array = xp.asarray(counts, dtype=like.dtype, device=device(like))
     shape = tuple(like.shape[:2])
@@ -242,7 +242,7 @@ def per_rollout(counts: Any, like: Rewards, *, name: str) -> Float[Any, "prompt 
 def turn_counts(turns: Any, rewards: Any) -> Float[Any, "prompt sample"]:
     """Return the number of turns of each rollout as an array of the rewards' library.
 
-    Raise a ConfigError if they are not whole numbers from 0 to the length of the turn axis of the
+    Raise a ConfigError if they are not integers from 0 to the length of the turn axis of the
     rewards, `[prompt, sample, turn, reward]`.
     """
     xp, longest = namespace(rewards), rewards.shape[2]
@@ -259,7 +259,7 @@ def turn_counts(turns: Any, rewards: Any) -> Float[Any, "prompt sample"]:
     wrong = (counts != xp.floor(counts)) | (counts > longest)
     if bool(xp.any(wrong)):
         raise ConfigError(
-            f"turns must be whole numbers from 0 to {longest}, the length of the turn axis of the "
+            f"turns must be integers from 0 to {longest}, the length of the turn axis of the "
             f"rewards, got {float(counts[wrong][0]):g}: pass the number of turns that each rollout "
             "took"
         )
@@ -275,10 +275,10 @@ def fixed_scale(scale: Number, like: Any, *, token_counts: Any) -> Any:
     if token_counts is not None:
         raise ConfigError(
             "scale and token_counts cannot be combined: a mean weighted by tokens is not 0 in each "
-            "group, so one number cannot replace it. Remove one of them"
+            "group, so one number cannot replace the normalization. Remove one of them"
         )
     if not 0 <= number("scale", scale) < inf:
-        raise ConfigError(f"scale must be a finite number of at least 0, got {scale}")
+        raise ConfigError(f"scale must be a finite, non-negative number, got {scale}")
     return namespace(like).asarray(scale, dtype=like.dtype, device=device(like))
 
 
@@ -287,7 +287,7 @@ def number(name: str, value: Any) -> Number:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} must be a number, got {value!r}")
     if isinstance(value, int) and abs(value) > float_info.max:
-        raise ConfigError(f"{name} must be at most {float_info.max:g}, got an integer beyond it")
+        raise ConfigError(f"{name} must be at most {float_info.max:g}, got a larger integer")
     return value
 
 

@@ -24,7 +24,7 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
 
     Raises:
         ConfigError: If the name is unknown, refers to something that cannot be called with rewards
-            and weights, or refers to an estimator for turns although the caller has none.
+            and weights, or names an estimator for turns although the caller has no turn rewards.
     """
     known = {**ESTIMATORS, **TURN_ESTIMATORS} if turns or name in TURN_ESTIMATORS else ESTIMATORS
     estimator = find(name, known, "estimator")
@@ -44,8 +44,8 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
         ) from error
     if "turns" in keywords and not turns:
         raise ConfigError(
-            f"estimator {name!r} computes an advantage for each turn, and there are no rewards for "
-            "each turn here: use it with GDPOTrainer (TRL) or in verl, or choose an estimator for "
+            f"estimator {name!r} computes an advantage for each turn, but there are no turn "
+            "rewards here: use it with GDPOTrainer (TRL) or in verl, or choose an estimator for "
             "rollouts, such as gdpo"
         )
     return estimator

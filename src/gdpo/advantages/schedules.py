@@ -108,7 +108,7 @@ class Schedules:
         return [(float(min(pair)), float(max(pair))) for pair in ends]
 
     def check(self, weights: Any) -> None:
-        """Accept all weights: a schedule multiplies them."""
+        """Accept all weights, because a schedule multiplies them."""
 
     def update(self, rewards: Rewards) -> None:
         """Count a batch, `[prompt, sample, reward]`, and test the conditions."""
@@ -148,7 +148,7 @@ class Schedules:
 
 
 def read_schedule(place: str, given: Any) -> Linear | After:
-    """Return the schedule in a configuration. `place` names it in messages."""
+    """Return the schedule in a configuration. `place` names the schedule in messages."""
     fields = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
     refuse_unknown(fields, ("from", "to", "steps", "after", "value"), f"{place}: unknown key")
     start = _finite(f"{place}: from", fields.pop("from", 1.0))

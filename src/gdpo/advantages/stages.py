@@ -88,7 +88,7 @@ def centre(x: Rounded, *, over: Axis) -> Rounded:
 
 
 def scale(x: Rounded, *, over: Axis, floor: Any = None) -> Rounded:
-    """Divide centered values by their `spread`, or by `floor` if that is larger, or give 0.
+    """Divide centered values by the larger of their `spread` and `floor`. A spread of 0 gives 0.
 
     The spread of a single value is 0. The floor is in the unit of `x`.
     """
@@ -238,7 +238,7 @@ def decorrelated(
 ) -> PreparedWeights:
     r"""Return the weights $w' = C^{-\alpha} w$, with the `correlation` $C$ of the rewards.
 
-    A reward with weight 0 keeps it, and is left out of $C$. With weights per prompt, each prompt
+    A weight of 0 stays 0, and its reward is left out of $C$. With weights per prompt, each prompt
     has the correlations of the rewards that it uses.
     """
     xp, used = z.xp, weights != 0
@@ -328,7 +328,7 @@ class _Counted(NamedTuple):
     count: Any
     """Number of available values, at least 1."""
     degrees: Any
-    """The number minus 1, at least 1."""
+    """Number of available values minus 1, at least 1."""
     axes: tuple[int, ...]
 
 

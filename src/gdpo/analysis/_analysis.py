@@ -40,7 +40,7 @@ class Analysis:
     lengths: dict[str, LengthBins] = field(default_factory=dict[str, LengthBins])
     """Rewards by completion length, for each run."""
     priorities: dict[str, PriorityOverall] = field(default_factory=dict[str, PriorityOverall])
-    """Whether the primary reward won, for each run. Empty if none was named."""
+    """Whether the primary reward won, for each run. Empty if no primary reward was named."""
     not_analyzed: int = 0
     """Number of rollouts that were read, but whose step could not be analyzed."""
     problems: dict[str, int] = field(default_factory=dict[str, int])
@@ -61,7 +61,7 @@ class Analysis:
 
     @property
     def weights_to_give(self) -> bool:
-        """Whether unknown weights may explain why no estimator gives the recorded advantages."""
+        """Whether unknown weights may be why no estimator reproduces the recorded advantages."""
         others = [r for r in self.replayed if r.estimator != RECORDED and r.steps]
         return (
             bool(others)
@@ -76,11 +76,11 @@ class Analysis:
         return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
 
     def unchecked(self, run: RunAnalysis) -> tuple[Unchecked, ...]:
-        """Return the checks that could not run on a run, but would matter for it."""
+        """Return the checks that could not be made for a run, but would matter for it."""
         return tuple(unchecked_of(run, self.report))
 
     def verdict(self, run: RunAnalysis) -> Verdict:
-        """Return what a run calls for."""
+        """Return the verdict on a run."""
         return verdict_of(run, self.unchecked(run))
 
     def worst_verdict(self) -> Verdict | None:

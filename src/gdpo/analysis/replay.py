@@ -280,7 +280,7 @@ class Replay:
 
 
 def equal_to(batch: Batch, estimators: Iterable[str]) -> set[str]:
-    """Return those of the estimators whose advantages are a multiple of the recorded ones."""
+    """Return the estimators whose advantages are a multiple of the recorded ones."""
     given, weights, there = batch.advantages, np.array(batch.weights), batch.there
     assert given is not None, "the step has recorded advantages"
     computed = {name: np.asarray(ESTIMATORS[name](batch.rewards, weights)) for name in estimators}

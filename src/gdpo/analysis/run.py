@@ -112,7 +112,7 @@ class RunAnalysis:
     weightings: Counter[str] = field(default_factory=Counter[str])
     """Number of steps for each source of the weights."""
     equal_to: set[str] | None = None
-    """Estimators with the recorded advantages, of those compared. None: no recorded advantages."""
+    """Compared estimators that give the recorded advantages. None: no recorded advantages."""
     estimators: set[str] = field(default_factory=set[str])
     """Estimators that computed the advantages of the other steps."""
     _steps: list[_Step] = field(default_factory=list[_Step], repr=False)
@@ -179,7 +179,7 @@ class RunAnalysis:
             self._turn_window = TurnWindow()
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
-        """Return a number of a reward at every step, from `OVER_TIME` or `OVER_WINDOW`."""
+        """Return one of a reward's numbers at every step, from `OVER_TIME` or `OVER_WINDOW`."""
         if what in OVER_WINDOW:
             self._follow()
             windows = (_of_window(window, what) for window in self._windows)

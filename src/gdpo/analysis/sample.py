@@ -1,6 +1,6 @@
 """Samples groups to display while a run is being read. Only numbers are kept in memory.
 
-From each step, or every second, fourth, ... step of a long run, it takes an arbitrary group, the
+From each step, or every second, fourth, ... step of a long run, this takes an arbitrary group, the
 group on which the estimators disagree most, and more groups if requested.
 """
 
@@ -22,7 +22,7 @@ _SAMPLES = 8
 """Maximum number of rollouts to keep from a group: those with the largest disagreement."""
 
 _ROWS = 200_000
-"""Row of a file after which no group is chosen, because texts are read from its start."""
+"""Row of a file after which no group is chosen, because texts are read from the file's start."""
 
 _VALUES = 100_000
 """Maximum number of values to keep for the turns of a group."""

@@ -35,7 +35,7 @@ class Unchecked:
     check: str
     """What was not checked."""
     reason: str
-    """What is missing, as a sentence without a capital letter and a period."""
+    """What is missing, as a sentence without a capital letter or a period."""
     remedy: str
     """What to do, so that the check can run."""
 
@@ -179,12 +179,12 @@ def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
         yield Unchecked(
             "effect of each reward",
             "the files contain only a scalar reward",
-            "pass --rescore, or files that contain the rewards one by one",
+            "pass --rescore, or files that contain the separate rewards",
         )
     elif len(rewards) > 1 and run.groups < LEAST_GROUPS:
         record = f"record at least {LEAST_GROUPS} groups"
         if "trl" in report.formats and min(np.diff(run.steps), default=1) != 1:
-            record += ". TRL writes only every logging step: set logging_steps=1"
+            record += ". TRL writes rollouts only at logging steps: set logging_steps=1"
         yield Unchecked("effect of each reward", _only(run.groups), record)
     places = {
         held.finding.rewards[0]: held.finding.evidence.get("saturation", nan)

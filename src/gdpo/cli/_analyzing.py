@@ -71,8 +71,8 @@ def follow_runs(options: AnalyzeOptions) -> int:
     """Repeat the analysis whenever a file is added or grows, until Ctrl-C. Return the exit code.
 
     Each repetition reads all files again. Each pause is at least ten times as long as the analysis
-    before it. With `--fail-on`, the function returns once a finding is certain: the check of the
-    whole run is repeated whenever a file grows, so it may be wrong by chance.
+    before it. With `--fail-on`, the function returns only once a finding is certain, because a
+    check that is repeated whenever a file grows may be wrong by chance.
     """
     if options.metrics:
         raise ConfigError(f"--follow waits for rollouts: remove it, or --format {METRICS}")
@@ -282,7 +282,7 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
     if options.for_rollouts:
         raise ConfigError(
             f"{', '.join(options.for_rollouts)} needs rollouts, but {logs[0].path} contains only "
-            "metrics: leave it out, or record rollouts (docs/how-to/analyze.md)"
+            "metrics: leave the option out, or record rollouts (docs/how-to/analyze.md)"
         )
     runs = logged_runs(logs, options.reading["rewards"])
     if not runs:

@@ -73,7 +73,7 @@ def analyze(
         json: Print the analysis as JSON instead of the summary. Writes a page only with --output.
         fail_on: Exit with code 1 if a finding of this severity (note or warning) or worse is true
             for the whole run, or lasted for 5 steps in a row. With --follow, the run is checked
-            often, so a finding must last for 5 steps in a row, or show in 64 groups and be measured
+            often, so a finding must last 5 steps in a row, or occur in 64 groups and be measured
             on the next 64.
         output: Path of the HTML page. An existing file is overwritten only if gdpo analyze wrote
             the file. Default: analysis.html in the current directory, or no page if the current

@@ -10,12 +10,12 @@ block of a running one shows that the reward
 
 where the interval of the share must lie below the limit. A run is cut into blocks of 64, 128, 256,
 ... groups, each of which is tested once, when it is full. All tests of a run share one probability
-of a false alarm: the i-th block (from 1) of the m-th size (from 0) may err with
+of a false alarm: the i-th block (from 1) of the m-th size (from 0) gets
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
-and these add up to $\alpha$ over an endless run. Short blocks find a large fault soon, long blocks
-a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
+and these add up to $\alpha$ over an endless run. Short blocks soon find a large fault, and only
+long blocks a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
 
 The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative. Each
 is the ratio of two shares that differ in one respect only. The cause with the smallest factor is
@@ -62,9 +62,9 @@ ERROR = 0.025
 batch or of a finished run, and in all checks of a running one."""
 
 OF_SHARES = 0.1
-"""Part of its error that a test of a share spends in a running run. So a reward whose share is a
-little above the limit is left alone too, and an approximation that errs far out in the tail does no
-harm."""
+"""Part of its error that a test of a share spends in a running run. A reward whose share is
+slightly above the limit then causes no alarm either, and errors of the approximation far out in the
+tail do no harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ OF_SUMS = (Kind.NO_SIGNAL, *EFFECT, *CONSTANT)
 
 Ranges: TypeAlias = Mapping[str, Range]
 Replay: TypeAlias = Callable[[str, float], tuple[Remedy, ...]]
-"""Function of a reward and its wanted influence share that returns the replayed remedies."""
+"""Returns the replayed remedies for a reward and its wanted influence share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
 def learned_rewards(
     influence: Influence, ranges: Ranges, thresholds: Thresholds
 ) -> tuple[str, ...]:
-    """Return the rewards at the good end of their range. They need no influence any more."""
+    """Return the rewards at the good end of their range. They no longer need influence."""
     rewards = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
     return tuple(reward.name for reward in rewards if _learned(reward, ranges, thresholds))
 
@@ -400,8 +400,8 @@ _WARM_START = (
 
 _UNTRIED = {
     Cause.MISSING: "Check why it is missing",
-    Cause.SPARSE: "Larger groups, easier prompts or partial credit may help more, but no replay "
-    "shows it",
+    Cause.SPARSE: "Larger groups, easier prompts or partial credit may help more, but a replay "
+    "cannot show this",
     Cause.OPPOSED: "Or gate the other rewards on it",
     Cause.RANGE: "",
 }

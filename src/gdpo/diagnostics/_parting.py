@@ -82,7 +82,7 @@ class Course:
             self._size *= 2
 
     def findings(self) -> Iterator[tuple[Finding, int]]:
-        """Yield a finding for each trained and watched reward that part, with its age in steps."""
+        """Yield a finding, with its age in steps, per trained and watched reward that diverge."""
         if sum(block.steps for block in self.blocks) < 2 * LEAST_STEPS:
             return
         names = tuple(dict.fromkeys(name for block in self.blocks for name in block.sums.names))
@@ -155,7 +155,7 @@ class _Windows:
     """Compares all pairs of windows: the blocks [start, end), and all blocks from end on."""
 
     up_to: Float[np.ndarray, "sum edge reward"]
-    """Sums over all blocks before the end, and over all blocks in the last place."""
+    """Sums over all blocks before each end. The last entry is the sum over all blocks."""
     squares: Float[np.ndarray, "edge reward"]
     """Sums of `Block.squares` in the same way."""
     steps: Int[np.ndarray, " edge"]

@@ -1,4 +1,4 @@
-r"""Computes sums about turns, which can be added over steps, and turns them into findings.
+r"""Computes sums for turns, which can be added over steps, and derives findings from them.
 
 $G_{i,t}$ is what rollout $i$ earns of a reward from turn $t$ on, and $R_i = G_{i,1}$ its total.
 Groups in which fewer than two rollouts took a turn say nothing about the turn.
@@ -25,7 +25,7 @@ ByTurn = Float[np.ndarray, "prompt sample turn"]
 _TURNS = 2
 
 _ROUNDING = 1e-9
-"""Relative difference by which a product may miss a whole number."""
+"""Relative difference by which a product may differ from an integer."""
 
 
 class Pairs(NamedTuple):
@@ -76,7 +76,7 @@ class Payments(NamedTuple):
     paid: float
     """Number of turns with a positive value."""
     earlier: float
-    """Number of turns before the last one of a rollout with a value other than 0."""
+    """Number of turns with a value other than 0 before the last turn of a rollout."""
     total: float
     lowest: float
     """Lowest total. Infinite if the reward never applies."""

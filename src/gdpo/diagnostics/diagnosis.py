@@ -69,7 +69,7 @@ class Kind(StrEnum):
     MOSTLY_MISSING = "mostly_missing"
     """A reward is missing from nearly every rollout."""
     TURN_COUNT = "turn_count"
-    """A reward makes rollouts with more turns better, or those with fewer turns."""
+    """A reward favors rollouts with more turns, or those with fewer turns."""
     SATURATED = "saturated"
     """A reward is constant at the top of its range."""
     MERGED = "merged"
@@ -86,7 +86,7 @@ class Cause(StrEnum):
     OPPOSED = "opposed"
     """Other rewards pull against it."""
     RANGE = "range"
-    """The reward differs less within a group than other rewards, relative to its weight."""
+    """The reward varies less within a group than other rewards, relative to its weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class Range(NamedTuple):
     """Whether the range is declared. False: it is the range of the values in the run so far."""
 
     def place(self, value: float, weight: float | int) -> float | None:
-        """Return where a value is in the range, where 1 is the end that the weight asks for."""
+        """Return where a value is in the range, where 1 is the end that the weight favors."""
         width = self.high - self.low
         if not width > 0:
             return None

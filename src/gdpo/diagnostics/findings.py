@@ -1,4 +1,4 @@
-"""Defines the limits and the words of all findings, and the rules for those about one batch."""
+"""Defines the limits and the wording of all findings, and the rules for those about one batch."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Thresholds:
     ignored: float = 0.25
     """A reward is ignored if its influence share is below this fraction of its weight share."""
     reversed: float = 0.05
-    """A reward is reversed if its influence share is negative and larger than this."""
+    """A reward is reversed if its influence share is negative, with a larger absolute value."""
     opposed: float = 0.5
     """Minimum absolute value of a negative correlation at which two rewards count as opposed. At
     this value and with equal weights, each reward loses half of its influence to the other."""
@@ -92,7 +92,7 @@ class Thresholds:
     constant_turns: float = 0.95
     """Minimum share of zero-variance groups of every reward at which a turn counts as constant. The
     share must hold even if two more groups varied, which takes at least 40 groups. A reward that
-    varies in a tenth of 40 groups varies in none of them in 1.5 % of the cases."""
+    varies in a group with probability 0.1 varies in none of 40 in 1.5 % of cases."""
     paid_turns: float = 0.95
     """Minimum share of the turns with a positive value at which a reward counts as paid per turn.
     A reward counts as paid at the end if the share of the earlier turns with a value other than 0
@@ -101,9 +101,9 @@ class Thresholds:
     """A reward that is paid per turn is reported if its mean total is at least this multiple of the
     difference between the best and the worst end of a rollout."""
     turn_count: float = 0.5
-    """Minimum absolute correlation of a reward's total with the number of turns to be reported.
-    Rewards that are unrelated to the number of turns stay far below, and an outcome that is reached
-    somewhat more often by longer rollouts does too."""
+    """Minimum absolute correlation of a reward's total with the number of turns for a finding.
+    Rewards that are unrelated to the number of turns stay far below it, and so does an outcome that
+    longer rollouts reach somewhat more often."""
     turn_count_groups: int = 16
     """Minimum number of groups in which the reward and the number of turns vary."""
     turn_count_influence: float = 0.1
@@ -119,7 +119,7 @@ class Thresholds:
         }
 
     def at_rest(self, place: float) -> Kind:
-        """Return the kind of a reward that does not vary, from its place in its range."""
+        """Return the kind of finding for a constant reward, from its place in its range."""
         if place >= self.top:
             return Kind.SATURATED
         return Kind.OUT_OF_REACH if place <= self.bottom else Kind.CONSTANT
@@ -135,11 +135,11 @@ class Row(NamedTuple):
     message: str
     remedy: str
     logged: str = ""
-    """The message for a run of which only means and standard deviations are known."""
+    """The message for a run for which only means and standard deviations are known."""
     logged_remedy: str = ""
     verdict: str = ""
-    """What a verdict asks the user to do, with the rewards at `{names}`. Empty: it names the cause
-    and the setting instead, or the finding is a note."""
+    """What a verdict asks the user to do, with the rewards at `{names}`. Empty: the verdict names
+    the cause and the setting, or the finding is a note."""
 
 
 _CONSTANT = "`{0}` is constant in {share} of its {groups} groups{start}, at {mean}"
@@ -158,7 +158,7 @@ TABLE: Mapping[Kind, Row] = {
         "all advantages are exactly 0 in {share} of the {groups} groups{start}, so these groups do "
         "not train the policy",
         "{remedy}",
-        "{share} of the groups have zero advantage at the end of the run, so they train nothing",
+        "{share} of the groups have zero advantage at the end of the run, so they give no signal",
         "change the prompts, or draw more samples per prompt",
         "use prompts of another difficulty, more samples per prompt or a warm start: most groups "
         "have no signal",
@@ -183,7 +183,7 @@ TABLE: Mapping[Kind, Row] = {
         "and `{1}` is {fall} than before. The update lowers `{1}`",
         "gate `{0}` on `{1}`, lower the weight of `{0}`, or give `{1}` a weight, so that it is "
         "trained",
-        verdict="read rollouts: {names} part, so the policy may exploit a reward",
+        verdict="read rollouts: {names} diverge, so the policy may exploit a reward",
     ),
     Kind.OUT_OF_REACH: Row(
         Severity.WARNING,
@@ -285,7 +285,7 @@ TABLE: Mapping[Kind, Row] = {
     Kind.ONE_GROUP: Row(
         Severity.WARNING,
         "the batch has only one group, and its advantages are divided by their own standard "
-        "deviation. This removes the differences in size that the estimator makes between groups",
+        "deviation. This removes the differences in size that the estimator creates between groups",
         "put more prompts into a batch, or use an estimator without batch normalization (mo_grpo)",
         verdict="put more prompts into a batch",
     ),
@@ -297,7 +297,7 @@ TABLE: Mapping[Kind, Row] = {
     ),
     Kind.TURN_COUNT: Row(
         Severity.NOTE,
-        "`{0}` makes {which} turns better: over {groups} groups, its total has a correlation of "
+        "`{0}` favors {which} turns: over {groups} groups, its total has a correlation of "
         "{correlation} with the number of turns, and the advantages have one of {advantages}",
         "no action needed if rollouts with {which} turns are meant to be better; otherwise "
         "{remedy}",

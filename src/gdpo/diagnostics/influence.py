@@ -183,7 +183,7 @@ class Influence:
     def after(self, previous: "Influence | None") -> "Influence":
         """Return this step with a variance estimate.
 
-        If this step and the previous one have a single group each, it is half of their squared
+        If this step and the previous one have one group each, the estimate is half of their squared
         difference.
         """
         if self.alone is None or previous is None or previous.alone is None:

@@ -67,8 +67,8 @@ def best_remedy(
 ) -> Remedy | None:
     """Return the setting to use, or None if no setting helps.
 
-    A setting helps if it gives the limit, or at least twice the present share and more than the
-    upper end of its interval, and if the interval of what it gives lies above the present share.
+    A setting helps if it reaches the limit, or at least twice the present share and more than the
+    upper end of that share's interval, and if the new share's interval is above the present share.
     """
     helps = max(_HELPS * share, share + margin)
 

@@ -83,7 +83,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
             are 1.
         names: One name per reward.
         estimator: Estimator that computes the advantages: a name, or a function that takes NumPy
-            arrays. With `advantages`, only its name in the output, or None if it is unknown.
+            arrays. With `advantages`, only a name for the output, or None if it is unknown.
         advantages: Advantages that were used in training, `[prompt, sample]`. None: the estimator
             computes the advantages.
         low: Declared minimum of each reward, in the unit of the reward, in the order of `names` or
@@ -91,7 +91,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         high: Declared maximum of each reward, in the same form.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
         replays: Whether to try other settings on the batch for a reward with too little influence.
-            Without, the finding names no remedy that was tried.
+            If False, findings name no remedy that was tried.
 
     Returns:
         A frozen `Diagnosis`, which can be printed, or logged with `metrics()`.

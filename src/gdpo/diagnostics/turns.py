@@ -1,4 +1,4 @@
-"""Diagnoses each turn of rollouts of several turns, and reports problems with the turns."""
+"""Diagnoses each turn of multi-turn rollouts, and reports problems with the turns."""
 
 from collections import deque
 from collections.abc import Sequence

@@ -2,8 +2,8 @@
 
 What sums over groups show is noticed in blocks of groups, each of which is tested once (see
 `_effect`), and then measured on the next 64 groups, because the numbers of the block in which it
-was noticed are a selection. `parted` is computed over the course of the run. All other findings are
-computed from a single batch, and can be due to chance in one, but hardly in several in a row.
+was noticed are biased by selection. `parted` is computed over the whole run. All other findings are
+computed from a single batch, and may be due to chance in one batch, but hardly in several in a row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -91,7 +91,7 @@ class HeldFinding:
     spans: tuple[Span, ...]
     """First and last step of each period in which the finding occurred. Steps are counted from 1 in
     the order in which they were added, regardless of their step numbers. A finding that rests on
-    sums occurs from the block in which it was noticed, until the last groups contradict it."""
+    sums lasts from the block in which it was noticed until the last groups contradict it."""
     of: int
     """Number of steps in the run."""
     at_once: bool = False
@@ -244,8 +244,8 @@ class FindingHistory:
     def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
         """Return `held` for a finished run, with one more check of all its groups.
 
-        What all groups show about a reward replaces what a part of the run showed. What a part
-        showed stays if it is another kind and has ended: a reward that was out of reach at first
+        What all groups show about a reward replaces what a part of the run showed. A part's finding
+        stays if it is of another kind and has ended: a reward that was out of reach at first
         and is ignored has both findings.
         """
         if self._all is None:
@@ -427,7 +427,7 @@ class FindingHistory:
 class Watch:
     """Reports each warning of a training run once.
 
-    What the sums over groups show, such as an ignored reward, is due 64 groups after it was
+    A warning from sums over groups, such as an ignored reward, is due 64 groups after it was
     noticed. Any other warning is due after it has occurred in five consecutive steps.
 
     Examples:
@@ -463,7 +463,7 @@ class Watch:
         """Add the diagnosis of the next step.
 
         Returns:
-            The same diagnosis, with the influence shares and findings of the window of the last
+            The same diagnosis, with the influence shares and findings over the window of the last
             groups. A warning that is not certain yet is left out.
         """
         window, findings = self._history.add(Step.of(diagnosis))

@@ -35,7 +35,7 @@ class Harmless:
         except DataError as error:
             if self.on and not self._has_left_out:
                 logger.warning(
-                    "gdpo leaves a batch out of its metrics, and the training goes on: %s. Later "
+                    "gdpo leaves a batch out of its metrics, and training continues: %s. Later "
                     "batches like this one are left out without a message",
                     error,
                 )

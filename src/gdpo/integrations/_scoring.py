@@ -1,4 +1,4 @@
-"""Computes the advantages of a batch of a framework, and the metrics that gdpo adds to its log."""
+"""Computes the advantages of a framework's batch, and the metrics that gdpo adds to its log."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Finds the turns of rollouts in masks of tokens, and maps values of turns to rows and tokens.
+"""Finds the turns of rollouts in token masks, and maps the values of turns to rows and tokens.
 
 A turn is a run of tokens that the model generated: a run of ones in the mask, which is 0 for the
 tokens of a tool or a user.
@@ -96,7 +96,7 @@ def is_per_turn(value: Any) -> bool:
 
 
 def summed(column: Sequence[Any]) -> Sequence[Any]:
-    """Return a column of rewards with rewards of turns replaced by their totals.
+    """Return a column of rewards with turn rewards replaced by their totals.
 
     A total is None if the reward of a turn is None or NaN.
     """
@@ -125,11 +125,11 @@ def is_number(value: Any) -> bool:
 def check_count(
     name: str, value: Any, count: int, *, rollout: str, error: type[Exception] = DataError
 ) -> None:
-    """Raise an error if there is not one number per turn. `rollout` names the rollout in it."""
+    """Raise an error that names `rollout` if there is not one number per turn."""
     if is_per_turn(value) and len(value) != count:
         raise error(
             f"reward {name!r} has {len(value)} numbers for {rollout}, which has {count} turns. A "
-            "turn is a message of the model, also without a tool call. Return one number (or None) "
+            "turn is a message of the model, even without a tool call. Return one number (or None) "
             "for each turn, with 0 where a turn earns nothing, or a single number for the whole "
             "rollout"
         )

@@ -1,7 +1,7 @@
-"""Connects gdpo to NeMo-RL, whose code is that of commit 7ea279abf.
+"""Connects gdpo to NeMo-RL, at commit 7ea279abf.
 
 After `install()`, `grpo.adv_estimator.name` accepts every gdpo estimator. NeMo-RL has no setting
-that names an estimator of the user, so its functions are replaced. `examples/nemo_rl` has an
+that names a user's estimator, so its functions are replaced. `examples/nemo_rl` has an
 environment with gdpo's rewards.
 """
 

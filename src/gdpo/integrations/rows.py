@@ -39,7 +39,7 @@ PREFIX = "gdpo/"
 
 
 def is_ours(estimator: Any) -> bool:
-    """Return whether a name refers to gdpo, where it replaces a framework's GDPO."""
+    """Return whether a name selects gdpo's estimators, if they replace a framework's GDPO."""
     name = as_text(estimator)
     return name == NAME or name.startswith(PREFIX)
 
@@ -91,7 +91,7 @@ class Groups:
     def per_rollout(
         self, values: Float[np.ndarray, " row"], outputs: Sequence[int] | None
     ) -> Float[np.ndarray, "prompt sample"]:
-        """Return the value of each rollout: that of the row which represents it. Others get 0."""
+        """Return the value of each rollout, from the row that represents it. Padding gets 0."""
         rows = np.arange(len(values))
         counted = (rows == (rows if outputs is None else np.asarray(outputs))) & (self.prompts >= 0)
         grid = np.zeros(self.token_counts.shape)

@@ -40,7 +40,7 @@ _PLACES = {name: place for place, name in enumerate(dict.fromkeys(("gdpo", "grpo
 """Number of each estimator's style: gdpo, grpo, and the others in the order of the registry."""
 
 PLACES = 2 + (ceil((len(_PLACES) - 2) / _SHARED) + 1) * _SHARED
-"""Number of styles: those of the estimators, and six that labels of users get first."""
+"""Number of styles: those for estimators, and six that users' labels get first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def render(template: str, *, data: Any, package: str = "gdpo.report", **content:
     Args:
         template: Name of the template file in `templates/`.
         data: Data for the script, which must be serializable as JSON.
-        package: Package with the folder `templates/`. Its templates may use those of this room.
+        package: Package with the folder `templates/`. Its templates may use those of `gdpo.report`.
         content: Values for the template's variables.
     """
     from markupsafe import Markup

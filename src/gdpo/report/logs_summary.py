@@ -53,7 +53,7 @@ def _heading(trends: RunTrends) -> Iterator[str]:
         others = ", ".join(f"{copy.source} ({_path(copy.path)})" for copy in run.copies)
         yield f"the same numbers are in {others}"
     if log.numbered:
-        yield "the rows contain no step, and are numbered in their order"
+        yield "the rows contain no step, and are numbered in order"
     if log.problem:
         yield f"! the file was not read to its end: {log.problem}"
     if any(reward.weight != 1 for reward in trends.rewards):

@@ -120,7 +120,7 @@ def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fals
         if run.groups:
             text = (
                 f"in {run.broken:,} of {counted(run.groups, 'group')}, a sample with less {name} "
-                "had at least the advantage of one with more"
+                "had at least as large an advantage as one with more"
             )
         lines.append(Text(text))
     return lines
@@ -200,7 +200,7 @@ def scalar_only(report: ReadReport) -> str:
     )
     if _wordless(report):
         return sentence
-    return f"{sentence}. --rescore recomputes the rewards one by one"
+    return f"{sentence}. --rescore recomputes the separate rewards"
 
 
 def _wordless(report: ReadReport) -> bool:

@@ -62,7 +62,7 @@ def without_middle(text: str, size: int) -> str:
 
 
 def wrapped(texts: Iterable[str], width: int) -> Iterator[Text]:
-    """Wrap each text, with its further lines indented."""
+    """Wrap each text, with continuation lines indented."""
     for text in texts:
         yield from map(Text, wrap(text, width, subsequent_indent="  "))
 

@@ -58,7 +58,7 @@ def messages(text: Any, limit: int) -> list[Message]:
 
 
 def shown_places(count: int) -> list[int | None]:
-    """Return the places of the messages of a chat that are shown, with None for a gap.
+    """Return the positions of the shown messages of a chat, with None for a gap.
 
     >>> shown_places(3)
     [0, 1, 2]

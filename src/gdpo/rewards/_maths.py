@@ -410,7 +410,7 @@ _TEX_LETTER = re.compile(rf"(?:{TEXT}|\\mathit\s*)\{{\s*([A-Za-z])\s*\}}")
 def clean(answer: str) -> tuple[str, Unit]:
     """Return an answer in a form that math-verify can parse, and its unit.
 
-    The text is "" if it is not a single answer.
+    The text is "" if `answer` is not a single answer.
     """
     dollars = frozenset(["dollar"] if _DOLLARS.match(answer) else [])
     bare = _AROUND.sub("", _DASH.sub("-", answer.strip()).translate(_CHARACTERS).strip())

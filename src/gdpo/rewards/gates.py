@@ -29,7 +29,7 @@ class Gate:
             reward.
 
     Raises:
-        ConfigError: If `at_least` is not finite, or `otherwise` is another word.
+        ConfigError: If `at_least` is not finite, or `otherwise` is unknown.
     """
 
     on: str

@@ -26,7 +26,7 @@ Differences from math-verify:
   `\mathrm`, `\mbox`). If both answers have a unit, only one of them may name measures that the
   other does not name: 5 cm equals 5 and "5 cm a day", but not 5 m. Units are not converted. A
   single letter is a unit only after digits, in `\text{...}` or after a space, and only if it is one
-  of m, g, s, h, l, L, N, J, W and V. Words that change the value are no unit. Number words are
+  of m, g, s, h, l, L, N, J, W and V. Words that change the value are not units. Number words are
   evaluated: hundred, thousand, million, billion, trillion and dozen (3 \text{ million} equals
   3000000), percent, and, after digits, squared, cubed and factorial. Other words (mod, or, half,
   pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. For math-verify, the t in 2t is a unit,

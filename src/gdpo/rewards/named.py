@@ -30,7 +30,7 @@ _PLAIN = (
 def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Reward]) -> Reward:
     """Return the reward with this name. If the name refers to a factory, call it with the options.
 
-    The name is that of a reward of the task, which takes precedence, or in `BUILT_IN`, or
+    The name is a reward of the task, which takes precedence, a key in `BUILT_IN`, or
     `module:attribute`.
     """
     place = name if name in of_task else BUILT_IN.get(name, name)

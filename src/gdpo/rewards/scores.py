@@ -111,7 +111,7 @@ def score_one(
     """Return the reward's value, `None` if the reward does not apply, or the failure.
 
     If the reward forks, the child exits when the reward returns in it. `completion` is what
-    `reward.of` says, and `index` that of the rollout in its batch.
+    `reward.of` says, and `index` the rollout's index in its batch.
     """
     process = os.getpid()
     try:

@@ -1,4 +1,4 @@
-"""Defines tasks, which turn rows of a dataset into a prompt, a reference and rewards."""
+"""Defines tasks, which turn each row of a dataset into a prompt, a reference and rewards."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Task:
     wrong. Other rewards may skip rows. For example, a reward for tool calls skips rows that need no
     call."""
     is_published: bool = False
-    """Whether the rewards are published ones, kept as they are even where they are wrong."""
+    """Whether the rewards are published ones, which stay unchanged even where they are wrong."""
 
     def reward(self, name: str) -> Reward | None:
         """Return the reward with this name, or None if the task has no such reward."""

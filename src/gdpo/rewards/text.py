@@ -27,7 +27,7 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
 
     Args:
         completion: A text, which is returned unchanged, or the messages of the completion, without
-            those of the prompt. One message without a list around it is a list of one message.
+            those of the prompt. One message without a list counts as a list of one message.
         scope: "last" for the last message of the model that has visible content, or "all" for all
             of them, joined by newlines.
 

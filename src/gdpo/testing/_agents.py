@@ -53,7 +53,7 @@ def list_rollouts(policy: Any) -> Rollouts:
 def list_groups(rollouts: Rollouts, size: int) -> tuple[Any, Any]:
     """Return every group of independent rollouts `[group, sample]`, and its probability.
 
-    Each group represents all its orders.
+    Each group represents all orders of its rollouts.
     """
     count = len(rollouts.probability)
     index = np.array(list(combinations_with_replacement(range(count), size)))

@@ -55,7 +55,7 @@ class Claims:
         local: Whether the advantages of a group are independent of other groups.
         signed: Whether negative weights are allowed.
         prompt_weights: Whether weights per prompt, `[prompt, 1, reward]`, are allowed. The default
-            is False: an estimator that takes one weight per reward keeps the contract.
+            is False: an estimator that takes one weight per reward satisfies the contract.
         pooled: Whether a statistic of one reward covers several prompts, such as its mean over the
             batch. If not, weights per prompt give the same result as separate rewards for each
             prompt. Only used with `prompt_weights`.

@@ -51,8 +51,7 @@ def check_turn_estimator(
       whose rollouts have the same outcome.
 
     The agent has up to 4 turns and 31 rollouts. All groups are listed, so that the mean is exact.
-    The rollouts are independent, from the policy that is trained, and the loss divides by a
-    constant.
+    The rollouts are independent and on-policy, and the loss divides by a constant.
 
     Args:
         estimator: A function `(rewards[prompt, sample, turn, reward], weights[reward], *,
@@ -136,8 +135,8 @@ def with_options(estimator: Callable[..., Any], options: TurnOptions | None = No
             advantages = np.asarray(returned, dtype=float)
         except (Exception, SystemExit) as error:  # a user's estimator may raise anything
             raise ConfigError(
-                f"estimator {name!r}: {type(error).__name__}: {error}. It gets (rewards, weights, "
-                "turns=turns), NumPy arrays, and returns an array [prompt, sample, turn]"
+                f"estimator {name!r}: {type(error).__name__}: {error}. It must accept (rewards, "
+                "weights, turns=turns) as NumPy arrays, and return an array [prompt, sample, turn]"
             ) from error
         check_unchanged(given, before, f"estimator {name!r}")
         check_advantages(advantages, rewards, name)

@@ -62,7 +62,7 @@ def test_a_record_that_lacks_its_fields_is_skipped(tmp_path):
     assert table.row.tolist() == [0, 2]  # the third was a rollout, of no step
     assert [(n.line, n.rows, n.what) for n in report.notices.values()] == [
         (2, 1, "the field 'output' of format verl is missing"),
-        (3, 1, "the step is not a whole number of at least 0"),
+        (3, 1, "the step is not a non-negative integer"),
     ]
     assert [text.row for text in read_texts(path, [2])] == [2]
 

@@ -77,7 +77,7 @@ def test_a_step_that_is_true_is_no_step(tmp_path, kind):
     path = written.rows(tmp_path / f"a.{kind}", [LINE | {"step": step} for step in steps])
     tables, said, _ = notices(path)
     assert sum(map(len, tables)) == (2 if kind == "csv" else 0)
-    assert said["the step is not a whole number of at least 0"][1] == (1 if kind == "csv" else 2)
+    assert said["the step is not a non-negative integer"][1] == (1 if kind == "csv" else 2)
 
 
 def test_a_file_of_no_readable_line_is_said_without_a_comma_at_the_end(tmp_path):

@@ -36,7 +36,7 @@ def dara_symmetric(
         "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code.
 
     Examples:
-        The first reward varies in only one of two groups, so there it counts √2 times as much.
+        The first reward varies in only one of two groups, so it counts √2 times as much there.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])

@@ -20,7 +20,7 @@ def dvao(
     sum could have. Within a group, the advantages are therefore proportional to GRPO's advantages
     and never larger. A weight in effect multiplies the raw reward. The mean of each group is 0.
 
-    Use it if GRPO has the right direction and groups with conflicting rewards should count less. A
+    Use it if GRPO's direction is right and groups with conflicting rewards should count less. A
     rare reward has even less influence than under GRPO.
 
     Differences from the paper: this version uses the sample instead of the population standard

@@ -23,7 +23,7 @@ def gd2po_hard(
     rewards of 0 or 1, each earned by half of the rollouts, half of all rollouts are dropped.
 
     Use it if rollouts that do well on one reward and badly on another should not be trained on.
-    They are the ones that show a trade-off. The advantages of a group need not sum to 0, so groups
+    Such rollouts show a trade-off. The advantages of a group need not sum to 0, so groups
     without signal get nonzero advantages.
 
     Differences from the published code: this version supports any number of rewards and weights,

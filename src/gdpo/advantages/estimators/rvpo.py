@@ -19,18 +19,18 @@ def rvpo(
        \approx \mathrm{norm}_{\text{batch}} \Bigl(
        \bar z - \frac{\kappa}{2} \mathrm{var}_w(z_k) \Bigr). $$
 
-    Use it if a response is useful only if it earns every reward, and gates cannot express this: a
+    Use it if a response is useful only if it earns every reward, and gates cannot express this. A
     high reward cannot compensate for a low reward. A constant reward counts as 0 and pulls the soft
     minimum towards 0. For $\kappa \to 0$, the result approaches GDPO with weights that sum to 1.
     The mean of the soft minimum is not 0, so groups without signal get nonzero advantages. Rare
-    failures have the lowest $z$ and dominate: difficulty decides, not importance.
+    failures have the lowest $z$ and dominate, even if their reward has a small weight.
 
     The paper has no weights and raises $\kappa$ from 0.5 to 2 during training. Here $\kappa$ is
     fixed. The formula is taken from secondary sources.
 
     Args:
-        weights: The reward's share of the soft minimum. Must be at least 0.
-        sharpness: $\kappa$, from 0.01 to 1000. The larger, the closer to the minimum.
+        weights: Share of each reward in the soft minimum. Must be at least 0.
+        sharpness: $\kappa$, from 0.01 to 1000. A larger κ is closer to the minimum.
 
     References:
         Montero et al. 2026, "RVPO", https://arxiv.org/abs/2605.05750.

@@ -1,7 +1,7 @@
 """Reads TensorBoard's event files and W&B's `.wandb` files without their libraries.
 
 Both hold protobuf messages, of which two or three fields are needed. Nothing in the files is
-executed, and checksums are not tested: a damaged length ends the file.
+executed, and checksums are not verified. Reading ends at a damaged length.
 """
 
 import json
@@ -16,9 +16,9 @@ from gdpo.errors import DataError
 _LARGEST = 2**27
 """Maximum size of a message, in bytes. Event files can contain images and videos."""
 _BLOCK, _HEADER = 2**15, 7
-"""Size of a block, and of the header of the file and of each part, in a `.wandb` file."""
+"""Sizes of a block, of the file's header and of each part's header in a `.wandb` file."""
 _WHOLE, _FIRST, _LAST = 1, 2, 4
-"""Types of parts of a message in a `.wandb` file. All others are in the middle of a message."""
+"""Types of message parts in a `.wandb` file. Other types are in the middle of a message."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 """Wire types of protobuf."""
 _BITS = 64
@@ -27,7 +27,7 @@ _BITS = 64
 def event_rows(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield the step and the scalars of each event in a TensorBoard event file.
 
-    A file whose end is missing is read as far as possible, because its run may still be writing.
+    A file whose end is missing is read as far as possible, because its run may still be writing it.
     """
     with path.open("rb") as file:
         for message in _framed(file):
@@ -103,7 +103,7 @@ def _parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _fields(message: bytes) -> tuple[dict[int, int], defaultdict[int, list[bytes]]]:
-    """Return the integers and the bytes of a message, by the number of their field."""
+    """Return the integers and the bytes of a message, by field number."""
     numbers, texts, place = dict[int, int](), defaultdict[int, list[bytes]](list), 0
     while place < len(message):
         key, place = _varint(message, place)

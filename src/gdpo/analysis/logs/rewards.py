@@ -19,7 +19,7 @@ _OF_BATCH = {
     "gdpo/warnings": "warnings",
 }
 _EQUAL = 1e-4
-"""Relative difference below which two sources logged the same value. TensorBoard rounds to
+"""Relative difference below which two logged values count as the same. TensorBoard rounds to
 float32."""
 
 Series = Float[np.ndarray, " step"]

@@ -35,9 +35,9 @@ _STEPS = (
 )
 """Keys of the step, from the number that counts optimizer steps to the one that counts calls."""
 _OF_MOST = "global_step/max_steps"
-"""Key of ms-swift, whose value is a text such as 5/100."""
+"""Step key of ms-swift, whose value is text such as 5/100."""
 _RUNS = ("run_id", "run_name", "run")
-"""Fields with the run of a row, in files with the rows of several runs."""
+"""Fields that name the run of a row, in files with rows of several runs."""
 _TRACKIO = frozenset({"run_name", "timestamp", "step"})
 _LOOKED_AT = 256
 """Number of rows whose fields decide whether the rows are metrics."""
@@ -45,9 +45,9 @@ _BATCH = 256
 _REPEATED = 4
 """Number of rows that repeat the step of another row, above which the rows may be rollouts."""
 _SINGLE = 8
-"""Minimum number of rows for rows that never share a step to count as metrics."""
+"""Minimum number of rows that count as metrics if no two of them share a step."""
 _PART, _LONGEST, _SEARCHED = 2**20, 2**16, 2**24
-"""Number of characters: per read, at most in a row of console output, and searched for a row."""
+"""Numbers of characters: per read, in the longest row of console output, and searched for a row."""
 _DICT = re.compile(rf"\{{[^{{}}]{{1,{_LONGEST}}}\}}")
 _PAIR = re.compile(
     r"""(['"])((?:(?!\1).)+)\1\s*:\s*(?:[\w.]+\()?(['"]?)([^'",(){}\[\]]+)\3\)?\s*(?=[,}])"""
@@ -68,13 +68,13 @@ class Log:
     problem: str = ""
     """Why the file was not read to its end. Empty if it was."""
     numbered: bool = False
-    """Whether the rows were numbered in their order, because they contain no step."""
+    """Whether the rows were numbered in order, because they contain no step."""
     of_charts: bool = False
-    """Whether the file is an export of charts by W&B, each of which has few keys."""
+    """Whether the file is an export of W&B charts, each of which has few keys."""
     without_step: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """The rows before the first one with a step."""
     repeated: int = 0
-    """Number of rows with rewards whose step has rewards already."""
+    """Number of rows with rewards whose step already has rewards."""
 
     def add(self, step: int, values: Row) -> None:
         """Add the numbers of a step. A later number replaces an earlier one of the same key."""
@@ -93,7 +93,7 @@ class Log:
                 self.without_step.append(numbers)
 
     def number_rows(self) -> None:
-        """If no row has a step, number the rows with rewards in their order."""
+        """If no row has a step, number the rows with rewards in order."""
         if not self.rows:
             rewarded = [row for row in self.without_step if any(map(field_of, row))]
             self.rows = dict(enumerate(rewarded or self.without_step, 1))
@@ -103,7 +103,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Doubtful:
-    """Stores why the rows of a file may be metrics, or rollouts."""
+    """Stores why it is unclear whether the rows of a file are metrics or rollouts."""
 
     path: Path
     why: str
@@ -217,7 +217,7 @@ def _console(path: Path) -> Iterator[tuple[Row, Evidence]]:
 
 
 def _dicts_in(stream: Stream) -> Iterator[str]:
-    """Yield each text in braces on one line, although a terminal may have broken it."""
+    """Yield each text in braces on one line, even if a terminal has wrapped it."""
     left, searched, found = "", 0, False
     while raw := stream.read(_PART):
         text = left + raw.decode(errors="replace")

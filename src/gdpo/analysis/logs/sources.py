@@ -26,7 +26,7 @@ METRICS = "metrics"
 """Value of `--format` with which the rows of a file are read as metrics."""
 _SQLITE = b"SQLite format 3\0"
 _ROWS = ("jsonl", "csv", "parquet")
-"""Kinds of files in which rollouts are stored, too."""
+"""Kinds of files that may also contain rollouts."""
 _CONSOLE = (".log", ".txt", ".out")
 """Endings of console output, which is read if a folder contains nothing else."""
 _LARGEST = 2**28
@@ -85,9 +85,9 @@ def _doubt(found: Doubtful) -> str:
     # Without a prompt and a group id, the number of rollouts per prompt must be given.
     rollouts = f"{command} columns --group-size 2"
     if not found.of_rewards:
-        why = "As metrics they tell nothing about single rewards. If they are rollouts"
+        why = "As metrics, they show nothing about single rewards. If they are rollouts"
         return f"{found.path}: {found.why}. {why}, run, with your group size:\n{rollouts}"
-    which = "Say which they are, for rollouts with your group size"
+    which = "Say which they are (for rollouts, with your group size)"
     return f"{found.path}: {found.why}. {which}:\n{command} {METRICS}\n{rollouts}"
 
 
@@ -127,7 +127,7 @@ def _newest_states(logs: Sequence[Log]) -> list[Log]:
 
 
 def _joined_charts(logs: Sequence[Log]) -> list[Log]:
-    """Join what W&B exported as one file per chart into one log for each run of a folder."""
+    """Join W&B exports with one file per chart into one log for each run of a folder."""
     joined: list[Log] = []
     of_run: dict[tuple[Path, str], Log] = {}
     for log in logs:
@@ -204,7 +204,7 @@ def _object(path: Path) -> Row:
     try:
         return _dict(json.loads(path.read_bytes()))
     except (ValueError, RecursionError) as error:
-        raise DataError("not a JSON file that can be read") from error
+        raise DataError("not a readable JSON file") from error
 
 
 def _dict(value: Any) -> dict[str, Any]:

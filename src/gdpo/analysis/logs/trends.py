@@ -1,4 +1,4 @@
-"""Reports what only means and standard deviations show about each reward of a run.
+"""Reports what means and standard deviations alone show about each reward of a run.
 
 Findings have the names and limits of `gdpo.diagnostics`. Without rollouts, they are not certain.
 """
@@ -224,7 +224,7 @@ def _effects(rewards: Sequence[RewardTrend]) -> Iterator[Finding]:
     """Yield a finding for each reward that may have less influence than its weight.
 
     The rule is that of `diagnose`, without an interval. If gdpo logged no influence shares, the
-    share of weight × std stands for them: with independent rewards whose sum is normalized, as in
+    share of weight × std is used instead: with independent rewards whose sum is normalized, as in
     GRPO, the two are equal.
     """
     rewards = [reward for reward in rewards if reward.weight and isfinite(reward.std)]

@@ -120,7 +120,7 @@ def lacks(capability: str, trainer: Any) -> str | None:
 def tried(check: Callable[[], str | None]) -> str | None:
     """Return why a speed-up does not apply. If the check itself fails, its error is the reason.
 
-    It is compared with the code that it replaces, because it may use private parts of transformers
+    The speed-up is compared with the code it replaces, as it may use private parts of transformers
     or torch.
     """
     try:
@@ -131,7 +131,7 @@ def tried(check: Callable[[], str | None]) -> str | None:
 
 
 def epsilon(dtype: torch.dtype, *scores: torch.Tensor) -> float:
-    """Return the relative rounding of scores of a model with the precision `dtype`.
+    """Return the relative rounding error of the scores of a model with the precision `dtype`.
 
     On a GPU at least 1e-3, because of TF32.
     """
@@ -163,7 +163,7 @@ def kept_random_states() -> Any:
 
 
 def replaced(owner: Any, names: Sequence[str]) -> bool:
-    """Return whether code of a user provides one of the methods of a trainer or its class.
+    """Return whether a user's code provides one of the methods of a trainer or its class.
 
     A subclass may override a method, and a script may replace it on the instance or on the class,
     even with a decorator that copies the name of the module.
@@ -248,7 +248,7 @@ def timed(trainer: Any) -> Any:
 
 @contextmanager
 def unwrapped_model(trainer: Any) -> Generator[Any]:
-    """Lend the model as TRL does to generate: unwrapped, without gradient checkpointing."""
+    """Yield the model as TRL uses it to generate: unwrapped, without gradient checkpointing."""
     from trl.models.utils import unwrap_model_for_generation
 
     options: dict[str, Any] = {}

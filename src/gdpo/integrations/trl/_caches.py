@@ -1,6 +1,6 @@
-"""Defines caches whose prompts are read once and repeated: to generate, and to train.
+"""Defines caches for generation and training, whose prompts are read once and repeated.
 
-With `_sampling.py`, only this module touches what is private to transformers.
+Only this module and `_sampling.py` use private parts of transformers.
 """
 
 import inspect
@@ -82,7 +82,7 @@ class RoomyLayer(DynamicLayer):
 
 
 class PromptLayer(DynamicLayer):
-    """Stores the keys and values of prompts, with their graph.
+    """Stores the keys and values of prompts, with their autograd graph.
 
     With gradient checkpointing, the backward pass calls `update` again, which then stores nothing.
     """
@@ -94,7 +94,7 @@ class PromptLayer(DynamicLayer):
         *args: Any,  # noqa: ARG002  signature of transformers' caches
         **kwargs: Any,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys and values of the first call, and return those of this one."""
+        """Store the keys and values of the first call, and return those of this call."""
         if not self.is_initialized:
             self.keys, self.values = key_states, value_states
             self.is_initialized = True
@@ -128,7 +128,7 @@ def continued(prompts: Cache, rows: torch.Tensor) -> Cache:
 
 
 def cache_argument(model: Any) -> str:
-    """Return the name of the cache: `cache`, or `past_key_values` before transformers 5.24."""
+    """Return the cache argument's name: `cache`, or `past_key_values` before transformers 5.24."""
     parameters = inspect.signature(type(model).forward).parameters
     return "cache" if "cache" in parameters else "past_key_values"
 

@@ -35,7 +35,7 @@ class GDPOConfig(GRPOConfig):
     dict from reward name to weight, with every reward, in addition to TRL's list in the order of
     the reward functions. Rewards of environments come last and may be left out of a list.
 
-    A ConfigError refuses TRL's `multi_objective_aggregation` and `scale_rewards`, because
+    TRL's `multi_objective_aggregation` and `scale_rewards` raise a ConfigError, because
     `advantage` selects the estimator.
     """
 

@@ -1,6 +1,6 @@
-"""Finds the rewards that environments define, and hands the environments to TRL.
+"""Finds the rewards that environments define, and passes the environments to TRL.
 
-TRL knows one number per rollout, which an environment returns from `get_reward`. An environment of
+TRL takes one number per rollout, which an environment returns from `get_reward`. An environment of
 `GDPOTrainer` may also return one number per turn, from `get_turn_rewards`.
 """
 

@@ -35,10 +35,10 @@ class Returned:
 def exact_where_kept(
     exact: torch.Tensor, for_trl: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rewards to train on, and where they are those that were computed.
+    """Return the rewards to train on, and a mask of those that are as computed.
 
-    The exact reward counts where TRL gets it rounded (`for_trl`), and the changed one where a
-    subclass or a script changes it. All arrays are `[rollout, reward]`.
+    The exact reward is used where TRL gets it rounded (`for_trl`), and the changed one where a
+    subclass or a script changed it. All arrays are `[rollout, reward]`.
     """
     rounded = (exact.to(for_trl.dtype), exact.float().to(for_trl.dtype))
     kept = (rounded[0] == for_trl) | (rounded[1] == for_trl) | (exact.isnan() & for_trl.isnan())

@@ -14,7 +14,7 @@ class Groups:
     """Stores groups that were generated and scored together, on all ranks.
 
     `rewards` are gated, `[prompt, sample, reward]`: the totals, if there are turns. `weights` are
-    `[prompt, reward]`, or None for the configured ones. `rollouts` are this process's arguments of
+    `[prompt, reward]`, or None for the configured ones. `rollouts` are this process's arguments for
     `RolloutLog.collect`, or None for a batch that was assembled from several generations. `places`
     holds the position of each group in the training batch: None if it is not trained on.
     """

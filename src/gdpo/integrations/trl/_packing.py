@@ -187,7 +187,7 @@ class Packer:
 
     def __init__(self, trainer: Any, packing: Packing, shared: SharedPrompts | None) -> None:
         self.packing: Packing | None = packing
-        """The allowed changes. None: a batch has entries that cannot be split, so TRL's stay."""
+        """The allowed changes. None: nothing, because a batch has entries that cannot be split."""
         self._trainer, self._shared = trainer, shared
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
@@ -302,7 +302,7 @@ def weigh_metrics(trainer: Any, inputs: MicroBatch) -> None:
 
 
 def packer_of(trainer: Any, trls: Score) -> Packer | None:
-    """Return what packs a trainer's micro-batches, or None if no change is allowed or wanted.
+    """Return the packer of a trainer's micro-batches, or None if no change is allowed or wanted.
 
     If a change is not allowed, the function logs the reason.
     """
@@ -347,7 +347,7 @@ def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
         ours = loss(packer.pack(window, packing))
     if math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-5):
         return None
-    return f"TRL's loss of a made-up batch changes from {theirs:.6g} to {ours:.6g} when packed"
+    return f"TRL's loss for a made-up batch changes from {theirs:.6g} to {ours:.6g} when packed"
 
 
 def _made_up_window(trainer: Any) -> list[MicroBatch]:
@@ -400,7 +400,7 @@ def _only_trimmed_because(trainer: Any) -> str | None:
     if trainer.top_entropy_quantile < 1:
         return "top_entropy_quantile selects among a micro-batch's tokens"
     if trainer.aux_loss_enabled:
-        return "the load of experts is balanced within a micro-batch"
+        return "the expert load is balanced within a micro-batch"
     return None
 
 

@@ -25,7 +25,7 @@ def call_of(device: str, layers: int, parameters: int) -> Call:
 
     On a CPU, a `fixed` from 8 to 64 changed the time of a step by at most 7 %. On one H200, a call
     in the shape of Qwen2.5-1.5B took as long with 16 tokens as with 4,900
-    (`python -m benchmarks.call_cost`): Python takes its time for each layer, and the GPU for each
+    (`python -m benchmarks.call_cost`): Python takes time for each layer, and the GPU for each
     parameter and token.
     """
     if device == "cpu":
@@ -53,7 +53,7 @@ class Plan:
     chunks: tuple[tuple[int, ...], ...]
     """Places of the rows whose completions are computed together."""
     cost: int
-    """Number of tokens, calls included."""
+    """Cost in tokens, calls included."""
 
 
 def planned(rows: Sequence[Row], call: Call | None) -> Plan:

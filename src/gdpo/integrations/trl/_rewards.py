@@ -123,7 +123,7 @@ def check_columns(
     """Check that each dataset has the columns that the rewards read.
 
     A dataset is not checked if its columns are not known in advance (a stream, or a dataset with a
-    transform), nor functions if a subclass may add columns.
+    transform), nor are functions if a subclass may add columns.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     functions = [

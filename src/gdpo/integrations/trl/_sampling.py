@@ -1,6 +1,6 @@
-"""Samples completions with transformers' own parts: prompts are read once, finished rows dropped.
+"""Samples completions with transformers' own parts: prompts are read once, finished rows removed.
 
-Only this module touches what is private to transformers. `generation.py` imports it when a trainer
+Like `_caches.py`, it uses private parts of transformers. `generation.py` imports it when a trainer
 is created, and TRL generates if that fails.
 """
 

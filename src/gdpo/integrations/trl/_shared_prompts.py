@@ -133,9 +133,9 @@ def _continuing(
 
 
 def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
-    """Return what shares the prompts of a trainer, or None if it is not possible or not wanted.
+    """Return the `SharedPrompts` of a trainer, or None if sharing is impossible or not wanted.
 
-    If it is not possible, the main process logs the reason.
+    If it is impossible, the main process logs the reason.
     """
     if not trainer.args.share_prompts:
         return None
@@ -153,7 +153,7 @@ def not_shared_because(trainer: Any) -> str | None:
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         return "the model is sharded"
     if trainer.aux_loss_enabled:
-        return "the load of experts is balanced over the tokens of each rollout"
+        return "the expert load is balanced over the tokens of each rollout"
     if (trainer.pad_to_multiple_of or 1) > 1:
         return "pad_to_multiple_of is set"
     if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:

@@ -69,7 +69,7 @@ ONE_GROUP = (
 
 
 _CHECKED = ("_generate", "_generate_groups", "compute_advantages")
-"""Methods that the check of TRL calls. It is left out where a user's code replaces one."""
+"""Methods that the check of TRL calls. The check is skipped where a user's code replaces one."""
 
 _ADDING_COLUMNS = ("_generate_and_score_completions", "_calculate_rewards")
 """Methods that may add columns to the rows before the rewards are calculated."""
@@ -104,7 +104,7 @@ class GDPOTrainer(GRPOTrainer):
       reward are computed from the gated values.
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
     - `filter/...`: logged if `filter_groups` is set.
-    - `turns/mean`, `turns/max`: mean and largest number of turns of a rollout. Logged if the
+    - `turns/mean`, `turns/max`: mean and largest number of turns per rollout. Logged if the
       estimator computes one advantage per turn, or a reward was given for each turn.
     - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: logged if
       `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, such as the conflict between
@@ -115,7 +115,7 @@ class GDPOTrainer(GRPOTrainer):
     A reward function or an environment (with `get_turn_rewards`) may return one number for each
     turn of a completion, and a `gdpo.Reward` may score turns (`of="turn"`). A turn is a message of
     the model (docs/how-to/turn_rewards.md). With an estimator for turns, such as `turn_gdpo`, each
-    turn gets its own advantage, and a single number is at the last turn. With any other estimator,
+    turn gets its own advantage; a single number counts at the last turn. With any other estimator,
     and in all metrics of rewards, the numbers are added up. A gate tests the total, and applies to
     all turns of the gated reward.
 
@@ -493,7 +493,7 @@ class GDPOTrainer(GRPOTrainer):
 
 
 _CALCULATE_REWARDS = GDPOTrainer._calculate_rewards  # pyright: ignore[reportPrivateUsage]
-"""Our own method, also after a script has replaced it on the class."""
+"""Our own method, even after a script has replaced it on the class."""
 
 
 def _of_rollouts(advantages: torch.Tensor, groups: Groups) -> torch.Tensor:

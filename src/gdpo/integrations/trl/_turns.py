@@ -150,7 +150,7 @@ def spread(
     """Return the rewards of each turn, `[rollout, turn, reward]`.
 
     `given` maps, for each rollout, the column of a reward to its values at each turn. Other rewards
-    stand at the last turn (without turns, at the first place). NaN in the totals `[rollout,
+    are at the last turn (without turns, at the first place). NaN in the totals `[rollout,
     reward]`: the reward does not apply to the rollout.
     """
     rewards = torch.zeros(len(counts), max([1, *counts]), totals.shape[1], dtype=totals.dtype)
@@ -171,8 +171,8 @@ def recorded(
 ) -> list[dict[str, Any]]:
     """Return the facts about each rollout, with its turns for the record.
 
-    `turns` of a fact holds the number of tokens of each turn. Without advantages of turns, every
-    turn has that of the rollout.
+    `turns` of a fact holds the number of tokens of each turn. Without turn advantages, every turn
+    has the rollout's advantage.
     """
     if advantages.ndim == 2:
         advantages = advantages[..., None].expand(turns.taken.shape)
@@ -197,7 +197,7 @@ def check_loss(estimator: str, args: Any) -> None:
         )
     if args.loss_type == "vespo":
         raise ConfigError(
-            f"loss_type='vespo' does not fit advantage={estimator!r}: it weighs each rollout by "
+            f"loss_type='vespo' does not fit advantage={estimator!r}: it weights each rollout by "
             "one probability ratio. Set loss_type='dapo' or 'dr_grpo', or choose an estimator for "
             "rollouts, such as 'gdpo'"
         )
@@ -206,14 +206,14 @@ def check_loss(estimator: str, args: Any) -> None:
 def warning_of_loss(estimator: str, loss_type: str) -> str | None:
     if loss_type in _DIVIDED_BY_ROLLOUT:
         return (
-            f"loss_type={loss_type!r} divides by the tokens of each rollout, so that long rollouts "
+            f"loss_type={loss_type!r} divides by each rollout's token count, so long rollouts "
             f"count less. With advantage={estimator!r}, the mean gradient of agents of 4 turns was "
             "13 to 25 degrees off the true gradient. Set loss_type='dapo' (2 to 7 degrees with one "
             "prompt per batch) or 'dr_grpo' (0)"
         )
     if loss_type == "bnpo":
         return (
-            "loss_type='bnpo' divides by the tokens of each micro-batch. With "
+            "loss_type='bnpo' divides by each micro-batch's token count. With "
             f"advantage={estimator!r}, the mean gradient of agents of 4 turns was 2 to 7 degrees "
             "off the true gradient with 4 rollouts in a micro-batch. Set loss_type='dapo' or "
             "'dr_grpo'"

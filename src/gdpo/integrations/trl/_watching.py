@@ -1,6 +1,6 @@
 """Watches TRL's own trainers: metrics, findings and the rollout record.
 
-The two wrapped methods only read what TRL computed, so training does not change.
+The two wrapped methods only read what TRL computed, so training is not affected.
 """
 
 import functools
@@ -44,8 +44,8 @@ def watch(
 ) -> None:
     """Show what each reward does while TRL's `GRPOTrainer` or `RLOOTrainer` trains.
 
-    Call this function once before `trainer.train()`, in every process. The training does not
-    change:
+    Call this function once before `trainer.train()`, in every process. The training is not
+    affected:
 
         watch(trainer)
 
@@ -74,7 +74,7 @@ def watch(
         ConfigError: If an argument after the trainer is invalid, or the folder is not writable.
     """
     if reason := _not_watched_because(trainer):
-        logger.warning("watch(trainer) changes nothing, and the training goes on: %s", reason)
+        logger.warning("watch(trainer) changes nothing, and training continues: %s", reason)
         return
     check_detail(diagnostics, "diagnostics")
     names = numbered(trainer.reward_func_names)
@@ -152,7 +152,7 @@ class _Watched(TrainerCallback):
         self._kept = KeptState({"gdpo.Watch": self._observer.watch, **others})
         self._scored: list[torch.Tensor] = []
         self._harmless = Harmless(
-            "watch is switched off because of an error, and the training goes on"
+            "watch is switched off because of an error, and training continues"
         )
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:

@@ -3,7 +3,7 @@
 TRL's head, which is written for GPUs, also scores prompts, recomputes the logits in the backward
 pass, and multiplies in float32. `CompletionOnlyHead` computes only the logits of completion tokens
 and keeps them until the backward pass, which overwrites them with their gradient. On other devices,
-and where `not_here_because` says so, TRL's own head is used.
+and where `not_here_because` returns a reason, TRL's own head is used.
 """
 
 import ctypes
@@ -85,7 +85,7 @@ _TRL_BLOCKS = 4
 
 
 def head_of(trainer: Any, trls: Callable[..., Any]) -> "CompletionOnlyHead | None":
-    """Return the head for a trainer, or None where TRL's own is used for no reason to report."""
+    """Return the head for a trainer, or None if TRL's is used and there is nothing to report."""
     head = CompletionOnlyHead(trainer, trls)
     if reason := lacks("completion_only_head", trainer):
         head.say(reason)
@@ -172,7 +172,7 @@ class CompletionOnlyHead:
         trainer = self._trainer
         others = {k: v for k, v in options.items() if k != "compute_entropy"}
         if any(value is not None and value is not False for value in others.values()):
-            return "the batch is multimodal, or the load of experts is balanced"
+            return "the batch is multimodal, or the expert load is balanced"
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             return "the model is sharded"
         if trainer.args.cast_lm_head_to_fp32:

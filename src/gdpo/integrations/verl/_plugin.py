@@ -106,7 +106,7 @@ def changes(run: Run) -> dict[str, Change]:
             _wrap,
             "need_critic",
             partial(with_check, run),
-            lost="gdpo's settings are not checked before a training starts",
+            lost="gdpo's settings are not checked before training starts",
         ),
         "verl.trainer.ppo.metric_utils": partial(
             _wrap, "compute_data_metrics", partial(with_metrics, run), lost="gdpo logs no metrics"
@@ -136,7 +136,7 @@ def _register_all(run: Run, core_algos: Any) -> None:
 def _carry(run: Run, ray_trainer: Any) -> None:
     registry = ray_trainer.core_algos.ADV_ESTIMATOR_REGISTRY
     wrapper = partial(with_columns, run, registry=registry)
-    lost = "gdpo's estimators and gdpo_watch work in no trainer"
+    lost = "gdpo's estimators and gdpo_watch do not work in any trainer"
     _wrap("compute_advantage", wrapper, ray_trainer, lost=lost)
 
 
@@ -159,7 +159,7 @@ def _carry_through_queue(run: Run, trainer_base: Any) -> None:
             trainer,
             "_log_rollout_data",
             partial(with_rewards_dumped, run, queue=queue),
-            "the files in trainer.rollout_data_dir do not contain each reward",
+            "the files in trainer.rollout_data_dir do not contain the separate rewards",
         ),
         (
             trainer,

@@ -36,10 +36,10 @@ class Run:
         self.latest: Computed | None = None
         """The latest batch with its advantages, until its metrics are logged."""
         self.watching = Harmless(
-            "gdpo stops watching this run, which goes on without gdpo's metrics and record"
+            "gdpo stops watching this run, which continues without gdpo's metrics and record"
         )
         """Calls what only watches an estimator of verl."""
-        self.handing_over = Harmless("gdpo cannot hand the rewards to verl's own gdpo")
+        self.handing_over = Harmless("gdpo cannot pass the rewards to verl's own gdpo")
         self.is_checked = False
         """Whether gdpo's estimator has been checked in this verl."""
         self._watch = Watch()

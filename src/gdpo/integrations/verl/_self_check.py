@@ -19,7 +19,7 @@ _REWARDS = np.array([[[0, 3], [1, 2], [1, 0]], [[2, 0], [0, 0], [2, 1]]], dtype=
 _TOKENS = 3
 
 _CLOSE = 1e-5
-"""Largest difference between verl's float32 and gdpo's float64."""
+"""Largest allowed difference between verl's float32 and gdpo's float64."""
 
 
 def check_itself(run: Run) -> None:

@@ -56,8 +56,8 @@ def with_columns(run: Run, compute_advantage: Function, registry: dict[str, Any]
     """Wrap `compute_advantage` so that the estimator receives the separate rewards.
 
     They come from an enclosing `carrying` block if there is one (V1 trainer), otherwise from the
-    batch. verl's name `gdpo` stays that of its own estimator, unless `gdpo_replace` is set. An
-    estimator of the user is added to verl's registry.
+    batch. The name `gdpo` still selects verl's own estimator, unless `gdpo_replace` is set. A
+    user's estimator is added to verl's registry.
     """
 
     @functools.wraps(compute_advantage)

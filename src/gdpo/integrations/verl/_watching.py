@@ -19,7 +19,7 @@ from gdpo.integrations.verl.settings import is_plain
 
 
 def observe(run: Run, algorithm: Any, data: Any, carried: Carried) -> None:
-    """Store the rewards of a batch, with the advantages that verl computed, for metrics and record.
+    """Store a batch's rewards and verl's advantages for the metrics and the record.
 
     `carried` has the separate rewards of the same rows.
     """
@@ -60,14 +60,14 @@ def of_rows(run: Run, advantages: Any, mask: Any, estimator: str) -> Float[np.nd
 
 @contextmanager
 def delivered(run: Run, algorithm: Any, data: Any, carried: Carried) -> Generator[None]:
-    """Add what verl's own gdpo reads and verl's V1 trainer leaves out, inside the `with` block."""
+    """Add, inside the `with` block, what verl's own gdpo reads but verl's V1 trainer omits."""
     names = [key for key in algorithm.get("gdpo_reward_keys") or () if key in carried.columns]
     added = set(names) - set(data.non_tensor_batch)
     if not added or "prompts" in data.batch.keys():  # noqa: SIM118  a TensorDict is no mapping
         yield  # this verl passes the rewards itself
         return
     run.warn_once(
-        "algorithm.adv_estimator=gdpo is verl's own estimator. gdpo hands it the rewards "
+        "algorithm.adv_estimator=gdpo is verl's own estimator. gdpo passes it the rewards "
         f"{', '.join(names)}, without which it fails on this trainer. The formula stays verl's"
     )
     mask = data.batch["response_mask"]

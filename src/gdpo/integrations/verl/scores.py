@@ -31,7 +31,7 @@ TOKENS_MANAGER = "gdpo_tokens"
 
 MESSAGES = "gdpo_messages"
 """Key in `extra_info` under which gdpo's plugin stores the messages of a rollout whose tokens the
-model did not all generate. verl itself passes one text, with the tool results in it."""
+model did not all generate. verl itself passes one text, including the tool results."""
 
 NUM_TOKENS = "num_tokens"
 """Key in `extra_info` under which `gdpo_tokens` stores the token count of a completion."""
@@ -116,7 +116,7 @@ def as_reference(ground_truth: Any) -> dict[str, Any]:
 def with_messages(compute_score: Any) -> Any:
     """Wrap verl's `AgentLoopWorker._compute_score` to pass the messages of a rollout.
 
-    verl's reward managers decode all tokens, even those of tools. Only the agent loop knows which
+    verl's reward managers decode all tokens, even tool tokens. Only the agent loop knows which
     tokens the model generated.
     """
 

@@ -16,7 +16,7 @@ ROLLOUTS = "gdpo_rollouts"
 """Field that sets the folder of the rollout record, which only the default (V1) trainer writes."""
 
 WATCH = "gdpo_watch"
-"""Field that adds metrics and the rollout record to an estimator of verl, which stays as it is."""
+"""Field that adds metrics and the rollout record to an unchanged estimator of verl."""
 
 REPLACE = "gdpo_replace"
 """Field with which `adv_estimator=gdpo` selects gdpo's estimator instead of verl's."""
@@ -213,8 +213,8 @@ def check_for_turns(config: Any) -> list[str]:
     if mode != "seq-mean-token-mean":
         return []
     return [
-        f"actor_rollout_ref.actor.loss_agg_mode={mode} divides by the tokens of each rollout, so "
-        f"that long rollouts count less. With algorithm.adv_estimator={name}, the mean gradient of "
+        f"actor_rollout_ref.actor.loss_agg_mode={mode} divides by each rollout's token count, so "
+        f"long rollouts count less. With algorithm.adv_estimator={name}, the mean gradient of "
         "agents of 4 turns was 13 to 25 degrees off the true gradient. Set "
         "loss_agg_mode=token-mean (2 to 7 degrees with one prompt per batch) or "
         "seq-mean-token-sum-norm (0)"

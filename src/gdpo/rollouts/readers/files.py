@@ -58,7 +58,7 @@ _NO_ROLLOUTS = frozenset(
     | {"optimizer.pt", "scheduler.pt", "config.jsonl", "logging.jsonl"}
 )
 _SHARDS = "state.json"
-"""File of a folder by `datasets.save_to_disk` that lists the files with the rows, in order."""
+"""File in which `datasets.save_to_disk` lists the files with the rows of a folder, in order."""
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 _ROWS_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*\{|\{\s*\"[^\"\\]{1,64}\"\s*:\s*\[\s*\{)")
 """Start of a JSON file that contains rows: a list of objects, or an object that begins with one."""

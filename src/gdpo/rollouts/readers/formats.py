@@ -128,7 +128,7 @@ FORMATS = (
 )
 """The known formats, in the order in which they are tried."""
 _SCALAR = frozenset({"open-instruct", "ms-swift-ray"})
-"""Formats with a scalar reward alone."""
+"""Formats with only a scalar reward."""
 _FLAT = _SCALAR | {"verl"}
 """Formats without an object of rewards."""
 
@@ -174,7 +174,7 @@ def format_of(
 ) -> tuple[Format, str]:
     """Return the format of a file, and a phrase that describes how the format was determined.
 
-    `kind` is that of the file, such as `parquet` or `jsonl`, `numbers` the paths of the numeric
+    `kind` is the kind of the file, such as `parquet` or `jsonl`, `numbers` the paths of the numeric
     fields, and `record` the first record, if any.
     """
     if asked.format is not None:

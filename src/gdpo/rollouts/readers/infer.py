@@ -1,7 +1,7 @@
 """Infers rewards and their weights from the numbers of a file, and checks each guess.
 
 A guess is made from the name of a field and checked on the values of the first rollouts. If the
-values contradict it, it is dropped. If two readings are possible, the file is refused with both.
+values contradict it, it is dropped. If two readings are possible, the error names both.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ _ENOUGH = 16
 _ENOUGH_TO_DENY = 64
 """Number of rollouts from which values can show that a number contains no other number."""
 _ENOUGH_GROUPS = 8
-"""Number of groups from which a field that is constant in each of them belongs to the dataset."""
+"""A field that is constant in each of at least this many groups belongs to the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Inferred:
 
     kind: Where = "none"
     """Where the rewards are: in an object, named as rewards, other numbers, all numbers of a format
-    (`function`: under the names of functions), a scalar reward alone, or where the user says."""
+    (`function`: under the names of functions), only a scalar reward, or where the user says."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     prefix: str = ""
     total: str | None = None
@@ -97,11 +97,11 @@ class Inferred:
     copied: tuple[tuple[str, str], ...] = ()
     """Fields named `reward` or `score` that repeat another field, with that field."""
     contradicts: str = ""
-    """Name of a total that shows that the weights of the rewards are not those assumed, if any."""
+    """Name of a total that shows that the assumed weights of the rewards are wrong, if any."""
     refused: str = ""
     """Reason why the rewards cannot be inferred. Empty if they were."""
     choices: tuple[tuple[str, ...], ...] = ()
-    """Readings between which the file does not decide, each as a list of rewards."""
+    """Readings that the file leaves open, each as a list of rewards."""
 
     @property
     def how(self) -> str:
@@ -163,7 +163,7 @@ def infer(
 ) -> Inferred:
     """Return the rewards among the numeric fields of a file, each guess checked on the values.
 
-    The first of the following groups that exists is the rewards: the numbers in the object that
+    The rewards are the first of the following groups that exists: the numbers in the object that
     most likely contains rewards, the numbers whose names suggest rewards, the numbers in an object
     of metrics, and the other numbers whose names fit a reward. A number named as a total is their
     total only if they explain it.
@@ -491,7 +491,7 @@ class Fit:
 
     weights: Mapping[str, float]
     constants: Mapping[str, float]
-    """Weight of each field that is constant so far, as far as it can be told."""
+    """Weight of each field that is constant so far, as far as it is known."""
     zeros: frozenset[str]
     """Fields that are missing in some rollouts, where they add nothing to the total."""
     rounding: float
@@ -601,7 +601,7 @@ def _rounded(
 
 
 def _contains(total: Values, part: Values) -> bool:
-    """Return whether a number may contain a part: whether its values depend on those of it."""
+    """Return whether a number may contain a part: whether its values depend on the part's."""
     both = np.isfinite(total) & np.isfinite(part)
     total, part = total[both], part[both]
     if not _varies(part):

@@ -26,7 +26,7 @@ class Grouping:
     keys: Key
     """Key of the group of each row. `NO_KEY` if a row has neither a group id nor a prompt."""
     split: bool = False
-    """Whether id and prompt form a group together, because most ids have several prompts."""
+    """Whether rollouts are grouped by id and prompt, because most ids have several prompts."""
     alone: bool = False
     """Whether each id has one row, although most rows share their prompt with another row."""
     differing: int = 0
@@ -37,8 +37,8 @@ def grouping(
 ) -> Grouping:
     """Return the groups of some rows, from their ids if the prompts agree with these.
 
-    If most ids have several prompts, id and prompt together form a group. If most prompts then
-    occur once, they contain text of a single rollout, such as a path, and the ids are used.
+    If most ids have several prompts, rows are grouped by id and prompt. If most such groups would
+    have one row, the prompts probably contain rollout-specific text (a path), so the ids are used.
     `split`: earlier rows of the run had ids with several prompts.
     """
     if np.any(rollouts != NO_KEY):  # the prompt of a rollout is that of its first turn

@@ -1,4 +1,4 @@
-"""Infers from the names of fields what they are: their meanings, and which numbers may be rewards.
+"""Infers from field names what the fields mean, and which numbers may be rewards.
 
 Names also show whether the rows of a file are rollouts, or metrics of whole steps, such as
 `grad_norm`. The same rules apply to all formats, because all provide their numbers by path. A dot
@@ -129,7 +129,7 @@ REFERENCES = frozenset(
     {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
 )
 GOLD = frozenset({"reference", "expected", "gold", "truth", "gts"})
-"""Words in the names of what a dataset states about a right answer, such as its score."""
+"""Words in the names of fields that state something about a right answer, such as its score."""
 _NEVER = _set(
     """
     lr kl temperature temp seed epoch epochs entropy loss perplexity logprob logprobs logp logps
@@ -144,7 +144,7 @@ _NEVER = _set(
     """
 )
 """A field whose name contains one of these words is a reward only if it is part of the total. TRL's
-files name rewards after functions, so there a `length` may be one."""
+files name rewards after functions, so a `length` in them may be one."""
 _NEVER_WHOLE = frozenset(
     {"created_at", "learning_rate", "top_p", "top_k", "ground_truth", "answer_value", "n", "k"}
     | {name for meaning, names in _GUESSES.items() if meaning != "total" for name in names}
@@ -209,7 +209,7 @@ _RUN_AND_KEY = (
 _EXTREME = re.compile(r".+__(?:MIN|MAX)", re.DOTALL)
 """Columns that only W&B exports, with the range of the values that it averaged for a key."""
 _OF_ONE_REWARD = re.compile(r"(?:train/)?rewards/([^/]+(?:/.+)?)", re.DOTALL)
-"""Key of a reward's mean in TRL up to 0.15. Its name is not that of a statistic."""
+"""Key of a reward's mean in TRL up to 0.15. Its name does not mark a statistic."""
 _STATISTIC = frozenset({"mean", "std", "min", "max", "median", "sum", "total", "var"})
 _OF_PAIRS = frozenset({"chosen", "rejected", "margins", "accuracies"})
 """Rewards that training on pairs, such as DPO, logs. None of them is one of several rewards."""
@@ -227,7 +227,7 @@ _ALSO_LOGGED = frozenset(
 """Keys of steps that rollouts may have as well."""
 _OF_WANDB = ({"_step", "_runtime"}, {"_step", "_timestamp"})
 _ENOUGH_LOGGED = 2
-"""Number of logged keys that make rows metrics, if they contain nothing of rollouts."""
+"""Number of logged keys that make rows metrics, if nothing in them belongs to rollouts."""
 
 
 def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
@@ -363,7 +363,7 @@ def _certainty(name: str) -> int | None:
 
 
 def is_measures(prefix: str) -> bool:
-    """Return whether a prefix is that of an object with other numbers in addition to rewards."""
+    """Return whether a prefix belongs to an object with other numbers in addition to rewards."""
     return bool(prefix) and _certainty(leaf_of(prefix[:-1])) == len(_CONTAINERS)
 
 
@@ -388,7 +388,7 @@ def _prefix(path: str) -> str | None:
 
 
 def name_in(path: str, prefix: str) -> str | None:
-    """Return the name of a reward at any depth of an object, or None if it is not a reward."""
+    """Return the reward's name in an object, at any depth, or None if `path` is not a reward."""
     if not prefix or not path.startswith(prefix) or len(path) == len(prefix):
         return None
     name = path[len(prefix) :]
@@ -409,7 +409,7 @@ def _is_monitor(name: str) -> bool:
 
 
 def value_fields(paths: Sequence[str]) -> list[str]:
-    """Return the paths, for an object that describes one reward only that of its value."""
+    """Return the paths. Of an object that describes one reward, only its value is kept."""
     parts = {path: path.rpartition(".") for path in paths}
     described = {above for above, _, name in parts.values() if name in _VALUES}
     described = {above for above in described if not is_container(leaf_of(above))}
@@ -417,7 +417,7 @@ def value_fields(paths: Sequence[str]) -> list[str]:
 
 
 def names_reward(path: str) -> bool:
-    """Return whether a name contains `reward` or `score`, or is that of a reward function."""
+    """Return whether a name contains `reward` or `score`, or is a reward function's name."""
     words = last_words(path)
     return not _REWARD_ONLY.isdisjoint(words) or (bool(words) and words[-1] in _FUNCTION)
 
@@ -435,7 +435,7 @@ def is_vocabulary(path: str) -> bool:
 def is_never(path: str, *, lenient: bool = False) -> bool:
     """Return whether the name rules out a reward: a name of a length, time, count, flag or id.
 
-    With `lenient`, a bare `length`, an `is_text` and the name of a reference do not.
+    With `lenient`, a bare `length`, an `is_text` and the name of a reference do not rule it out.
     """
     name, words = leaf_of(path), last_words(path)
     if is_named_reward(path):
@@ -479,7 +479,7 @@ def _is_count(words: Sequence[str]) -> bool:
 
 
 def is_earned_count(path: str) -> bool:
-    """Return whether a name is that of a count of what was earned, such as `num_tests_passed`."""
+    """Return whether a name denotes a count of what was earned, such as `num_tests_passed`."""
     words = last_words(path)
     return bool(words) and _is_count(words) and not EARNED.isdisjoint(words)
 
@@ -513,7 +513,7 @@ def last_words(path: str) -> Sequence[str]:
 def spread(value: Any, names: Any = None) -> dict[str, Any] | None:
     """Return the rewards in a list, pairs, named objects or JSON text by name, or None.
 
-    Numbers in a list are named by `names` if there are as many, or else numbered.
+    Numbers in a list are named by `names` if there are as many names, or else numbered.
     """
     if isinstance(value, str):
         value = from_json(value)
@@ -569,7 +569,7 @@ def is_per_completion(value: Any, record: Mapping[str, Any]) -> bool:
 
 
 def listed_names(record: Mapping[str, Any]) -> Any:
-    """Return the list of the names of rewards in a record, or None."""
+    """Return the list of reward names in a record, or None."""
     return next((record[name] for name in NAME_LISTS if isinstance(record.get(name), list)), None)
 
 

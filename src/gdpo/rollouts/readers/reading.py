@@ -52,7 +52,7 @@ class RolloutReading(Iterator[RolloutTable]):
     def __init__(self, paths: Sequence[Path], asked: ReaderOptions, group_size: int | None) -> None:
         self.report = ReadReport(tuple(paths))
         self.progress: Callable[[RolloutTable], None] | None = None
-        """Is called with each step that was read."""
+        """Called with each step that was read."""
         self._group_size = group_size
         self._last: RolloutTable | None = None
         files = find_files(paths, self.report.left_out)
@@ -391,7 +391,7 @@ def read_texts(
 
     Args:
         file: One of the `files` of a table.
-        rows: Values of the `row` column of a table. The texts are in their order.
+        rows: Values of the `row` column of a table. The texts are in the same order.
         format: As in `read_rollout_files`.
         columns: As in `read_rollout_files`.
         load_pt: As in `read_rollout_files`.

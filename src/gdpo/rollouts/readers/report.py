@@ -18,7 +18,7 @@ _NAMED = 12
 BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
 _USUAL_SIZES = (8, 16, 4, 6, 5, 3, 2)
 BY_BOTH = "group id and prompt"
-"""Ways in which rollouts are grouped, in addition to `group_size`."""
+"""How rollouts are grouped, apart from by `group_size`."""
 
 
 Values: TypeAlias = Mapping[str, str | int | float]
@@ -59,7 +59,7 @@ class Problem(Enum):
     INFINITE = "{field} is infinite, and counts as missing"
     BEYOND = "{field} is beyond {limit:g}, and counts as missing"
     TEXT = "{field} is the text of a number, and is read as that number"
-    NO_STEP = "the step is not a whole number of at least 0"
+    NO_STEP = "the step is not a non-negative integer"
     REPEATED_STEP = "the rollouts of the previous step again: skipped"
 
     NO_REWARD = "no reward {name!r}; the numeric fields are {fields}"
@@ -73,14 +73,14 @@ class Problem(Enum):
         "if rewards are among them, name them (--rewards)",
     )
     TEXT_BEFORE = (
-        "reward {name!r} is text before its first number, and counts as missing there",
+        "the first values of reward {name!r} are text, and count as missing",
         "to have the text read, name the rewards (--rewards)",
     )
     TEXTS = "{path!r} contains text, not numbers, and is not read as a reward"
     NOT_INFERRED = "no reward can be inferred: {why}; name the rewards (--rewards)"
     CONTRADICTED = (
         "{total!r} is not the sum of the rewards, and their weights cannot be inferred from it",
-        "give the weights (--weights), or judge the total alone (--rewards)",
+        "give the weights (--weights), or read only the total (--rewards)",
     )
     COPY = "{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
     ZERO = "reward {name!r} counts as 0 where it is missing, as in {total!r}"
@@ -96,10 +96,10 @@ class Problem(Enum):
         "other files of the step have no weights: weight 1 is used for each reward"
     )
 
-    ALONE = "each group id has one rollout: equal prompts form the groups"
+    ALONE = "each group id has one rollout: rollouts are grouped by prompt"
     SPLIT = (
-        "the prompts of most group ids differ, as when ids restart in every batch: id and prompt "
-        "together form a group"
+        "the prompts of most group ids differ, as when ids restart in every batch: rollouts are "
+        "grouped by id and prompt"
     )
     SOME_WITHOUT = "no {path}, although other rollouts have one: put into one group"
     UNGROUPED = "neither a group nor a prompt, although other rollouts have one: put into one group"
@@ -110,7 +110,7 @@ class Problem(Enum):
     NO_TURNS = "the column 'turns' does not contain turns, and is not read"
     TURNS_APART = (
         "reward {name!r} of the turns does not add up to the reward of the rollout: results by "
-        "turn and results by rollout do not fit together"
+        "turn and results by rollout do not agree"
     )
 
 
@@ -125,7 +125,7 @@ class Notice:
     values: Values
     count: int = 0
     rows: int = 0
-    """Number of rollouts that were skipped because of it, as far as they can be counted."""
+    """Number of rollouts skipped because of the problem, as far as they can be counted."""
 
     @property
     def what(self) -> str:
@@ -179,7 +179,7 @@ class FileReport:
     scalar: bool = False
     inferred: Inferred = NOT_INFERRED
     split: bool = False
-    """Whether group id and prompt form a group together, because the prompts contradict the ids."""
+    """Whether rollouts are grouped by id and prompt, because the prompts contradict the ids."""
     seen: tuple[Key, Key] | None = None
     """Group ids of earlier rows of a file without steps, with their prompts."""
     turns: bool = False
@@ -283,7 +283,7 @@ class ReadReport:
     )
     """Rewards by run and format. Refusals by run, format and numeric fields."""
     ids: dict[str, str] = field(default_factory=dict[str, str])
-    """What forms the groups of a run whose group ids its first prompts contradict: `BY_BOTH` or
+    """How a run is grouped if its first prompts contradict its group ids: `BY_BOTH` or
     `BY_PROMPT`."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
@@ -375,7 +375,7 @@ class ReadReport:
             f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain group "
             "ids: remove it, or name other files": self.size_unused,
             f"{unknown:,} rollouts have neither a group nor a prompt: give group_size if the "
-            "rollouts of a prompt follow each other": unknown,
+            "rollouts of a prompt are consecutive": unknown,
             f"{torn:,} steps came in several pieces with other steps between them, as when each "
             "rank writes a file. Each piece counts as a step with its own groups: sort the rows by "
             "step to join them": torn,
@@ -476,7 +476,7 @@ def groups_of_one(report: ReadReport, form: str | None) -> str:
         f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
         f"rollouts were grouped by {', '.join(report.grouped_by)}. Name the column with the group "
         f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number "
-        "of rollouts per prompt if these follow each other, for example:\n"
+        "of rollouts per prompt if these are consecutive, for example:\n"
         f"gdpo analyze {paths}{f' --format {form}' if form else ''} --group-size {size}"
     )
 

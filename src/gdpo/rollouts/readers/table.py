@@ -19,7 +19,7 @@ from gdpo.rollouts.readers.report import BY_IDS, FileReport, Problem
 from gdpo.rollouts.record import RewardArrays, common_weights
 
 RECORDED, FOUND = "recorded", "found in the total"
-"""Ways in which the weights of the rewards are known."""
+"""How the weights of the rewards were obtained."""
 MOST = 2**26
 """Maximum number of values in the arrays for the turns of a step. Each value takes 8 bytes."""
 _NO_TURNS = RowTurns(0, {}, ())
@@ -80,7 +80,7 @@ class RolloutTable:
     total: Float[np.ndarray, " rollout"]
     """Scalar reward in the files, or NaN if unknown."""
     advantages: Float[np.ndarray, " rollout"]
-    """Recorded advantages, or NaN if unknown. Of one advantage per token, the last is used."""
+    """Recorded advantages, or NaN if unknown. If there is one per token, the last is used."""
     num_tokens: Float[np.ndarray, " rollout"]
     """Number of tokens in the completion, or NaN if unknown."""
     cut: Float[np.ndarray, " rollout"]
