@@ -93,7 +93,7 @@ def readme(
     device = environment.get("device") or {}
     git = environment.get("git") or {}
     commit = (
-        f", commit {git['commit'][:12]}{' with changes' if git.get('changed') else ''}"
+        f", commit {git['commit'][:12]}{' with uncommitted changes' if git.get('changed') else ''}"
         if git
         else ""
     )
