@@ -137,10 +137,10 @@ def test_estimators_that_end_alike_can_differ_in_their_steps_to_the_threshold():
     assert found.differences[0].p_value > 0.5
     assert found.differences[0].p_time_adjusted == pytest.approx(1 / 126)
     assert headline(found) == (
-        "gdpo reaches 80 % of the range of format sooner than grpo (median step 27 instead of "
+        "gdpo reaches 80 % of the range of format sooner than grpo (median step 27 versus "
         "step 67, 5 seeds, p = 0.0079)."
     )
-    assert "end" in details(found)[0]
+    assert "final rewards" in details(found)[0]
 
 
 def test_several_estimators_and_rewards_are_corrected_together():
