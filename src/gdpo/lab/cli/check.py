@@ -1,4 +1,4 @@
-"""`gdpo check`."""
+"""Implements `gdpo check`."""
 
 import logging
 from collections.abc import Generator, Iterator, Sequence

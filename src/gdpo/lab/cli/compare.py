@@ -1,4 +1,4 @@
-"""`gdpo compare`."""
+"""Implements `gdpo compare`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`gdpo evaluate`."""
+"""Implements `gdpo evaluate`."""
 
 from pathlib import Path
 from typing import Annotated

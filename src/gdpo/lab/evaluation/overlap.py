@@ -28,8 +28,8 @@ def overlap_findings(
 ) -> list[Finding]:
     """Compare training rows with test questions, and return the findings.
 
-    Rows that overlap (`gdpo.lab.tasks.likeness.overlaps`) are errors. By default, the benchmarks
-    are those whose rows come with an installed package.
+    Rows that overlap (`gdpo.lab.tasks.likeness.overlaps`) are reported as errors. By default,
+    the benchmarks are those whose rows come with an installed package.
     """
     tests: list[Problem] = []
     places: list[str] = []

@@ -45,7 +45,7 @@ class TradeOff:
     points: tuple[Point, ...]
 
     def on_front(self, point: Point) -> bool:
-        """Return whether no variant of the same estimator dominates a point. The point has values.
+        """Return whether a point has values and no variant of the same estimator dominates it.
 
         A variant dominates a point if its means are at least as high in both rewards and higher in
         at least one.

@@ -37,8 +37,8 @@ class Rows:
             of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
             total = sum(self.repeated.values())
             parts.append(
-                f"rows left out: {total:,} near-duplicates ({of}; data.near_duplicates: keep "
-                "uses them)"
+                f"rows left out: {total:,} near-duplicates ({of}; to use them, set "
+                "data.near_duplicates: keep)"
             )
         if self.too_long:
             parts.append(f"rows left out: {self.too_long:,} longer than data.max_prompt_length")

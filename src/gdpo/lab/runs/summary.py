@@ -26,8 +26,8 @@ class RewardChange:
 
     name: str
     weight: float
-    """The weight in the last step. It differs from the configured weight if a schedule or a
-    requested influence share changes it."""
+    """The weight in the last step. A schedule or a requested influence share can make it differ
+    from the configured weight."""
     low: float
     high: float
     start: float | None
