@@ -72,7 +72,7 @@ class DataConfig(Config):
     weights_column: str | None = None
     """Column with weights per prompt: a mapping from reward name to a number, which multiplies the
     weight of the reward. A reward that is missing or null does not apply to the prompt. A null
-    cell keeps the recipe's weights. Not for `eval_data`. Default: the same weights for all prompts."""
+    cell changes no weight. Not for `eval_data`. Default: the same weights for all prompts."""
 
     @property
     def sources(self) -> tuple[str, ...]:
