@@ -1,23 +1,23 @@
-"""The escape bandit: how many steps does a rare format need alongside a dense correctness?
+"""The escape bandit: how many steps does a rare format need alongside dense correctness?
 
     python examples/escape_bandit.py --output escape_bandit.png > escape_bandit.md
     python examples/escape_bandit.py --estimators grpo,my_module:mine --seeds 5
 
-Prints a table and draws the share of seeds that have not learned the format, by step. It is a toy
-of the start of a tool-calling run: 0.6 % of the responses have the format, all of them have a
+Prints a table and draws the share of seeds that have not learned the format, by step. The bandit
+models the start of a tool-calling run: 0.6 % of the responses have the format, all of them have a
 correctness from -3 to 3, and an estimator sees four samples per prompt.
 
 A response is two choices: with or without the format, and one of seven correctness values. One
 vector of 16 parameters makes both choices on all prompts. The logit of a choice is the product of
 the parameters and its features: a direction for each reward (random by seed, at right angles) times
-the value of the choice, plus noise of the same length, drawn again for each prompt. No reward helps
-the other, and the noise of each disturbs both.
+the value of the choice, plus noise of the same length, drawn again for each prompt. Neither reward
+helps the other, and the noise of each disturbs both.
 
 A step uses 64 new prompts, one policy gradient without clipping or KL, and Adam, which ignores a
 constant factor of the advantages. Its learning rate was chosen with the format as the only reward
 (first row of the table), before any estimator was run on both rewards. A reward is learned when the
-policy's mean over the prompts of a step is at 80 % of its range. A seed gives every estimator the
-same random numbers.
+policy's mean over the prompts of a step reaches 80 % of the reward's range. With the same seed, all
+estimators get the same random numbers.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def interval_of_share(count, of):
 
 
 def row(name, result, limit):
-    """Return a line of the table. The interval of the median is a bootstrap over the seeds."""
+    """Return a line of the table. The median's interval is a bootstrap over the seeds."""
 
     def span(*steps):
         return " to ".join(f"{step:.0f}" if step <= limit else f">{limit}" for step in steps)
@@ -147,7 +147,7 @@ def main():
     results, seeds = {}, range(options.seeds)
     for name, estimator in estimators.items():
         if estimator is None:
-            print(f"| {name} | left out: it needs options of its own | | | | |")
+            print(f"| {name} | left out: needs its own options | | | | |")
             continue
         results[name] = np.array([steps_to_learn(estimator, seed, **toy) for seed in seeds])
         print(row(name, results[name], options.steps), flush=True)

@@ -4,12 +4,12 @@
 
 Left: the advantages on six prompts with four rollouts each, for a format of 0 or 1 and a
 correctness from -3 to 3, both with weight 1. Right, and in the tables: seven situations of 4,000
-prompts with 8 rollouts and two or three rewards of weight 1. Shown is the influence of the first
-reward: Cov(A, z_k) over the batch, with z_k the reward normalized in its group, as a share of the
-absolute values of all rewards. Below 0 the reward is pushed against its weight. One percentage
-point is within chance. A plain reward is uniform from 0 to 1. Two rewards that agree are equal in
-nine rollouts of ten, and an opposed reward is 1 minus the other in nine of ten. No policy is
-trained here.
+prompts with 8 rollouts and two or three rewards of weight 1. They show the influence of the first
+reward: Cov(A, z_k) over the batch, where z_k is the reward normalized in its group, as a share of
+the sum of absolute values of all rewards. Below 0, the reward is pushed against its weight. One
+percentage point is within chance. A plain reward is uniform from 0 to 1. Two rewards that agree are
+equal in nine rollouts of ten, and an opposed reward is 1 minus the other in nine of ten. No policy
+is trained here.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def advantages(name, rewards):
 
 
 def measure(name, worlds):
-    """Return by situation the first reward's influence share, weight share and the largest |A|."""
+    """Return, per situation, the first reward's influence share, weight share and largest |A|."""
     figures = {}
     for situation, rewards in worlds.items():
         result = advantages(name, rewards)

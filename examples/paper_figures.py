@@ -56,7 +56,7 @@ def distinct_groups(estimator, samples, rewards):
 
 
 def better_ones_advantage(estimator):
-    """Return for each pair of Figure 2 the larger of the two advantages."""
+    """Return, for each pair of Figure 2, the larger of the two advantages."""
     earned = [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
     groups = np.array([[earned[a], earned[b]] for a, b in PAIRS])
     return estimator(groups, np.ones(2)).max(axis=1)

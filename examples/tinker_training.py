@@ -20,7 +20,7 @@ NAMES, WEIGHTS = ["digits", "brevity"], [1.0, 0.25]
 
 
 def rewards_of(text):
-    """Return the share of characters that are digits, and 1 for an empty text, falling to 0."""
+    """Return the share of digits, and a brevity that falls from 1 (empty text) to 0."""
     return [sum(map(str.isdigit, text)) / max(len(text), 1), max(0.0, 1 - len(text) / 200)]
 
 

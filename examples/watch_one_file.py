@@ -6,7 +6,7 @@ Copy the file next to a training script that must not depend on gdpo, and add tw
 
     watch(trainer)    # TRL's GRPOTrainer or RLOOTrainer, once, before trainer.train()
 
-The training does not change. The trainer then logs two numbers for each reward at each step:
+The training is not affected. The trainer then logs two numbers for each reward at each step:
 
 - `rewards/NAME/influence_share`: how strongly the advantages follow the reward, as a share of all
   rewards, over the batches with the last 256 groups. Compare it with the reward's share of the
@@ -26,7 +26,7 @@ from collections import deque
 import numpy as np
 
 GROUPS = 256
-"""Number of groups that the influence share is computed over."""
+"""Number of groups over which the influence share is computed."""
 NOISE = 4 * 8 * float(np.finfo(np.float32).eps)
 """Standard deviation, relative to the mean size of the values, up to which values are equal but
 for rounding errors. TRL computes rewards in float32."""
@@ -42,7 +42,7 @@ class _Window:
         self._groups = 0
 
     def add(self, influence, groups):
-        """Add the next batch, drop old ones, and return the sum over those that are left."""
+        """Add the next batch, drop old batches, and return the sum over the rest."""
         self._batches.append((influence, groups))
         self._groups += groups
         while self._groups - self._batches[0][1] >= GROUPS:
@@ -69,7 +69,7 @@ def standardized(rewards):
 
 
 def influence_shares(influence, weights):
-    """Return the share of each reward in the influence of those with a weight, or NaN without any.
+    """Return each reward's share of the influence of weighted rewards, or NaN without influence.
 
     `influence` is the sum of advantage times standardized reward over all samples.
     """
@@ -138,8 +138,8 @@ class _Watched:
 def watch(trainer, *, prefix="rewards"):
     """Log the influence share and the zero-variance groups of each reward of TRL's trainer.
 
-    Call this function once, before `trainer.train()`, in every process. `prefix` begins the names
-    of the numbers.
+    Call this function once, before `trainer.train()`, in every process. `prefix` starts the names
+    of the metrics.
     """
     watched = _Watched(trainer, prefix)
     # Only this trainer's methods are replaced, because others may use the same class.

@@ -30,7 +30,7 @@ def register_rewards(
 
     Args:
         rewards: Rewards with distinct names, for example those of a task.
-        gates: Gates by the name of the gated reward.
+        gates: Gates, keyed by the name of the gated reward.
         column: Column of the dataset with the references, each a dict or a JSON object as text.
         options: Options of `Scorer`.
     """

@@ -22,11 +22,11 @@ def algorithm(
 ) -> type[Algorithm]:
     """Return a subclass of prime-rl's `Algorithm`.
 
-    prime-rl passes one group at a time, and creates one object per environment, with a state of its
-    own. Its checkpoints do not contain this state.
+    prime-rl passes one group at a time, and creates one object per environment, with its own state.
+    prime-rl's checkpoints do not contain this state.
 
     Args:
-        reward_keys: Names in `Trace.rewards`, of which the score is used. None: does not apply.
+        reward_keys: Names in `Trace.rewards`, whose scores are used. None: does not apply.
         reward_weights: One weight per key, or a dict from name to weight. Default: all 1.
         estimator: Name of a gdpo estimator, or `module:attribute`.
         options: Options of the estimator. `gdpo` has `scale_half_life=128` unless it is set.

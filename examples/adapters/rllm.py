@@ -30,8 +30,8 @@ def register(
     `rule.restore()` to resume with it.
 
     Args:
-        name: Name for `traj_group_adv_estimator_map`. A configuration file selects "other".
-        reward_keys: Names of the `signals` of a trajectory. None or NaN: it does not apply.
+        name: Name for `traj_group_adv_estimator_map`. A configuration file needs "other".
+        reward_keys: Names of the `signals` of a trajectory. None or NaN: does not apply.
         reward_weights: One weight per key, or a dict from name to weight. Default: all 1.
         estimator: Name of a gdpo estimator, or `module:attribute`.
         options: Options of the estimator.

@@ -55,7 +55,7 @@ def register(
                 if names.count(key) != 1:
                     raise ConfigError(
                         f"reward_keys lists {key!r}, which is not the __name__ of exactly one "
-                        f"reward function. There are: {', '.join(names)}"
+                        f"reward function. Available: {', '.join(names)}"
                     )
 
         def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -30,9 +30,9 @@ class GdpoEnvironment(EnvironmentInterface):
     """Scores the last message of each conversation, and ends the episode.
 
     Args:
-        cfg: `rewards` is the place of a list of rewards, `module:attribute`. `gates` are the gates
+        cfg: `rewards` is the `module:attribute` of a list of rewards. `gates` are the gates, keyed
             by reward. `ground_truth` is the field of the reference for ground truths that are
-            plain text. `tokenizer` is needed by rewards of the number of tokens.
+            plain text. Rewards that count tokens need `tokenizer`.
     """
 
     def __init__(self, cfg: dict[str, Any]) -> None:
@@ -68,10 +68,10 @@ class GdpoEnvironment(EnvironmentInterface):
         if not isinstance(found, dict):
             raise DataError(
                 f"ground_truth is {truth!r:.80}: write a JSON object, or set env.gdpo.ground_truth "
-                "to the field of the reference that this text is"
+                "to the field of the reference that holds this text"
             )
         return found
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the batch as it is."""
+        """Return the batch unchanged."""
         return batch, {}

@@ -59,8 +59,8 @@ def test_each_kind_of_row_is_reported(tmp_path):
     assert said.startswith("problem 22: pass_all 0 of 1, pass_rate 0 of 1, no_bug 0 of 1 (")
     assert "ModuleNotFoundError: No module named 'no_such_package'" in said
     assert found.lucky == (
-        "problem 23: an empty response gets 1 of pass_all",
-        "problem 23: an empty response gets 1 of pass_rate",
+        "problem 23: an empty response gets 1 for pass_all",
+        "problem 23: an empty response gets 1 for pass_rate",
     )
     assert not found.sane
     assert replace(found, lucky=()).sane

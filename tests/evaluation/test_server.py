@@ -242,7 +242,7 @@ def test_a_response_that_broke_off_is_requested_once_more(serve, pieces, tries, 
 @pytest.mark.parametrize(
     ("answer", "warning"),
     [
-        ((200, [*WORDS, event("is", "stop"), DONE]), "streams without the number of tokens"),
+        ((200, [*WORDS, event("is", "stop"), DONE]), "streams without reporting the token count"),
         ((422, "extra field not allowed: stream_options"), "does not stream: 422"),
     ],
 )

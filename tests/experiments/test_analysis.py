@@ -81,7 +81,7 @@ def test_three_seeds_are_exploratory_and_cannot_go_below_a_tenth():
     assert found.differences[0].p_time == pytest.approx(0.1)
     assert np.isnan(found.outcomes[0].final.low), "no interval of 3 seeds holds what it says"
     assert "with 3 seeds" in headline(found)
-    assert "5 seeds are the fewest" in headline(found)
+    assert "at least 5 seeds" in headline(found)
     least, seen, *_ = details(found)
     assert "3 seeds" in least
     assert "0.1" in least
@@ -102,7 +102,7 @@ def test_no_difference_is_reported_between_estimators_that_are_alike():
     assert headline(found) == "No difference between gdpo and grpo was found with 6 seeds."
     assert "95 % interval \N{MINUS SIGN}" in details(found)[0]
     assert "-" not in said(found)
-    assert "fewest" not in said(found)
+    assert "needed to show" not in said(found)
 
 
 def test_an_estimator_that_ends_lower_is_reported_as_lower():
@@ -137,10 +137,10 @@ def test_estimators_that_end_alike_can_differ_in_their_steps_to_the_threshold():
     assert found.differences[0].p_value > 0.5
     assert found.differences[0].p_time_adjusted == pytest.approx(1 / 126)
     assert headline(found) == (
-        "gdpo reaches 80 % of the range of format sooner than grpo (median step 27 instead of "
+        "gdpo reaches 80 % of the range of format sooner than grpo (median step 27 versus "
         "step 67, 5 seeds, p = 0.0079)."
     )
-    assert "end" in details(found)[0]
+    assert "final rewards" in details(found)[0]
 
 
 def test_several_estimators_and_rewards_are_corrected_together():
@@ -163,7 +163,7 @@ def test_several_estimators_and_rewards_are_corrected_together():
     ]
     crowded = analyse(experiment([*apart(), *many]))
     assert min(d.p_adjusted for d in crowded.differences) == pytest.approx(9 / 126)
-    assert "6 seeds are the fewest" in headline(crowded)
+    assert "at least 6 seeds" in headline(crowded)
     assert "0.071 after correction" in details(crowded)[0]
 
 
@@ -325,7 +325,7 @@ def test_four_seeds_are_called_no_better_whatever_their_p_value():
     found = analyse(experiment(apart(4)))
     assert found.differences[0].p_adjusted < 0.05
     assert headline(found).startswith("No difference between gdpo and grpo was found with 4 seeds")
-    assert "5 seeds are the fewest" in headline(found)
+    assert "at least 5 seeds" in headline(found)
 
 
 def test_runs_that_still_go_on_have_not_failed_to_arrive():
@@ -398,7 +398,7 @@ def test_the_headline_is_one_sentence_in_every_case():
         said = headline(analyse(experiment(runs)))
         assert said.endswith(".")
         assert ". " not in said
-        assert ";" not in said or "fewest" in said
+        assert ";" not in said or "at least" in said
 
 
 def test_a_tiny_p_value_is_written_without_an_exponent():
@@ -419,9 +419,7 @@ def test_a_saturated_reward_can_be_reached_sooner_although_all_runs_end_alike():
     assert found.differences[0].constant
     assert "sooner than grpo" in headline(found)
     assert "nothing to compare" not in said(found)
-    assert any(
-        "format" in each and "no difference in where they end" in each for each in details(found)
-    )
+    assert any("format" in each and "no difference to test" in each for each in details(found))
 
 
 def test_the_detail_on_a_constant_reward_speaks_of_ended_runs_while_runs_are_open():
@@ -469,9 +467,9 @@ def test_seeds_with_which_a_time_could_be_decided_are_not_called_too_few():
     five = analyse(experiment([timed(r) for r in runs(5)], rewards=rewards, total_steps=50))
     assert sum(not d.untimed for d in five.differences) == 1
     assert headline(five) == "No difference between gdpo and grpo was found with 5 seeds."
-    assert any("0.056 after correction" in each for each in details(five)), "where runs end"
+    assert any("0.056 after correction" in each for each in details(five)), "final rewards"
     four = analyse(experiment([timed(r) for r in runs(4)], rewards=rewards, total_steps=50))
-    assert "5 seeds are the fewest" in headline(four)
+    assert "at least 5 seeds" in headline(four)
 
 
 def test_runs_that_never_reached_the_threshold_are_those_of_the_headline():

@@ -261,11 +261,11 @@ def test_what_a_comparison_can_show_is_printed_before_it_is_trained(recipe, tmp_
     grid = make_grid(recipe, ["gdpo"], range(5), tmp_path / "c", reach=0.8, variants=everything)
     seen = "\n".join(described(grid, jobs=2))
     assert seen.startswith(
-        f"15 runs in {tmp_path / 'c'}, 15 of them to do, 2 at a time: 3 variants"
+        f"15 runs in {tmp_path / 'c'}, 15 left to train, 2 at a time: 3 variants"
     )
     assert "gdpo format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5" in seen
     assert "2 variants with gdpo in vowels and format: 2 comparisons." in seen
-    assert "format is not compared in 2 variants" in seen
+    assert "format is not compared for 2 variants" in seen
     assert "With 5 seeds no p-value can be below 0.016" in seen
     few = make_grid(recipe, ["gdpo", "grpo"], range(3), tmp_path / "c", reach=0.8)
     assert described(few, jobs=2)[-1].endswith("--seeds 5 or more.")

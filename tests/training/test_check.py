@@ -39,7 +39,7 @@ def test_a_sound_recipe_passes_and_all_that_was_checked_is_reported(recipe):
     assert not texts_of(findings, Verdict.WRONG)
     for part in (
         "recipe: task gsm8k, estimator gdpo",
-        "is free",
+        "is available",
         "a local folder",
         "10 rows of",
         "on 10 of 10 reference answers",

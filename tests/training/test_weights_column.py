@@ -77,7 +77,7 @@ def test_a_parquet_file_has_the_same_cells(tmp_path):
     Dataset.from_list(rows).to_parquet(file)
     data = DataConfig(source=str(file), weights_column="w")
     read = read_data(TASKS["gsm8k"], data)
-    assert check_weights(read, "w", NAMES).endswith("vowels to 3, brief to 4, format to 4")
+    assert check_weights(read, "w", NAMES).endswith("vowels 3, brief 4, format 4")
     assert read.problems[2].weights is None
 
 
@@ -87,7 +87,7 @@ def test_a_check_counts_the_rows_with_weights_and_those_of_each_reward(recipe_fi
     (found,) = [each for each in findings if "'w'" in each.text]
     assert found.verdict is Verdict.FINE
     assert "8 of 10 rows" in found.text
-    assert "vowels to 6, brief to 8, format to 8" in found.text
+    assert "vowels 6, brief 8, format 8" in found.text
     assert not [each for each in check(load_recipe(recipe_file)) if "weights" in each.text]
 
 

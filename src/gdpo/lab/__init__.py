@@ -1,4 +1,4 @@
-"""Whole experiments: recipes, training, comparisons and evaluations.
+"""Runs whole experiments: recipes, training, comparisons and evaluations.
 
 The other modules of gdpo import nothing from here, and do not need the packages in `NEEDS`.
 

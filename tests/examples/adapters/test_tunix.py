@@ -79,7 +79,7 @@ def test_a_key_that_is_no_reward_functions_name_is_refused_when_the_learner_is_m
 ):
     register(reward_keys=["corect", "format"])
     functions = [constant(name, []) for name in NAMES]
-    with pytest.raises(ConfigError, match=r"'corect'.*There are: correct, format"):
+    with pytest.raises(ConfigError, match=r"'corect'.*Available: correct, format"):
         registry[0]["gdpo"](functions, None)
     with pytest.raises(ConfigError, match="__name__"):
         registry[0]["gdpo"]([*functions, constant("format", []), constant("corect", [])], None)

@@ -1,4 +1,4 @@
-"""Implements the verbs of `gdpo.lab`, with one file per verb: options and output, no logic."""
+"""Implements the commands of `gdpo.lab`, one file per command: options and output, no logic."""
 
 from gdpo.lab.cli.check import check
 from gdpo.lab.cli.compare import compare
@@ -10,4 +10,4 @@ from gdpo.lab.cli.report import report
 from gdpo.lab.cli.train import train
 
 VERBS = (init, recipes, check, train, compare, report, evaluate, launch)
-"""In the order of `gdpo --help`."""
+"""Commands of `gdpo.lab`, in the order of `gdpo --help`."""

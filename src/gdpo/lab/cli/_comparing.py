@@ -208,7 +208,7 @@ def _jobs() -> int:
 
 
 def _total_steps(cells: Sequence[Cell]) -> int:
-    """Check data, rewards, trainer and the models. Return the number of steps in a run."""
+    """Check the data, rewards, trainer and models. Return the number of steps in a run."""
     for recipe in {cell.recipe.initial_model: cell.recipe for cell in cells}.values():
         locate_model(recipe)
     return prepare(cells[0].resolved, rows=_PREFLIGHT_ROWS).batches.total_steps

@@ -1,4 +1,4 @@
-"""Reports code of the user that ends the process."""
+"""Reports user code that ends the process."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ _leave = os._exit
 
 @contextmanager
 def exits_reported() -> Generator[None]:
-    """Let `os._exit` print a message and exit with an error, so that a CI step does not pass."""
+    """Make `os._exit` print a message and exit with an error, so that a CI step fails."""
     here = os.getpid()
 
     def reported(code: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`gdpo check`."""
+"""Implements `gdpo check`."""
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
@@ -39,8 +39,8 @@ def check(
     the benchmarks that installed packages contain (BFCL, HumanEval). Exits with 0 if `gdpo train`
     can start, otherwise with 1.
 
-    Prints the weights with which a right response always wins within a group, whatever the
-    other rewards are, and whether a lazy response (such as tags without an answer) can beat it.
+    Prints the weights with which a right response always beats a wrong one in its group, whatever
+    the other rewards are, and whether a lazy response (such as tags without an answer) can win.
 
     With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
     response. At least 95 % of the reference answers must be scored as correct, and the empty

@@ -1,4 +1,4 @@
-"""`gdpo compare`."""
+"""Implements `gdpo compare`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -50,8 +50,8 @@ def compare(
             or one per CPU core if there is no GPU.
         output: Folder to write the comparison to. Default: `<task>-compare` in the recipe's
             `runs_dir`.
-        reach: Compare the step at which each run first reaches a threshold. The threshold is this
-            share of a reward's range. Default: 0.8.
+        reach: Threshold, as a share of each reward's range. Compares the steps at which the runs
+            first reach this threshold. Default: 0.8.
         front: Two rewards, as in `--front correctness,length`. Prints both final values of each
             variant, and whether it is on its estimator's Pareto front. The report shows a chart.
             Default: no front.

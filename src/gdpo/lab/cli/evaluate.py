@@ -1,4 +1,4 @@
-"""`gdpo evaluate`."""
+"""Implements `gdpo evaluate`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -68,7 +68,7 @@ def evaluate(
             the server.
         output: Folder to write the evaluation to. Default: `evaluation` in the run directory if
             MODEL is a run, otherwise evaluations/MODEL.
-        baseline: Folder of another evaluation to compare with. Also prints the difference of each
+        baseline: Folder of another evaluation to compare with. Also prints the difference in each
             score, paired by problem.
     """
     from gdpo._terminal import terminal

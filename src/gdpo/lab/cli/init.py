@@ -1,4 +1,4 @@
-"""`gdpo init`."""
+"""Implements `gdpo init`."""
 
 from pathlib import Path
 from typing import Annotated

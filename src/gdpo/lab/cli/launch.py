@@ -1,4 +1,4 @@
-"""`gdpo launch`."""
+"""Implements `gdpo launch`."""
 
 from pathlib import Path
 from typing import Annotated

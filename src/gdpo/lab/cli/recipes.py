@@ -1,4 +1,4 @@
-"""`gdpo recipes`."""
+"""Implements `gdpo recipes`."""
 
 from pathlib import Path
 

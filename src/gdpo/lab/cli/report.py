@@ -1,4 +1,4 @@
-"""`gdpo report`."""
+"""Implements `gdpo report`."""
 
 from pathlib import Path
 

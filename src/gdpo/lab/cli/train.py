@@ -1,4 +1,4 @@
-"""`gdpo train`."""
+"""Implements `gdpo train`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -4,8 +4,8 @@ The rows, answers and checker come from the `bfcl-eval` package, which pins abou
 packages. Therefore, only its checker is imported, and the checker's table of models is replaced
 with a single entry. `requirements-bfcl.txt` installs the package without its dependencies.
 
-Version 2026.3.23 has the rows, tools and checker of V4, and 2025.6.8 the rows of v3, which the
-paper used.
+Version 2026.3.23 has the rows, tools and checker of V4. Version 2025.6.8 has the rows of v3, which
+the paper used.
 
 The prompt is ToolRL's, on which the paper's models were trained. A handler (`_bfcl_handlers`)
 writes a row into the prompt and reads the calls from a response. Calls are parsed as JSON and never
@@ -13,8 +13,8 @@ executed: the checker compares them with the reference answers. As on the leader
 without a parseable call passes a row that expects no call, and any response with a parseable call
 passes a row of `live_relevance`.
 
-**Format** is the format reward of the task. The thinking must be followed by nothing but calls if
-the row expects calls, and otherwise by nothing but a response to the user. The paper does not say
+**Format** is the format reward of the task. The thinking must be followed only by calls if the
+row expects calls, and otherwise only by a response to the user. The paper does not say
 how it measures "Correct Format".
 
 Multi-turn categories are in `_bfcl_multi_turn`. Memory and web search are not supported.

@@ -1,4 +1,4 @@
-"""Defines two ways of turning BFCL's rows into prompts and of reading calls: gdpo's and ToolRL's.
+"""Defines two ways to turn BFCL's rows into prompts and to read calls: gdpo's and ToolRL's.
 
 `TOOLRL` follows the handler in `benchmarks/BFCL/rlla_qwen.py` of
 https://github.com/qiancheng0/ToolRL (commit 8cee13e, Apache-2.0), to which the GDPO paper's authors
@@ -86,7 +86,7 @@ def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
 def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
     """Run the calls of conversations in a separate process. Return results by step and call.
 
-    Each has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
+    Each conversation has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
     """
     with suppress(subprocess.SubprocessError, ValueError):
         ended = subprocess.run(
@@ -217,7 +217,7 @@ def _ask_ours(tools: Tools, dialogue: Messages) -> list[dict[str, str]]:
     rest = [message for message in dialogue if message["role"] != "system"]
     system = [message["content"] for message in dialogue if message["role"] == "system"]
     if system:
-        # ToolRL's prompt has its own system message, so that of the row precedes the first turn.
+        # ToolRL's prompt has its own system message, so the row's precedes the first turn.
         rest = [{"role": "user", "content": "\n\n".join(system)}, *rest]
     return tool_prompt(tools, rest)
 

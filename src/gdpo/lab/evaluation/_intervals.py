@@ -29,9 +29,9 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
     The interval is Wilson's with the effective sample size $n_e = p(1-p) N / s^2$, where $N$ is the
     number of problems, $p$ the mean and $s^2$ the variance of the problems' means, both scaled to
     [0, 1]. With one sample per problem, $n_e$ is about $N$. If all problems have the same value,
-    $n_e = N$. For example, 0 correct of 20 problems gives the interval 0 to 0.16. NaN in
-    `of_problems`, which holds the mean over the samples of each problem: the measure does not
-    apply.
+    $n_e = N$. For example, 0 correct of 20 problems gives the interval 0 to 0.16. `of_problems`
+    holds the mean over the samples of each problem. NaN: the measure does not apply to the
+    problem.
 
     References:
         Wilson 1927, "Probable inference"; Korn and Graubard 1998 for the effective size.

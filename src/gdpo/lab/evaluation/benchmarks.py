@@ -156,7 +156,7 @@ def measures(rewards: Sequence[Reward]) -> list[Measure]:
 
 
 def find_benchmark(name: str, file: str | None) -> Benchmark:
-    """Return the benchmark with this name. If a file is given, the name may also be that of a task.
+    """Return the benchmark with this name. If a file is given, the name may also be a task's.
 
     Raises:
         ConfigError: If the name is unknown, or no file can replace the benchmark's rows.
@@ -179,7 +179,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
 
 
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
-    """Return the rewards of a benchmark's task, additional ones, and the limit of the tokens."""
+    """Return the rewards of a benchmark's task, its additional rewards, and the token limit."""
     rewards = [r for r in benchmark.task().rewards if r.name != "length"]
     rewards += benchmark.also()
     if any(reward.name == "pass_rate" for reward in rewards):

@@ -80,7 +80,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Stores the result of a model on one benchmark."""
+    """Stores a model's result on one benchmark."""
 
     benchmark: str
     problems: int
@@ -270,7 +270,7 @@ def _is_kept(file: Path) -> bool:
         aside = next(name for name in names if not name.exists())
         file.rename(aside)
         logger.warning(
-            "%s cannot be read; renamed to %s and evaluated again: %s", file, aside.name, error
+            "%s cannot be read; it is now %s and is evaluated again: %s", file, aside.name, error
         )
         return False
     return True
@@ -361,8 +361,8 @@ def result_of(
 ) -> Result:
     """Compute the result of a benchmark from saved responses.
 
-    A problem to which a reward does not apply is excluded from its mean, or counts as wrong if
-    `judge_every_row` names the reward (`Task.judges_every_row`).
+    A problem to which a reward does not apply is excluded from that reward's mean, or counts as
+    wrong if `judge_every_row` names the reward (`Task.judges_every_row`).
     """
     if any(reward.name not in r.rewards for r in rollouts for reward in rewards):
         raise ConfigError(

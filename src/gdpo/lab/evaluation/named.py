@@ -47,8 +47,8 @@ def responder_of(
 ) -> Callable[[Benchmark], Responder]:
     """Return a function that returns the responder for a benchmark and loads the model only once.
 
-    The model is that of `gdpo evaluate`. Responses of a server are saved in the benchmark's folder.
-    The engine, one of `ENGINES`, runs a model in this process. `vllm` needs its options.
+    `model` is as for `gdpo evaluate`. Responses of a server are saved in the benchmark's folder.
+    `engine` is one of `ENGINES`, and runs a model in this process. For vLLM, `vllm` is required.
 
     Raises:
         ConfigError: If the model or engine does not exist, or the model has no chat template.
@@ -97,7 +97,7 @@ def _check_engine(engine: str, *, apart: bool) -> None:
 def weights_of(model: str) -> str:
     """Return a digest (12 hex digits) of the weights in a run or folder, or "" for other models.
 
-    It covers the size of each file, its ends, and 64 blocks: training changes all weights.
+    The digest covers the size, both ends and 64 blocks of each file: training changes all weights.
     """
     run = RunDirectory(Path(model))
     folder = run.model if run.recipe.is_file() else Path(model)

@@ -28,8 +28,8 @@ def overlap_findings(
 ) -> list[Finding]:
     """Compare training rows with test questions, and return the findings.
 
-    Rows that overlap (`gdpo.lab.tasks.likeness.overlaps`) are errors. By default, the benchmarks
-    are those whose rows come with an installed package.
+    Rows that overlap (`gdpo.lab.tasks.likeness.overlaps`) are reported as errors. By default,
+    the benchmarks are those whose rows come with an installed package.
     """
     tests: list[Problem] = []
     places: list[str] = []
@@ -62,7 +62,7 @@ def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Fi
     more = f"; and {len(given) - _NAMED:,} more" if len(given) > _NAMED else ""
     return Finding(
         Verdict.WRONG,
-        f"overlap: {len(given):,} of {len(like):,} rows are nearly the same as one of the {asked}: "
+        f"overlap: {len(given):,} of {len(like):,} rows nearly repeat one of the {asked}: "
         f"{named}{more}. Remove them from the training data",
     )
 

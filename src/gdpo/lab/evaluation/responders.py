@@ -41,7 +41,7 @@ class Response:
     num_tokens: int
     """Length of the text in tokens."""
     finish_reason: str
-    """`stop` or `length`."""
+    """Why the generation ended: `stop` or `length`."""
     shown: tuple[Message, ...] = ()
     """All messages, if the response is a conversation. In that case, `text` contains the model's
     messages as JSON."""
@@ -180,7 +180,7 @@ def _prepared(model: Any, device: str) -> bool:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise a ConfigError if a setting is out of range, or for greedy decoding with samples."""
+    """Raise a ConfigError if a setting is out of range, or for several greedy samples."""
     wrong = [
         f"--{name.replace('_', '-')} must be {allowed}, got {getattr(sampling, name)}"
         for name, fine, allowed in (
@@ -193,7 +193,7 @@ def check_sampling(sampling: Sampling) -> None:
     ]
     if sampling.samples > 1 and sampling.temperature == 0:
         wrong.append(
-            "--samples above 1 needs a --temperature above 0, because greedy samples are all equal"
+            "--samples above 1 needs a --temperature above 0, because greedy samples are identical"
         )
     if wrong:
         raise ConfigError("; ".join(wrong))

@@ -80,7 +80,7 @@ def sanity(
     A reference answer must get the maximum of every text reward that applies to it. A row to which
     a reward of `Task.judges_every_row` does not apply counts as a failure. An empty response must
     get the minimum of the deciding rewards (correctness, passed tests), unless the benchmark
-    accepts one.
+    accepts empty responses.
     """
     rewards = [r for r in rewards_of(benchmark, _LIMIT) if r.of == "text"]
     gold, empty = (_answered(who, benchmark, rows, on_progress) for who in ("gold", "empty"))
@@ -95,7 +95,7 @@ def sanity(
         unanswered=len(bare),
         exceptions=tuple(_short(tried, rewards, every_row)),
         lucky=tuple(
-            f"problem {rollout.group_id + 1}: an empty response gets {value:.3g} of {reward.name}"
+            f"problem {rollout.group_id + 1}: an empty response gets {value:.3g} for {reward.name}"
             for rollout in ([] if _SILENCE in benchmark.name else empty)
             for reward in deciding
             if (value := rollout.rewards[reward.name]) not in (None, reward.low)

@@ -3,7 +3,7 @@
 Responses are streamed if the server supports streaming. A streamed request can take any amount of
 time as long as data keep arriving. A request is resent several times if no data arrived, but only
 once if a response was interrupted, because a partial response cannot be continued. After a long
-silence it fails, and is not resent, because the server may still be working on it.
+silence, a request fails and is not resent, because the server may still be working on it.
 """
 
 import hashlib
@@ -129,7 +129,7 @@ def read_answer(lines: Iterable[bytes]) -> Response:
         ServerError: If the reply is JSON without a response.
         ValueError: If the reply is neither a stream nor JSON.
         TimeoutError: If reading a line takes too long.
-        BrokenOffError, NoCountError, ReplyError: See there.
+        BrokenOffError, NoCountError, ReplyError: See these classes.
     """
     coming = (line for line in lines if line.strip())
     first = next(coming, b"")
@@ -381,7 +381,7 @@ class Server:
         try:
             return self._send({**asked, **STREAMED} if streamed else asked)
         except NoCountError:
-            self._warn_once("no stream", "streams without the number of tokens (usage)")
+            self._warn_once("no stream", "streams without reporting the token count (usage)")
         except ReplyError as error:
             if not (streamed and error.code in _REFUSES_A_FIELD and _STREAM.search(error.text)):
                 return self._refused(error)

@@ -45,7 +45,7 @@ def unscorable_lines(results: Sequence[Result]) -> list[str]:
             others = [value for number, value in values if number not in out]
             lines.append(
                 f"{result.benchmark}: {len(numbers):,} of {result.problems:,} problems have no "
-                f"reference answer that can be read, so no response can be scored as {measure}. "
+                f"readable reference answer, so no response can be scored as {measure}. "
                 f"They count as wrong ({_numbers(numbers)}). The mean of the other problems is "
                 f"{fmean(others) if others else nan:.3f}"
             )

@@ -49,10 +49,10 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
       of its steps so far, whether it finished, failed or is still running.
     - A reward is not compared if its gate or options differ from those of the baseline.
     - An estimator is compared with the baseline over the seeds for which both runs have ended.
-    - The correction does not count a reward that ended with the same value in all runs, and that of
-      times does not count a reward whose threshold no run reached. Both rules ignore the labels of
-      the runs, so each permutation test stays valid if the runs of the two estimators are
-      exchangeable. Comparisons that are not counted always have a p-value of 1.
+    - The correction does not count a reward that ended with the same value in all runs. The
+      correction for times does not count a reward whose threshold no run reached. Neither rule uses
+      the labels of the runs, so each permutation test stays valid if the runs of the two estimators
+      are exchangeable. Comparisons that are not counted always have a p-value of 1.
 
     The results do not depend on the order of the seeds. `draws` is the number of bootstrap samples.
 
@@ -173,7 +173,7 @@ def _difference(
 def _corrected(
     differences: tuple[Difference, ...], traces: Mapping[tuple[str, str], _Traces]
 ) -> tuple[Difference, ...]:
-    """Return the differences with corrected p-values, of what `analyse` says that they count."""
+    """Return the differences with p-values corrected as `analyse` describes."""
     constant, untimed = set[str](), set[str]()
     for reward in {d.reward for d in differences}:
         of_reward = [each for (_, name), each in traces.items() if name == reward]

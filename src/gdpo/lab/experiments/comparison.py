@@ -21,12 +21,12 @@ class Outcome:
     runs: int
     """Number of runs with at least one step."""
     failed: int
-    """Number of runs that failed after their first step. They count with the reward reached."""
+    """Number of runs that failed after their first step. The reward that they reached is used."""
     final: Interval
-    """Interquartile mean over the seeds of a run's final reward: the mean over the last tenth of
-    its steps. With fewer than 5 seeds, it has no interval."""
+    """Interquartile mean, over the seeds, of a run's final reward: its mean over the last tenth
+    of the steps. There is no interval with fewer than 5 seeds."""
     best: Interval
-    """Interquartile mean over the seeds of a run's best reward: its highest running mean."""
+    """Interquartile mean, over the seeds, of a run's best reward: its highest running mean."""
     finals: Float[np.ndarray, " seed"]
     """Final reward of each run, in the order of `Experiment.runs_of`. NaN: the run has no steps."""
     reached: int
@@ -86,7 +86,7 @@ class Comparison:
 
     @property
     def exploratory(self) -> bool:
-        """Whether there are too few seeds to call a difference real."""
+        """Whether there are too few seeds to report a difference."""
         return self.fewest_seeds < FEWEST_SEEDS
 
     def outcome(self, label: str, reward: str) -> Outcome:
@@ -123,7 +123,7 @@ def headline(comparison: Comparison) -> str:
 
     A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
     compared: the one with the smallest p-value and, among equals, with the largest share of its
-    reward's range. Another difference of the opposite direction is mentioned too. If these seeds
+    reward's range. A further difference in the opposite direction is also mentioned. If these seeds
     could not have shown any difference, the sentence states how many are needed.
     """
     experiment, compared = comparison.experiment, _compared(comparison)
@@ -136,7 +136,7 @@ def headline(comparison: Comparison) -> str:
         yet = " yet" if _open_runs(experiment) else ""
         return f"No seed has ended for both {first} and another estimator{yet}."
     if max(d.pairs for d in compared) == 1:
-        return "One seed shows how the estimators behave, not which is better."
+        return "One seed cannot show which estimator is better."
     if found := _found(comparison):
         opposite = (d for d in found if d.final.value * found[0].final.value < 0)
         return _higher(found[0], comparison, contrary=next(opposite, None)) + "."
@@ -158,7 +158,7 @@ def details(comparison: Comparison) -> tuple[str, ...]:
             sentences += _others(found, _higher, comparison)
         elif sooner:
             sentences += _others(sooner, _faster, comparison)
-            sentences += ["No difference was found in where the runs end."]
+            sentences += ["No difference was found between the final rewards."]
         else:
             sentences += _limits(comparison)
         sentences += _correction(comparison, len((_timed if sooner else _varied)(compared)))
@@ -253,8 +253,8 @@ def _faster(d: Difference, comparison: Comparison) -> str:
     p = _p(d.p_time_adjusted, len(_timed(_compared(comparison))))
     return (
         f"{d.label} reaches {_percent(comparison.experiment.reach)} of the range of {d.reward} "
-        f"{'sooner' if d.excess > 0 else 'later'} than {d.baseline} (median {medians[0]} instead "
-        f"of {medians[1]}, {counted(d.pairs, 'seed')}, {p})"
+        f"{'sooner' if d.excess > 0 else 'later'} than {d.baseline} (median {medians[0]} versus "
+        f"{medians[1]}, {counted(d.pairs, 'seed')}, {p})"
     )
 
 
@@ -267,7 +267,7 @@ def _undecided(comparison: Comparison, compared: Sequence[Difference]) -> str:
     if not families or any(map(_could_decide, families)):
         return f"{text}."
     needed = counted(fewest_seeds(min(map(len, families))), "seed")
-    return f"{text}; {needed} are the fewest that could show one."
+    return f"{text}; at least {needed} are needed to show one."
 
 
 def _could_decide(family: Sequence[Difference]) -> bool:
@@ -299,7 +299,7 @@ def _limits(comparison: Comparison) -> list[str]:
     seeds = counted(max(d.pairs for d in varied), "seed")
     apart = [d for d in varied if d.p_value <= d.p_floor and d.final.value != 0 and d.pairs > 1]
     return [
-        f"With {seeds} the smallest possible p-value for where runs end is {least:.2g}{corrected}.",
+        f"With {seeds} the smallest possible p-value for final rewards is {least:.2g}{corrected}.",
         *(_apart(d, comparison) for d in apart[:_LISTED]),
     ]
 
@@ -322,7 +322,7 @@ def _correction(comparison: Comparison, count: int) -> list[str]:
     same = "the same final value" if len(constant) == 1 else "the same final values"
     return [
         f"P-values are corrected for {count} comparisons." if count > 1 else "",
-        f"{which} have {same} of {listed(constant)}, so there is no difference in where they end."
+        f"{which} have {same} of {listed(constant)}, so there is no difference to test."
         if constant
         else "",
     ]
@@ -345,9 +345,9 @@ def _failures(comparison: Comparison) -> list[str]:
         early = next((o.failed for o in comparison.outcomes if o.label == label), 0)
         lost = sum(run.state == "failed" and run.steps == 0 for run in runs)
         if early:
-            counted = "counts with the reward it" if early == 1 else "count with the reward they"
+            ones = "its" if early == 1 else "their"
             sentences.append(
-                f"{early} of {len(runs)} runs of {label} failed early and {counted} had reached."
+                f"{early} of {len(runs)} runs of {label} failed early; {ones} last reward is used."
             )
         if lost:
             left = "its first step and is" if lost == 1 else "their first step and are"

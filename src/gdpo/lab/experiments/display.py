@@ -33,8 +33,8 @@ def grid_display(
 ) -> Generator[Callable[[], None]]:
     """Show a live table of runs. If the output is not a terminal, print a line when a run ends.
 
-    Yield a function that updates the display. If the `total_steps` of a run or its `price` per hour
-    are unknown, they are 0.
+    Yield a function that updates the display. `total_steps` of a run and its `price` per hour are
+    0 if unknown.
     """
     board = _Board(grid, jobs, total_steps, price)
     if not console.is_terminal:

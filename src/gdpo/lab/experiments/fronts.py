@@ -45,10 +45,10 @@ class TradeOff:
     points: tuple[Point, ...]
 
     def on_front(self, point: Point) -> bool:
-        """Return whether no variant of the same estimator dominates a point, which has values.
+        """Return whether a point has values and no variant of the same estimator dominates it.
 
         A variant dominates a point if its means are at least as high in both rewards and higher in
-        one.
+        at least one.
         """
         ours = np.array(point.means)
         others = np.array([p.means for p in self.points if p.estimator == point.estimator])

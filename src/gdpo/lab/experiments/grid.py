@@ -98,7 +98,7 @@ def _read_label(text: str) -> str:
 def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return every combination of the varied values, keyed by name, in the format of `--set`.
 
-    `vary` has recipe keys with comma-separated YAML values, such as `a.b=1,0.5`.
+    `vary` lists recipe keys with comma-separated YAML values, such as `a.b=1,0.5`.
 
     Raises:
         ConfigError: If the `=` or the value is missing, a value is not valid YAML, a key or value
@@ -159,7 +159,7 @@ class Cell:
     began: float = 0.0
     """Monotonic time at which this call to `run_grid` started the run, in seconds."""
     steps_before: int = 0
-    """Number of steps that were finished before that."""
+    """Number of steps that were finished at that time."""
 
     @property
     def recipe(self) -> Recipe:
@@ -249,8 +249,8 @@ def make_grid(
 
     Seeds and estimators can be added to an existing comparison. New estimators come last, unless
     `labels` names all existing ones too. Runs with the same seed differ only in the estimator and
-    in the varied values. The recipe's estimator gets the recipe's options, and others their
-    defaults.
+    in the varied values. The recipe's estimator gets the recipe's options, and other
+    estimators use their defaults.
 
     Args:
         recipe: The recipe that all runs share.
@@ -258,13 +258,13 @@ def make_grid(
         seeds: Values of `trainer.seed`.
         folder: The comparison's folder.
         reach: Threshold for every reward, as a share of its range: above 0 and at most 1.
-        variants: Recipes with the varied values, by name, each for every estimator. None: only
-            `recipe`.
+        variants: Recipes with the varied values, keyed by name. Every estimator trains each recipe.
+            None: only `recipe`.
         retry_failed: Whether to train failed runs again, and delete the records of their failures.
 
     Raises:
         ConfigError: If an estimator does not exist, an estimator or seed is repeated, two labels
-            mean the same configuration, labels have different rewards, or the folder contains
+            refer to the same configuration, labels have different rewards, or the folder contains
             anything other than this comparison.
     """
     _check(labels, seeds, reach)
@@ -586,7 +586,7 @@ def described(grid: Grid, *, jobs: int) -> list[str]:
     left = len(grid.open())
     what = "variant" if grid.plan.varied else "estimator"
     return [
-        f"{counted(len(grid.cells), 'run')} in {grid.folder}, {left} of them to do, {jobs} at a "
+        f"{counted(len(grid.cells), 'run')} in {grid.folder}, {left} left to train, {jobs} at a "
         f"time: {counted(len(labels), what)} with {counted(len(seeds), 'seed')} "
         f"({', '.join(map(str, seeds))})",
         *(_describe(grid, [c for c in grid.cells if c.label == label]) for label in labels),
@@ -625,8 +625,8 @@ def decidable(grid: Grid) -> list[str]:
     what_in = f"{against} with {first} in {listed(grid.rewards)}"
     sentences = [f"Compares {what_in}: {counted(count, 'comparison')}."]
     sentences += [
-        f"{name} is not compared in {counted(otherwise, what)}, because its gate or options "
-        f"differ from those in {first}."
+        f"{name} is not compared for {counted(otherwise, what)}, because its gate or options "
+        f"differ from those for {first}."
         for name in grid.rewards
         if (otherwise := sum(reward == name for _, reward in apart))
     ]

@@ -82,7 +82,7 @@ def forget_ended(logs: Path) -> None:
 def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]]]:
     """Record which process trains a run. Start the process inside this context.
 
-    Yield the file descriptor that it must inherit, and a function that records its id.
+    Yield the file descriptor that the process must inherit, and a function that records its id.
     """
     with note.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -251,7 +251,7 @@ def _print_if_possible(to_print: Callable[[], None]) -> None:
 
 
 def describe_ending(run: RunDirectory, *, killed: bool) -> str:
-    """Return a phrase with the step that a stopped run was saved at, or will resume from."""
+    """Return a phrase with the step at which a stopped run was saved, or from which it resumes."""
     checkpoint = run.last_checkpoint()
     saved = 0 if checkpoint is None else checkpoint.step
     done = max(saved, *(row["step"] for row in run.read_steps()), 0)

@@ -118,8 +118,8 @@ class Run:
     statuses: Mapping[str, Float[np.ndarray, " step"]] = field(
         default_factory=dict[str, Float[np.ndarray, " step"]]
     )
-    """For each reward with a requested influence share, the number of the status of its set-point
-    in each finished step. See `AdvantageRule.metrics`."""
+    """For each reward with a requested influence share, the status number of its set-point in
+    each finished step. See `AdvantageRule.metrics`."""
 
     @property
     def steps(self) -> int:
@@ -154,7 +154,7 @@ class Experiment:
         return tuple(run for run in self.runs if run.label == label)
 
     def threshold(self, reward: Measured) -> float:
-        """Return the threshold of a reward, in the unit of the reward."""
+        """Return the threshold of a reward, in the reward's unit."""
         return reward.low + self.reach * (reward.high - reward.low)
 
     def curves(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:

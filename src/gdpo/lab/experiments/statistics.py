@@ -70,9 +70,9 @@ def permutation_test(
 ) -> PValue:
     r"""Test with a two-sided permutation test whether two means differ.
 
-    The p-value is the share of the ways to label $n$ of the $n + m$ runs "ours" for which the means
-    are at least as far apart as observed. Of more than 200,000 labellings, 20,000 are sampled, and
-    the observed one is counted as well: $p = (1 + \text{as far}) / 20001$.
+    The p-value is the share of labellings (with $n$ of $n + m$ runs labelled "ours") in which the
+    means are at least as far apart as observed. If there are more than 200,000, 20,000 labellings
+    are sampled, and the observed one is added: $p = (1 + \text{as far}) / 20001$.
 
     With $n$ runs of each estimator, the smallest attainable p-value is $2 / \binom{2n}{n}$: 0.10
     with 3 seeds, 0.029 with 4 and 0.0079 with 5. The test ignores which runs share a seed, because
@@ -127,7 +127,7 @@ def least_p(ours: int, theirs: int) -> float:
 
 
 def fewest_seeds(comparisons: int) -> int:
-    """Return the minimum number of seeds per estimator, from 5 to 1,000, that could show anything.
+    """Return the minimum number of seeds per estimator, 5 to 1,000, that could show a difference.
 
     With this number, the smallest attainable p-value is below 0.05 after correction for
     `comparisons`: the estimators other than the baseline, times the rewards.
@@ -222,7 +222,7 @@ def bootstrap(
         level: Nominal coverage of the interval, from 0 to 1.
 
     Returns:
-        The statistic, or NaN without values. The interval is NaN if a stratum has fewer than 2.
+        The statistic, or NaN without values. The interval is NaN if a stratum has under 2 values.
 
     References:
         Efron 1979; stratified as in Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
@@ -317,9 +317,9 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
        \sigma^2 = \frac{1}{\log^2 S} \sum_{t_i \le t} \frac{d_i}{n_i (n_i - d_i)}. $$
 
     A run that ended or failed without reaching the threshold is censored at its last step. The
-    median is the first step at which S is at most one half, and the bounds of its interval those of
-    the band. At S = 0, where the formula for the band is undefined, the lower bound is 0, and the
-    upper bound keeps its last value. (lifelines sets both to 0.)
+    median is the first step at which S is at most one half, and the bounds of its interval come
+    from the band in the same way. At S = 0, where the formula for the band is undefined, the lower
+    bound is 0, and the upper bound keeps its last value. (lifelines sets both to 0.)
 
     Args:
         times: For each run, the step at which it reached the threshold, or its last step.
@@ -368,7 +368,7 @@ def log_rank_scores(
     the threshold within the same number of steps. Over the runs of one estimator, the scores sum to
     the $O - E$ of the log-rank test. A `permutation_test` of the scores is the log-rank test
     without the chi-squared approximation, whose p-values are too small with few runs
-    (`benchmarks/few_seeds.py`). It is exact if the runs of both are censored in the same way.
+    (`benchmarks/few_seeds.py`). The test is exact if both estimators' runs are censored alike.
 
     Args:
         times: For each run of both estimators, as for `kaplan_meier`.

@@ -1,4 +1,4 @@
-"""Computes end and best value of a reward curve, and when the curve reached a threshold."""
+"""Computes the final and best value of a reward curve, and when it reached a threshold."""
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def first_reached(
 ) -> int | None:
     """Return the first step at which the mean of the last `window` steps reaches the threshold.
 
-    Steps are counted from 1. None: the threshold was not reached. A mean that is below it only by a
+    Steps are counted from 1. None: the threshold was not reached. A mean that is too low only by a
     rounding error counts as reaching it.
 
     Examples:

@@ -88,7 +88,7 @@ _NO_MATTER = (
 
 _FILTERED = (
     "trainer.filter_groups: verl replaces every group in which the weighted sum of the rewards "
-    "does not vary, even if single rewards vary. `gdpo train` uses the rule that you have set"
+    "does not vary, even if individual rewards vary. `gdpo train` uses the rule that you have set"
 )
 
 
@@ -381,7 +381,7 @@ def _modules(recipe: Recipe) -> dict[str, Any]:
 
 
 def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
-    """Return verl's section `actor`. `longest` is the most tokens of a prompt and its response."""
+    """Return verl's section `actor`. `longest` is the maximum prompt plus response in tokens."""
     low, beta = field(recipe, "epsilon"), field(recipe, "beta")
     high, warmup = field(recipe, "epsilon_high"), field(recipe, "warmup_steps")
     share = 0 < warmup < 1  # TRL reads a value below 1 as a ratio

@@ -373,7 +373,7 @@ def _finish(resolved: Resolved, files: VerlFiles) -> str:
     text = readme(resolved.recipe, environment, changes, steps=_step(last))
     write_whole(run.readme, text)
     run.update_environment(**facts)  # last, because `finished` means that every file exists
-    return f"finished; {run.model} is the model of step {_step(last):,}"
+    return f"finished; {run.model} is the model after step {_step(last):,}"
 
 
 def _step(folder: Path) -> int:
@@ -381,7 +381,7 @@ def _step(folder: Path) -> int:
 
 
 def _metrics_rows(metrics: Path) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of each step under TRL's names. A resumed run replaces those it repeats."""
+    """Yield the metrics of each step under TRL's names. A resumed run replaces repeated steps."""
     earlier = metrics.parent.glob(f"{metrics.stem}-*{metrics.suffix}")
     files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))
     steps: dict[int, dict[str, Any]] = {}

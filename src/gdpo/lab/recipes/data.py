@@ -37,8 +37,8 @@ class Rows:
             of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
             total = sum(self.repeated.values())
             parts.append(
-                f"rows left out: {total:,} near-duplicates ({of}; data.near_duplicates: keep "
-                "uses them)"
+                f"rows left out: {total:,} near-duplicates ({of}; to use them, set "
+                "data.near_duplicates: keep)"
             )
         if self.too_long:
             parts.append(f"rows left out: {self.too_long:,} longer than data.max_prompt_length")
@@ -87,7 +87,7 @@ def read_data(task: Task, data: DataConfig) -> Rows:
 
 
 def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:
-    """Check the weights of rows that were read with `weights_column`. Return a sentence on them.
+    """Check the weights of rows that were read with `weights_column`. Return a note about them.
 
     Raises:
         DataError: If a cell is not a mapping from reward names to finite numbers (the message
@@ -99,13 +99,13 @@ def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:
     if not np.any(np.nan_to_num(weights)):
         raise DataError(
             f"column {column!r}: no row gives a reward a weight other than 0, so nothing would be "
-            f"trained. Write for example {{{names[0]!r}: 1.0}}, or null for the recipe's weights"
+            f"trained. Write, for example, {{{names[0]!r}: 1.0}}, or null for the recipe's weights"
         )
     given = sum(cell is not None for cell in cells)
-    counts = (f"{name} to {sum(applies(cell, name) for cell in cells):,}" for name in names)
+    counts = (f"{name} {sum(applies(cell, name) for cell in cells):,}" for name in names)
     return (
-        f"column {column!r} has weights in {given:,} of {len(cells):,} rows; rewards apply to "
-        f"rows: {', '.join(counts)}"
+        f"column {column!r} has weights in {given:,} of {len(cells):,} rows; rows to which each "
+        f"reward applies: {', '.join(counts)}"
     )
 
 

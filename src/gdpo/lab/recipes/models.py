@@ -193,7 +193,7 @@ def _locate_on_hub(name: str, place: str, revision: str | None) -> LocatedModel:
             said = " ".join(str(error).split())
             raise ConfigError(
                 f"{place}: {name!r} is not a local folder, and the Hub has no such model that you "
-                f"can read: {said} Check the name (owner/name). If the model is private or "
+                f"can access: {said} Check the name (owner/name). If the model is private or "
                 "gated, accept its terms on huggingface.co, then log in with "
                 "`hf auth login`"
             ) from error

@@ -50,8 +50,8 @@ _EXPECTED = {
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
     """Read a recipe and check everything that can be checked without data or a model.
 
-    This calls functions that return a reward, as `train` and `check` do again. To call them only
-    once, pass `resolve(read_recipe(path))` to `train` or `check`.
+    This calls functions that return a reward, and `train` and `check` call them again. To call
+    them only once, pass `resolve(read_recipe(path))` to `train` or `check`.
 
     Args:
         path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
@@ -155,7 +155,7 @@ def _overridden(document: Document, assignment: str, place: str) -> Document:
 def _position(document: Document, name: str, place: str) -> tuple[Document, int]:
     """Return a document that lists its rewards explicitly, and the position of a reward in it.
 
-    The name is that in the recipe or in logs, where `token_limit` is `length`. Functions that
+    The name is as in the recipe or in logs, where `token_limit` is `length`. Functions that
     return a reward are called only if the name is not in the recipe.
     """
     entries = cast("list[Any]", document.data.get("rewards") or [])

@@ -71,8 +71,8 @@ class DataConfig(Config):
     """Maximum prompt length in tokens. Rows with longer prompts are dropped. Default: no limit."""
     weights_column: str | None = None
     """Column with weights per prompt: a mapping from reward name to a number, which multiplies the
-    weight of the reward. A reward that is missing or null does not apply to the prompt. A cell that
-    is null keeps the weights. Not for `eval_data`. Default: all prompts have the same weights."""
+    weight of the reward. A reward that is missing or null does not apply to the prompt. A null
+    cell changes no weight. Not for `eval_data`. Default: the same weights for all prompts."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -251,7 +251,7 @@ class Recipe(Config):
     """List of the rewards. Default: every reward of the task, with weight 1."""
     influence: dict[str, float] | None = None
     """Influence share that each reward should have, such as `{correctness: 0.7, brevity: 0.3}`. The
-    run computes the weights. Only the ratios of the numbers count. Every reward is named, except
+    run computes the weights. Only the ratios of the numbers matter. Name every reward, except
     rewards with weight 0. Only for `gdpo` and `mo_grpo`. Default: the weights are used."""
     lora: LoraSettings | None = None
     """LoRA settings. Default: train all weights without LoRA."""

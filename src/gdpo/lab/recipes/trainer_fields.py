@@ -42,13 +42,13 @@ ELSEWHERE: Mapping[str, str] = {
     "gradient_accumulation_steps": _SHARED,
     "steps_per_generation": _SHARED,
     "output_dir": "the run directory is `runs_dir`/`name`, as set in the recipe",
-    "rollouts_dir": "rollouts go to the run directory, `runs_dir`/`name`",
+    "rollouts_dir": "rollouts are written to the run directory, `runs_dir`/`name`",
     "run_name": "use `name:` in the recipe",
     "resume_from_checkpoint": "resume with: gdpo train <recipe> --resume",
     "hub_token": _TOKEN,
     "push_to_hub_token": _TOKEN,
     "remove_unused_columns": "all columns are kept, because rewards need the reference of each row",
-    "save_only_model": "a run resumes from its optimizer and random state. At the end, the run's "
+    "save_only_model": "resuming a run needs its optimizer and random state. At the end, the run's "
     "folder `model` contains only the model",
 }
 """Fields of TRL's configuration that gdpo sets itself, and what to use instead."""
@@ -175,7 +175,7 @@ def _refuse_contradictions(recipe: Recipe) -> None:
     import torch
 
     if recipe.eval_data is None and recipe.trainer.get("eval_strategy", "no") != "no":
-        why = "is set, but the recipe has no `eval_data:`. Add `eval_data:`, or remove it"
+        why = "is set, but the recipe has no `eval_data:`. Add it, or remove this field"
         raise _mistake(recipe, "eval_strategy", why)
     if recipe.trainer.get("use_cpu") is False and not torch.accelerator.is_available():
         raise _mistake(
@@ -239,11 +239,11 @@ def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
         keys = ("lr_scheduler_kwargs", "lr_scheduler_type")
         key = next((key for key in keys if key in recipe.trainer), "lr_scheduler_type")
         why = f"{type(error).__name__}: {error}. Correct trainer.lr_scheduler_kwargs"
-        raise _mistake(recipe, key, f"gives no learning rate scheduler: {why}") from error
+        raise _mistake(recipe, key, f"cannot create a learning rate scheduler: {why}") from error
 
 
 _OF_TRL = (ValueError, TypeError, NotImplementedError, ImportError)
-"""Errors by which TRL and transformers reject a configuration."""
+"""Errors with which TRL and transformers reject a configuration."""
 
 
 def _construct(recipe: Recipe, fields: Mapping[str, Any], owned: Mapping[str, Any]) -> "GDPOConfig":

@@ -79,8 +79,8 @@ class FrontChart:
     """Upper edge of the plot area, in pixels from the top."""
     BOTTOM: ClassVar[int] = 288
     NOTE: ClassVar[str] = (
-        "Point: mean final reward over the seeds. Cross: 95 % intervals. Filled: on the front of "
-        "its estimator. Number: row of the table. The axes are fitted to the points."
+        "Point: mean final reward over the seeds. Cross: 95 % intervals. Filled: on its "
+        "estimator's front. Number: row of the table. The axes are fitted to the points."
     )
     across: Axis
     up: Axis

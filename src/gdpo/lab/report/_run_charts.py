@@ -165,7 +165,7 @@ def _steps(comparison: Comparison) -> Points:
 def _lines(
     comparison: Comparison, tables: Sequence[Curves], labels: Sequence[str] | None = None
 ) -> list[Line]:
-    """Return one line for each table. Default of the labels: all labels of the experiment."""
+    """Return one line for each table. By default, `labels` are all labels of the experiment."""
     every = comparison.experiment.labels
     labels = every if labels is None else labels
     places, points = styles(every), _points(comparison)

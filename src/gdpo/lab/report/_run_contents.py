@@ -23,7 +23,7 @@ from gdpo.report.html import in_words
 
 @dataclass(slots=True)
 class Lasting:
-    """Stores a finding that lasted in an estimator's runs, with its most recent message."""
+    """Stores a lasting finding in an estimator's runs, with its most recent message."""
 
     finding: Finding
     steps: int = 0
@@ -56,7 +56,7 @@ class Contents:
     """Label of each estimator, whether its rollouts were recorded, and its lasting findings, worst
     first."""
     trade_off: TradeOff | None = None
-    """Where the variants end in two rewards. None: the page does not show it."""
+    """Where the variants end in two rewards. None: the page shows no trade-off."""
 
 
 def read_contents(comparison: Comparison, front: tuple[str, str] | None = None) -> Contents:
@@ -93,7 +93,7 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
 
     Each run's name is its position in the experiment. An estimator appears once for each set of
     options. Labels that differ only in their weights count as one estimator, because each step is
-    recomputed with its recorded weights. If only one was trained, GRPO or GDPO is added.
+    recomputed with its recorded weights. If only one estimator was trained, GRPO or GDPO is added.
     """
     problems: dict[str, str] = {}
     found: dict[str, tuple[str, Mapping[str, object]]] = {}

@@ -70,9 +70,9 @@ def _seeds(comparison: Comparison) -> Table:
     if found:
         columns += [
             "pairs",
-            "raw p of the final",
-            "raw p of the steps",
-            "p of the steps, corrected",
+            "raw p, final reward",
+            "raw p, steps",
+            "corrected p, steps",
         ]
     rows = [
         [

@@ -19,7 +19,7 @@ from gdpo.report.text import NAME, probability
 
 _FRONT_NOTE = (
     "front: yes if no variant of the same estimator has means at least as high in both rewards and "
-    "higher in one. Intervals: Student's t over the seeds, 95 %."
+    "higher in at least one. Intervals: Student's t over the seeds, 95 %."
 )
 
 
@@ -68,7 +68,7 @@ def front_summary(comparison: Comparison, rewards: tuple[str, str]) -> Renderabl
 def caution(comparison: Comparison) -> str:
     """Return a sentence that warns about the small number of seeds."""
     seeds = counted(comparison.fewest_seeds, "seed")
-    return f"Exploratory: {seeds}. At least {FEWEST_SEEDS} are needed to call a difference real."
+    return f"Exploratory: {seeds}. At least {FEWEST_SEEDS} are needed to report a difference."
 
 
 def _table(comparison: Comparison) -> Table:

@@ -24,7 +24,7 @@ _CODES = AdvantageRule.SET_POINT_STATUSES
 _, _BOUND, _CONSTANT, _RELEASED, _NOT_ATTAINABLE, _SETTLING, _MISSED = _CODES
 
 _MEANINGS = {
-    _BOUND: "the weight is 20 times larger or smaller than its request",
+    _BOUND: "the weight is 20 times larger or smaller than requested",
     _CONSTANT: "the reward was constant in the last 256 groups",
     _RELEASED: "the mean is near the top of the range, and the weight is back at the request",
     _NOT_ATTAINABLE: "the reward is too correlated with another one",

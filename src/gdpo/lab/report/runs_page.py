@@ -44,7 +44,7 @@ def write_report(
     could refer to arbitrary code.
 
     Args:
-        comparison: The result of `gdpo.lab.experiments.analysis.analyse`, also of a single run.
+        comparison: The result of `gdpo.lab.experiments.analysis.analyse`, even for a single run.
         file: Path of the HTML file. An existing file is replaced.
         export: Folder for every figure (SVG, CSV) and every table (CSV, Markdown). It must be empty
             or not exist. None: nothing is exported.
@@ -52,7 +52,7 @@ def write_report(
             in both. None: no trade-off is shown.
 
     Returns:
-        The requested influence shares, and the shares that the rewards had.
+        The requested and the realized influence shares.
 
     Raises:
         ConfigError: If `export` exists and is not an empty folder, or contains `file`, or if

@@ -63,7 +63,7 @@ def analyze_trained(
 ) -> TrainedAnalysis:
     """Diagnose the recorded steps of runs, and compare the estimators of all runs on these steps.
 
-    Of a run with more than 200 steps, 200 evenly spaced ones are analyzed. `problems` maps the
+    If a run has more than 200 steps, 200 evenly spaced steps are analyzed. `problems` maps the
     names of estimators to the reasons why they cannot be called.
     """
     replay = Replay(tuple(estimators), low=low, high=high, trained=estimators)

@@ -1,4 +1,4 @@
-r"""Rewards for code: run a model's program in the sandbox, against the tests in its row.
+r"""Rewards for code: run a model's program in the sandbox, against its row's tests.
 
 All three rewards are computed from the same run:
 

@@ -107,7 +107,7 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()) -> None:
-    """Remove all complete checkpoints except the newest `limit`, and those in `also`.
+    """Remove all complete checkpoints except the newest `limit` and those in `also`.
 
     Of the paths in `also`, only the folder names are compared. Without a limit, keep all.
     """

@@ -141,7 +141,7 @@ class RunDirectory:
         return next(iter(checkpoints(self.checkpoints)), None)
 
     def steps_saved(self) -> int:
-        """Return the newest checkpoint's step, or the step count of a run without any."""
+        """Return the newest checkpoint's step, or the step count of a run without checkpoints."""
         last = self.last_checkpoint()
         return last.step if last else int(self.read_environment().get("steps", 0))
 

@@ -19,7 +19,7 @@ def alone(
 ) -> Generator[None]:
     """Lock a folder inside the `with` block, and remove unfinished files from a killed process.
 
-    The folder is created if it does not exist. `doing` is what a process does in it, for messages.
+    The folder is created if it does not exist. `doing` says what a process does in it.
     `left_overs` are patterns of files that may remain if a process is killed while writing.
 
     Raises:

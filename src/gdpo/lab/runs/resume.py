@@ -90,7 +90,7 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
 def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None:
     """Raise a ConfigError if a run without an intact checkpoint has logged steps.
 
-    `damaged` has a sentence for each damaged checkpoint.
+    `damaged` contains a sentence for each damaged checkpoint.
     """
     logged, facts = run.steps_logged(), run.read_environment()
     if not logged and not damaged and "finished" not in facts:

@@ -26,8 +26,8 @@ class RewardChange:
 
     name: str
     weight: float
-    """The weight in the last step. It differs from the configured weight if a schedule or a
-    requested influence share changes it."""
+    """The weight in the last step. A schedule or a requested influence share can make it differ
+    from the configured weight."""
     low: float
     high: float
     start: float | None
@@ -93,7 +93,7 @@ def readme(
     device = environment.get("device") or {}
     git = environment.get("git") or {}
     commit = (
-        f", commit {git['commit'][:12]}{' with changes' if git.get('changed') else ''}"
+        f", commit {git['commit'][:12]}{' with uncommitted changes' if git.get('changed') else ''}"
         if git
         else ""
     )

@@ -36,7 +36,7 @@ class WorkerDied(Exception):
 
 
 class WorkerHung(Exception):
-    """Raised if a program kept its grader busy beyond all wall-clock and CPU limits."""
+    """Raised if a program kept its grader busy for longer than all wall-clock and CPU limits."""
 
     def __init__(self, *, by_clock: bool) -> None:
         super().__init__("no verdict in time")
@@ -87,7 +87,7 @@ class Worker:
 
         Raises:
             WorkerDied: If the worker exited without a verdict.
-            WorkerHung: If the program kept its grader busy beyond all limits.
+            WorkerHung: If the program kept its grader busy for too long.
         """
         with self._in_use:
             if not self._ready:

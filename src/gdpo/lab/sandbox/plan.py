@@ -1,4 +1,4 @@
-"""Compiles tests into a plan for the grader. `_box/_grader.py` says how it rewrites the tests."""
+"""Compiles tests into a plan for the grader. `_box/_grader.py` describes the rewritten tests."""
 
 import ast
 import builtins

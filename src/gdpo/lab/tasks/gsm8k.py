@@ -164,7 +164,7 @@ def _flexible(completion: str, reference: Reference) -> float:
 
 
 def _last_number(text: str) -> Decimal | None:
-    """Return the last number in a text, in plain or LaTeX notation, or None if none."""
+    """Return the last number in a text, in plain or LaTeX notation, or None."""
     found = None
     for match in _NUMBER_IN_TEXT.finditer(_THIN_SPACE.sub("", text.replace("{,}", ","))):
         found = match
@@ -256,7 +256,7 @@ flexible_reward = binary(
 """1 if the last number in the completion equals the reference answer, otherwise 0.
 
 This metric is for the benchmark, not for recipes. The last number is searched for in the last
-`<answer>`, then in the last box, and then in the text after the thinking. For 144/2 it is 2. This
+`<answer>`, then in the last box, and then in the text after the thinking. In 144/2, it is 2. This
 metric also accepts every answer that the correctness reward accepts. In contrast, lm-eval's
 flexible-extract filter for `gsm8k` always uses the last number in the text."""
 

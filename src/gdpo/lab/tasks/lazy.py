@@ -1,7 +1,7 @@
 r"""Writes lazy completions: texts that a policy could write without solving the problem.
 
-They keep the form of a reference answer: its tags (`<answer>`), code fences and `\boxed{}`. The
-text between these marks is a field.
+Lazy completions keep the form of a reference answer: its tags (`<answer>`), code fences and
+`\boxed{}`. The text between these marks is a field.
 """
 
 import re
@@ -26,7 +26,7 @@ def lazy_completions(
 ) -> Mapping[str, str]:
     r"""Return what each lazy policy writes for a problem with a reference answer, by description.
 
-    `others` are reference answers of other problems, at least one, and `budget` is the most tokens.
+    `others` are reference answers of other problems, at least one, and `budget` is the token limit.
 
     Examples:
         >>> from gdpo.lab.tasks import resolve_task
@@ -52,7 +52,7 @@ def lazy_completions(
 
 
 def with_fields(text: str, content: Callable[[str], str]) -> str:
-    r"""Return the text with other contents of its fields, or nothing if it has no marks.
+    r"""Return the text with the contents of its fields replaced. Empty if the text has no marks.
 
     >>> with_fields("<think>so</think> \\boxed{\\frac{1}{2}}", lambda _: ".")
     '<think>.</think> \\boxed{.}'

@@ -148,8 +148,8 @@ def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
     Two problems are near-duplicates if both have the same answer (ignoring case, whitespace and a
     final full stop), the same weights, and near-duplicate user texts: the Jaccard index of their
     sets of word 5-grams is at least 0.8, ignoring case, punctuation and whitespace. A problem
-    without any words is never one. To keep the first problem of each group, drop every problem
-    whose result is not None.
+    without any words has no near-duplicate. To keep the first problem of each group, drop every
+    problem whose result is not None.
     """
     texts = ["\n".join(_turns(problem)) for problem in problems]
     answers = [

@@ -172,7 +172,7 @@ def load_problems(
 
     Args:
         task: The task that reads the rows.
-        source: As for `load_rows`, like `subset`, `split` and `limit`.
+        source: As for `load_rows`. The same applies to `subset`, `split` and `limit`.
         subset: Configuration of the Hub dataset.
         split: Split of the Hub dataset.
         limit: Read only the first N rows. None: read all rows.

@@ -187,7 +187,7 @@ def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Data
 
     Arrow gives every row of a column the same keys, so a reference whose values are objects (such
     as the arguments of a tool call) would get the keys of all other rows. The dataset therefore
-    stores row numbers and looks up the problems. `column` names the column with their weights.
+    stores row numbers and looks up the problems. `column` names the column with the weights.
     """
     from datasets import Dataset
 
@@ -205,7 +205,7 @@ def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Data
 
 
 class _Held:
-    """Holds the problems of a dataset, and is pickled as a number of its own.
+    """Holds the problems of a dataset, and is pickled as a unique id.
 
     `datasets` pickles what a transform refers to: 40,000 problems would take 4 seconds.
     """

@@ -49,12 +49,12 @@ _ASKED_ROWS = 2
 def check_rewards(
     task: Task, scorer: Scorer, problems: Sequence[Problem]
 ) -> Iterator[Finding | GdpoError]:
-    """Yield findings and mistakes: of the rewards' requirements, each reward, the bad response.
+    """Yield findings and errors for the rewards' requirements, each reward and the bad response.
 
     A reward of the task may score below its maximum on the reference answers of at most 5 % of the
     rows, which are named. A user's own reward need not reach its maximum (a long answer is not
-    brief), but one that never does is reported. No reward may fail, leave its range, exceed its
-    deadline, or change its reference (not tried if the reward calls a service). The scorer must
+    brief), but a reward that never does is reported. No reward may fail, leave its range, exceed
+    its deadline, or change its reference (not tried if the reward calls a service). The scorer must
     return failures as missing values.
     """
     missing: set[str] = set()
@@ -104,7 +104,7 @@ class _ChangedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Unchanging:
-    """Fails where a reward changes its reference. A scorer gives each call a copy of it."""
+    """Fails if a reward changes its reference, of which a scorer passes a copy to each call."""
 
     function: Callable[[Any, Reference], Any]
 

@@ -192,7 +192,7 @@ class _Inspection:
             )
         else:
             refuse_runs_dir(self.recipe)
-            self._fine(f"run directory: {run.path} is free")
+            self._fine(f"run directory: {run.path} is available")
 
     def _load(self, task: Task, data: DataConfig, key: str, tokenizer: Tokenizer | None) -> Rows:
         try:
@@ -221,7 +221,7 @@ class _Inspection:
         return rows
 
     def _note_unused(self, rows: Rows, data: DataConfig) -> None:
-        """Report each reward that the weights per prompt apply to no row."""
+        """Report each reward that applies to no row, according to the weights per prompt."""
         for name in self.resolved.names:
             if not any(applies(problem.weights, name) for problem in rows.problems):
                 self._add(
@@ -263,12 +263,12 @@ class _Inspection:
         for line in batches.lines():
             self._fine(f"batches: {line}")
         able = ", ".join(map(str, sharing(self.recipe)))
-        self._fine(f"batches: the numbers of processes that can share them equally are {able}")
+        self._fine(f"batches: numbers of processes that can share them equally: {able}")
         if batches.groups == 1 and self.recipe.advantage == "gdpo":
             self._add(
                 Verdict.NOTE,
-                "batches: a generation has a single group, so the batch normalization of GDPO has "
-                "nothing to compare it with. Raise batch.prompts",
+                "batches: a generation has a single group, so GDPO's batch normalization has "
+                "nothing to compare the group with. Raise batch.prompts",
             )
         steps = batches.total_steps
         schedules: dict[str, dict[str, Any]] = self.resolved.options.get("schedules", {})

@@ -1,7 +1,7 @@
 """Checks whether a right response always wins under the rewards, weights and gates of a recipe.
 
-The reward that judges correctness is the primary one. `gdpo.priority` decides for which weights it
-always wins, and whether a lazy response (`gdpo.lab.tasks.lazy`) can beat a right one.
+The reward that judges correctness is the primary reward. `gdpo.priority` computes for which weights
+it always wins, and whether a lazy response (`gdpo.lab.tasks.lazy`) can beat a right one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from gdpo.rewards import Reference
 from gdpo.rewards.weights_column import weights_of_cells
 
 _ROWS, _ASKED_ROWS = 16, 4
-"""Maximum number of rows whose responses are scored, and if a reward calls a service."""
+"""Maximum number of rows whose responses are scored: usually, and if a reward calls a service."""
 
 _OTHERS = 3
 """Number of reference answers of other rows that are tried on a row."""
@@ -58,8 +58,8 @@ def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[F
     """Return whether right responses always win: a table, and what lazy responses can do.
 
     At most 16 of the problems are used. A token counts as 4 characters. A right response is assumed
-    to use all tokens, and a reward to take the scores that are seen and the ends of its range.
-    Weights that change during the run are tried at their extremes, and those of rows for each row.
+    to use all tokens, and a reward to take the observed scores and the ends of its range.
+    Weights that change during the run are tried at their extremes, and weights per row on each row.
     """
     try:
         scored = _scored(resolved, problems)
@@ -124,7 +124,7 @@ def _scored(resolved: Resolved, problems: Sequence[Problem]) -> Scored:
 
 
 def _values(resolved: Resolved, scored: Scored) -> dict[str, Values]:
-    """Return the scores that were seen, or the range of a reward with many scores."""
+    """Return the observed scores of each reward, or its range if it has many scores."""
     every = np.concatenate([np.stack(list(row.values())) for row in scored])
     values: dict[str, Values] = {}
     for reward, seen in zip(resolved.rewards, every.T, strict=True):

@@ -41,7 +41,7 @@ class Hooks:
     """Stores the callbacks of a `ResumableTrainer`, which run in every process unless noted."""
 
     may_give_up: Callable[[], None]
-    """Called when an exception may abort the step from now on."""
+    """Called once an exception may abort the step."""
     must_finish: Callable[[], None]
     """Called before weights, metrics or a checkpoint change, when the step must not be aborted."""
     saved: Callable[[Path], None]

@@ -1,8 +1,8 @@
 """Makes the models that recipe.yaml trains, one per seed.
 
-`python warm_start.py 5` makes those of the seeds 1 to 5. A model is a Llama with 86,000 random
+`python warm_start.py 5` makes the models for seeds 1 to 5. A model is a Llama with 86,000 random
 parameters and one token per character. It is trained for a few seconds on careless answers: 75 %
-are right, and 2 % are brief. For a real model, name it in recipe.yaml and delete this file.
+are right, and 2 % are brief. To train a real model, set it in recipe.yaml and delete this file.
 """
 
 import json
@@ -30,7 +30,7 @@ CHAT_TEMPLATE = (
 
 
 def make_tokenizer() -> Any:
-    """Return a tokenizer. Only the end is special, so a reward sees all other tokens."""
+    """Return a tokenizer. Only the end token is special, so a reward sees all other tokens."""
     tokens = [END, *ROLES, UNKNOWN, *CHARACTERS]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
@@ -91,7 +91,7 @@ def train(model: Any, tokenizer: Any, problems: list[dict[str, str]]) -> None:
 
 
 def main(seeds: int) -> None:
-    """Write the models of the seeds from 1 to `seeds`."""
+    """Write the models for seeds 1 to `seeds`."""
     logging.disable_progress_bar()
     torch.set_num_threads(1)  # so that every machine rounds in the same order
     problems = list(map(json.loads, Path("problems.jsonl").read_text("utf-8").splitlines()))

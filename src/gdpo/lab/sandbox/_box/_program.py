@@ -35,8 +35,8 @@ def become_program(
     """Confine this new process, run the program in it, and answer the grader's requests.
 
     `job` is the marshalled mapping `{"source": str, "setup": bytes | None}`. See `confine` for the
-    limits, to which `answer` adds the most bytes of a reply. With four `fds`, a whole program runs
-    with its input and output. With two, the grader calls functions of the program.
+    limits, except `answer`, the maximum size of a reply in bytes. With four `fds`, a whole program
+    runs with its input and output. With two, the grader calls functions of the program.
     """
     content = marshal.loads(job)
     confine(limits, fds, seccomp)

@@ -1,6 +1,6 @@
 """Builds and installs the seccomp filter that blocks system calls in a program's process.
 
-System calls that are not listed are allowed, because Python and its threads need many. Those newer
+System calls that are not listed are allowed, because Python and its threads need many. Calls newer
 than the list fail with ENOSYS. The filter is the second line of defence, after the box around all
 processes, which the unsafe backend does not have.
 """

@@ -94,8 +94,8 @@ def input_output_tests(row: Row) -> TestsOfRow:
 
     - If every output of a row is a list with one item, this item is the expected value. (The
       published evaluator accepts both.)
-    - If all keys of an object are the digits of integers, the keys are converted to integers,
-      because JSON only has string keys.
+    - If all keys of an object are integer strings, they are converted to integers, because JSON
+      has only string keys.
     - If standard input or output is a list of lines, the lines are joined.
     """
     return _inputs_outputs(_object_at(row, "input_output"), "input_output")

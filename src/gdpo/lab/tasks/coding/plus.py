@@ -2,9 +2,9 @@
 
 The `test` column contains a program that compares the results of the function with hundreds of
 expected values, and imports numpy to compare floats with a tolerance. The sandbox has no numpy, so
-a few lines of plain Python replace it. They are stricter: sequences of different lengths are never
-close, nor a number and a sequence. Each comparison counts as a separate test. Otherwise the tests
-are unchanged, including their errors.
+a few lines of plain Python replace it. They are stricter than numpy: two sequences of different
+lengths are never close, nor are a number and a sequence. Each comparison counts as a separate test.
+Otherwise the tests are unchanged, including their errors.
 """
 
 import ast

@@ -20,7 +20,7 @@ Format:
    counts as required, and text between the first and a later `</think>` is accepted.
 2. Any whitespace is allowed around and inside fields. The published code requires one newline
    between fields, and at least one after `<tool_call>` and before `</tool_call>`.
-3. A tag inside a JSON string is no tag. In the published code it is, and a required tag gives 0.
+3. A tag inside a JSON string is just text. In the published code, a required tag there gives 0.
 4. A field must have visible content, other than spaces, control characters and zero-width
    characters. In the published code, empty fields get 1.
 5. A field must not contain a tag, and fields that the reference answer does not have are not
@@ -44,13 +44,13 @@ Correctness:
 11. `true` does not equal 1. In the published code, `True == 1` as in Python. (In both, 1 equals 1.0
     but not "1".)
 12. Every written call must have a string as its name and an object as its parameters. Otherwise the
-    completion gets -3. The published code checks only calls that happen to be compared.
+    completion gets -3. The published code checks only the calls that it compares.
 13. `NaN` and `Infinity` are not valid JSON. The published code accepts them.
 14. A completion with more than 256 calls, and more than the reference answer, gets -3. The
     published code has no limit, so a call for every possible value gets nearly the maximum.
 15. If the calls in a reference answer cannot be parsed, loading the rows raises a DataError. In the
     published code, the run stops at that row.
-16. An object with a duplicate key is rejected. In the published code, the last of them counts.
+16. An object with a duplicate key is rejected. In the published code, the last value counts.
 
 Both versions ignore keys other than `name` and `parameters` in a call, and digits of a number
 beyond the precision of a float.

@@ -183,7 +183,7 @@ _GOLD_BOTH = {"output": f"{_GOLD_CALL['output']}\n<response> looking </response>
 
 
 def _format(completion: str, reference: Reference) -> float:
-    """Return 1 for closed thinking followed by exactly the reference answer's fields, or else 0."""
+    """Return 1 for closed thinking followed by exactly the reference answer's fields, else 0."""
     needed = parse_gold(reference["output"]).fields
     written = parse(completion)
     thought = written.thinking is not None and holds_something(written.thinking)

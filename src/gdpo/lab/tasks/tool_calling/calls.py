@@ -208,8 +208,8 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
     """Read all consecutive calls in `text`, starting at `start`, and the index after the last.
 
     Calls are JSON objects, or lists of JSON objects, separated by any whitespace. The calls are
-    None if a value is no object, has a duplicate key, or lacks `name` (text) or `parameters` (an
-    object).
+    None if a value is not an object, has a duplicate key, or lacks `name` (text) or `parameters`
+    (an object).
     """
     calls: list[Call] = []
     valid = True
