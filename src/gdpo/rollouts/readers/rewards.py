@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -66,6 +66,10 @@ _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
 _TRL_LOG = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
+_First: TypeAlias = Callable[[Sequence[str]], Iterable[Batch]]
+"""Function that returns the first rollouts of a run, with the fields at some paths."""
+_KINDS: Mapping[str, Where] = {"columns": "none", "trl": "function"}
+"""Where the rewards of a format are, if not every number may be one (see `infer`)."""
 _LARGEST_LOG = 32 * 2**20
 """Maximum size of a log to read, in bytes. Parsing takes 30 times its size in memory."""
 
@@ -164,9 +168,8 @@ class RecordRewards:
         batch = Batch(np.arange(len(looked)), self._file, looked)
         numbers, texts = _looked_at(looked, known)
         self._file.numbers = tuple(islice(numbers, MOST))
-        kind: Where = "none" if self._file.format == "columns" else "every"
         found, self._known = _learned(
-            self._asked, self._file, known, lambda _: [batch], numbers, texts, kind
+            self._asked, self._file, known, lambda _: [batch], numbers, texts
         )
         self._no_total = self._known.total != known.total
         return found
@@ -186,8 +189,8 @@ class RecordRewards:
         elif self._file.format != "columns":
             numbers.sort(key=lambda name: name == part[0].total_name)
         has = {n: any(n in row.rewards or n == row.total_name for row in part) for n in names}
-        fields = list(dict.fromkeys(numbers))
-        _seek(self._asked, self._file, has, lines[0], Problem.NO_REWARD, fields, numbers)
+        numbers = list(dict.fromkeys(numbers))
+        _seek(self._asked, self._file, has, lines[0], Problem.NO_REWARD, numbers, numbers)
         return Rewards({name: name for name in names}, how, self._inferred, scalar)
 
     def _names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[Sequence[str], str, bool]:
@@ -253,7 +256,7 @@ class TableRewards:
         file: FileReport,
         known: Layout,
         schema: Any,
-        first: Callable[[Sequence[str]], Iterable[Batch]],
+        first: _First,
     ) -> None:
         self._file, self._schema, self._first, self._asked = file, schema, first, asked
         self._kinds, self._unread = self._opened(paths_in(schema))
@@ -270,7 +273,8 @@ class TableRewards:
         file.found_rewards(found.paths, found.how, scalar=found.scalar)
         every = {*self._kinds, *schema.names}
         has = {
-            n: any(f"{p}.".startswith(f"{path}.") for p in every) for n, path in found.paths.items()
+            name: path in every or any(each.startswith(f"{path}.") for each in every)
+            for name, path in found.paths.items()
         }
         numbers = [path for path, kind in self._kinds.items() if kind == "number"]
         _seek(asked, file, has, None, Problem.NO_COLUMN, schema.names, numbers)
@@ -299,7 +303,7 @@ class TableRewards:
         file, schema, asked, own = self._file, self._schema, self._asked.rewards, self._numbers
         if asked is not None:
             guessed = file.format in ("columns", "trl")
-            inferred = self._learn(own, (), (), "none") if guessed else None
+            inferred = self._learn(own, (), ()) if guessed else None
             numbers = [path for path, kind in self._kinds.items() if kind == "number"]
             return Rewards(resolved(asked, [*numbers, *self._texts]), "as given", inferred)
         if file.format == "gdpo":
@@ -316,16 +320,13 @@ class TableRewards:
                 return Rewards(logged, how + passed_over(file.inferred.left_out))
         return self._infer(own)
 
-    def _learn(
-        self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str], kind: Where
-    ) -> Inferred:
+    def _learn(self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str]) -> Inferred:
         """Return the rewards among some columns with numbers or texts of numbers."""
         total = self.known.total
         paths = [*own, *([total] if total is not None and total not in own else []), *texts]
-        found, self.known = _learned(
-            self._asked, self._file, self.known, self._first, paths, unread, kind
-        )
-        self.split = self._file.run in self._file.report.ids
+        file = self._file
+        found, self.known = _learned(self._asked, file, self.known, self._first, paths, unread)
+        self.split = file.run in file.report.ids
         return found
 
     def _infer(self, own: Sequence[str]) -> Rewards:
@@ -333,10 +334,8 @@ class TableRewards:
         texts, unread = self._named_texts()
         found = file.known_rewards()
         if found is None:
-            trl = file.format == "trl"
-            unread = [*unread, *self._unread]
-            found = self._learn(own, texts, unread, "function" if trl else "none")
-            if trl:
+            found = self._learn(own, texts, [*unread, *self._unread])
+            if file.format == "trl":
                 taken = {*own, *self.known.taken()}
                 names: dict[str, Reason] = {p: "name" for p in self._numbers if p not in taken}
                 file.inferred = found = replace(found, left_out=names | dict(found.left_out))
@@ -378,10 +377,9 @@ def _learned(
     asked: ReaderOptions,
     file: FileReport,
     known: Layout,
-    first: Callable[[Sequence[str]], Iterable[Batch]],
+    first: _First,
     paths: Iterable[str],
     texts: Sequence[str],
-    kind: Where,
 ) -> tuple[Inferred, Layout]:
     """Return the rewards among the numbers of the first rollouts, and the meanings of the fields.
 
@@ -406,7 +404,8 @@ def _learned(
         found, texts = named_by_user(sample, known, asked.rewards), ()
     else:
         known = replace(known, total=None) if known.total in texts else known
-        found = infer(sample, known, texts=texts, kind=kind, described=asked.columns is not None)
+        described, kind = asked.columns is not None, _KINDS.get(file.format, "every")
+        found = infer(sample, known, texts=texts, kind=kind, described=described)
         file.remember(found)
     problems = [(Problem.TEXTS, {"path": path}) for path in texts]
     problems += [(Problem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
