@@ -52,7 +52,7 @@ def test_estimators_that_are_only_shown_are_called_where_a_step_is_looked_at(
     monkeypatch.setattr(_analysis, "_VIEWED", ("grpo", f"{__name__}:counted"))
     done = sampled(dump)
     # One or two groups a step: every step until there is no room, every second, and so on.
-    assert {group.step for group in done.sample} == {0, 16, 32}
+    assert {int(group.table.steps[0]) for group in done.sample} == {0, 16, 32}
     assert len(called) < STEPS / 2
 
 
@@ -60,20 +60,21 @@ def test_estimators_that_were_asked_for_see_every_step(few, dump):
     done = sampled(dump, replayed=["grpo", f"{__name__}:counted"])
     assert [groups for groups in called if groups != 6] == STEPS * [3]  # 6: it is tried out first
     assert done.replayed[1].steps == STEPS
-    assert {group.step for group in done.sample} == {0, 16, 32}
+    assert {int(group.table.steps[0]) for group in done.sample} == {0, 16, 32}
 
 
 def test_a_run_without_room_shows_what_one_with_room_shows_of_the_same_steps(
     dump, rewards, monkeypatch
 ):
-    every = {(group.step, group.place): group for group in sampled(dump).sample}
+    every = {(group.table.steps[0], group.place): group for group in sampled(dump).sample}
     monkeypatch.setattr(sample, "KEPT", 8)
     for group in (found := sampled(dump).sample):
-        before = every[group.step, group.place]
+        step = int(group.table.steps[0])
+        before = every[step, group.place]
         assert group.rows == before.rows
         for name, estimator in (("grpo", grpo), ("gdpo", gdpo)):
             prompt = group.rows[0] % rewards[0, ..., 0].size // len(group.rows)
-            expected = estimator(rewards[group.step], [1, 1])[prompt]
+            expected = estimator(rewards[step], [1, 1])[prompt]
             np.testing.assert_allclose(group.advantages[name], expected, atol=1e-12)
             np.testing.assert_array_equal(before.advantages[name], group.advantages[name])
     assert len(found) > 4

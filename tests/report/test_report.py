@@ -383,7 +383,7 @@ def test_an_estimator_of_the_users_own_is_shown_by_what_its_own_runs_recorded(tm
     analysis = analyze_experiment(experiment)
     for group in analysis.sample:
         shown, others = (group.advantages[label] for label in ("nobody:knows", "grpo"))
-        if labels[int(group.run)] == "nobody:knows":
+        if labels[int(group.table.run)] == "nobody:knows":
             np.testing.assert_allclose(shown, others, atol=1e-12)
         else:
             assert np.isnan(shown).all()

@@ -5,7 +5,7 @@ group on which the estimators disagree most, and more groups if requested.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from gdpo._shapes import Float
 from gdpo.analysis.replay import Advantages, disagreement
 from gdpo.analysis.steps import Batch
-from gdpo.rollouts.readers import Turns
+from gdpo.rollouts.readers import RolloutTable
 
 KEPT = 400
 """Maximum number of groups to keep."""
@@ -35,24 +35,17 @@ GOLDEN = 0.6180339887498949
 class SampledGroup:
     """Stores some rollouts of a group, and where to find their texts."""
 
-    run: str
-    format: str
-    step: int
+    table: RolloutTable
+    """The rollouts, without their turns if these are more than `_VALUES` values."""
     place: int
     samples: tuple[int, ...]
     size: int
     """Number of rollouts in the group."""
-    names: tuple[str, ...]
     file: Path
     rows: tuple[int, ...]
-    rewards: Float[np.ndarray, "sample reward"]
     advantages: Mapping[str, Float[np.ndarray, " sample"]]
     """Advantages, keyed by estimator. NaN if the estimator could not be called."""
     disagreement: Float[np.ndarray, " sample"]
-    num_tokens: Float[np.ndarray, " sample"]
-    cut: Float[np.ndarray, " sample"]
-    turns: Turns | None = None
-    """The turns of the rollouts. None if there are none, or more than `_VALUES` values."""
 
 
 class Sample:
@@ -105,22 +98,16 @@ def _group(
     file = table.file[placed[place, there]]
     there = there[file == file[0]]
     shown = np.sort(there[np.argsort(-apart[place, there], kind="stable")][:_SAMPLES])
-    rows = placed[place, shown]
-    turns = None if table.turns is None else table.turns.take(rows)
+    used = table.take(placed[place, shown])
+    if used.turns is not None and used.turns.rewards.size > _VALUES:
+        used = replace(used, turns=None)
     return SampledGroup(
-        run=table.run,
-        format=table.format,
-        step=int(table.steps[0]),
+        table=used,
         place=place,
         samples=tuple(shown.tolist()),
         size=int(np.sum(batch.there[place])),
-        names=table.names,
         file=table.files[int(file[0])],
-        rows=tuple(table.row[rows].tolist()),
-        rewards=batch.rewards[place, shown],
+        rows=tuple(used.row.tolist()),
         advantages={name: values[place, shown] for name, values in advantages.items()},
         disagreement=apart[place, shown],
-        num_tokens=table.num_tokens[rows],
-        cut=table.cut[rows],
-        turns=turns if turns is not None and turns.rewards.size <= _VALUES else None,
     )

@@ -15,7 +15,7 @@ from gdpo._text import visible
 from gdpo.analysis.sample import GOLDEN, SampledGroup
 from gdpo.errors import DataError
 from gdpo.report.text import embedded, messages, shown_places
-from gdpo.rollouts.readers import RolloutText, read_texts
+from gdpo.rollouts.readers import RolloutTable, RolloutText, read_texts
 
 _ROOM = 1_000_000
 """Maximum total size of all texts, in bytes."""
@@ -48,7 +48,7 @@ def viewer_data(
     The texts of the groups, which are in the order of their steps, are read from the rollout files.
     The advantages are those of `estimators`. `reading` are options for `read_texts`.
     """
-    groups = [group for group in groups if group.run in labels.runs]
+    groups = [group for group in groups if group.table.run in labels.runs]
     groups = list(_affordable([groups[place] for place in _most_wanted(groups)]))
     texts = _texts(groups, reading)
     prompts: dict[str, int] = {}
@@ -82,7 +82,7 @@ def count_shown(data: Mapping[str, Any]) -> int:
 def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:
     """Return the groups by priority: one per run, then evenly spread and worst groups in turn."""
     evenly = sorted(range(len(groups)), key=lambda place: place * GOLDEN % 1)
-    one_each = {groups[place].run: place for place in reversed(evenly)}
+    one_each = {groups[place].table.run: place for place in reversed(evenly)}
     apart = [float(np.max(group.disagreement)) for group in groups]
     worst = sorted((p for p in evenly if apart[p] > 0), key=lambda place: (-apart[place], place))
     in_turn: Iterable[int | None] = chain(reversed(one_each.values()), *zip_longest(evenly, worst))
@@ -102,7 +102,7 @@ def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
 def _texts(groups: Sequence[SampledGroup], reading: Mapping[str, Any]) -> _Texts:
     rows: dict[tuple[Path, str], set[int]] = defaultdict(set)
     for group in groups:
-        rows[group.file, group.format] |= set(group.rows)
+        rows[group.file, group.table.format] |= set(group.rows)
     found: dict[tuple[Path, int], RolloutText] = {}
     for (file, form), some in rows.items():
         try:
@@ -116,13 +116,13 @@ def _texts(groups: Sequence[SampledGroup], reading: Mapping[str, Any]) -> _Texts
 def _group(
     group: SampledGroup, texts: _Texts, labels: Labels, estimators: Sequence[str]
 ) -> dict[str, Any]:
-    written = [texts[group.file, row] for row in group.rows]
-    names = [name for name in group.names if name in labels.rewards]
+    table, written = group.table, [texts[group.file, row] for row in group.rows]
+    names = [name for name in table.names if name in labels.rewards]
     named = [labels.rewards[name] for name in names]
-    data: dict[str, Any] = {} if group.turns is None else {"turn_rewards": named}
+    data: dict[str, Any] = {} if table.turns is None else {"turn_rewards": named}
     return data | {
-        "run": list(labels.runs).index(group.run),
-        "step": group.step,
+        "run": list(labels.runs).index(table.run),
+        "step": int(table.steps[0]),
         "id": group.place,
         "size": group.size,
         "prompt": messages(_chat(written[0].prompt), _PROMPT),
@@ -132,7 +132,7 @@ def _group(
                 "completion": messages(_chat(text.completion), _COMPLETION),
                 "rewards": {
                     labels.rewards[name]: _four_digits(value)
-                    for name, value in zip(group.names, group.rewards[s].tolist(), strict=True)
+                    for name, value in zip(table.names, table.rewards[s].tolist(), strict=True)
                     if name in labels.rewards
                 },
                 "advantages": [
@@ -140,17 +140,17 @@ def _group(
                     for name in estimators
                 ],
                 "disagreement": _four_digits(group.disagreement[s]),
-                "tokens": float(group.num_tokens[s]),
-                "end": {0.0: "stop", 1.0: "length"}.get(float(group.cut[s]), ""),
+                "tokens": float(table.num_tokens[s]),
+                "end": {0.0: "stop", 1.0: "length"}.get(float(table.cut[s]), ""),
             }
-            | _turns(group, s, names, _chat(text.completion))
+            | _turns(table, s, names, _chat(text.completion))
             for s, text in enumerate(written)
         ],
     }
 
 
 def _turns(
-    group: SampledGroup, sample: int, names: Sequence[str], chat: str | list[dict[str, Any]]
+    table: RolloutTable, sample: int, names: Sequence[str], chat: str | list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the turns of a rollout, as a field to add to the data of the rollout.
 
@@ -158,11 +158,11 @@ def _turns(
     message that is shown has a turn or None. Otherwise, the field is `unplaced_turns`, a list in
     which None is a gap. A turn is a list: number, advantage, number of tokens, and the rewards.
     """
-    count = 0 if group.turns is None else int(group.turns.counts[sample])
-    if group.turns is None or not count:
+    given = table.turns
+    count = 0 if given is None else int(given.counts[sample])
+    if given is None or not count:
         return {}
-    given = group.turns
-    order = [group.names.index(name) for name in names]
+    order = [table.names.index(name) for name in names]
     columns = (given.advantages[sample], given.num_tokens[sample], given.rewards[sample][:, order])
     numbers = np.column_stack(columns)
 

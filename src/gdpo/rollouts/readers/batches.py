@@ -190,11 +190,12 @@ def _of_parquet(
 
 def _first_batches(
     file: FileReport, known: Layout, first: Any, paths: Sequence[str]
-) -> Iterator[Any]:
+) -> Iterator[Batch]:
     """Yield the columns of some paths for the first rows of a table and later files of its run."""
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
-    for each in (file, *file.siblings):
+    for place, each in enumerate((file, *file.siblings)):
+        scratch = FileReport(each.path, ReadReport((each.path,)), format="columns", number=place)
         batch = first if each is file else None
         with suppress(*unreadable()):  # which is reported when the file is read
             if each.kind == "parquet":
@@ -202,9 +203,10 @@ def _first_batches(
                 names = [name for name in parquet.schema_arrow.names if name in wanted]
                 batch = next(parts(parquet, left, names), None)
             elif each.kind == "csv" and each is not file:
-                batch = next(csv_batches(FileReport(each.path, ReadReport((each.path,)))), None)
+                batch = next(csv_batches(scratch), None)
         if batch is not None:
-            yield batch[:left]
+            batch = batch[:left]
+            yield Batch(np.arange(batch.num_rows), scratch, table=batch, known=known)
             left -= batch.num_rows
         if left <= 0:
             return

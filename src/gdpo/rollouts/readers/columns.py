@@ -253,11 +253,8 @@ class Batch:
         ]
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return the columns of a `RolloutTable`, except those for rewards and files.
-
-        An invalid step is stored as -1.
-        """
-        steps = self._steps()
+        """Return the columns of a `RolloutTable`, except those for rewards and files."""
+        steps = self.steps()
         return {
             "steps": steps,
             **self._groups(steps),
@@ -268,7 +265,8 @@ class Batch:
             "trained": self._trained(),
         }
 
-    def _steps(self) -> Key:
+    def steps(self) -> Key:
+        """Return the step of each rollout, and -1 if it is invalid."""
         given, of_file = self.meant("step"), np.full(len(self), self.file.number or 0)
         if given is None:
             return of_file
@@ -285,14 +283,14 @@ class Batch:
             )
         return _whole_steps(np.where(of_booleans, nan, steps))
 
+    def keys(self) -> tuple[Key, Key]:
+        """Return the keys of the group ids and of the prompts, and report missing ones."""
+        if self.table is None:
+            return keys(self.meant("group")), keys(self.meant("prompt"))
+        return table_keys(self.table, self.known, self.file)
+
     def _groups(self, steps: Key) -> dict[str, Key]:
-        file, of_rows = self.file, self.table is None
-        if of_rows:
-            ids, prompts = keys(self.meant("group")), keys(self.meant("prompt"))
-        else:
-            ids, prompts = table_keys(
-                self.table, self.known, file, checked=file.format == "columns"
-            )
+        file, of_rows, (ids, prompts) = self.file, self.table is None, self.keys()
         rollouts, turns = np.full(len(self), NO_KEY), np.zeros(len(self), np.int64)
         if file.turns and (given := self.meant("rollout")) is not None:
             rollouts = keys(given) if of_rows else group_keys(given)
@@ -390,13 +388,10 @@ def cut_of(reason: Any) -> float:
     return 1.0 if text in _CUT else 0.0 if text in _ENDED else nan
 
 
-def table_keys(
-    batch: Any, known: Layout, file: FileReport | None, *, checked: bool
-) -> tuple[Key, Key]:
-    """Return the keys of the group ids and of the prompts of a table.
+def table_keys(batch: Any, known: Layout, file: FileReport) -> tuple[Key, Key]:
+    """Return the keys of the group ids and of the prompts of a table, and report missing ones.
 
-    The prompts are left out if there are ids, unless they are needed because the ids are checked.
-    Missing values are reported if there is a `file`.
+    The prompts are left out if there are ids in a known format, which need not be checked.
     """
 
     def of(path: str | None) -> Key:
@@ -408,7 +403,7 @@ def table_keys(
             column = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
             with suppress(pa.ArrowInvalid):
                 column = pc.cast(column, pa.int64())
-        if column.null_count and file is not None:
+        if column.null_count:
             row = file.numbered + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             values = {"path": str(path)}
             file.note(row, Problem.SOME_WITHOUT, values, count=column.null_count)
@@ -416,7 +411,8 @@ def table_keys(
 
     if known.group is None and known.prompt is None:
         return np.zeros(batch.num_rows, np.int64), of(None)
-    prompts = of(known.prompt if known.group is None or checked else None)
+    checked = known.group is None or file.format == "columns"
+    prompts = of(known.prompt if checked else None)
     return of(known.group), prompts
 
 

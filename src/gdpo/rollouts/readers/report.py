@@ -63,7 +63,7 @@ class Problem(Enum):
     REPEATED_STEP = "the rollouts of the previous step again: skipped"
 
     NO_REWARD = "no reward {name!r}; the numeric fields are {fields}"
-    NO_COLUMN = "no column {path!r}; the columns are {columns}"
+    NO_COLUMN = "no column {name!r}; the columns are {fields}"
     MANY = (
         "more than {most} {which} contain numbers and may be rewards; the first {most} are read",
         "name the rewards (--rewards)",

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -19,14 +19,11 @@ from gdpo.rollouts.readers.columns import (
     Batch,
     Rows,
     column_in,
-    column_of,
     entered,
     holds_numbers,
-    keys,
     names_in,
     paths_in,
     spread_column,
-    table_keys,
 )
 from gdpo.rollouts.readers.formats import ReaderOptions
 from gdpo.rollouts.readers.infer import (
@@ -41,7 +38,7 @@ from gdpo.rollouts.readers.infer import (
     passed_over,
     resolved,
 )
-from gdpo.rollouts.readers.keys import NO_KEY, Key, grouping, pair
+from gdpo.rollouts.readers.keys import NO_KEY, grouping, pair
 from gdpo.rollouts.readers.names import (
     NEVER,
     WEIGHTS,
@@ -69,6 +66,10 @@ _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
 _TRL_LOG = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
+_First: TypeAlias = Callable[[Sequence[str]], Iterable[Batch]]
+"""Function that returns the first rollouts of a run, with the fields at some paths."""
+_KINDS: Mapping[str, Where] = {"columns": "none", "trl": "function"}
+"""Where the rewards of a format are, if not every number may be one (see `infer`)."""
 _LARGEST_LOG = 32 * 2**20
 """Maximum size of a log to read, in bytes. Parsing takes 30 times its size in memory."""
 
@@ -164,14 +165,12 @@ class RecordRewards:
         if self._asked.rewards is None and (found := self._file.known_rewards()) is not None:
             return found
         looked = [*rows, *self._more(LOOKED_AT - len(rows))]
-        numbers = _numbers_of(looked, known)
+        batch = Batch(np.arange(len(looked)), self._file, looked)
+        numbers, texts = _looked_at(looked, known)
         self._file.numbers = tuple(islice(numbers, MOST))
-        steps = np.nan_to_num(column_of([row.step for row in looked]).values).view(np.int64)
-        ids, prompts = keys([row.group for row in looked]), keys([row.prompt for row in looked])
-        texts = _texts_of(looked, numbers, known)
-        kind: Where = "none" if self._file.format == "columns" else "every"
-        rows_of = (steps, ids, prompts)
-        found, self._known = _learned(self._asked, self._file, known, numbers, rows_of, texts, kind)
+        found, self._known = _learned(
+            self._asked, self._file, known, lambda _: [batch], numbers, texts
+        )
         self._no_total = self._known.total != known.total
         return found
 
@@ -189,14 +188,9 @@ class RecordRewards:
             numbers += [part[0].total_name] if part[0].total is not None else []
         elif self._file.format != "columns":
             numbers.sort(key=lambda name: name == part[0].total_name)
-        for name in names:
-            found = any(name in row.rewards or name == row.total_name for row in part)
-            if not found:
-                has = listed(list(dict.fromkeys(numbers)))
-                values = {"name": name, "fields": has}
-                self._file.note(lines[0], Problem.NO_REWARD, values)
-            if name in (self._asked.rewards or ()):
-                self._file.report.seek(name, numbers, found=found)
+        has = {n: any(n in row.rewards or n == row.total_name for row in part) for n in names}
+        numbers = list(dict.fromkeys(numbers))
+        _seek(self._asked, self._file, has, lines[0], Problem.NO_REWARD, numbers, numbers)
         return Rewards({name: name for name in names}, how, self._inferred, scalar)
 
     def _names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[Sequence[str], str, bool]:
@@ -262,7 +256,7 @@ class TableRewards:
         file: FileReport,
         known: Layout,
         schema: Any,
-        first: Callable[[Sequence[str]], Iterable[Any]],
+        first: _First,
     ) -> None:
         self._file, self._schema, self._first, self._asked = file, schema, first, asked
         self._kinds, self._unread = self._opened(paths_in(schema))
@@ -275,10 +269,15 @@ class TableRewards:
         declared = described_ranges(read_declared(schema))
         ranges = {name: declared.get(p.removeprefix("rewards.")) for name, p in found.paths.items()}
         ranges = {name: each for name, each in ranges.items() if each is not None}
-        scalar = found.inferred is not None and found.inferred.kind == "total"
-        self.found = replace(found, scalar=scalar, ranges=ranges)
-        file.found_rewards(found.paths, found.how, scalar=scalar)
-        self._report_missing()
+        self.found = replace(found, ranges=ranges)
+        file.found_rewards(found.paths, found.how, scalar=found.scalar)
+        every = {*self._kinds, *schema.names}
+        has = {
+            name: path in every or any(each.startswith(f"{path}.") for each in every)
+            for name, path in found.paths.items()
+        }
+        numbers = [path for path, kind in self._kinds.items() if kind == "number"]
+        _seek(asked, file, has, None, Problem.NO_COLUMN, schema.names, numbers)
 
     def of(self, _batch: Batch, _rows: Rows) -> Rewards:
         """Return the rewards, which are those of all rows."""
@@ -290,9 +289,9 @@ class TableRewards:
         for path, kind in kinds.items() if self._file.format == "columns" else ():
             if kind not in ("other", "text") or not is_container(path) or isinstance(path, Inner):
                 continue
-            batch = next(iter(self._first([path])), None)
-            column = None if batch is None else entered(batch, path)
-            inner = {} if column is None else spread_column(column, names_in(batch))
+            table = next((batch.table for batch in self._first([path])), None)
+            column = None if table is None else entered(table, path)
+            inner = {} if column is None else spread_column(column, names_in(table))
             if inner:
                 del found[path]
                 found |= {Inner(f"{path}.{name}"): "number" for name in inner}
@@ -301,54 +300,32 @@ class TableRewards:
         return found, unread
 
     def _find(self) -> Rewards:
-        file, schema, asked, taken = (
-            self._file,
-            self._schema,
-            self._asked.rewards,
-            self.known.taken(),
-        )
-        own = self._numbers
-        if file.format == "trl":  # which writes rewards as floats
-            free = [each for each in schema if each.name not in taken]
-            own = [each.name for each in free if pa.types.is_floating(each.type)]
+        file, schema, asked, own = self._file, self._schema, self._asked.rewards, self._numbers
         if asked is not None:
             guessed = file.format in ("columns", "trl")
-            inferred = self._learned(self._numbers, (), (), "none") if guessed else None
+            inferred = self._learn(own, (), ()) if guessed else None
             numbers = [path for path, kind in self._kinds.items() if kind == "number"]
             return Rewards(resolved(asked, [*numbers, *self._texts]), "as given", inferred)
         if file.format == "gdpo":
             record = schema.field("rewards").type
             names = [each.name for each in record] if pa.types.is_struct(record) else []
             return Rewards({name: f"rewards.{name}" for name in names}, "as recorded by gdpo")
-        names = logged_rewards(file.path) if file.format == "trl" else ()
-        if logged := {n: n for n in names if n in schema.names and n not in taken}:
-            file.inferred = Inferred(left_out={p: "name" for p in own if p not in logged})
-            how = "as TRL's log names them (trainer_state.json)"
-            return Rewards(logged, how + passed_over(file.inferred.left_out))
+        if file.format == "trl":  # which writes rewards as floats
+            free = [each for each in schema if each.name not in self.known.taken()]
+            own = [each.name for each in free if pa.types.is_floating(each.type)]
+            fields = {each.name for each in free}
+            if logged := {n: n for n in logged_rewards(file.path) if n in fields}:
+                file.inferred = Inferred(left_out={p: "name" for p in own if p not in logged})
+                how = "as TRL's log names them (trainer_state.json)"
+                return Rewards(logged, how + passed_over(file.inferred.left_out))
         return self._infer(own)
 
-    def _learned(
-        self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str], kind: Where
-    ) -> Inferred:
+    def _learn(self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str]) -> Inferred:
         """Return the rewards among some columns with numbers or texts of numbers."""
-        known = self.known
-        total = [known.total] if known.total is not None and known.total not in own else []
-        paths = [*own, *total, *texts]
-        likeliest = set(sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT])
-        paths = [path for path in paths if path in likeliest]
-        others = [path for path in (known.group, known.prompt, known.step) if path is not None]
-        batches = list(self._first([*paths, *others]))
-        numbers = {p: _joined([_values_in(batch, p) for batch in batches]) for p in paths}
-        steps = [
-            np.full(batch.num_rows, file, np.int64)
-            if known.step is None
-            else np.nan_to_num(_values_in(batch, known.step)).view(np.int64)
-            for file, batch in enumerate(batches)
-        ]
-        ids = [table_keys(batch, known, None, checked=True) for batch in batches]
-        rows = _joined(steps), _joined([k for k, _ in ids]), _joined([k for _, k in ids])
+        total = self.known.total
+        paths = [*own, *([total] if total is not None and total not in own else []), *texts]
         file = self._file
-        found, self.known = _learned(self._asked, file, known, numbers, rows, unread, kind)
+        found, self.known = _learned(self._asked, file, self.known, self._first, paths, unread)
         self.split = file.run in file.report.ids
         return found
 
@@ -357,10 +334,8 @@ class TableRewards:
         texts, unread = self._named_texts()
         found = file.known_rewards()
         if found is None:
-            trl = file.format == "trl"
-            unread = [*unread, *self._unread]
-            found = self._learned(own, texts, unread, "function" if trl else "none")
-            if trl:
+            found = self._learn(own, texts, [*unread, *self._unread])
+            if file.format == "trl":
                 taken = {*own, *self.known.taken()}
                 names: dict[str, Reason] = {p: "name" for p in self._numbers if p not in taken}
                 file.inferred = found = replace(found, left_out=names | dict(found.left_out))
@@ -375,11 +350,12 @@ class TableRewards:
         named |= {name: path for path, name in more.items() if name is not None}
         if len(named) > MOST:
             file.note(None, Problem.MANY, {"most": MOST, "which": "columns"})
-        return Rewards(dict(islice(named.items(), MOST)), found.how, found)
+        scalar = found.kind == "total"
+        return Rewards(dict(islice(named.items(), MOST)), found.how, found, scalar)
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
         paths = self._texts[:_MOST_LOOKED_AT]
-        rows = next(iter(self._first(paths)), None) if paths else None
+        rows = next((batch.table for batch in self._first(paths)), None) if paths else None
         numeric, texts = list[str](), list[str]()
         for path in () if rows is None else paths:
             array = entered(rows, path)
@@ -396,43 +372,28 @@ class TableRewards:
                 texts.append(path)
         return numeric, texts
 
-    def _report_missing(self) -> None:
-        schema, asked = self._schema, self._asked.rewards or ()
-        numbers = [path for path, kind in self._kinds.items() if kind == "number"]
-        empty = pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in schema.types], schema=schema)
-        for name, path in self.found.paths.items():
-            found = path in self._kinds or entered(empty, path) is not None
-            if not found:
-                has = listed(schema.names)
-                self._file.note(None, Problem.NO_COLUMN, {"path": path, "columns": has})
-            if name in asked:
-                self._file.report.seek(name, numbers, found=found)
-
-
-def _values_in(batch: Any, path: str) -> Values:
-    column = entered(batch, path)
-    return np.full(batch.num_rows, nan) if column is None else column_in(column).values
-
-
-def _joined(arrays: Sequence[np.ndarray]) -> Any:
-    return np.concatenate(arrays) if arrays else np.zeros(0)
-
 
 def _learned(
     asked: ReaderOptions,
     file: FileReport,
     known: Layout,
-    numbers: Mapping[str, Values],
-    rows: tuple[Key, Key, Key],
+    first: _First,
+    paths: Iterable[str],
     texts: Sequence[str],
-    kind: Where,
 ) -> tuple[Inferred, Layout]:
     """Return the rewards among the numbers of the first rollouts, and the meanings of the fields.
 
-    `rows` are the step, the key of the group id and the key of the prompt of each rollout, `texts`
-    the fields named as rewards that contain text. Rewards and meanings are reported and reused.
+    `first` returns these rollouts, `paths` are the fields with numbers, and `texts` those named as
+    rewards that contain text. Rewards and meanings are reported and reused.
     """
-    steps, ids, prompts = rows
+    kept = {*sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT], known.total}
+    paths = [path for path in paths if path in kept]
+    others = [path for path in (known.group, known.prompt, known.step) if path is not None]
+    batches = list(first([*paths, *others]))
+    numbers = {path: _joined([_values_in(batch, path) for batch in batches]) for path in paths}
+    texts = [path for path in texts if not np.isfinite(numbers.get(path, nan)).any()]
+    steps, keys = _joined([b.steps() for b in batches]), [b.keys() for b in batches]
+    ids, prompts = _joined([k for k, _ in keys]), _joined([k for _, k in keys])
     none = np.full(len(ids), NO_KEY)
     groups = grouping(steps, ids, prompts, none, none)
     alone = groups.alone and "group" not in (asked.columns or {})
@@ -443,7 +404,8 @@ def _learned(
         found, texts = named_by_user(sample, known, asked.rewards), ()
     else:
         known = replace(known, total=None) if known.total in texts else known
-        found = infer(sample, known, texts=texts, kind=kind, described=asked.columns is not None)
+        described, kind = asked.columns is not None, _KINDS.get(file.format, "every")
+        found = infer(sample, known, texts=texts, kind=kind, described=described)
         file.remember(found)
     problems = [(Problem.TEXTS, {"path": path}) for path in texts]
     problems += [(Problem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
@@ -455,6 +417,32 @@ def _learned(
     for problem, values in problems:
         file.note(None, problem, values)
     return found, known
+
+
+def _values_in(batch: Batch, path: str) -> Values:
+    column = batch.column(path)
+    return np.full(len(batch), nan) if column is None else column.values
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> Any:
+    return np.concatenate(arrays) if arrays else np.zeros(0)
+
+
+def _seek(
+    asked: ReaderOptions,
+    file: FileReport,
+    found: Mapping[str, bool],
+    line: int | None,
+    problem: Problem,
+    fields: Sequence[str],
+    numbers: Sequence[str],
+) -> None:
+    """Report which rewards were found, and for others the fields that there are."""
+    for name, is_there in found.items():
+        if not is_there:
+            file.note(line, problem, {"name": name, "fields": listed(fields)})
+        if name in (asked.rewards or ()):
+            file.report.seek(name, numbers, found=is_there)
 
 
 def _beside(name: str, path: str, among: Set[str]) -> list[str]:
@@ -472,45 +460,29 @@ def _weights_beside(row: Row, beside: Mapping[str, Sequence[str]]) -> dict[str, 
     return weights or None
 
 
-def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
-    """Return the numbers of records by path. If there are too many, keep the likeliest rewards."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for place, row in enumerate(rows):
-        if known.total is not None and row.total is not None:
-            found.setdefault(known.total, []).append((place, number(row.total)))
-        for path, value in row.rewards.items():
-            if is_number(value) or (is_text_of_number(value) and may_be_text(path)):
-                found.setdefault(path, []).append((place, number(value)))
-    kept = set(sorted(found, key=unlikelihood)[:_MOST_LOOKED_AT]) | {known.total}
-    columns: dict[str, Values] = {}
-    for path, numbers in found.items():
-        if path in kept:
-            columns[path] = np.full(len(rows), nan)
-            columns[path][[place for place, _ in numbers]] = [value for _, value in numbers]
-    return columns
+def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]]:
+    """Return the fields of records with numbers, and those with texts that are named as rewards."""
+    numbers, shorts = dict[str, None](), dict[str, bool]()
+    for row in rows:
+        total = {} if known.total is None else {known.total: row.total}
+        for path, value in (*total.items(), *row.rewards.items()):
+            if isinstance(value, str):
+                shorts[path] = value is not TOO_LONG and shorts.get(path, True)
+            is_text = is_text_of_number(value) and may_be_text(path)
+            if is_number(value) or is_text or (path == known.total and value is not None):
+                numbers[path] = None
+    rewarded = any(is_named_as_reward(path) for path in numbers)
+    return list(numbers), [
+        path
+        for path, short in shorts.items()
+        if (short or not rewarded)
+        and (is_all_rewards(path) or (short and is_named_as_reward(path)))
+    ]
 
 
 def is_text_of_number(value: Any) -> bool:
     """Return whether a value is a text that can be parsed as a finite number."""
     return type(value) is Doubtful and isfinite(number(value))
-
-
-def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout) -> list[str]:
-    shorts: dict[str, bool] = {}
-    for row in rows:
-        total = {known.total: row.total} if known.total is not None else {}
-        for path, value in (*row.rewards.items(), *total.items()):
-            if isinstance(value, str):
-                short = value is not TOO_LONG
-                shorts[path] = short and shorts.get(path, True)
-    rewarded = any(is_named_as_reward(path) for path in numbers)
-    return [
-        path
-        for path, short in shorts.items()
-        if not np.isfinite(numbers.get(path, nan)).any()
-        and (short or not rewarded)
-        and (is_all_rewards(path) or (short and is_named_as_reward(path)))
-    ]
 
 
 def logged_rewards(file: Path) -> tuple[str, ...]:
