@@ -152,7 +152,7 @@ class Turns:
     def means(
         self, advantages: Float[np.ndarray, "prompt sample turn"]
     ) -> Float[np.ndarray, "prompt sample"]:
-        """Return the mean advantage of the turns of each rollout. Beyond the last turn, it is 0."""
+        """Return each rollout's mean advantage per turn. Beyond its last turn, all are 0."""
         return advantages.sum(-1) / np.maximum(self.counts, 1)
 
 

@@ -170,7 +170,7 @@ def describe_rewards(
 ) -> dict[str, dict[str, Any]]:
     """Return the declared range and gate of each reward in JSON types, in the order of `names`.
 
-    NaN as lowest and highest value: the reward declares no range. `gates` are keyed by the name of
+    NaN bounds mean that the reward declares no range. `gates` are keyed by the name of
     the gated reward.
     """
     described: dict[str, dict[str, Any]] = {name: {} for name in names}

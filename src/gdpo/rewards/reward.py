@@ -23,7 +23,7 @@ Scope: TypeAlias = Literal["last", "all"]
 
 
 def as_messages(completion: str | Messages) -> Messages:
-    """Return the messages of a completion. A text is one message of the model."""
+    """Return the messages of a completion. A text counts as one message from the model."""
     if isinstance(completion, str):
         return [{"role": "assistant", "content": completion}]
     return [completion] if isinstance(completion, Mapping) else completion

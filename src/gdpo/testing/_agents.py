@@ -28,7 +28,7 @@ class TurnTask(NamedTuple):
 
 
 def list_rollouts(policy: Any) -> Rollouts:
-    """Return every rollout of an agent that has a probability above 0.
+    """Return every rollout to which an agent gives a probability above 0.
 
     Action 0 stops. After any other action `a`, the next turn starts in state `a - 1`. The first
     turn starts in state 0, and at the last turn, every action ends the rollout. `policy` holds the

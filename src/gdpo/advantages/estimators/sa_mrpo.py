@@ -21,7 +21,7 @@ def sa_mrpo(
                   {\mathrm{high}_k - \mathrm{low}_k}. $$
 
     Use it if one reward is nearly always earned and another is not. Declare ranges that the rewards
-    can reach. A learned reward gets a weight near 0, so its value may decline again. Difference
+    can reach. Once learned, a reward gets a weight near 0 and may decline again. Difference
     from the paper: $s_k$ is clipped to $[0, 1]$.
 
     Args:

@@ -131,7 +131,7 @@ def trend(values: Series) -> tuple[float, float]:
     r"""Return the change from the first to the last third, and the half-width of its 95 % interval.
 
     The noise is measured around a straight line through each third, because a reward often rises
-    early and then stays. Neighbouring steps are alike, so n steps count as
+    early and then plateaus. Neighbouring steps are alike, so n steps count as
     $n_e = n (1 - \rho) / (1 + \rho)$ independent values (Santer et al. 2000, "Statistical
     significance of trends"), with the lag-1 autocorrelation ρ of the residuals. Residuals around a
     line in m values make ρ too small by about $(2 + 4 \rho) / m$, which is corrected. The

@@ -139,7 +139,7 @@ def with_watch(run: Run, compute_for_trajectories: Function) -> Function:
 def with_rewards_dumped(run: Run, log_rollout_data: Function, queue: Any) -> Function:
     """Wrap `PPOTrainer._log_rollout_data` so that its files have one column per reward.
 
-    A reward of turns is written as its total.
+    A per-turn reward is written as its total.
     """
 
     @functools.wraps(log_rollout_data)

@@ -189,8 +189,8 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
                 state = "always open" if gate.at_least <= on.low else "never open"
                 raise ConfigError(
                     f"the gate {gate.on} >= {gate.at_least:g} is {state}, because {gate.on} ranges "
-                    f"from {on.low:g} to {on.high:g}. Set at_least to a value above {on.low:g}, at "
-                    f"most {on.high:g}"
+                    f"from {on.low:g} to {on.high:g}. Set at_least to a value above {on.low:g} "
+                    f"and at most {on.high:g}"
                 )
             gates[reward.name] = gate
         except ConfigError as error:

@@ -293,8 +293,9 @@ def _file_rows(path: Path) -> Iterator[_Placed]:
         raise DataError(f"file {path} does not exist; {what}")
     if path.is_dir():
         inside = sorted(p.name for p in path.iterdir() if _ends_readably(p))[:_NAMED]
-        shown = ", ".join(inside) or f"it has no file that ends in {', '.join(_READERS)}"
-        raise DataError(f"{path} is a folder. Choose one file in it: {shown}")
+        none = f"{path} is a folder without a file that ends in {', '.join(_READERS)}"
+        some = f"{path} is a folder. Choose one file in it: {', '.join(inside)}"
+        raise DataError(some if inside else none)
     if read is None:
         raise DataError(
             f"{path}: the name of a data file must end in {', '.join(_READERS)}; "

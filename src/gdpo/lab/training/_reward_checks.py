@@ -51,8 +51,8 @@ def check_rewards(
 ) -> Iterator[Finding | GdpoError]:
     """Yield findings and errors for the rewards' requirements, each reward and the bad response.
 
-    A reward of the task may score below its maximum on the reference answers of at most 5 % of the
-    rows, which are named. A user's own reward need not reach its maximum (a long answer is not
+    A reward of the task may miss its maximum on the reference answers of at most 5 % of the rows,
+    which are reported. A user's own reward need not reach its maximum (a long answer is not
     brief), but a reward that never does is reported. No reward may fail, leave its range, exceed
     its deadline, or change its reference (not tried if the reward calls a service). The scorer must
     return failures as missing values.

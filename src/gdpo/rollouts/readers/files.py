@@ -278,7 +278,7 @@ def _is_read(file: RolloutFile, left_out: dict[Path, str]) -> bool:
     if file.path.name in _NO_ROLLOUTS or (file.kind == "table" and parts[-2:-1] == _CHARTS):
         return False
     if file.kind == "pkl":
-        left_out[file.path] = "a pickle can run any program when it is loaded: convert it to JSONL"
+        left_out[file.path] = "loading a pickle can run arbitrary code: convert it to JSONL"
     elif "effective" in parts:
         twin = Path(*["all" if part == "effective" else part for part in parts])
         if twin.is_file():

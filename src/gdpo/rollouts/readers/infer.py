@@ -353,7 +353,7 @@ class _Candidates:
         names = {name: path for name, path in names.items() if path not in idle}
         zeros = frozenset(name for name, path in names.items() if path in fit.zeros)
         weights = {name: fit.weight(path) for name, path in names.items()}
-        assert total is not None, "weights are those of a total"
+        assert total is not None, "weights require a total"
         numbers = (_besides(total, names, weights, self.numbers), fit.rounding)
         return Inferred(self.kind, names, self.prefix, total, weights, zeros, *numbers, idle)
 

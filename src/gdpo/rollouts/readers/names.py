@@ -330,7 +330,7 @@ def unlikelihood(path: str) -> int:
 
 
 def is_named_as_reward(path: str) -> bool:
-    """Return whether the name of a text field suggests a reward, or all rewards."""
+    """Return whether a text field's name suggests that it contains one or all rewards."""
     if (prefix := _prefix(path)) is not None:
         return name_in(path, prefix) is not None and not is_measures(prefix)
     return is_named_reward(path) or is_all_rewards(path)
