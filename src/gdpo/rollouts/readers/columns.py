@@ -284,10 +284,34 @@ class Batch:
         return _whole_steps(np.where(of_booleans, nan, steps))
 
     def keys(self) -> tuple[Key, Key]:
-        """Return the keys of the group ids and of the prompts, and report missing ones."""
+        """Return the keys of the group ids and of the prompts, and report missing ones.
+
+        A table's prompts are left out if there are ids in a known format, which are not checked.
+        """
+        known, none = self.known, np.full(len(self), NO_KEY)
         if self.table is None:
             return keys(self.meant("group")), keys(self.meant("prompt"))
-        return table_keys(self.table, self.known, self.file)
+        if known.group is None and known.prompt is None:
+            return np.zeros(len(self), np.int64), none
+        checked = known.group is None or self.file.format == "columns"
+        prompts = self._keys_of("prompt") if checked else none
+        return self._keys_of("group"), prompts
+
+    def _keys_of(self, meaning: str) -> Key:
+        column = self.meant(meaning)
+        if column is None:
+            return np.full(len(self), NO_KEY)
+        if pa.types.is_floating(column.type):  # ids, of which some are missing
+            is_nan = pc.call_function("is_nan", [column])
+            column = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
+            with suppress(pa.ArrowInvalid):
+                column = pc.cast(column, pa.int64())
+        if column.null_count:
+            first = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            values = {"path": str(getattr(self.known, meaning))}
+            line, count = self.file.numbered + first, column.null_count
+            self.file.note(line, Problem.SOME_WITHOUT, values, count=count)
+        return group_keys(column)
 
     def _groups(self, steps: Key) -> dict[str, Key]:
         file, of_rows, (ids, prompts) = self.file, self.table is None, self.keys()
@@ -386,34 +410,6 @@ def cut_of(reason: Any) -> float:
         return float(reason)
     text = reason.lower() if isinstance(reason, str) else ""
     return 1.0 if text in _CUT else 0.0 if text in _ENDED else nan
-
-
-def table_keys(batch: Any, known: Layout, file: FileReport) -> tuple[Key, Key]:
-    """Return the keys of the group ids and of the prompts of a table, and report missing ones.
-
-    The prompts are left out if there are ids in a known format, which need not be checked.
-    """
-
-    def of(path: str | None) -> Key:
-        column = None if path is None else entered(batch, path)
-        if column is None:
-            return np.full(batch.num_rows, NO_KEY)
-        if pa.types.is_floating(column.type):  # ids, of which some are missing
-            is_nan = pc.call_function("is_nan", [column])
-            column = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
-            with suppress(pa.ArrowInvalid):
-                column = pc.cast(column, pa.int64())
-        if column.null_count:
-            row = file.numbered + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            values = {"path": str(path)}
-            file.note(row, Problem.SOME_WITHOUT, values, count=column.null_count)
-        return group_keys(column)
-
-    if known.group is None and known.prompt is None:
-        return np.zeros(batch.num_rows, np.int64), of(None)
-    checked = known.group is None or file.format == "columns"
-    prompts = of(known.prompt if checked else None)
-    return of(known.group), prompts
 
 
 def entered(batch: Any, path: str) -> Any:

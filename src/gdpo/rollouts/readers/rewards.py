@@ -67,7 +67,8 @@ _LONGEST_NAME = 200
 _TRL_LOG = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
 _First: TypeAlias = Callable[[Sequence[str]], Iterable[Batch]]
-"""Function that returns the first rollouts of a run, with the fields at some paths."""
+"""Function that returns the first rollouts of a file and of the later files of its run, with the
+fields at some paths."""
 _KINDS: Mapping[str, Where] = {"columns": "none", "trl": "function"}
 """Where the rewards of a format are, if not every number may be one (see `infer`)."""
 _LARGEST_LOG = 32 * 2**20
@@ -243,20 +244,10 @@ class RecordRewards:
 
 
 class TableRewards:
-    """Determines the rewards of a table. All rows have the same reward columns.
-
-    Args:
-        first: Function that yields the first rows of the table, and of the later files of the run,
-            each with the columns of some paths.
-    """
+    """Determines the rewards of a table. All rows have the same reward columns."""
 
     def __init__(
-        self,
-        asked: ReaderOptions,
-        file: FileReport,
-        known: Layout,
-        schema: Any,
-        first: _First,
+        self, asked: ReaderOptions, file: FileReport, known: Layout, schema: Any, first: _First
     ) -> None:
         self._file, self._schema, self._first, self._asked = file, schema, first, asked
         self._kinds, self._unread = self._opened(paths_in(schema))
@@ -360,9 +351,8 @@ class TableRewards:
         for path in () if rows is None else paths:
             array = entered(rows, path)
             column = column_in(array)
-            if array.null_count == len(array):
-                continue
-            if path == self.known.total and np.isfinite(column.values).any():
+            is_total = path == self.known.total and np.isfinite(column.values).any()
+            if is_total or array.null_count == len(array):
                 continue
             if holds_numbers(column):
                 numeric.append(path)
@@ -378,13 +368,13 @@ def _learned(
     file: FileReport,
     known: Layout,
     first: _First,
-    paths: Iterable[str],
+    paths: Sequence[str],
     texts: Sequence[str],
 ) -> tuple[Inferred, Layout]:
     """Return the rewards among the numbers of the first rollouts, and the meanings of the fields.
 
-    `first` returns these rollouts, `paths` are the fields with numbers, and `texts` those named as
-    rewards that contain text. Rewards and meanings are reported and reused.
+    `paths` are the fields with numbers, and `texts` those named as rewards that contain text.
+    Rewards and meanings are reported and reused.
     """
     kept = {*sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT], known.total}
     paths = [path for path in paths if path in kept]
