@@ -328,8 +328,10 @@ class TableRewards:
             found = self._learn(own, texts, [*unread, *self._unread])
             if file.format == "trl":
                 taken = {*own, *self.known.taken()}
-                names: dict[str, Reason] = {p: "name" for p in self._numbers if p not in taken}
-                file.inferred = found = replace(found, left_out=names | dict(found.left_out))
+                full = [p for p, kind in self._kinds.items() if kind == "number" and p not in taken]
+                left_out = dict[str, Reason].fromkeys(full, "name") | dict(found.left_out)
+                found = replace(found, left_out=left_out)
+                file.remember(found)  # for the later files, too
         for name, path in found.names.items():
             if path in texts:
                 file.note(None, Problem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
