@@ -330,8 +330,7 @@ class TableRewards:
                 taken = {*own, *self.known.taken()}
                 full = [p for p, kind in self._kinds.items() if kind == "number" and p not in taken]
                 left_out = dict[str, Reason].fromkeys(full, "name") | dict(found.left_out)
-                found = replace(found, left_out=left_out)
-                file.remember(found)  # for the later files, too
+                file.remember(found := replace(found, left_out=left_out))  # for later files, too
         for name, path in found.names.items():
             if path in texts:
                 file.note(None, Problem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
