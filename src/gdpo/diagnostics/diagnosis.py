@@ -262,7 +262,7 @@ class RewardDiagnosis:
     influence means that the update lowers the reward."""
     influence_share: float | None
     """Influence / Σ|influence|, times the sign of the weight. The sum is over all rewards with a
-    nonzero weight. A negative share means that the reward is pushed against its weight. None if no
+    nonzero weight. A negative share means that the update opposes the weight's sign. None if no
     reward has any influence."""
     influence_margin: float | None
     """Half-width of the 95 % confidence interval of `influence_share`. None if there are fewer than

@@ -69,7 +69,7 @@ class Objective:
     def log_priority(self, args: GDPOConfig, weights: Sequence[float]) -> None:
         """Log whether the reward with the largest weight always wins, if this is known.
 
-        The ranges must be declared and the weights fixed. That reward takes only its end values.
+        The ranges must be declared and the weights fixed. That reward is assumed to be binary.
         """
         ends: dict[str, Any] = {name: (self.low[name], self.high[name]) for name in self.names}
         options: Any = args.advantage_options or {}

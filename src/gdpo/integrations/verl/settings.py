@@ -142,8 +142,8 @@ def _ways(name: str) -> str:
     replace = f" (or +algorithm.{REPLACE}=true)" if is_plain(name) else ""
     known = name if name in ESTIMATORS else "<name>"
     return (
-        f"set algorithm.adv_estimator={PREFIX}{known}{replace} for an estimator of gdpo, or "
-        f"+algorithm.{WATCH}=true to watch verl's"
+        f"set algorithm.adv_estimator={PREFIX}{known}{replace} for a gdpo estimator, or "
+        f"+algorithm.{WATCH}=true to watch verl's estimator"
     )
 
 

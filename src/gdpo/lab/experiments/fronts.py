@@ -39,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class TradeOff:
-    """Stores where the variants of all estimators end in two rewards."""
+    """Stores the final means of two rewards for every estimator variant."""
 
     rewards: tuple[Measured, Measured]
     points: tuple[Point, ...]

@@ -412,7 +412,7 @@ def leave_processes(code: int) -> None:
 
     Threads of torch that still run at interpreter shutdown sometimes abort the process. Every
     process but the main one has nothing left to write, so it exits at once. After a stop (a code
-    other than 0), the other processes may be at any point of their work, so none waits for them.
+    other than 0), the other processes may be at any point in their work, so no process waits.
     """
     state = _processes()
     at_once = state.num_processes > 1 and (code != 0 or not state.is_main_process)

@@ -161,7 +161,7 @@ def infer(
     kind: Where = "none",
     described: bool = False,
 ) -> Inferred:
-    """Return the rewards among the numeric fields of a file, each guess checked on the values.
+    """Return the rewards among the numeric fields of a file, each guess checked against the values.
 
     The rewards are the first of the following groups that exists: the numbers in the object that
     most likely contains rewards, the numbers whose names suggest rewards, the numbers in an object

@@ -46,7 +46,7 @@ class Layout:
     turn: str | None = None
 
     def taken(self) -> frozenset[str]:
-        """Return the columns that have a meaning, and are therefore not reward components."""
+        """Return the columns with an assigned meaning, which therefore are no reward components."""
         return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)
 
 

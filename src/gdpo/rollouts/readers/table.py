@@ -235,7 +235,7 @@ def _joined_turns(tables: Sequence[RolloutTable], names: Sequence[str]) -> Turns
 def places(
     groups: Int[np.ndarray, " rollout"],
 ) -> tuple[Int[np.ndarray, " rollout"], Int[np.ndarray, " rollout"]]:
-    """Return, for each rollout, the number of its group and its number within the group."""
+    """Return, for each rollout, the index of its group and its index within the group."""
     _, prompt, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.argsort(prompt, kind="stable")
     starts = np.repeat(np.cumsum(counts) - counts, counts)
