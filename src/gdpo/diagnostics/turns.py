@@ -216,8 +216,8 @@ def _of_each_turn(advantages: Any, taken: Bool[np.ndarray, "prompt sample turn"]
         a = np.repeat(a[..., None], shape[2], axis=2)
     if a.shape != shape or not np.all(np.isfinite(a[taken])):
         raise DataError(
-            f"advantages must be finite at all turns that were taken, [prompt, sample, turn] of "
-            f"shape {shape} or [prompt, sample], like the rewards; got an array of shape "
+            f"advantages must have the shape {shape} [prompt, sample, turn] or {shape[:2]}, like "
+            "the rewards, and be finite at all turns that were taken; got an array of shape "
             f"{np.shape(advantages)}. Pass one finite number per turn, or per rollout"
         )
     return np.where(taken, a, 0.0).astype(np.float64)

@@ -52,19 +52,19 @@ class GDPOConfig(GRPOConfig):
         "gdpo.advantages.ESTIMATORS, 'turn_gdpo' or another of TURN_ESTIMATORS for one "
         "advantage per turn, or your own as 'module:attribute'.",
     )
-    advantage_options: dict[str, Any] | str | None = _field(  # noqa: RUF009 (a field)
+    advantage_options: dict[str, Any] | str | None = _field(
         None,
         "Options of the estimator, by name. An option with one value per reward takes "
         "a list in the order of the reward functions, or a dict from reward name to value: "
         '{"noise_floor": {"format": 0.1}, "max_advantage": 5}.',
     )
-    gates: dict[str, Any] | str | None = _field(  # noqa: RUF009 (a field)
+    gates: dict[str, Any] | str | None = _field(
         None,
         "Rewards that count only if another reward reaches a threshold: "
         '{"length": {"on": "correctness", "at_least": 1}}. Otherwise they are 0, or missing '
         'with "otherwise": "missing".',
     )
-    scorer: dict[str, Any] | str | None = _field(  # noqa: RUF009 (a field)
+    scorer: dict[str, Any] | str | None = _field(
         None,
         "Options of the scorer that runs gdpo.Reward objects: workers, on_error, "
         "concurrency, retries, worker_memory_gb.",

@@ -35,7 +35,7 @@ class Returned:
 def exact_where_kept(
     exact: torch.Tensor, for_trl: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rewards to train on, and a mask of those that are as computed.
+    """Return the rewards to train on, and a mask of the unchanged ones.
 
     The exact reward is used where TRL gets it rounded (`for_trl`), and the changed one where a
     subclass or a script changed it. All arrays are `[rollout, reward]`.

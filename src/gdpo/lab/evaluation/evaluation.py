@@ -270,7 +270,7 @@ def _is_kept(file: Path) -> bool:
         aside = next(name for name in names if not name.exists())
         file.rename(aside)
         logger.warning(
-            "%s cannot be read; it is now %s and is evaluated again: %s", file, aside.name, error
+            "%s cannot be read: renamed to %s, its part is repeated: %s", file, aside.name, error
         )
         return False
     return True

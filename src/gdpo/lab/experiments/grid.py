@@ -580,7 +580,7 @@ def _ending(cell: Cell, *, killed: bool) -> str:
 
 
 def described(grid: Grid, *, jobs: int) -> list[str]:
-    """Return lines that describe a comparison: its runs, each label, and what it could show."""
+    """Return lines about a comparison: its runs, labels, and whether it can find a difference."""
     labels = list(dict.fromkeys(cell.label for cell in grid.cells))
     seeds = list(dict.fromkeys(cell.seed for cell in grid.cells))
     left = len(grid.open())
