@@ -18,7 +18,8 @@ class _Module:
             module = import_module(self._name)
         except ImportError as error:
             raise MissingExtraError(PYARROW, None, "to read this file") from error
-        return getattr(module, attribute)
+        value = vars(self)[attribute] = getattr(module, attribute)
+        return value
 
 
 HAS_PYARROW = find_spec("pyarrow") is not None
