@@ -18,7 +18,7 @@ from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, _unknown_ra
 from gdpo.cli import main
 from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Remedy, Severity
 from gdpo.report import write_rollouts_report
-from gdpo.report.rollouts_summary import rollouts_summary, verdict_line
+from gdpo.report.summaries import rollouts_summary, verdict_line
 from gdpo.rollouts.readers import read_rollout_files
 
 

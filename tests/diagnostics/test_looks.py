@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdpo.diagnostics import diagnose
-from gdpo.diagnostics._effect import ERROR, Look, few
+from gdpo.diagnostics.effect import ERROR, Look, few
 from gdpo.diagnostics.influence import pooled
 from gdpo.diagnostics.watch import Looks
 

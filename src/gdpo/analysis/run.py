@@ -12,8 +12,8 @@ import numpy as np
 from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
 from gdpo.diagnostics import Diagnosis, Influence
+from gdpo.diagnostics.effect import ScoredSteps, remedies
 from gdpo.diagnostics.influence import pooled
-from gdpo.diagnostics.replay import ScoredSteps, remedies
 from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Step
 

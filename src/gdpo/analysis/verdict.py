@@ -16,8 +16,8 @@ from gdpo._text import capitalized, counted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
+from gdpo.diagnostics.effect import best_remedy
 from gdpo.diagnostics.findings import TABLE
-from gdpo.diagnostics.replay import best_remedy
 from gdpo.diagnostics.watch import LEAST_GROUPS
 from gdpo.rollouts.readers import ReadReport
 

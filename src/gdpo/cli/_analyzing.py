@@ -19,22 +19,21 @@ from gdpo._files import to_json
 from gdpo._terminal import terminal
 from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
-from gdpo.analysis.logs.rewards import logged_runs
 from gdpo.analysis.logs.rows import Log
 from gdpo.analysis.logs.sources import METRICS, read_logs
-from gdpo.analysis.logs.trends import RunTrends, trends_of
+from gdpo.analysis.logs.trends import RunTrends, logged_runs, trends_of
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.steps import refuse_unnamed
+from gdpo.cli import FAILED, INTERRUPTED
 from gdpo.cli._analyze_options import AnalyzeOptions
-from gdpo.cli.codes import FAILED, INTERRUPTED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.report import write_rollouts_report
-from gdpo.report.logs_summary import logs_summary
-from gdpo.report.rollouts_summary import (
+from gdpo.report.summaries import (
     LINES,
     estimators_summary,
+    logs_summary,
     priority_summary,
     rollouts_summary,
     verdict_line,

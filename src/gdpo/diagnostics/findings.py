@@ -346,7 +346,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def of_batch(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield the findings about a single batch. Sums over groups show the others (`_effect`).
+    """Yield the findings about a single batch. Sums over groups show the others (`effect`).
 
     If two rewards are opposed, that pair explains any conflict, so no separate conflict is
     reported. There are no findings about rewards with weight 0.

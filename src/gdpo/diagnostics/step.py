@@ -31,8 +31,8 @@ from gdpo.advantages.stages import (
     raw_spread,
     standardize,
 )
-from gdpo.diagnostics._effect import CONSTANT, Replay, findings_at_once
 from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Scored
+from gdpo.diagnostics.effect import CONSTANT, Replay, findings_at_once, remedies
 from gdpo.diagnostics.findings import Thresholds, in_order, of_batch
 from gdpo.diagnostics.influence import (
     Batch,
@@ -44,7 +44,6 @@ from gdpo.diagnostics.influence import (
     Vector,
     influence_of,
 )
-from gdpo.diagnostics.replay import remedies
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None

@@ -1,7 +1,7 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
 What sums over groups show is noticed in blocks of groups, each of which is tested once (see
-`_effect`), and then measured on the next 64 groups, because the numbers of the block in which it
+`effect`), and then measured on the next 64 groups, because the numbers of the block in which it
 was noticed are biased by selection. `parted` is computed over the whole run. All other findings are
 computed from a single batch, and may be due to chance in one batch, but hardly in several in a row.
 """
@@ -14,7 +14,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._effect import (
+from gdpo.diagnostics._parting import Block, Course
+from gdpo.diagnostics.diagnosis import (
+    Cause,
+    Diagnosis,
+    Finding,
+    Kind,
+    Range,
+    Remedy,
+    RewardDiagnosis,
+    Scored,
+    Severity,
+)
+from gdpo.diagnostics.effect import (
     CONSTANT,
     EFFECT,
     LEAST_GROUPS,
@@ -28,22 +40,10 @@ from gdpo.diagnostics._effect import (
     holds,
     learned_rewards,
     noticed,
-)
-from gdpo.diagnostics._parting import Block, Course
-from gdpo.diagnostics.diagnosis import (
-    Cause,
-    Diagnosis,
-    Finding,
-    Kind,
-    Range,
-    Remedy,
-    RewardDiagnosis,
-    Scored,
-    Severity,
+    remedies,
 )
 from gdpo.diagnostics.findings import Thresholds, in_order
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
-from gdpo.diagnostics.replay import remedies
 
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
