@@ -243,7 +243,24 @@ class RunAnalysis:
         if not self._steps:
             return []
         whole = self.influence(set(self.steps))
-        return [self._overall(name, whole) for name in self.names]
+        found: list[RewardOverall] = []
+        for name in self.names:
+            steps, there, total, groups, constant = self._counts[name].tolist()
+            first, last = end_means(self.over_time(name, "mean"))
+            overall = RewardOverall(
+                name=name,
+                steps=int(steps),
+                mean=total / there if there else nan,
+                first=first,
+                last=last,
+                missing=1 - there / self.rollouts if self.rollouts else nan,
+                groups=int(groups),
+                zero_variance_groups=int(constant),
+                with_length=known_mean(self.over_time(name, "with_length")),
+                **{what: _of_window(whole, what)[name] for what in OVER_WINDOW},
+            )
+            found.append(overall)
+        return found
 
     def turns(self) -> list[TurnOverall]:
         """Return the results for every turn over all steps. Empty if no step has turns."""
@@ -310,22 +327,6 @@ class RunAnalysis:
             counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, constant])
             self._counts[reward.name] = self._counts.get(reward.name, 0) + counts
         return numbers
-
-    def _overall(self, name: str, whole: Influence) -> RewardOverall:
-        steps, there, total, groups, constant = self._counts[name].tolist()
-        first, last = end_means(self.over_time(name, "mean"))
-        return RewardOverall(
-            name=name,
-            steps=int(steps),
-            mean=total / there if there else nan,
-            first=first,
-            last=last,
-            missing=1 - there / self.rollouts if self.rollouts else nan,
-            groups=int(groups),
-            zero_variance_groups=int(constant),
-            with_length=known_mean(self.over_time(name, "with_length")),
-            **{what: _of_window(whole, what)[name] for what in OVER_WINDOW},
-        )
 
 
 def _of_window(window: Influence, what: str) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf, sqrt
+from math import sqrt
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from gdpo.diagnostics.diagnosis import (
     Finding,
     Kind,
     Remedy,
-    RewardDiagnosis,
     Severity,
     percent,
     times,
@@ -388,19 +387,17 @@ def _of_rewards(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Findin
                 mean=mean,
                 wider="" if wide else ", or pass the rewards in float64",
             )
-        elif (part := _part_of_range(reward, thresholds)) < thresholds.tiny_std:
-            std = reward.varying_std or 0
-            evidence = {"part_of_range": part, "varying_std": std, "influence_share": share}
-            yield finding(Kind.TINY_STD, of, evidence, part=percent(part), share=percent(share))
-
-
-def _part_of_range(reward: RewardDiagnosis, thresholds: Thresholds) -> float:
-    # With a noise floor, or summed with larger rewards, a small variation does no harm.
-    varies = (reward.zero_variance_groups or 0) < thresholds.zero_variance
-    counts = (reward.influence_share or 0) >= (reward.weight_share or 0) / 2
-    if not (varies and counts and reward.varying_std) or reward.low is None or reward.high is None:
-        return inf
-    return reward.varying_std / (reward.high - reward.low)
+            continue
+        # With a noise floor, or summed with larger rewards, a small variation does no harm.
+        varies = (reward.zero_variance_groups or 0) < thresholds.zero_variance
+        counts = share >= (reward.weight_share or 0) / 2
+        std, low, high = reward.varying_std, reward.low, reward.high
+        if varies and counts and std and low is not None and high is not None:
+            part = std / (high - low)
+            if part < thresholds.tiny_std:
+                evidence = {"part_of_range": part, "varying_std": std, "influence_share": share}
+                shares = (percent(part), percent(share))
+                yield finding(Kind.TINY_STD, of, evidence, part=shares[0], share=shares[1])
 
 
 def _of_pairs(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:

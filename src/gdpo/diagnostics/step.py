@@ -31,8 +31,8 @@ from gdpo.advantages.stages import (
     raw_spread,
     standardize,
 )
-from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Scored
-from gdpo.diagnostics.effect import CONSTANT, Replay, findings_at_once, remedies
+from gdpo.diagnostics.diagnosis import Diagnosis, Kind, RewardDiagnosis, Scored
+from gdpo.diagnostics.effect import CONSTANT, findings_at_once, remedies
 from gdpo.diagnostics.findings import Thresholds, in_order, of_batch
 from gdpo.diagnostics.influence import (
     Batch,
@@ -119,22 +119,14 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     sum_first = np.asarray(grpo(r, w), dtype=np.float64)
     bounds = _bounds(low, high, names, x)
     called = _name(estimator)
-    if advantages is None and estimator == "grpo":
-        a = sum_first
-    elif advantages is not None:
-        a = as_numpy(advantages)
-        if a.shape != r.shape[:2] or not np.all(np.isfinite(a)):
-            raise DataError(
-                f"advantages must be a finite array [prompt, sample] of shape {r.shape[:2]}, like "
-                f"the rewards; got an array of shape {a.shape}. Pass one finite number per rollout"
-            )
-        a = np.asarray(a, dtype=np.float64)
-    else:
-        a = _computed(estimator, r, w, names, bounds)
+    a = sum_first
+    if advantages is not None or estimator != "grpo":
+        a = _advantages(advantages, estimator, r, w, names, bounds)
     applies = np.any(~np.isnan(x), axis=-1)
     related, degrees = _correlations(batch.z, batch.std)
     conflict, chance_conflict = _conflict(batch.z, batch.weights)
     influence = influence_of(a, batch, names)
+    scored = Scored(tuple(names), r, w, called)
     diagnosis = Diagnosis(
         estimator=called,
         prompts=x.shape[0],
@@ -148,23 +140,17 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         batch_gain=1 / batch.gain if batch.gain > 0 else None,
         **_of_advantages(a, sum_first, applies),
         influence=influence,
-        scored=Scored(tuple(names), r, w, called),
+        scored=scored,
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
-    replay = partial(remedies, [diagnosis.scored]) if replays and diagnosis.scored else None
-    found = _findings(diagnosis, thresholds or Thresholds(), replay)
-    return replace(diagnosis, findings=found)
-
-
-def _findings(
-    diagnosis: Diagnosis, thresholds: Thresholds, replay: Replay | None
-) -> tuple[Finding, ...]:
-    """Return all findings. A reward whose signal is lost to rounding is not also constant."""
-    found = list(of_batch(diagnosis, thresholds))
+    limits = thresholds or Thresholds()
+    found = list(of_batch(diagnosis, limits))
+    # A reward whose signal is lost to rounding is not also constant.
     lost = {each.rewards for each in found if each.kind is Kind.BELOW_RESOLUTION}
-    at_once = findings_at_once(diagnosis.influence, diagnosis.ranges, thresholds, replay)
-    found += [f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)]
-    return in_order(found)
+    replay = partial(remedies, [scored]) if replays else None
+    at_once = findings_at_once(influence, diagnosis.ranges, limits, replay)
+    found += [each for each in at_once if not (each.kind in CONSTANT and each.rewards in lost)]
+    return replace(diagnosis, findings=in_order(found))
 
 
 def _reward_diagnoses(
@@ -206,22 +192,33 @@ def _reward_diagnoses(
     return tuple(rewards)
 
 
-def _computed(
+def _advantages(
+    given: Any,
     estimator: str | Estimator | None,
     rewards: Any,
     weights: Weights,
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
 ) -> Scores:
-    if estimator is None:
+    """Return the given advantages, or those that the estimator computes."""
+    if given is not None:
+        a = as_numpy(given)
+        if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
+            raise DataError(
+                f"advantages must be a finite array [prompt, sample] of shape {rewards.shape[:2]}, "
+                f"like the rewards; got an array of shape {a.shape}. Pass one finite number per "
+                "rollout"
+            )
+    elif estimator is None:
         raise ConfigError("diagnose needs estimator= or advantages=: pass one of them")
-    if isinstance(estimator, str) and estimator in _WITHOUT_OPTIONS:
-        return np.asarray(ESTIMATORS[estimator](rewards, weights), dtype=np.float64)
-    if isinstance(estimator, str):
-        low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
-        estimator = AdvantageRule(estimator, names, low=low, high=high)
-    a = estimator(rewards, weights)
-    check_advantages(a, rewards, _name(estimator) or "estimator")
+    elif isinstance(estimator, str) and estimator in _WITHOUT_OPTIONS:
+        a = ESTIMATORS[estimator](rewards, weights)
+    else:
+        if isinstance(estimator, str):
+            low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
+            estimator = AdvantageRule(estimator, names, low=low, high=high)
+        a = estimator(rewards, weights)
+        check_advantages(a, rewards, _name(estimator) or "estimator")
     return np.asarray(a, dtype=np.float64)
 
 

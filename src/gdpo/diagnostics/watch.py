@@ -165,11 +165,6 @@ class _Held:
     finding: Finding
     spans: list[Span] = field(default_factory=list[Span])
 
-    def extend(self, first: int, last: int) -> None:
-        if self.spans and first <= self.spans[-1][1] + 1:
-            first = min(first, self.spans.pop()[0])
-        self.spans.append((first, last))
-
 
 @dataclass(slots=True)
 class _Measuring:
@@ -180,11 +175,6 @@ class _Measuring:
     """Number of the step after that block, if the steps have numbers."""
     influence: Influence | None = None
     scored: list[Scored] = field(default_factory=list[Scored])
-
-    def add(self, step: Influence, scored: Scored | None) -> bool:
-        self.influence = step if self.influence is None else pooled([self.influence, step])
-        self.scored += [] if scored is None else [scored]
-        return self.influence.groups >= LEAST_GROUPS
 
 
 class FindingHistory:
@@ -222,12 +212,11 @@ class FindingHistory:
         self._notice(influence)
         in_force: list[Finding] = []
         learned = set(self._learned(self._recent()[0]))
-        for held in self._held.values():
-            finding = held.finding
+        for finding in [held.finding for held in self._held.values()]:
             if finding.kind is not Kind.SATURATED and learned.intersection(finding.rewards):
                 continue
             if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
-                held.extend(self.steps, self.steps)
+                self._hold(finding, self.steps)
                 in_force.append(finding)
         self._course.add(influence, self.steps if number is None else number)
         parted = list(self._course.findings())
@@ -375,19 +364,21 @@ class FindingHistory:
         """Measure what was noticed on this step too, and hold the findings with enough groups."""
         for reward, measuring in list(self._measuring.items()):
             if measuring.influence is None:
-                measuring.since = number
-            if not measuring.add(step, scored):
+                measuring.since, measuring.influence = number, step
+            else:
+                measuring.influence = pooled([measuring.influence, step])
+            measuring.scored += [] if scored is None else [scored]
+            influence, since = measuring.influence, measuring.since
+            if influence.groups < LEAST_GROUPS:
                 continue
             del self._measuring[reward]
-            assert measuring.influence is not None, "a step was added"
-            kind, since = measuring.noticed.kind, measuring.since
-            if reward is not None and reward not in measuring.influence.names:
+            if reward is not None and reward not in influence.names:
                 continue
-            if kind in EFFECT and reward in self._learned(measuring.influence):
+            if measuring.noticed.kind in EFFECT and reward in self._learned(influence):
                 continue
             found = described(
-                as_measured(measuring.noticed, measuring.influence, self._thresholds),
-                measuring.influence,
+                as_measured(measuring.noticed, influence, self._thresholds),
+                influence,
                 self._ranges,
                 self._thresholds,
                 partial(remedies, measuring.scored),
@@ -421,7 +412,9 @@ class FindingHistory:
         # What a measurement made a warning is no note again in the next small batch.
         severity = min(held.finding.severity, finding.severity, key=list(Severity).index)
         held.finding = replace(finding, severity=severity)
-        held.extend(first, self.steps)
+        if held.spans and first <= held.spans[-1][1] + 1:
+            first = min(first, held.spans.pop()[0])
+        held.spans.append((first, self.steps))
 
 
 class Watch:
@@ -477,7 +470,14 @@ class Watch:
         self.due = [finding for key, finding in lasting.items() if key not in known]
         self._reported |= set(lasting)
         kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
-        return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=kept)
+        columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
+        by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))
+        rewards: list[RewardDiagnosis] = []
+        for reward in diagnosis.rewards:
+            weight, share, margin = (None if isnan(x) else x for x in by_name[reward.name])
+            shares = {"weight_share": weight, "influence_share": share, "influence_margin": margin}
+            rewards.append(replace(reward, **shares))
+        return replace(diagnosis, rewards=tuple(rewards), findings=kept)
 
 
 def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
@@ -544,14 +544,3 @@ def _finding(plain: Mapping[str, Any]) -> Finding:
         causes=tuple(map(Cause, plain["causes"])),
         remedies=tuple(Remedy(**remedy) for remedy in plain["remedies"]),
     )
-
-
-def _over(rewards: tuple[RewardDiagnosis, ...], window: Influence) -> tuple[RewardDiagnosis, ...]:
-    found: list[RewardDiagnosis] = []
-    columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
-    by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))
-    for reward in rewards:
-        weight, share, margin = (None if isnan(x) else x for x in by_name[reward.name])
-        shares = {"weight_share": weight, "influence_share": share, "influence_margin": margin}
-        found.append(replace(reward, **shares))
-    return tuple(found)

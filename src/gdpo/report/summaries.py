@@ -79,7 +79,9 @@ def rollouts_summary(
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
     end: list[Text] = []
-    if missing := dict.fromkeys(str(o) for run in analysis.runs for o in analysis.unchecked(run)):
+    if missing := dict.fromkeys(
+        str(check) for run in analysis.runs for check in analysis.verdict(run).unchecked
+    ):
         text = f"not checked: {one_line('; '.join(missing))}"
         end = list(wrapped([_cut(text, 2 * width - 4, " … (--json prints all)")], width))
     turns = list(_turns(analysis, width, whole=whole))
