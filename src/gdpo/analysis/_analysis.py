@@ -105,9 +105,9 @@ def analyze(
         weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
         low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
         high: Highest possible value, as `low`.
-        replayed: Names of the estimators that recompute the advantages of every step (see
-            `Replay`). Empty: all estimators. None: no estimator. The first estimator, or GRPO, also
-            computes the advantages of steps without recorded ones.
+        replayed: Estimators that recompute the advantages of every step (see `Replay`). Empty: all.
+            None: none. The first one, or GRPO, also computes the advantages of steps without
+            recorded ones.
         sampled: Whether to sample some groups for display.
         primary: Reward that should always win (see `PriorityOverall`). None: not checked.
 

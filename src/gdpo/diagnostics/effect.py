@@ -61,13 +61,12 @@ LEAST_GROUPS = 64
 """Number of groups in a block of the smallest size, and in a measurement."""
 
 ERROR = 0.025
-"""Probability of a false alarm about a reward whose true value is at the limit: in one check of a
-batch or of a finished run, and in all checks of a running one."""
+"""Probability of a false alarm about a reward at the limit: in one check of a batch or of a
+finished run, and in all checks of a running one."""
 
 OF_SHARES = 0.1
-"""Part of its error that a test of a share spends in a running run. A reward whose share is
-slightly above the limit then causes no alarm either, and errors of the approximation far out in the
-tail do no harm."""
+"""Part of its error that a test of a share spends in a running run, so that a share slightly above
+the limit causes no alarm, and errors of the approximation in the tail do no harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class Look:
 
     error: float = ERROR
     one_of_many: bool = False
-    """Whether the test must hold far out in the tail, where few varying groups mislead."""
+    """Whether the test must hold in the tail, where few varying groups mislead."""
 
     @staticmethod
     def at(m: int, i: int) -> "Look":
@@ -217,11 +216,10 @@ def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> No
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 
-    A rare reward can have a small share because it happened to vary in few groups. Its variance is
-    then too small as well. If the share $s$ were at the limit $\ell$ because the reward varied in
-    more groups, the variance of $U_k$ would be $\ell (1 - s) / (s (1 - \ell))$ times as large.
-    Wilson's interval, for the errors $c$ of the look, bounds the number of varying groups: $n + c^2
-    / 2 + c \sqrt{n + c^2 / 4}$.
+    If a rare reward happened to vary in few groups, its share and its variance are both too small.
+    If its share $s$ were at the limit $\ell$ because it varied in more groups, the variance of
+    $U_k$ would be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, for the errors
+    $c$ of the look, bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
     """
     live, c = np.maximum(influence.sums.live, 1), look.errors
     most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)
@@ -233,8 +231,8 @@ def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
 def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
     """Return whether a reward is at the good end of its range.
 
-    For a reward that varies in most of its groups, an observed range does not count, because a
-    single outlier stretches it, nor a declared range that is far wider than the variation.
+    If it varies in most of its groups, an observed range does not count, because a single outlier
+    stretches it, nor a declared range that is far wider than the variation.
     """
     known = ranges.get(reward.name, Range())
     place = known.place(reward.mean, reward.weight)
@@ -286,10 +284,10 @@ def described(
     severity: Severity = Severity.WARNING,
     start: str = "",
 ) -> Finding:
-    """Return the finding, with the numbers of these sums, even if it was noticed earlier.
+    """Return the finding with the numbers of these sums, even if it was noticed earlier.
 
-    `start` follows the number of groups: " from step 40". Without `replay`, no remedies are
-    printed. Some findings are notes, whatever the severity.
+    `start` follows the number of groups: " from step 40". Without `replay`, no setting is tried.
+    Some findings are notes, whatever the severity.
     """
     if of.reward is None:
         share, groups = influence.zero_advantage_groups, influence.groups
@@ -550,10 +548,9 @@ class ScoredSteps:
 
 
 def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy, ...]:
-    """Return the influence share that a reward has on these steps with other settings.
+    """Return other settings with the influence shares that they give a reward on these steps.
 
-    Larger weights are tried until the share is `wanted`. The settings are sorted by share, and
-    those that do not help are included.
+    Larger weights are tried until the share is `wanted`. The settings are sorted by share.
     """
     if not any(name in step.names for step in steps):
         return ()
@@ -575,8 +572,8 @@ def best_remedy(
 ) -> Remedy | None:
     """Return the setting to use, or None if no setting helps.
 
-    A setting helps if it reaches the limit, or at least twice the present share and more than the
-    upper end of that share's interval, and if the new share's interval is above the present share.
+    A setting helps if its share reaches the limit, or twice the present share and the upper end of
+    its interval, and if the interval of the new share is above the present share.
     """
     helps = max(_HELPS * share, share + margin)
 

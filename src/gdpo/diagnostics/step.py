@@ -47,8 +47,7 @@ from gdpo.diagnostics.influence import (
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None
-"""One bound per reward, keyed by name or in the order of the rewards. None or NaN if a bound is
-unknown."""
+"""One bound per reward, by name or in the order of the rewards. None or NaN: unknown."""
 
 
 def diagnose(  # noqa: PLR0913 (two arrays and their description)
@@ -69,10 +68,10 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
     $$ \mathrm{influence}_k = \mathrm{mean}(A\, z_k). $$
 
-    To first order, it is how fast the update raises the reward, in units of the reward's standard
-    deviation within a group. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the
-    correlation matrix of the rewards. Under GRPO, it also depends on the standard deviations of the
-    rewards. The diagnosis compares the influence share of each reward with its weight share.
+    To first order, it is how fast the update raises the reward, in units of its standard deviation
+    within a group. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the correlation matrix
+    of the rewards. Under GRPO, it also depends on their standard deviations. The diagnosis compares
+    the influence share of each reward with its weight share.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library, each
@@ -81,16 +80,15 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
             prompt, `[prompt, reward]`, where NaN means that the reward does not apply. None: all
             are 1.
         names: One name per reward.
-        estimator: Estimator that computes the advantages: a name, or a function that takes NumPy
-            arrays. With `advantages`, only a name for the output, or None if it is unknown.
+        estimator: Estimator that computes the advantages: a name, or a function of NumPy arrays.
+            With `advantages`, only a name for the output, or None: unknown.
         advantages: Advantages that were used in training, `[prompt, sample]`. None: the estimator
             computes the advantages.
-        low: Declared minimum of each reward, in the unit of the reward, in the order of `names` or
-            keyed by name. None: unknown.
+        low: Declared minimum of each reward, in its unit, in the order of `names` or by name. None:
+            unknown.
         high: Declared maximum of each reward, in the same form.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
         replays: Whether to try other settings on the batch for a reward with too little influence.
-            If False, findings name no remedy that was tried.
 
     Returns:
         A frozen `Diagnosis`, which can be printed, or logged with `metrics()`.
@@ -277,8 +275,8 @@ def _over_groups(values: Any, std: Float[Any, "prompt reward"]) -> Float[Any, " 
 
 
 _SAME = 1e-5
-"""Advantages count as equal if they differ by less than this fraction of the largest advantage.
-Rounding errors in float32 are of this size."""
+"""Advantages count as equal if they differ by less than this fraction of the largest one, which is
+the size of rounding errors in float32."""
 
 
 def _of_advantages(
@@ -312,9 +310,8 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
 
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
-    The sums are over the groups in which both rewards vary (NaN without any). `stages.correlation`
-    sums over the whole batch, which is right for influence, but hides how two rewards are related.
-    The degrees of freedom are the square root in the denominator.
+    The sums are over the groups in which both rewards vary (NaN without any), unlike those of
+    `stages.correlation`. The degrees of freedom are the square root in the denominator.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])
@@ -359,10 +356,7 @@ def check_names(names: Sequence[str], rewards: Any) -> None:
 
 
 def as_numpy(array: Any) -> Any:
-    """Return the array as a NumPy array of the same precision, which determines the rounding error.
-
-    Half precision is converted to single precision, which does not change any value.
-    """
+    """Return the array as a NumPy array of the same precision, but at least single precision."""
     xp = array_namespace(array)
     if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:
         array = xp.astype(array, xp.float32)
@@ -396,8 +390,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the share of groups in which each reward does not vary.
 
-    A zero-variance group gives no signal for the reward. Only groups that the reward applies to are
-    counted.
+    Such a group gives no signal for the reward. Only groups that the reward applies to count.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.

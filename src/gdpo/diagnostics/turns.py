@@ -135,9 +135,9 @@ class TurnDiagnosis:
     alive: float
     """Share of the rollouts that took the turn."""
     diagnosis: Diagnosis | None
-    """The diagnosis of the groups in which at least two rollouts took the turn. Its rewards are
-    what these rollouts earn from the turn on. None if there is no such group. It has no findings,
-    because a reward need not have its weight share at every single turn."""
+    """The diagnosis of the groups in which at least two rollouts took the turn, or None. Its
+    rewards are what they earn from the turn on. It has no findings, because a reward need not have
+    its weight share at every single turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +198,15 @@ def diagnose_turns(
 ) -> TurnsDiagnosis:
     r"""Measure the influence of each reward at each turn, and report problems with the turns.
 
-    A turn is diagnosed like a batch whose rewards are the returns-to-go of the rollouts that took
-    the turn,
+    A turn is diagnosed like a batch of the returns-to-go of the rollouts that took the turn,
 
     $$ G_{i,t} = \sum_{s \ge t} r_{i,s}, $$
 
-    with the advantages of the turn. Groups in which fewer than two rollouts took the turn are left
-    out. Only the first 100 turns are diagnosed.
+    with the advantages of the turn. Only the first 100 turns are diagnosed.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, turn, reward]`, as in `diagnose`. Values beyond a
-            rollout's last turn are ignored. If a reward is NaN at a turn that was taken, it is left
-            out for the whole rollout.
+        rewards: Raw rewards, `[prompt, sample, turn, reward]`. Values beyond a rollout's last turn
+            are ignored. A reward that is NaN at an earlier turn is left out for the whole rollout.
         weights: As in `diagnose`.
         names: One name per reward.
         turns: Number of turns that each rollout took, `[prompt, sample]`. 0: padding, no rollout.
@@ -510,9 +507,8 @@ def _turn_count(sums: TurnSums, name: str, sign: int) -> Finding:
 def _standing_out(sums: TurnSums, thresholds: Thresholds) -> Iterator[tuple[str, int]]:
     """Yield each reward through which the advantages favor more turns (1) or fewer turns (-1).
 
-    The correlation of its total with the number of turns is at least `turn_count`, and enough
-    standard errors away from 0. In the direction of its weight, it has the sign of the correlation
-    of the advantages. The reward has an influence.
+    The correlation of its total with the number of turns is at least `turn_count`, clearly not 0,
+    and, in the direction of its weight, of the sign of that of the advantages. It has an influence.
     """
     first, advantages = sums.influences[0], sums.advantages
     if first is None or not advantages.stands_out(thresholds.standard_errors):

@@ -1,9 +1,9 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
-What sums over groups show is noticed in blocks of groups, each of which is tested once (see
-`effect`), and then measured on the next 64 groups, because the numbers of the block in which it
-was noticed are biased by selection. `parted` is computed over the whole run. All other findings are
-computed from a single batch, and may be due to chance in one batch, but hardly in several in a row.
+What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
+next 64 groups, because selection biases the numbers of the block in which it was noticed. `parted`
+is computed over the whole run. All other findings are computed from a single batch, and may be due
+to chance in one batch, but hardly in several in a row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -89,9 +89,9 @@ class HeldFinding:
     finding: Finding
     """The finding, with the values from the last step in which it occurred."""
     spans: tuple[Span, ...]
-    """First and last step of each period in which the finding occurred. Steps are counted from 1 in
-    the order in which they were added, regardless of their step numbers. A finding that rests on
-    sums lasts from the block in which it was noticed until the last groups contradict it."""
+    """First and last step of each period in which the finding occurred, counted from 1 in the order
+    in which they were added. A finding that rests on sums lasts from the block in which it was
+    noticed until the last groups contradict it."""
     of: int
     """Number of steps in the run."""
     at_once: bool = False
@@ -233,9 +233,8 @@ class FindingHistory:
     def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
         """Return `held` for a finished run, with one more check of all its groups.
 
-        What all groups show about a reward replaces what a part of the run showed. A part's finding
-        stays if it is of another kind and has ended: a reward that was out of reach at first
-        and is ignored has both findings.
+        What all groups show about a reward replaces what a part of the run showed, unless that is
+        of another kind and has ended: out of reach at first, and ignored.
         """
         if self._all is None:
             return []
@@ -456,8 +455,8 @@ class Watch:
         """Add the diagnosis of the next step.
 
         Returns:
-            The same diagnosis, with the influence shares and findings over the window of the last
-            groups. A warning that is not certain yet is left out.
+            The same diagnosis, with the shares and findings over the window of the last groups,
+            without warnings that are not certain yet.
         """
         window, findings = self._history.add(Step.of(diagnosis))
         lasting = {

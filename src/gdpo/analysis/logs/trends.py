@@ -44,9 +44,9 @@ _TENTH, _LASTING = 10, 5
 """The start and the end of a run are a tenth of its steps each. A reward counts as constant if it
 is constant in the last tenth, and in at least 5 steps."""
 _NEAR_ZERO = 0.1
-"""A standard deviation is near 0 if it is below this fraction of the largest one of the run. If
-the reward is 0 or 1 and was once earned by half of the rollouts, it is then earned by more than
-99.7 % or fewer than 0.3 %."""
+"""A standard deviation is near 0 if it is below this fraction of the largest one of the run. A
+reward of 0 or 1 that half of the rollouts once earned is then earned by over 99.7 % or under 0.3 %.
+"""
 _ROUNDING = 1e-6
 """Relative rounding error of a mean in float32, with which trainers compute deviations."""
 _UNLOGGED = np.zeros(0)
@@ -81,8 +81,7 @@ class RewardTrend:
     change: float
     """Mean over the last third of the logged steps, minus that over the first third."""
     margin: float
-    """Half-width of the 95 % confidence interval of `change`. Infinite or NaN with too few
-    steps."""
+    """Half-width of the 95 % confidence interval of `change`. Infinite or NaN: too few steps."""
     std: float
     last_std: float
     """Standard deviation, averaged over the last tenth of the logged steps."""
@@ -224,10 +223,9 @@ def trend(values: Series) -> tuple[float, float]:
     The noise is measured around a straight line through each third, because a reward often rises
     early and then plateaus. Neighbouring steps are alike, so n steps count as
     $n_e = n (1 - \rho) / (1 + \rho)$ independent values (Santer et al. 2000, "Statistical
-    significance of trends"), with the lag-1 autocorrelation ρ of the residuals. Residuals around a
-    line in m values make ρ too small by about $(2 + 4 \rho) / m$, which is corrected. The
-    half-width is infinite if too few independent values remain, and both are NaN with fewer than 15
-    values.
+    significance of trends"), with the lag-1 autocorrelation ρ of the residuals, which a line in m
+    values makes too small by about $(2 + 4 \rho) / m$. The half-width is infinite if too few
+    independent values remain, and both are NaN with fewer than 15 values.
     """
     known = values[~np.isnan(values)]
     count, third = len(known), len(known) // 3
@@ -314,9 +312,8 @@ def _still(name: str, means: Series) -> Iterator[Finding]:
 def _effects(rewards: Sequence[RewardTrend]) -> Iterator[Finding]:
     """Yield a finding for each reward that may have less influence than its weight.
 
-    The rule is that of `diagnose`, without an interval. If gdpo logged no influence shares, the
-    share of weight × std is used instead: with independent rewards whose sum is normalized, as in
-    GRPO, the two are equal.
+    The rule is that of `diagnose`, without an interval. Without logged influence shares, the share
+    of weight × std is used: for independent rewards under GRPO, the two are equal.
     """
     rewards = [reward for reward in rewards if reward.weight and isfinite(reward.std)]
     if len(rewards) < 2 or not any(reward.std for reward in rewards):
