@@ -23,7 +23,8 @@ import numpy as np
 
 from gdpo.advantages import gdpo, grpo
 from gdpo.diagnostics import Thresholds, Watch, diagnose
-from gdpo.diagnostics._effect import (
+from gdpo.diagnostics.diagnosis import Kind, Range, Severity
+from gdpo.diagnostics.effect import (
     CONSTANT,
     EFFECT,
     LEAST_GROUPS,
@@ -36,7 +37,6 @@ from gdpo.diagnostics._effect import (
     learned_rewards,
     noticed,
 )
-from gdpo.diagnostics.diagnosis import Kind, Range, Severity
 from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, group_sums
 
 CUTS = (1, 4, 16, 64)

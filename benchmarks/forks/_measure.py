@@ -10,7 +10,7 @@ from benchmarks.forks._fork import Trained, Weights
 from benchmarks.forks._tasks import ForkedTask
 
 from gdpo.diagnostics import diagnose
-from gdpo.diagnostics._effect import EFFECT
+from gdpo.diagnostics.effect import EFFECT
 from gdpo.integrations.trl.generation import complete
 
 _ROWS = 512

@@ -13,7 +13,9 @@ def visible(text: str) -> str:
     >>> visible("safe\u202etxt.exe")
     'safe⟨U+202E⟩txt.exe'
     """
-    return text if text.isprintable() else "".join(map(shown, text))
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _KEPT else f"⟨U+{ord(c):04X}⟩" for c in text)
 
 
 def one_line(text: str) -> str:
@@ -28,13 +30,6 @@ def one_line(text: str) -> str:
 def capitalized(text: str) -> str:
     """Return the text with a capital first letter."""
     return f"{text[:1].upper()}{text[1:]}"
-
-
-def shown(character: str) -> str:
-    """Return a character, or its code such as `⟨U+202E⟩` if it is hidden."""
-    if character.isprintable() or character in _KEPT:
-        return character
-    return f"⟨U+{ord(character):04X}⟩"
 
 
 def counted(number: int, what: str) -> str:

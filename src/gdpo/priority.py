@@ -7,10 +7,10 @@ the group (`SCORES`). Then $p$ has priority if and only if
 
 $$ w_p \, d > \sum_{k \ne p} w_k \, g_k. $$
 
-$d$ is the smallest difference that a larger value of $p$ can make, and $g_k$ the largest difference
-that reward $k$ can make against it. Rewards can occur in any combination, so the worst group takes
-each reward from its own worst group. For rewards behind a gate, $d$ and $g_k$ are compared for each
-number of samples with an open gate. For other estimators, all small groups are tried.
+$d$ is the smallest difference that a larger value of $p$ can make, and $g_k$ the largest that
+reward $k$ can make against it. Rewards can occur in any combination, so the worst group takes each
+reward from its own worst group. For rewards behind a gate, $d$ and $g_k$ are compared for each
+number of open gates. For other estimators, all small groups are tried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -143,21 +143,18 @@ class Priority:
 
     primary: str
     holds: bool | None
-    """Whether a larger value of the primary reward always gives a larger advantage. None: not
-    decided."""
+    """Whether the primary reward always wins. None: not decided."""
     smallest: float | None = None
-    """The primary reward has priority if its weight is above this. Infinity: no weight. None:
-    not decided."""
+    """Its weight must be above this. Infinity: no weight is enough. None: not decided."""
     largest: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The primary reward has priority if the absolute weight of another reward is below this,
-    keyed by its name. 0: the others break the priority without it. Infinity: this reward cannot
-    break it."""
+    """The absolute weight of another reward must be below this, by its name. 0: the others break
+    the priority without it. Infinity: it cannot break it."""
     smallest_sign: float | None = None
     """From this weight on, no sample below the highest value of the primary reward has a positive
-    advantage while a sample with it is in the group. None: not decided."""
+    advantage in a group with it. None: not decided."""
     counterexample: Counterexample | None = None
     tried_up_to: int | None = None
-    """Size of the largest groups that were tried one after another. None: the answer is exact."""
+    """Size of the largest groups that were tried. None: the answer is exact."""
 
 
 def smallest_weight(
@@ -202,8 +199,8 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
 
     Args:
         combined: How the rewards are combined.
-        values: Values or range of each reward, before gates. A primary reward with a range can
-            differ by arbitrarily little, so no weight is large enough if anything opposes it.
+        values: Values or range of each reward, before gates. If a primary reward with a range is
+            opposed, no weight is enough, because it can differ by arbitrarily little.
         primary: Name of the primary reward. Its weight must be positive.
 
     Raises:
@@ -379,8 +376,8 @@ def _is_exact(combined: Combination, values: Mapping[str, Values], primary: str 
 class _Part:
     """Stores rewards that depend on each other, in every state that they can have together.
 
-    A state is which of the two samples that are compared have an open gate, and how many of the
-    others. Without a gate, there is one state.
+    A state is which of the two compared samples have an open gate, and how many of the others.
+    Without a gate, there is one.
     """
 
     weights: Mapping[str, float]
@@ -464,9 +461,8 @@ def _pairs(values: Values) -> Float[np.ndarray, "pair 2"]:
 def _closest(values: Values, *at_least: float) -> Float[np.ndarray, "pair 2"]:
     """Return the pairs of values of the primary reward that can have the smallest difference.
 
-    These are neighbors on the same side of a gate, and the ends of the two sides. If one value of a
-    pair moves, the inverse square of the standardized difference is convex in the inverse
-    difference, so it is largest at an end.
+    These are neighbors on the same side of a gate, and the ends of the two sides: if one value
+    moves, the inverse square of the standardized difference is convex in the inverse difference.
     """
     found = np.array(values, dtype=np.float64)
     if isinstance(values, Continuous):
@@ -491,9 +487,9 @@ def _widest(
     """Return the largest lead of the worse sample over the better one in one reward.
 
     Its standardized lead is largest if the other samples lie at one value of each pool. If it must
-    be behind, its lag is smallest if the others lie far apart, at the ends of each pool. `pairs`
-    holds what the two samples can have, and `pools` what the others can have, with their number in
-    each state. Without `scores`, values are not standardized.
+    be behind, its lag is smallest if they lie at the ends of each pool. `pairs` holds what the two
+    samples can have, and `pools` what the others can have, with their number in each state. Without
+    `scores`, values are not standardized.
     """
     lead = sign * (pairs[:, 1] - pairs[:, 0])
     pairs = pairs[lead >= 0] if np.any(lead >= 0) else pairs

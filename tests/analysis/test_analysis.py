@@ -16,7 +16,7 @@ from gdpo.analysis.steps import UNKNOWN_WEIGHTS
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.errors import ConfigError, DataError
-from gdpo.report.rollouts_summary import rollouts_summary
+from gdpo.report.summaries import rollouts_summary
 from gdpo.rollouts import read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,8 @@ ANSWERS = {"train": "Yes", "change": "Not yet", "nothing": "No", "unknown": "Not
 
 @cache
 def analysis_of(name):
-    return analyzed(PLANTED[name])
+    """Half of a run has the same truth, and is faster."""
+    return analyzed(replace(PLANTED[name], steps=100))
 
 
 @pytest.mark.parametrize("name", PLANTED)

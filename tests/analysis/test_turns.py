@@ -15,7 +15,7 @@ from gdpo.cli import main
 from gdpo.diagnostics import diagnose_turns
 from gdpo.diagnostics.diagnosis import Kind
 from gdpo.diagnostics.turns import pooled_turns
-from gdpo.report.rollouts_summary import rollouts_summary
+from gdpo.report.summaries import rollouts_summary
 from gdpo.rollouts.readers import read_rollout_files
 
 NAMES = ("format", "correct")

@@ -13,12 +13,12 @@ from tests.analysis.planted import Run, analyzed, write_run
 from tests.analysis.rows import run_of
 from tests.analysis.turn_rollouts import recorded
 
-from gdpo.analysis import analyze, as_dict
-from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, _unknown_range, worst
+from gdpo.analysis import Analysis, analyze, as_dict
+from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, _unknown_range
 from gdpo.cli import main
 from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Remedy, Severity
 from gdpo.report import write_rollouts_report
-from gdpo.report.rollouts_summary import rollouts_summary, verdict_line
+from gdpo.report.summaries import rollouts_summary, verdict_line
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -301,10 +301,13 @@ def test_each_kind_of_warning_has_something_to_do():
             assert verdict.sentence
 
 
-def test_the_most_urgent_of_several_runs_comes_first():
-    verdicts = [replace(BASE, action=action, run=action.value) for action in reversed(Action)]
-    assert worst(verdicts).action is Action.TRAIN
-    assert worst([]) is None
+def test_the_most_urgent_of_several_runs_comes_first(tmp_path):
+    for name, run in (("even", run_with(1, 1)), ("uneven", run_with(0.3, 1, 100))):
+        write_run(tmp_path / name, run)
+    analysis = analyze(read_rollout_files(tmp_path))
+    assert [analysis.verdict(run).action for run in analysis.runs] == ["nothing", "train"]
+    assert analysis.worst_verdict() == analysis.verdict(analysis.runs[1])
+    assert Analysis(analysis.report).worst_verdict() is None
 
 
 def test_the_summary_fits_into_its_room_and_has_at_most_six_rewards():

@@ -9,17 +9,15 @@ import pytest
 from tests.checkout import python_path
 from tests.experiments.conftest import write_run
 from tests.report.runs import record
+from tests.rollouts.readers import written
 
 EVIL = """
 from pathlib import Path
 Path(__file__).with_name("EXECUTED").touch()
 x = None
 """
-FORMS = {
-    "reward": {"reward": "evil:x"},
-    "task": {"task": "evil:x"},
-    "advantage": {"label": "evil:x"},
-}
+NAMED = {"reward": "evil:x", "task": "evil:x", "label": "evil:x"}
+"""A run whose reward, task and estimator are those of a module."""
 
 
 def shown(folder, *arguments, **environment):
@@ -52,21 +50,19 @@ def plant(folder):
     (info / "entry_points.txt").write_text("[pydantic]\nx = evil:x\n")
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("command", [("report", "."), ("analyze", ".")])
-def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command, form):
-    run = a_run(tmp_path, **FORMS[form])
+@pytest.mark.parametrize("command", ["report", "analyze"])
+def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command):
+    run = a_run(tmp_path, **NAMED)
     plant(run)
-    done = shown(run, *command)
+    done = shown(run, command, ".")
     assert done.returncode == 0, done.stderr
     assert not (run / "EXECUTED").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("command", ["report", "analyze"])
-def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command, form):
-    run, elsewhere = a_run(tmp_path / "runs", **FORMS[form]), tmp_path / "elsewhere"
+def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command):
+    run, elsewhere = a_run(tmp_path / "runs", **NAMED), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "evil.py").write_text(EVIL)
     output = ("--output", str(tmp_path / "page.html"))
@@ -95,8 +91,10 @@ def test_what_lies_in_the_current_folder_is_no_plugin(tmp_path, command):
 
 
 @pytest.mark.parametrize("option", ["--rescore", "--estimators"])
-def test_what_the_command_line_itself_names_is_imported(tmp_path, option):
-    run = a_run(tmp_path)
-    plant(run)
-    shown(run, "analyze", ".", option, "evil:x")
-    assert (run / "EXECUTED").exists()
+def test_what_the_command_line_itself_names_is_imported(gdpo_says, here, monkeypatch, option):
+    """In this process: Python's path begins elsewhere, as in the script `gdpo`."""
+    (here / "evil.py").write_text(EVIL)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    gdpo_says("analyze", written.verl(here / "run"), option, "evil:x")
+    del sys.modules["evil"]
+    assert (here / "EXECUTED").exists()

@@ -7,18 +7,20 @@ import numpy as np
 import pytest
 
 from gdpo.diagnostics import Thresholds, diagnose
-from gdpo.diagnostics._effect import (
+from gdpo.diagnostics.diagnosis import Cause, Kind, Range, Remedy, Severity
+from gdpo.diagnostics.effect import (
     EFFECT,
     Look,
     Noticed,
+    ScoredSteps,
     _kinds,
     _variance_at,
     as_measured,
+    best_remedy,
     learned_rewards,
+    remedies,
 )
-from gdpo.diagnostics.diagnosis import Cause, Kind, Range, Remedy, Severity
 from gdpo.diagnostics.influence import Influence, Sums
-from gdpo.diagnostics.replay import ScoredSteps, best_remedy, remedies
 
 NAMES = ["k", "o"]
 

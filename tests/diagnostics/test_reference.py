@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from gdpo.diagnostics import Thresholds
-from gdpo.diagnostics._effect import ERROR, LEAST_GROUPS
 from gdpo.diagnostics.diagnosis import Kind
+from gdpo.diagnostics.effect import ERROR, LEAST_GROUPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"
 

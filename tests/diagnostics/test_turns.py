@@ -9,9 +9,8 @@ from benchmarks.turn_findings import HEALTHY, NAMES, PLANTED, of_batch, of_run, 
 
 from gdpo.advantages import TURN_ESTIMATORS, gdpo, turn_gdpo
 from gdpo.diagnostics import Thresholds, diagnose, diagnose_turns
-from gdpo.diagnostics._turns import to_go
 from gdpo.diagnostics.diagnosis import Kind, Severity
-from gdpo.diagnostics.turns import TurnWindow, pooled_turns
+from gdpo.diagnostics.turns import TurnWindow, pooled_turns, to_go
 from gdpo.errors import ConfigError, DataError
 
 A, B = ["a"], ["a", "b"]

@@ -8,8 +8,8 @@ import pytest
 
 from gdpo.advantages import grpo
 from gdpo.diagnostics import Thresholds, Watch, diagnose
-from gdpo.diagnostics._effect import holds
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
+from gdpo.diagnostics.effect import holds
 from gdpo.diagnostics.influence import Batch, influence_of, pooled
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Step, _is_apart
 

@@ -18,7 +18,7 @@ from gdpo.analysis.steps import (
     batch_of,
     refuse_unnamed,
 )
-from gdpo.analysis.verdict import Unchecked, Verdict, unchecked_of, verdict_of, worst
+from gdpo.analysis.verdict import Action, Verdict, verdict_of
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading
@@ -75,17 +75,15 @@ class Analysis:
         found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
         return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
 
-    def unchecked(self, run: RunAnalysis) -> tuple[Unchecked, ...]:
-        """Return the checks that could not be made for a run, but would matter for it."""
-        return tuple(unchecked_of(run, self.report))
-
     def verdict(self, run: RunAnalysis) -> Verdict:
-        """Return the verdict on a run."""
-        return verdict_of(run, self.unchecked(run))
+        """Return the verdict on a run, with the checks that could not be made for it."""
+        return verdict_of(run, self.report)
 
     def worst_verdict(self) -> Verdict | None:
         """Return the most urgent verdict of all runs, or None if there are no runs."""
-        return worst([self.verdict(run) for run in self.runs])
+        return min(
+            map(self.verdict, self.runs), key=lambda v: list(Action).index(v.action), default=None
+        )
 
 
 def analyze(
@@ -107,9 +105,9 @@ def analyze(
         weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
         low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
         high: Highest possible value, as `low`.
-        replayed: Names of the estimators that recompute the advantages of every step (see
-            `Replay`). Empty: all estimators. None: no estimator. The first estimator, or GRPO, also
-            computes the advantages of steps without recorded ones.
+        replayed: Estimators that recompute the advantages of every step (see `Replay`). Empty: all.
+            None: none. The first one, or GRPO, also computes the advantages of steps without
+            recorded ones.
         sampled: Whether to sample some groups for display.
         primary: Reward that should always win (see `PriorityOverall`). None: not checked.
 
@@ -168,18 +166,13 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
         "paths": [str(path) for path in report.paths],
         "rows": {
             "all": report.rows,
-            "read": report.read,
-            "skipped": report.skipped,
+            **_fields(report, "read", "skipped"),
             "not_analyzed": analysis.not_analyzed,
         },
         "files": [
             {
                 "path": str(file.path),
-                "format": file.format,
-                "format_from": file.format_from,
-                "rows": file.rows,
-                "read": file.read,
-                "skipped": file.skipped,
+                **_fields(file, "format", "format_from", "rows", "read", "skipped"),
                 "rewards": list(file.rewards),
                 "rewards_from": file.rewards_from,
             }
@@ -187,13 +180,7 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
         ],
         "left_out": [{"path": str(p), "why": why} for p, why in report.left_out.items()],
         "notices": [
-            {
-                "file": str(notice.file),
-                "line": notice.line,
-                "what": notice.what,
-                "count": notice.count,
-                "rows": notice.rows,
-            }
+            {"file": str(notice.file), **_fields(notice, "line", "what", "count", "rows")}
             for notice in report.notices.values()
         ],
         "groups": {
@@ -209,13 +196,14 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
     }
 
 
+def _fields(each: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(each, name) for name in names}
+
+
 def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
     lengths = run.lengths()
     return {
-        "run": run.run,
-        "rollouts": run.rollouts,
-        "left_out": run.left_out,
-        "weights_from": run.weights_from,
+        **_fields(run, "run", "rollouts", "left_out", "weights_from"),
         "steps_with_recorded_advantages": run.recorded,
         "estimators": sorted(run.estimators),
         "rewards": [
@@ -246,19 +234,13 @@ def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
 def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
     finding = held.finding
     return {
-        "kind": finding.kind.value,
-        "severity": finding.severity.value,
+        **_fields(finding, "kind", "severity"),
         "rewards": list(finding.rewards),
-        "message": finding.message,
-        "remedy": finding.remedy,
-        "causes": [cause.value for cause in finding.causes],
+        **_fields(finding, "message", "remedy"),
+        "causes": list(finding.causes),
         "remedies": [asdict(remedy) for remedy in finding.remedies],
         "evidence": dict(finding.evidence),
         "first": run.steps[held.spans[0][0] - 1],
         "last": run.steps[held.spans[-1][1] - 1],
-        "steps": held.steps,
-        "in_a_row": held.in_a_row,
-        "of": held.of,
-        "lasting": held.lasting,
-        "certain": held.certain,
+        **_fields(held, "steps", "in_a_row", "of", "lasting", "certain"),
     }

@@ -28,8 +28,8 @@ class PriorityOverall:
     groups: int = 0
     """Number of groups with recorded advantages in which the primary reward varies."""
     broken: int = 0
-    """Number of these groups in which a sample with less of the reward has an advantage at least
-    as large as one with more."""
+    """Number of these groups in which a sample with less of it has at least as large an advantage
+    as one with more."""
     weights: dict[str, float] = field(default_factory=dict[str, float])
     """Weights of the last step, averaged over its prompts."""
     _seen: dict[str, set[float]] = field(default_factory=dict[str, set[float]])

@@ -19,9 +19,9 @@ RECORDED = "recorded"
 """Name that represents the recorded advantages in a list of estimators."""
 
 ROUNDING, FRAMEWORKS = 1e-6, 1e-2
-"""Tolerances within which advantages count as equal, as fractions of the largest advantage in a
-step: among gdpo's estimators, and between them and recorded advantages. Frameworks add an ε of up
-to 1e-4 to the standard deviation, and some compute in single precision."""
+"""Tolerances, as fractions of the largest advantage in a step, among gdpo's estimators, and between
+them and recorded advantages. Frameworks add an ε of up to 1e-4 to the standard deviation, and some
+compute in single precision."""
 
 Advantages = Float[np.ndarray, "prompt sample"]
 
@@ -71,9 +71,9 @@ class Replayed:
 
     estimator: str
     baseline: str
-    """Name of the baseline, which is the first estimator in the comparison, or `recorded`."""
+    """The first estimator in the comparison, or `recorded`."""
     steps: int
-    """Number of steps for which both the estimator and the baseline have advantages."""
+    """Number of steps in which both have advantages."""
     changed: int
     """Number of steps in which the advantages differ (see `changes`)."""
     departure: float
@@ -84,14 +84,14 @@ class Replayed:
     zero: float
     """Share of rollouts whose advantage is exactly 0."""
     signal_lost: int
-    """Number of groups in which the baseline has nonzero advantages but the estimator does not."""
+    """Number of groups in which only the baseline has nonzero advantages."""
     signal_gained: int
-    """Number of groups in which the estimator has nonzero advantages but the baseline does not."""
+    """Number of groups in which only the estimator has nonzero advantages."""
     groups: int
     scale: float
-    """Ratio of the estimator's advantages to the baseline's, as a median over the steps."""
+    """Median over the steps of the ratio to the baseline's advantages."""
     problem: str = ""
-    """Reason why the estimator could not be called on all steps. Empty if there was no problem."""
+    """Why the estimator could not be called on all steps. Empty: it could."""
 
     @property
     def same(self) -> bool:
@@ -133,9 +133,9 @@ def changes(
 ) -> tuple[float, float]:
     r"""Return the distance of the advantages $b$ from a positive multiple of $a$, and the factor.
 
-    With the factor $c = \sum a b / \sum a^2$, the distance is $\max|b - c a| / \max|b|$. The
-    distance is 1 if $c \le 0$, or if only one of $a$ and $b$ is 0 everywhere. The distance is 0
-    if both are 0 everywhere. In these cases, the factor is NaN.
+    With the factor $c = \sum a b / \sum a^2$, the distance is $\max|b - c a| / \max|b|$. It is 1 if
+    $c \le 0$, or if only one of $a$ and $b$ is 0 everywhere, and 0 if both are. In these cases, the
+    factor is NaN.
     """
     largest = float(np.max(np.abs(b), initial=0.0))
     squares = float(np.sum(a * a))
@@ -150,10 +150,10 @@ def changes(
 class Replay:
     """Recomputes the advantages of every step with several estimators, and compares them.
 
-    The first estimator is the baseline, and `recorded` stands for the advantages in the files.
-    Without `estimators`, all of `among` are used, and the baseline is the recorded advantages if
-    the first step has them, or else GRPO. `trained` maps names to the estimators of gdpo runs; all
-    others have their default options. `low` and `high` default to the declared ranges.
+    The first estimator is the baseline. Without `estimators`, all of `among` are used, and the
+    baseline is the recorded advantages if the first step has them, or else GRPO. `trained` maps
+    names to the estimators of gdpo runs; all others have their default options. `low` and `high`
+    default to the declared ranges.
     """
 
     def __init__(
@@ -293,8 +293,7 @@ def disagreement(
 ) -> Advantages:
     """Return the range of the estimators' advantages, each divided by its root mean square.
 
-    The division removes a factor that hardly matters to optimizers such as Adam. Estimators whose
-    advantages contain NaN are left out.
+    A factor hardly matters to optimizers such as Adam. Estimators with NaN are left out.
     """
     known = [a for a in advantages if not np.any(np.isnan(a))]
     if len(known) < 2:

@@ -12,33 +12,33 @@ import numpy as np
 from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
 from gdpo.diagnostics import Diagnosis, Influence
+from gdpo.diagnostics.effect import ScoredSteps, remedies
 from gdpo.diagnostics.influence import pooled
-from gdpo.diagnostics.replay import ScoredSteps, remedies
 from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Step
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
-"""Fields of `RewardDiagnosis` that are stored for every reward at every step."""
+"""Fields of `RewardDiagnosis` that are stored at every step."""
 
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
-"""Fields of `RewardDiagnosis` that are computed at every step over the most recent groups."""
+"""Fields of `RewardDiagnosis` over the most recent groups at every step."""
 
 _Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, "reward reward"]]
 
 
 @dataclass(frozen=True, slots=True)
 class RewardOverall:
-    """Stores the results for one reward over all steps that have this reward. NaN means no data."""
+    """Stores the results for one reward over all steps that have it. NaN: no data."""
 
     name: str
     steps: int
     mean: float
     first: float
-    """Mean over the first tenth of the steps that have this reward, at least one."""
+    """Mean over the first tenth of these steps, at least one."""
     last: float
     """Mean over the last tenth."""
     missing: float
-    """Share of the rollouts in the run that do not have this reward."""
+    """Share of the rollouts of the run without this reward."""
     groups: int
     zero_variance_groups: int
     """Number of groups in which all samples have the same value."""
@@ -52,7 +52,7 @@ class RewardOverall:
 
 @dataclass(frozen=True, slots=True)
 class RewardAtTurn:
-    """Stores the results for one reward at one turn over all steps. NaN means no data."""
+    """Stores the results for one reward at one turn over all steps. NaN: no data."""
 
     name: str
     groups: int
@@ -78,7 +78,7 @@ class TurnOverall:
 
 @dataclass(frozen=True, slots=True)
 class WithTurns:
-    """Stores how a reward is related to the number of turns. NaN means no data."""
+    """Stores how a reward is related to the number of turns. NaN: no data."""
 
     name: str
     correlation: float
@@ -204,7 +204,7 @@ class RunAnalysis:
         return np.array(lengths, np.float64).reshape(-1, 2)
 
     def batch_gains(self) -> Float[np.ndarray, " step"]:
-        """Return the scale of GDPO's batch normalization at every step. NaN if nothing varies."""
+        """Return the factor of GDPO's batch normalization at every step. NaN: nothing varies."""
         return np.array([step.batch_gain for step in self._steps])
 
     def correlation(self, a: str, b: str) -> float:
@@ -234,7 +234,7 @@ class RunAnalysis:
         return sum(step.of_history.influence.groups for step in self._steps)
 
     def learned(self) -> tuple[str, ...]:
-        """Return the rewards that are at the good end of their range, over all steps."""
+        """Return the rewards at the good end of their range."""
         self._follow()
         return self._history.learned()
 
@@ -243,10 +243,27 @@ class RunAnalysis:
         if not self._steps:
             return []
         whole = self.influence(set(self.steps))
-        return [self._overall(name, whole) for name in self.names]
+        found: list[RewardOverall] = []
+        for name in self.names:
+            steps, there, total, groups, constant = self._counts[name].tolist()
+            first, last = end_means(self.over_time(name, "mean"))
+            overall = RewardOverall(
+                name=name,
+                steps=int(steps),
+                mean=total / there if there else nan,
+                first=first,
+                last=last,
+                missing=1 - there / self.rollouts if self.rollouts else nan,
+                groups=int(groups),
+                zero_variance_groups=int(constant),
+                with_length=known_mean(self.over_time(name, "with_length")),
+                **{what: _of_window(whole, what)[name] for what in OVER_WINDOW},
+            )
+            found.append(overall)
+        return found
 
     def turns(self) -> list[TurnOverall]:
-        """Return the results for every turn over all steps. Empty if no step has turns."""
+        """Return the results for every turn over all steps."""
         if (sums := self._turn_sums()) is None:
             return []
         return [
@@ -261,7 +278,7 @@ class RunAnalysis:
         ]
 
     def with_turns(self) -> list[WithTurns]:
-        """Return how every reward is related to the number of turns, over all steps with turns."""
+        """Return how every reward is related to the number of turns."""
         sums = self._turn_sums()
         pairs = {} if sums is None else {n: each.with_turns for n, each in sums.rewards.items()}
         return [WithTurns(name, each.correlation, each.margin) for name, each in pairs.items()]
@@ -310,22 +327,6 @@ class RunAnalysis:
             counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, constant])
             self._counts[reward.name] = self._counts.get(reward.name, 0) + counts
         return numbers
-
-    def _overall(self, name: str, whole: Influence) -> RewardOverall:
-        steps, there, total, groups, constant = self._counts[name].tolist()
-        first, last = end_means(self.over_time(name, "mean"))
-        return RewardOverall(
-            name=name,
-            steps=int(steps),
-            mean=total / there if there else nan,
-            first=first,
-            last=last,
-            missing=1 - there / self.rollouts if self.rollouts else nan,
-            groups=int(groups),
-            zero_variance_groups=int(constant),
-            with_length=known_mean(self.over_time(name, "with_length")),
-            **{what: _of_window(whole, what)[name] for what in OVER_WINDOW},
-        )
 
 
 def _of_window(window: Influence, what: str) -> dict[str, float]:

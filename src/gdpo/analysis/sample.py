@@ -1,7 +1,7 @@
 """Samples groups to display while a run is being read. Only numbers are kept in memory.
 
 From each step, or every second, fourth, ... step of a long run, this takes an arbitrary group, the
-group on which the estimators disagree most, and more groups if requested.
+one on which the estimators disagree most, and more if requested.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ _SAMPLES = 8
 """Maximum number of rollouts to keep from a group: those with the largest disagreement."""
 
 _ROWS = 200_000
-"""Row of a file after which no group is chosen, because texts are read from the file's start."""
+"""Row of a file after which no group is chosen: texts are read from the start."""
 
 _VALUES = 100_000
 """Maximum number of values to keep for the turns of a group."""
 
 GOLDEN = 0.6180339887498949
-"""Golden ratio minus 1. The fractional parts of its multiples are spread evenly from 0 to 1."""
+"""The fractional parts of its multiples are spread evenly from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

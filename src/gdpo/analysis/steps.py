@@ -15,23 +15,23 @@ from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
 from gdpo.rollouts.readers import RolloutTable, TurnArrays
 
 Bounds: TypeAlias = Mapping[str, float] | None
-"""Bounds keyed by reward name, for rewards whose bound is known."""
+"""Known bounds, by the name of the reward."""
 Ends: TypeAlias = tuple[list[float] | None, list[float] | None]
-"""Lowest and highest values in the order of the rewards. NaN: unknown. None: all are unknown."""
+"""Lowest and highest values in the order of the rewards. NaN, or None for all: unknown."""
 
 UNKNOWN_WEIGHTS = "not recorded, so 1 for each reward"
 
 
 @dataclass(frozen=True, slots=True)
 class StepAnalysis:
-    """Stores the results for the rollouts that were trained on in one step. NaN means unknown."""
+    """Stores the results for the rollouts that were trained on in one step. NaN: unknown."""
 
     run: str
     step: int
     rollouts: int
     diagnosis: Diagnosis
     recorded: bool
-    """Whether the advantages are recorded. False if an estimator computed the advantages."""
+    """Whether the advantages are recorded. False: an estimator computed them."""
     weights_from: str
     """Source of the weights, as a phrase."""
     left_out: int
@@ -50,11 +50,11 @@ class Batch:
 
     table: RolloutTable
     rewards: Float[np.ndarray, "prompt sample reward"]
-    """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
+    """Raw rewards. NaN: the reward does not apply, or the entry is padding."""
     weights: Weights
     weights_from: str
     advantages: Float[np.ndarray, "prompt sample"] | None
-    """Recorded advantages, or None if some advantages are missing."""
+    """Recorded advantages, or None if some are missing."""
     left_out: int
     placed: Int[np.ndarray, "prompt sample"]
     """Row of each rollout in the table, or -1 for padding."""
@@ -184,8 +184,8 @@ def analyze_step(
 def _diagnose_turns(batch: Batch, estimator: str | None, ends: Ends) -> TurnsDiagnosis | None:
     """Return the diagnosis of the turns of a step, or None if no number of turns is known.
 
-    If the advantages of some turn are not recorded, the advantage of a rollout counts for all its
-    turns: the recorded advantage, or the one that the estimator computes from the totals.
+    If the advantages of some turn are not recorded, that of the rollout, recorded or computed from
+    the totals, counts for all its turns.
     """
     turns, names = batch.turns, batch.table.names
     if turns is None or not np.any(turns.turns):

@@ -16,8 +16,8 @@ from gdpo._text import capitalized, counted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
+from gdpo.diagnostics.effect import best_remedy
 from gdpo.diagnostics.findings import TABLE
-from gdpo.diagnostics.replay import best_remedy
 from gdpo.diagnostics.watch import LEAST_GROUPS
 from gdpo.rollouts.readers import ReadReport
 
@@ -171,7 +171,7 @@ _BY_CAUSE = {
 }
 
 
-def unchecked_of(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
+def _unchecked(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
     """Yield the checks that could not run, but would matter for this run."""
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
     turns = run.turns()
@@ -229,17 +229,17 @@ def at_unknown_place(finding: Finding) -> bool:
     return finding.kind is Kind.CONSTANT and not 0 <= place <= 1
 
 
-def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
-    """Return what a run calls for, given the checks that could not run."""
+def verdict_of(run: RunAnalysis, report: ReadReport) -> Verdict:
+    """Return what a run calls for, with the checks that could not run."""
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
-    learned = run.learned()
+    learned, unchecked = run.learned(), tuple(_unchecked(run, report))
     base = Verdict(
         Action.NOTHING,
         run.run,
         run.groups,
         trained=len(rewards),
         learned=learned,
-        unchecked=tuple(unchecked),
+        unchecked=unchecked,
     )
     warnings = [
         held.finding
@@ -255,11 +255,6 @@ def verdict_of(run: RunAnalysis, unchecked: Sequence[Unchecked]) -> Verdict:
     if unclear := tuple(_unclear(rewards, learned)):
         return replace(base, action=Action.UNKNOWN, rewards=unclear)
     return base
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """Return the most urgent verdict of several runs, or None without runs."""
-    return min(verdicts, key=lambda verdict: list(Action).index(verdict.action), default=None)
 
 
 def _about(finding: Finding, base: Verdict) -> Verdict:

@@ -19,22 +19,21 @@ from gdpo._files import to_json
 from gdpo._terminal import terminal
 from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
-from gdpo.analysis.logs.rewards import logged_runs
 from gdpo.analysis.logs.rows import Log
 from gdpo.analysis.logs.sources import METRICS, read_logs
-from gdpo.analysis.logs.trends import RunTrends, trends_of
+from gdpo.analysis.logs.trends import RunTrends, logged_runs, trends_of
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.steps import refuse_unnamed
+from gdpo.cli import FAILED, INTERRUPTED
 from gdpo.cli._analyze_options import AnalyzeOptions
-from gdpo.cli.codes import FAILED, INTERRUPTED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.report import write_rollouts_report
-from gdpo.report.logs_summary import logs_summary
-from gdpo.report.rollouts_summary import (
+from gdpo.report.summaries import (
     LINES,
     estimators_summary,
+    logs_summary,
     priority_summary,
     rollouts_summary,
     verdict_line,
@@ -171,8 +170,7 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
     with ExitStack() as stack:
         rescorer = None
         if options.rescore is not None:
-            stack.enter_context(_quiet())
-            stack.enter_context(_stdout_kept())
+            stack.enter_context(_rewards_kept_apart())
             rescorer = stack.enter_context(Rescorer(options.rescore))
         reading = read_rollout_files(options.paths, **options.reading, rescore=rescorer)
         reading.progress = stack.enter_context(_progress())
@@ -188,32 +186,23 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
-    """Silence warnings from rewards, because the summary counts and locates the failures."""
+def _rewards_kept_apart() -> Generator[None]:
+    """Silence warnings from rewards, which the summary counts, and redirect their output to stderr.
+
+    The output of their processes is redirected too, so that stdout gets only findings.
+    """
     logger = logging.getLogger("gdpo.rewards")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
+    with ExitStack() as stack:
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
+        if sys.stdout is not None:  # None: stdout was closed before the program started
+            sys.stdout.flush()
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, 1)
+            os.dup2(2, 1)
+            stack.enter_context(redirect_stdout(sys.stderr))
         yield
-    finally:
-        logger.setLevel(before)
-
-
-@contextmanager
-def _stdout_kept() -> Generator[None]:
-    """Redirect output from rewards and their processes to stderr; stdout gets only findings."""
-    if sys.stdout is None:  # stdout was closed before the program started
-        yield
-        return
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 @contextmanager

@@ -21,9 +21,8 @@ from gdpo._files import is_full
 from gdpo._naming import last_line, search_also
 from gdpo._terminal import terminal
 from gdpo._text import visible
-from gdpo.cli import STOPPED
+from gdpo.cli import CLOSED, CRASHED, INTERRUPTED, MISTAKE, STOPPED
 from gdpo.cli.analyze import analyze
-from gdpo.cli.codes import CLOSED, CRASHED, INTERRUPTED, MISTAKE
 from gdpo.errors import GdpoError, MissingExtraError
 
 _FULL_DISK = "the disk that contains {place} is full. Free some space, then rerun the same command"

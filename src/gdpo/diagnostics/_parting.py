@@ -7,11 +7,11 @@ reward changes by
 
 $$ t = \frac{\bar m_{after} - \bar m_{before}}{s \sqrt{1 / n_{before} + 1 / n_{after}}} $$
 
-standard errors. (A window in which a rare event happens not to occur has almost no variance of its
-own.) If the means of the steps vary more within the windows than those of independent groups, their
-variance counts instead. A falling mean is not enough, because the prompts can become harder: the
-update itself must lower the watched reward, so its correlation $\rho$ with the advantage, over the
-groups of "after", must be clearly below 0.
+standard errors. (Alone, a window without a rare event has almost no variance.) If the means of the
+steps vary more within the windows than those of independent groups, their variance counts instead.
+A falling mean is not enough, because the prompts can become harder: the update itself must lower
+the watched reward, so its correlation $\rho$ with the advantage, over the groups of "after", must
+be clearly below 0.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

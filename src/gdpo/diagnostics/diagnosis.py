@@ -22,7 +22,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """Training does not follow the reward weights."""
     NOTE = "note"
-    """The finding is for information only: nothing is wrong."""
+    """For information only: nothing is wrong."""
 
 
 class Kind(StrEnum):
@@ -45,11 +45,9 @@ class Kind(StrEnum):
     OPPOSED = "opposed"
     """Two rewards pull in opposite directions."""
     CONFLICT = "conflict"
-    """Rewards pull most rollouts in opposite directions, and no single pair of rewards explains
-    this."""
+    """Rewards pull most rollouts in opposite directions, and no single pair explains this."""
     BELOW_RESOLUTION = "below_resolution"
-    """A reward varies within groups by no more than the rounding error of its floating-point
-    type."""
+    """A reward varies within groups by no more than the rounding error of its type."""
     CONSTANT = "constant"
     """A reward does not vary within groups."""
     PAID_PER_TURN = "paid_per_turn"
@@ -117,19 +115,18 @@ class Finding:
     kind: Kind
     severity: Severity
     rewards: tuple[str, ...]
-    """The rewards that the finding is about. Empty if the finding is about the whole batch. Across
-    steps, a finding is identified by `kind` and `rewards`, because its numbers change."""
+    """The rewards that the finding is about. Empty: the whole batch. Across steps, `kind` and
+    `rewards` identify a finding, because its numbers change."""
     message: str
-    """One or two sentences that describe the finding with numbers. Without a final period."""
+    """One or two sentences with numbers, without the final period."""
     remedy: str
-    """What the user can do about the finding."""
+    """What the user can do about it."""
     evidence: Mapping[str, float]
     """The numbers in the message, unrounded."""
     causes: tuple[Cause, ...] = ()
     """Why a reward has less influence than its weight, the main cause first."""
     remedies: tuple[Remedy, ...] = ()
-    """Settings that were replayed on the same groups, with the share that each gives the reward.
-    Empty if nothing was replayed."""
+    """Settings that were replayed on the same groups. Empty: nothing was replayed."""
 
     @property
     def line(self) -> str:
@@ -171,13 +168,10 @@ def times(ratio: float) -> str:
 
 
 def interval(share: float, margin: float) -> str:
-    """Return a share ± the half-width of its interval, or an upper bound for a share near 0.
+    """Return a share ± its margin (NaN: unknown), or an upper bound for a share near 0.
 
     >>> interval(0.4812, 0.031), interval(-0.12, 0.03), interval(0.0025, 0.02), interval(1.0, 0.0)
     ('48 % ± 3', '−12 % ± 3', 'under 2 %', '100 %')
-
-    A margin of NaN means that the margin is unknown.
-
     >>> interval(0.4812, float("nan")), interval(0.005, 0.08), interval(float("nan"), 0.1)
     ('48 %', 'under 8 %', '–')
     """
@@ -198,7 +192,7 @@ class Range(NamedTuple):
     low: float = nan
     high: float = nan
     declared: bool = True
-    """Whether the range is declared. False: it is the range of the values in the run so far."""
+    """False: it is the range of the values in the run so far."""
 
     def place(self, value: float, weight: float | int) -> float | None:
         """Return where a value is in the range, where 1 is the end that the weight favors."""
@@ -246,10 +240,9 @@ class RewardDiagnosis:
     groups: int
     """Number of groups that the reward applies to."""
     zero_variance_groups: float | None
-    """Share of the groups with this reward in which the reward does not vary."""
+    """Share of these groups in which the reward does not vary."""
     group_std: float | None
-    """Sample standard deviation within a group, averaged over the groups that the reward applies
-    to."""
+    """Sample standard deviation within a group, averaged over these groups."""
     varying_std: float | None
     """Median of the sample standard deviations of the groups in which the reward varies."""
     saturation: float | None
@@ -257,19 +250,16 @@ class RewardDiagnosis:
     weight_share: float | None
     """|w_k| / Σ|w|. For several steps, this share is averaged over their groups."""
     influence: float | None
-    """Mean of A z_k over the rollouts of the batch. The influence measures how fast the update
-    raises the reward, in units of the reward's standard deviation within a group. A negative
-    influence means that the update lowers the reward."""
+    """Mean of A z_k over the rollouts: how fast the update raises the reward, in units of its
+    standard deviation within a group. Negative: the update lowers the reward."""
     influence_share: float | None
-    """Influence / Σ|influence|, times the sign of the weight. The sum is over all rewards with a
-    nonzero weight. A negative share means that the update opposes the weight's sign. None if no
-    reward has any influence."""
+    """Influence / Σ|influence|, times the sign of the weight, with the sum over nonzero weights.
+    Negative: the update opposes the weight. None: no reward has any influence."""
     influence_margin: float | None
-    """Half-width of the 95 % confidence interval of `influence_share`. None if there are fewer than
-    two groups."""
+    """Half-width of the 95 % confidence interval of `influence_share`. None for a single group."""
     below_resolution: float | None
-    """Share of the groups with this reward whose values differ, but by no more than the rounding
-    error of their floating-point type. Such values count as equal."""
+    """Share of the groups with this reward whose values differ by no more than the rounding error
+    of their type. Such values count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +287,7 @@ class Diagnosis:
     """Stores the statistics and findings for one batch. `None` means that a value is unknown."""
 
     estimator: str | None
-    """Name of the estimator that computed the advantages, or None if unknown."""
+    """Name of the estimator that computed the advantages."""
     prompts: int
     samples: int
     """Samples per prompt, including padding."""
@@ -306,34 +296,29 @@ class Diagnosis:
     rewards: tuple[RewardDiagnosis, ...]
     correlation: Matrix
     """Correlation between the z-scores of each pair of rewards, over the groups in which both
-    rewards vary. NaN if the two rewards never vary in the same group."""
+    vary. NaN: there is no such group."""
     degrees: Matrix
-    """Degrees of freedom of each correlation: the number of samples minus one, summed over the
-    groups in which both rewards vary."""
+    """Degrees of freedom of each correlation: the samples minus one, summed over these groups."""
     conflict: float | None
     """Share of rollouts in which one w_k z_k is positive and another is negative."""
     chance_conflict: float | None
-    """Share of conflicting rollouts that would be expected if the rewards were unrelated."""
+    """The same share, if the rewards were unrelated."""
     zero_advantage_groups: float
     """Share of groups whose advantages are all exactly 0."""
     batch_gain: float | None
-    """Scale factor of GDPO's batch normalization: 1 / standard deviation of Σ w_k z_k over the
-    batch."""
+    """Factor of GDPO's batch normalization: 1 / standard deviation of Σ w_k z_k over the batch."""
     signal_rms: float | None
-    """Root mean square of the advantages in all groups except zero-advantage groups."""
+    """Root mean square of the advantages, without zero-advantage groups."""
     largest: float
     """Largest absolute advantage."""
     distinct: float | None
-    """Average number of distinct advantages in a group, over all groups except zero-advantage
-    groups."""
+    """Average number of distinct advantages in a group, without zero-advantage groups."""
     distinct_grpo: float | None
-    """Average number of distinct advantages that GRPO gives in the same groups."""
+    """The same number for GRPO's advantages."""
     same_as_grpo: float | None
-    """Correlation of the advantages with GRPO's advantages, over the rollouts that have a
-    reward."""
+    """Correlation with GRPO's advantages, over the rollouts that have a reward."""
     influence: Influence = field(compare=False, repr=False)
-    """The sums from which the influence shares are computed. These sums can be pooled over
-    steps."""
+    """The sums from which the influence shares are computed. They can be pooled over steps."""
     precision: str = "float64"
     """Floating-point type of the rewards."""
     scored: Scored | None = field(default=None, compare=False, repr=False)
@@ -388,8 +373,7 @@ class Diagnosis:
     def summary(self) -> str:
         """Return text for a terminal: a table of rewards, two lines about the batch, and findings.
 
-        The findings are sorted, worst first. Those that do not fit into about 20 lines are only
-        counted, but the first two are always shown.
+        Findings that do not fit into about 20 lines are only counted, except for the worst two.
         """
         headings = ("reward", "weight", "mean", "std", "zero-variance", "weight share")
         head = [

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf, sqrt
+from math import sqrt
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from gdpo.diagnostics.diagnosis import (
     Finding,
     Kind,
     Remedy,
-    RewardDiagnosis,
     Severity,
     percent,
     times,
@@ -32,20 +31,17 @@ class Thresholds:
     """Minimum share of zero-variance groups at which a reward counts as constant."""
     below_resolution: float = 0.1
     """The lost signal is reported if at least this share of groups has values that differ only by
-    rounding. A smaller share loses little signal, and a few such groups are normal for a computed
-    reward."""
+    rounding. A few such groups are normal for a computed reward."""
     top: float = 0.95
-    """A constant reward counts as being at the top if its mean is at or above this fraction of the
-    declared range. The fraction is below 1 because the few groups that still vary lower the mean of
-    a learned reward."""
+    """A constant reward is at the top if its mean is at or above this fraction of its range. It is
+    below 1, because the few groups that still vary lower the mean of a learned reward."""
     bottom: float = 0.05
-    """A constant reward counts as being at the bottom if its mean is at or below this fraction of
-    the declared range."""
+    """A constant reward is at the bottom if its mean is at or below this fraction of its range."""
     missing: float = 0.9
     """Minimum share of missing values at which a reward counts as mostly missing."""
     window: int = 256
-    """Number of groups over which a training run sums the influence. Shares over only a few groups
-    are too noisy. With 256 groups of 8 samples, the standard error of a share is about 2 %."""
+    """Number of groups over which a training run sums the influence. With 256 groups of 8 samples,
+    the standard error of a share is about 2 %."""
     few_groups: int = 7
     """Minimum number of groups for the finding `below_resolution` to be a warning."""
     least_varying: int = 4
@@ -53,62 +49,58 @@ class Thresholds:
     under_weighted: float = 0.5
     """A reward is under-weighted if its influence share is below this part of its weight share."""
     ignored: float = 0.25
-    """A reward is ignored if its influence share is below this fraction of its weight share."""
+    """A reward is ignored if its influence share is below this part of its weight share."""
     reversed: float = 0.05
     """A reward is reversed if its influence share is negative, with a larger absolute value."""
     opposed: float = 0.5
     """Minimum absolute value of a negative correlation at which two rewards count as opposed. At
     this value and with equal weights, each reward loses half of its influence to the other."""
     redundant: float = 0.95
-    """Minimum correlation at which two rewards count as redundant. At this value, the two rewards
-    share 90 % of their variance."""
+    """Minimum correlation at which two rewards count as redundant: they share 90 % of their
+    variance."""
     agreement: float = 0.5
     """A batch counts as conflicting if its share of rollouts without conflict is at most this
-    fraction of the share for unrelated rewards. The share itself is not enough: two unrelated
-    rewards of 0 or 1, each earned by half of the rollouts, conflict in half of all rollouts."""
+    fraction of the share for unrelated rewards. Two unrelated rewards of 0 or 1, each earned by
+    half of the rollouts, conflict in half of them."""
     zero_advantage: float = 0.9
     """Minimum share of zero-advantage groups at which a batch counts as having no signal."""
     signal_rms: float = 3.0
     """Batch normalization amplifies too much if the root mean square of the advantages in the
-    groups with signal is at least this large. If a share s of the groups has signal, the root mean
-    square is 1 / √s, so s = 1/9 gives 3."""
+    groups with signal is at least this large. If a share s of the groups has signal, it is 1 / √s,
+    so s = 1/9 gives 3."""
     tiny_std: float = 0.01
-    """If the typical standard deviation within a group is below this fraction of the declared
-    range, the variation may be noise."""
+    """Fraction of its range below which the variation of a reward in a group may be noise."""
     extreme: float = 10.0
     """An advantage is extreme if it is larger than this multiple of the root mean square in the
-    groups with signal. A multiple also works for estimators that do not normalize. Without any
-    outlier, one failure among 16 samples gives 3.8, and one failure among 64 samples gives 7.9."""
+    groups with signal. Without any outlier, one failure among 16 samples gives 3.8, and one among
+    64 gives 7.9."""
     same: float = 0.999
-    """Minimum correlation at which advantages count as equal to GRPO's. At this value, 0.2 % of the
-    variance differs."""
+    """Minimum correlation at which advantages count as equal to GRPO's: 0.2 % of the variance
+    differs."""
     merged: float = 0.5
     """GRPO counts as merging rollouts if its number of distinct advantages per group is at most
     this fraction of the estimator's."""
     standard_errors: float = 3.0
-    """Minimum distance, in standard errors, between a correlation or a share of conflicts and the
-    value at which there is nothing to report: 0, or the share expected by chance. A distance of 3
-    is exceeded by chance in 0.3 % of the batches."""
+    """Minimum distance, in standard errors, of a correlation from 0, and of a share of conflicts
+    from the share by chance. A distance of 3 is exceeded by chance in 0.3 % of the batches."""
     constant_turns: float = 0.95
-    """Minimum share of zero-variance groups of every reward at which a turn counts as constant. The
-    share must hold even if two more groups varied, which takes at least 40 groups. A reward that
-    varies in a group with probability 0.1 varies in none of 40 in 1.5 % of cases."""
+    """Minimum share of zero-variance groups of every reward at which a turn counts as constant,
+    even if two more groups varied. This takes at least 40 groups. A reward that varies in a group
+    with probability 0.1 varies in none of 40 in 1.5 % of cases."""
     paid_turns: float = 0.95
     """Minimum share of the turns with a positive value at which a reward counts as paid per turn.
-    A reward counts as paid at the end if the share of the earlier turns with a value other than 0
-    is at most 1 minus this share."""
+    It counts as paid at the end if at most 1 minus this share of the earlier turns have a value
+    other than 0."""
     paid_ratio: float = 1.0
     """A reward that is paid per turn is reported if its mean total is at least this multiple of the
     difference between the best and the worst end of a rollout."""
     turn_count: float = 0.5
-    """Minimum absolute correlation of a reward's total with the number of turns for a finding.
-    Rewards that are unrelated to the number of turns stay far below it, and so does an outcome that
-    longer rollouts reach somewhat more often."""
+    """Minimum absolute correlation of a reward's total with the number of turns for a finding. An
+    outcome that longer rollouts reach somewhat more often stays far below it."""
     turn_count_groups: int = 16
     """Minimum number of groups in which the reward and the number of turns vary."""
     turn_count_influence: float = 0.1
-    """Minimum influence share of a reward at the first turn for the same two findings. The
-    advantages hardly depend on a reward with a smaller share."""
+    """Minimum influence share of a reward at the first turn for the same two findings."""
 
     def effect(self, weight_share: Any) -> dict[Kind, Any]:
         """Return the influence share below which a reward has each kind of finding, worst first."""
@@ -138,8 +130,8 @@ class Row(NamedTuple):
     """The message for a run for which only means and standard deviations are known."""
     logged_remedy: str = ""
     verdict: str = ""
-    """What a verdict asks the user to do, with the rewards at `{names}`. Empty: the verdict names
-    the cause and the setting, or the finding is a note."""
+    """What a verdict asks the user to do, with the rewards at `{names}`. Empty: a note, or the
+    verdict names the cause and the setting."""
 
 
 _CONSTANT = "`{0}` is constant in {share} of its {groups} groups{start}, at {mean}"
@@ -329,10 +321,10 @@ def finding(
     remedies: tuple[tuple[Cause, ...], tuple[Remedy, ...]] = ((), ()),
     **words: Any,
 ) -> Finding:
-    """Return a finding in the words of its row. `words` gives the numbers in these words.
+    """Return a finding in the words of its row, with the numbers in `words`.
 
-    `logged`: only means and standard deviations are known. `remedies`: the causes, and the settings
-    that were replayed.
+    `logged`: only means and standard deviations are known. `remedies`: the causes and the replayed
+    settings.
     """
     row = TABLE[kind]
     texts = (row.logged, row.logged_remedy) if logged else (row.message, row.remedy)
@@ -346,10 +338,9 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def of_batch(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield the findings about a single batch. Sums over groups show the others (`_effect`).
+    """Yield the findings about a single batch. Sums over groups show the others (`effect`).
 
-    If two rewards are opposed, that pair explains any conflict, so no separate conflict is
-    reported. There are no findings about rewards with weight 0.
+    A pair of opposed rewards explains any conflict. Rewards with weight 0 have no findings.
     """
     d = diagnosis
     yield from _of_rewards(d, thresholds)
@@ -388,19 +379,17 @@ def _of_rewards(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Findin
                 mean=mean,
                 wider="" if wide else ", or pass the rewards in float64",
             )
-        elif (part := _part_of_range(reward, thresholds)) < thresholds.tiny_std:
-            std = reward.varying_std or 0
-            evidence = {"part_of_range": part, "varying_std": std, "influence_share": share}
-            yield finding(Kind.TINY_STD, of, evidence, part=percent(part), share=percent(share))
-
-
-def _part_of_range(reward: RewardDiagnosis, thresholds: Thresholds) -> float:
-    # With a noise floor, or summed with larger rewards, a small variation does no harm.
-    varies = (reward.zero_variance_groups or 0) < thresholds.zero_variance
-    counts = (reward.influence_share or 0) >= (reward.weight_share or 0) / 2
-    if not (varies and counts and reward.varying_std) or reward.low is None or reward.high is None:
-        return inf
-    return reward.varying_std / (reward.high - reward.low)
+            continue
+        # With a noise floor, or summed with larger rewards, a small variation does no harm.
+        varies = (reward.zero_variance_groups or 0) < thresholds.zero_variance
+        counts = share >= (reward.weight_share or 0) / 2
+        std, low, high = reward.varying_std, reward.low, reward.high
+        if varies and counts and std and low is not None and high is not None:
+            part = std / (high - low)
+            if part < thresholds.tiny_std:
+                evidence = {"part_of_range": part, "varying_std": std, "influence_share": share}
+                shares = (percent(part), percent(share))
+                yield finding(Kind.TINY_STD, of, evidence, part=shares[0], share=shares[1])
 
 
 def _of_pairs(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
@@ -423,8 +412,8 @@ def _of_pairs(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]
 
 
 _UNIT = 1e-3
-"""If advantages were divided by their own standard deviation, their standard deviation differs from
-1 by at most this much, even in float32."""
+"""If advantages were divided by their own standard deviation, it differs from 1 by at most this,
+even in float32."""
 
 _NORMALIZED = (0.8, 1.2)
 """Range of the root mean square of all advantages of a batch after batch normalization. It differs

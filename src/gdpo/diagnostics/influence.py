@@ -39,10 +39,7 @@ NORMAL_95 = 1.959964
 
 
 class Sums(NamedTuple):
-    """Stores sums over groups, with one value per reward.
-
-    A group is "varying" for a reward if the reward varies within the group.
-    """
+    """Stores sums over groups, one value per reward. It varies within each "varying" group."""
 
     influence: Vector
     """U: sum of A z."""
@@ -53,26 +50,24 @@ class Sums(NamedTuple):
     std: Vector
     """Sum of the standard deviations in the varying groups."""
     degrees: Vector
-    """Degrees of freedom: the number of samples minus one, summed over the varying groups."""
+    """Degrees of freedom: the samples minus one, summed over the varying groups."""
     squares: Vector
-    """Sum of A² in the varying groups, with A centered over the samples that the reward applies
-    to."""
+    """Sum of A² in the varying groups, with A centered over the samples with the reward."""
     z_squares: Vector
     """Sum of z² in the varying groups."""
     asked: Vector
-    """Sum of A* z in the varying groups, where A* = Σ_l w_l z_l / Σ|w| is the advantage that the
-    weights imply."""
+    """Sum of A* z in the varying groups, where the weights imply A* = Σ_l w_l z_l / Σ|w|."""
     applies: Vector
     """Number of groups that the reward applies to."""
     zero_advantage: Vector
     """Number of groups whose advantages are all exactly 0. The same for every reward."""
     mean: Vector
-    """Sum of the group means of the reward, over the groups that it applies to."""
+    """Sum of the group means of the reward."""
     mean_square: Vector
-    """Sum of the squares of the same means."""
+    """Sum of the squares of these means."""
     present: Vector
-    """Sum over groups of |w| / Σ|w|, times the share of the group's samples that have the reward.
-    Only samples with at least one reward count."""
+    """Sum over groups of |w| / Σ|w|, times the share of the samples that have the reward, among
+    those with any."""
     live_weight: Vector
     """Sum over groups of |w| / Σ|w|, times the sum of z²."""
 
@@ -86,8 +81,8 @@ class Batch:
     weights: PreparedWeights
     prompt_weights: PromptWeights
     std: PerGroup
-    """Standard deviation of each reward in each group. NaN if the reward does not apply to the
-    group, and 0 if it does not vary in the group."""
+    """Standard deviation of each reward in each group. NaN: it does not apply. 0: it does not
+    vary."""
     z: Values
     """The rewards, standardized within their group."""
     gain: float
@@ -120,11 +115,10 @@ class Influence:
     """Estimate of the covariance of U: n / (n - 1) Σ (u - ū)(u - ū)ᵀ over the n groups of a step,
     summed over the steps."""
     sampled: int
-    """Number of groups that contribute to `products`. The first of several one-group steps does not
-    contribute."""
+    """Number of groups that contribute to `products`: not the first of several one-group steps."""
     alone: Vector | None = None
-    """The u of a step with a single group. The variance of such a step is estimated from the
-    previous step. None if the step has several groups."""
+    """The u of a step with a single group, whose variance the previous step shows. None: the step
+    has several groups."""
 
     @property
     def weight_shares(self) -> Vector:
@@ -135,8 +129,7 @@ class Influence:
     def shares(self) -> Vector:
         r"""Return $\mathrm{sign}(w_k)\, U_k / \sum_l |U_l|$, with the sum over nonzero weights.
 
-        A negative share means that the reward is pushed against its weight. NaN means that no
-        reward has any influence.
+        Negative: the reward is pushed against its weight. NaN: no reward has any influence.
         """
         with np.errstate(all="ignore"):
             return np.where(self.sums.weight < 0, -1.0, 1.0) * self.sums.influence / self._total
@@ -204,8 +197,8 @@ class Window:
     """Keeps the most recent steps that contain a given number of groups, and sums them.
 
     Args:
-        groups: Minimum number of groups in the window, once this many groups have been added. The
-            window contains only whole steps.
+        groups: Minimum number of groups in the window, which contains whole steps, once so many
+            have been added.
     """
 
     def __init__(self, groups: int) -> None:

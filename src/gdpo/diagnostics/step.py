@@ -31,8 +31,8 @@ from gdpo.advantages.stages import (
     raw_spread,
     standardize,
 )
-from gdpo.diagnostics._effect import CONSTANT, Replay, findings_at_once
-from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Scored
+from gdpo.diagnostics.diagnosis import Diagnosis, Kind, RewardDiagnosis, Scored
+from gdpo.diagnostics.effect import CONSTANT, findings_at_once, remedies
 from gdpo.diagnostics.findings import Thresholds, in_order, of_batch
 from gdpo.diagnostics.influence import (
     Batch,
@@ -44,12 +44,10 @@ from gdpo.diagnostics.influence import (
     Vector,
     influence_of,
 )
-from gdpo.diagnostics.replay import remedies
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None
-"""One bound per reward, keyed by name or in the order of the rewards. None or NaN if a bound is
-unknown."""
+"""One bound per reward, by name or in the order of the rewards. None or NaN: unknown."""
 
 
 def diagnose(  # noqa: PLR0913 (two arrays and their description)
@@ -70,10 +68,10 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
     $$ \mathrm{influence}_k = \mathrm{mean}(A\, z_k). $$
 
-    To first order, it is how fast the update raises the reward, in units of the reward's standard
-    deviation within a group. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the
-    correlation matrix of the rewards. Under GRPO, it also depends on the standard deviations of the
-    rewards. The diagnosis compares the influence share of each reward with its weight share.
+    To first order, it is how fast the update raises the reward, in units of its standard deviation
+    within a group. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the correlation matrix
+    of the rewards. Under GRPO, it also depends on their standard deviations. The diagnosis compares
+    the influence share of each reward with its weight share.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library, each
@@ -82,16 +80,15 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
             prompt, `[prompt, reward]`, where NaN means that the reward does not apply. None: all
             are 1.
         names: One name per reward.
-        estimator: Estimator that computes the advantages: a name, or a function that takes NumPy
-            arrays. With `advantages`, only a name for the output, or None if it is unknown.
+        estimator: Estimator that computes the advantages: a name, or a function of NumPy arrays.
+            With `advantages`, only a name for the output, or None: unknown.
         advantages: Advantages that were used in training, `[prompt, sample]`. None: the estimator
             computes the advantages.
-        low: Declared minimum of each reward, in the unit of the reward, in the order of `names` or
-            keyed by name. None: unknown.
+        low: Declared minimum of each reward, in its unit, in the order of `names` or by name. None:
+            unknown.
         high: Declared maximum of each reward, in the same form.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
         replays: Whether to try other settings on the batch for a reward with too little influence.
-            If False, findings name no remedy that was tried.
 
     Returns:
         A frozen `Diagnosis`, which can be printed, or logged with `metrics()`.
@@ -120,22 +117,14 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     sum_first = np.asarray(grpo(r, w), dtype=np.float64)
     bounds = _bounds(low, high, names, x)
     called = _name(estimator)
-    if advantages is None and estimator == "grpo":
-        a = sum_first
-    elif advantages is not None:
-        a = as_numpy(advantages)
-        if a.shape != r.shape[:2] or not np.all(np.isfinite(a)):
-            raise DataError(
-                f"advantages must be a finite array [prompt, sample] of shape {r.shape[:2]}, like "
-                f"the rewards; got an array of shape {a.shape}. Pass one finite number per rollout"
-            )
-        a = np.asarray(a, dtype=np.float64)
-    else:
-        a = _computed(estimator, r, w, names, bounds)
+    a = sum_first
+    if advantages is not None or estimator != "grpo":
+        a = _advantages(advantages, estimator, r, w, names, bounds)
     applies = np.any(~np.isnan(x), axis=-1)
     related, degrees = _correlations(batch.z, batch.std)
     conflict, chance_conflict = _conflict(batch.z, batch.weights)
     influence = influence_of(a, batch, names)
+    scored = Scored(tuple(names), r, w, called)
     diagnosis = Diagnosis(
         estimator=called,
         prompts=x.shape[0],
@@ -149,23 +138,17 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         batch_gain=1 / batch.gain if batch.gain > 0 else None,
         **_of_advantages(a, sum_first, applies),
         influence=influence,
-        scored=Scored(tuple(names), r, w, called),
+        scored=scored,
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
-    replay = partial(remedies, [diagnosis.scored]) if replays and diagnosis.scored else None
-    found = _findings(diagnosis, thresholds or Thresholds(), replay)
-    return replace(diagnosis, findings=found)
-
-
-def _findings(
-    diagnosis: Diagnosis, thresholds: Thresholds, replay: Replay | None
-) -> tuple[Finding, ...]:
-    """Return all findings. A reward whose signal is lost to rounding is not also constant."""
-    found = list(of_batch(diagnosis, thresholds))
+    limits = thresholds or Thresholds()
+    found = list(of_batch(diagnosis, limits))
+    # A reward whose signal is lost to rounding is not also constant.
     lost = {each.rewards for each in found if each.kind is Kind.BELOW_RESOLUTION}
-    at_once = findings_at_once(diagnosis.influence, diagnosis.ranges, thresholds, replay)
-    found += [f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)]
-    return in_order(found)
+    replay = partial(remedies, [scored]) if replays else None
+    at_once = findings_at_once(influence, diagnosis.ranges, limits, replay)
+    found += [each for each in at_once if not (each.kind in CONSTANT and each.rewards in lost)]
+    return replace(diagnosis, findings=in_order(found))
 
 
 def _reward_diagnoses(
@@ -207,22 +190,33 @@ def _reward_diagnoses(
     return tuple(rewards)
 
 
-def _computed(
+def _advantages(
+    given: Any,
     estimator: str | Estimator | None,
     rewards: Any,
     weights: Weights,
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
 ) -> Scores:
-    if estimator is None:
+    """Return the given advantages, or those that the estimator computes."""
+    if given is not None:
+        a = as_numpy(given)
+        if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
+            raise DataError(
+                f"advantages must be a finite array [prompt, sample] of shape {rewards.shape[:2]}, "
+                f"like the rewards; got an array of shape {a.shape}. Pass one finite number per "
+                "rollout"
+            )
+    elif estimator is None:
         raise ConfigError("diagnose needs estimator= or advantages=: pass one of them")
-    if isinstance(estimator, str) and estimator in _WITHOUT_OPTIONS:
-        return np.asarray(ESTIMATORS[estimator](rewards, weights), dtype=np.float64)
-    if isinstance(estimator, str):
-        low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
-        estimator = AdvantageRule(estimator, names, low=low, high=high)
-    a = estimator(rewards, weights)
-    check_advantages(a, rewards, _name(estimator) or "estimator")
+    elif isinstance(estimator, str) and estimator in _WITHOUT_OPTIONS:
+        a = ESTIMATORS[estimator](rewards, weights)
+    else:
+        if isinstance(estimator, str):
+            low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
+            estimator = AdvantageRule(estimator, names, low=low, high=high)
+        a = estimator(rewards, weights)
+        check_advantages(a, rewards, _name(estimator) or "estimator")
     return np.asarray(a, dtype=np.float64)
 
 
@@ -281,8 +275,8 @@ def _over_groups(values: Any, std: Float[Any, "prompt reward"]) -> Float[Any, " 
 
 
 _SAME = 1e-5
-"""Advantages count as equal if they differ by less than this fraction of the largest advantage.
-Rounding errors in float32 are of this size."""
+"""Advantages count as equal if they differ by less than this fraction of the largest one, which is
+the size of rounding errors in float32."""
 
 
 def _of_advantages(
@@ -316,9 +310,8 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
 
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
-    The sums are over the groups in which both rewards vary (NaN without any). `stages.correlation`
-    sums over the whole batch, which is right for influence, but hides how two rewards are related.
-    The degrees of freedom are the square root in the denominator.
+    The sums are over the groups in which both rewards vary (NaN without any), unlike those of
+    `stages.correlation`. The degrees of freedom are the square root in the denominator.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])
@@ -363,10 +356,7 @@ def check_names(names: Sequence[str], rewards: Any) -> None:
 
 
 def as_numpy(array: Any) -> Any:
-    """Return the array as a NumPy array of the same precision, which determines the rounding error.
-
-    Half precision is converted to single precision, which does not change any value.
-    """
+    """Return the array as a NumPy array of the same precision, but at least single precision."""
     xp = array_namespace(array)
     if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:
         array = xp.astype(array, xp.float32)
@@ -400,8 +390,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the share of groups in which each reward does not vary.
 
-    A zero-variance group gives no signal for the reward. Only groups that the reward applies to are
-    counted.
+    Such a group gives no signal for the reward. Only groups that the reward applies to count.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.

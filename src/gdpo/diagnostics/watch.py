@@ -1,9 +1,9 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
-What sums over groups show is noticed in blocks of groups, each of which is tested once (see
-`_effect`), and then measured on the next 64 groups, because the numbers of the block in which it
-was noticed are biased by selection. `parted` is computed over the whole run. All other findings are
-computed from a single batch, and may be due to chance in one batch, but hardly in several in a row.
+What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
+next 64 groups, because selection biases the numbers of the block in which it was noticed. `parted`
+is computed over the whole run. All other findings are computed from a single batch, and may be due
+to chance in one batch, but hardly in several in a row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._effect import (
+from gdpo.diagnostics._parting import Block, Course
+from gdpo.diagnostics.diagnosis import (
+    Cause,
+    Diagnosis,
+    Finding,
+    Kind,
+    Range,
+    Remedy,
+    RewardDiagnosis,
+    Scored,
+    Severity,
+)
+from gdpo.diagnostics.effect import (
     CONSTANT,
     EFFECT,
     LEAST_GROUPS,
@@ -28,22 +40,10 @@ from gdpo.diagnostics._effect import (
     holds,
     learned_rewards,
     noticed,
-)
-from gdpo.diagnostics._parting import Block, Course
-from gdpo.diagnostics.diagnosis import (
-    Cause,
-    Diagnosis,
-    Finding,
-    Kind,
-    Range,
-    Remedy,
-    RewardDiagnosis,
-    Scored,
-    Severity,
+    remedies,
 )
 from gdpo.diagnostics.findings import Thresholds, in_order
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
-from gdpo.diagnostics.replay import remedies
 
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
@@ -89,9 +89,9 @@ class HeldFinding:
     finding: Finding
     """The finding, with the values from the last step in which it occurred."""
     spans: tuple[Span, ...]
-    """First and last step of each period in which the finding occurred. Steps are counted from 1 in
-    the order in which they were added, regardless of their step numbers. A finding that rests on
-    sums lasts from the block in which it was noticed until the last groups contradict it."""
+    """First and last step of each period in which the finding occurred, counted from 1 in the order
+    in which they were added. A finding that rests on sums lasts from the block in which it was
+    noticed until the last groups contradict it."""
     of: int
     """Number of steps in the run."""
     at_once: bool = False
@@ -165,11 +165,6 @@ class _Held:
     finding: Finding
     spans: list[Span] = field(default_factory=list[Span])
 
-    def extend(self, first: int, last: int) -> None:
-        if self.spans and first <= self.spans[-1][1] + 1:
-            first = min(first, self.spans.pop()[0])
-        self.spans.append((first, last))
-
 
 @dataclass(slots=True)
 class _Measuring:
@@ -180,11 +175,6 @@ class _Measuring:
     """Number of the step after that block, if the steps have numbers."""
     influence: Influence | None = None
     scored: list[Scored] = field(default_factory=list[Scored])
-
-    def add(self, step: Influence, scored: Scored | None) -> bool:
-        self.influence = step if self.influence is None else pooled([self.influence, step])
-        self.scored += [] if scored is None else [scored]
-        return self.influence.groups >= LEAST_GROUPS
 
 
 class FindingHistory:
@@ -222,12 +212,11 @@ class FindingHistory:
         self._notice(influence)
         in_force: list[Finding] = []
         learned = set(self._learned(self._recent()[0]))
-        for held in self._held.values():
-            finding = held.finding
+        for finding in [held.finding for held in self._held.values()]:
             if finding.kind is not Kind.SATURATED and learned.intersection(finding.rewards):
                 continue
             if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
-                held.extend(self.steps, self.steps)
+                self._hold(finding, self.steps)
                 in_force.append(finding)
         self._course.add(influence, self.steps if number is None else number)
         parted = list(self._course.findings())
@@ -244,9 +233,8 @@ class FindingHistory:
     def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
         """Return `held` for a finished run, with one more check of all its groups.
 
-        What all groups show about a reward replaces what a part of the run showed. A part's finding
-        stays if it is of another kind and has ended: a reward that was out of reach at first
-        and is ignored has both findings.
+        What all groups show about a reward replaces what a part of the run showed, unless that is
+        of another kind and has ended: out of reach at first, and ignored.
         """
         if self._all is None:
             return []
@@ -375,19 +363,21 @@ class FindingHistory:
         """Measure what was noticed on this step too, and hold the findings with enough groups."""
         for reward, measuring in list(self._measuring.items()):
             if measuring.influence is None:
-                measuring.since = number
-            if not measuring.add(step, scored):
+                measuring.since, measuring.influence = number, step
+            else:
+                measuring.influence = pooled([measuring.influence, step])
+            measuring.scored += [] if scored is None else [scored]
+            influence, since = measuring.influence, measuring.since
+            if influence.groups < LEAST_GROUPS:
                 continue
             del self._measuring[reward]
-            assert measuring.influence is not None, "a step was added"
-            kind, since = measuring.noticed.kind, measuring.since
-            if reward is not None and reward not in measuring.influence.names:
+            if reward is not None and reward not in influence.names:
                 continue
-            if kind in EFFECT and reward in self._learned(measuring.influence):
+            if measuring.noticed.kind in EFFECT and reward in self._learned(influence):
                 continue
             found = described(
-                as_measured(measuring.noticed, measuring.influence, self._thresholds),
-                measuring.influence,
+                as_measured(measuring.noticed, influence, self._thresholds),
+                influence,
                 self._ranges,
                 self._thresholds,
                 partial(remedies, measuring.scored),
@@ -421,7 +411,9 @@ class FindingHistory:
         # What a measurement made a warning is no note again in the next small batch.
         severity = min(held.finding.severity, finding.severity, key=list(Severity).index)
         held.finding = replace(finding, severity=severity)
-        held.extend(first, self.steps)
+        if held.spans and first <= held.spans[-1][1] + 1:
+            first = min(first, held.spans.pop()[0])
+        held.spans.append((first, self.steps))
 
 
 class Watch:
@@ -463,8 +455,8 @@ class Watch:
         """Add the diagnosis of the next step.
 
         Returns:
-            The same diagnosis, with the influence shares and findings over the window of the last
-            groups. A warning that is not certain yet is left out.
+            The same diagnosis, with the shares and findings over the window of the last groups,
+            without warnings that are not certain yet.
         """
         window, findings = self._history.add(Step.of(diagnosis))
         lasting = {
@@ -477,7 +469,14 @@ class Watch:
         self.due = [finding for key, finding in lasting.items() if key not in known]
         self._reported |= set(lasting)
         kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
-        return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=kept)
+        columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
+        by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))
+        rewards: list[RewardDiagnosis] = []
+        for reward in diagnosis.rewards:
+            weight, share, margin = (None if isnan(x) else x for x in by_name[reward.name])
+            shares = {"weight_share": weight, "influence_share": share, "influence_margin": margin}
+            rewards.append(replace(reward, **shares))
+        return replace(diagnosis, rewards=tuple(rewards), findings=kept)
 
 
 def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
@@ -544,14 +543,3 @@ def _finding(plain: Mapping[str, Any]) -> Finding:
         causes=tuple(map(Cause, plain["causes"])),
         remedies=tuple(Remedy(**remedy) for remedy in plain["remedies"]),
     )
-
-
-def _over(rewards: tuple[RewardDiagnosis, ...], window: Influence) -> tuple[RewardDiagnosis, ...]:
-    found: list[RewardDiagnosis] = []
-    columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
-    by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))
-    for reward in rewards:
-        weight, share, margin = (None if isnan(x) else x for x in by_name[reward.name])
-        shares = {"weight_share": weight, "influence_share": share, "influence_margin": margin}
-        found.append(replace(reward, **shares))
-    return tuple(found)

@@ -10,16 +10,20 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from gdpo._files import to_json
 from gdpo._text import visible
 from gdpo.diagnostics import Finding
 from gdpo.diagnostics.watch import Span
 from gdpo.report.charts import ticks
 from gdpo.report.colours import css
-from gdpo.report.text import embedded, number, probability, short
+from gdpo.report.text import number, probability, short
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+_UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+"""Matches characters that could end a script element or that are not valid text."""
 
 _WORD_ENDS = re.compile(r"(?<!\d)[_.:/-]+(?=[^_.:/-])|[_.:/-]+(?=[^_.:/\d-])")
 
@@ -76,6 +80,15 @@ def _environment(package: str) -> "Environment":
         number=number, probability=probability, short=short, shortened=shortened, ticks=ticks
     )
     return environment
+
+
+def embedded(data: Any) -> str:
+    r"""Return JSON that is safe inside an HTML script element.
+
+    >>> print(embedded({"text": "</script>"}))
+    {"text": "\u003c/script\u003e"}
+    """
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", to_json(data))
 
 
 def shortened(text: str, limit: int = 60) -> str:

@@ -13,19 +13,19 @@ from gdpo._files import write_whole
 from gdpo._text import capitalized, counted, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
-from gdpo.analysis.run import LengthBins, RunAnalysis, WithTurns
+from gdpo.analysis.run import LengthBins, RunAnalysis
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report.html import bars, finding_row, in_words, render, shortened
-from gdpo.report.rollouts_summary import (
+from gdpo.report.summaries import (
     INTERVALS,
     advantages_from,
     scalar_only,
     when_found,
     with_options,
 )
-from gdpo.report.terminal import as_number, as_share
+from gdpo.report.text import as_number, as_share
 from gdpo.report.viewer import Labels, count_shown, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
@@ -334,14 +334,13 @@ def _turn_table(run: RunAnalysis, shown: Labels) -> dict[str, Any]:
         "run": run,
         "names": [shown.rewards[each.name] for each in related],
         "rows": rows,
-        "related": [_related(each) for each in related],
+        "related": [
+            as_number(each.correlation, ".2f")
+            + (f" ± {each.margin:.2f}" if each.margin == each.margin else "")
+            for each in related
+        ],
         "more": max(0, len(turns) - _TURNS),
     }
-
-
-def _related(each: WithTurns) -> str:
-    margin = f" ± {each.margin:.2f}" if each.margin == each.margin else ""
-    return as_number(each.correlation, ".2f") + margin
 
 
 def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:

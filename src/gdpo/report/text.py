@@ -1,80 +1,25 @@
-"""Makes untrusted text safe to display: shows hidden characters and limits the length."""
+"""Formats numbers for pages and terminals, and tables and findings for a terminal."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, isnan, log10
-from typing import Any
+from textwrap import wrap
 
-from gdpo._files import to_json
-from gdpo._text import shown
+from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.text import Text
 
-_UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-"""Matches characters that could end a script element or that are not valid text."""
-
-_MESSAGES = 10
-"""Number of messages shown at the start of a long chat, and again at its end."""
+from gdpo._text import one_line
+from gdpo.diagnostics.diagnosis import MARKS, Severity, percent
 
 NAME = 20
 """Number of characters of a reward's name that a terminal shows on one line."""
 
-Message = tuple[str, str, int, str]
-"""Role, start of the text, number of omitted characters, and end of the text."""
+_NAME = 32
+"""Maximum number of characters in a name."""
 
+_LEAST = 14
+"""Minimum width of a shortened name, in terminal cells."""
 
-def cut(text: str, limit: int) -> tuple[str, int, str]:
-    """Return the start of a text, the number of omitted characters, and the end of the text.
-
-    >>> cut("0123456789" * 3, 15)
-    ('0123456789', 15, '56789')
-    """
-    start = _fitting(text[: limit + 1], limit)
-    if len(start) == len(text):
-        return "".join(start), 0, ""
-    start = _fitting(text[:limit], limit * 2 // 3)
-    end = _fitting(text[: -limit - 1 : -1], limit // 3)[::-1]
-    return "".join(start), len(text) - len(start) - len(end), "".join(end)
-
-
-def messages(text: Any, limit: int) -> list[Message]:
-    """Return a prompt or completion as messages to show, with `limit` characters in total.
-
-    In a very long chat, one message states how many are omitted in the middle.
-    """
-    chat: Sequence[Mapping[str, Any]] = (
-        [{"role": "", "content": text}] if isinstance(text, str) else text
-    )
-    places = shown_places(len(chat))
-    kept = [chat[place] for place in places if place is not None]
-    contents = [str(message.get("content") or "") for message in kept]
-    most = max(limit // max(1, len(kept)), limit - sum(map(len, contents)))
-    shown: list[Message] = [
-        ("".join(_fitting(str(message.get("role") or ""), 40)), *cut(content, most))
-        for message, content in zip(kept, contents, strict=True)
-    ]
-    if None in places:
-        what = f"… {len(chat) - len(kept):,} messages left out …"
-        shown.insert(places.index(None), ("", what, 0, ""))
-    return shown
-
-
-def shown_places(count: int) -> list[int | None]:
-    """Return the positions of the shown messages of a chat, with None for a gap.
-
-    >>> shown_places(3)
-    [0, 1, 2]
-    """
-    if count <= 2 * _MESSAGES:
-        return list(range(count))
-    return [*range(_MESSAGES), None, *range(count - _MESSAGES, count)]
-
-
-def embedded(data: Any) -> str:
-    r"""Return JSON that is safe inside an HTML script element.
-
-    >>> print(embedded({"text": "</script>"}))
-    {"text": "\u003c/script\u003e"}
-    """
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", to_json(data))
+_STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
 
 
 def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = False) -> str:
@@ -98,12 +43,65 @@ def probability(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
-def _fitting(text: Iterable[str], room: int) -> list[str]:
-    """Return the first characters of a text that fit into `room`. Hidden characters are escaped."""
-    fitting: list[str] = []
-    for piece in map(shown, text):
-        room -= len(piece)
-        if room < 0:
-            break
-        fitting.append(piece)
-    return fitting
+def as_share(value: float) -> str:
+    """Return a share as a percentage. NaN becomes –."""
+    return "–" if value != value else percent(value)
+
+
+def as_number(value: float, form: str = ".3g") -> str:
+    """Return a number, with three significant digits by default. NaN becomes –."""
+    return "–" if value != value else f"{value:{form}}".replace("-", "−")
+
+
+def finding_lines(severity: Severity, message: str, remedy: str, width: int) -> Iterator[Text]:
+    """Yield the lines of a finding: its mark and message in colour, then its remedy."""
+    for line in wrap(f"{MARKS[severity]} {message}", width, subsequent_indent="  "):
+        yield Text(line, style=_STYLES[severity])
+    for line in wrap(f"→ {remedy}", width, initial_indent="  ", subsequent_indent="    "):
+        yield Text(line)
+
+
+def table(rows: Sequence[Sequence[str]], width: int, *, whole: bool = False) -> Iterator[Text]:
+    """Align names and remarks to the left, and numbers to the right.
+
+    Long names, and names that do not fit, are shortened in the middle, starting with the widest
+    column. If too little of a name would remain, the terminal wraps the lines. With `whole`, no
+    name is shortened, as for a file, whose lines may have any length.
+    """
+    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator", "turn")]
+    if not whole:
+        widths = [min(size, _NAME) if i in names else size for i, size in enumerate(widths)]
+    width = sum(widths) + 2 * len(widths) if whole else width
+    fitted = widths.copy()
+    for _ in range(sum(widths) + 2 * (len(widths) - 1) - width):
+        fitted[max(names, key=fitted.__getitem__)] -= 1
+    if min(fitted[i] for i in names) >= min(_LEAST, *(widths[i] for i in names)):
+        widths = fitted
+    for place, row in enumerate(rows):
+        cells = (
+            set_cell_size(without_middle(cell, size), size)
+            if i in names or not rows[0][i]
+            else " " * (size - cell_len(cell)) + cell
+            for i, (cell, size) in enumerate(zip(row, widths, strict=True))
+        )
+        yield Text("  ".join(cells).rstrip(), style="" if place else "dim")
+
+
+def without_middle(text: str, size: int) -> str:
+    """Shorten a text in the middle to `size` cells, because similar names often end differently."""
+    if cell_len(text) <= size:
+        return text
+    end, start = (size - 1) // 2, size - 1 - (size - 1) // 2
+    return f"{chop_cells(text, start)[0]}…{chop_cells(text[::-1], end)[0][::-1]}"
+
+
+def wrapped(texts: Iterable[str], width: int) -> Iterator[Text]:
+    """Wrap each text, with continuation lines indented."""
+    for text in texts:
+        yield from map(Text, wrap(text, width, subsequent_indent="  "))
+
+
+def short_name(name: str, *, whole: bool = False) -> str:
+    """Return a name on one line, shortened in the middle unless `whole`."""
+    return one_line(name) if whole else without_middle(one_line(name), _NAME)

@@ -14,7 +14,7 @@ import numpy as np
 from gdpo._text import visible
 from gdpo.analysis.sample import GOLDEN, SampledGroup
 from gdpo.errors import DataError
-from gdpo.report.text import embedded, messages, shown_places
+from gdpo.report.html import embedded
 from gdpo.rollouts.readers import RolloutTable, RolloutText, read_texts
 
 _ROOM = 1_000_000
@@ -26,6 +26,12 @@ start."""
 
 _PROMPT, _COMPLETION = 2_000, 3_000
 """Maximum number of characters shown for a prompt, and for a completion."""
+
+_MESSAGES = 10
+"""Number of messages shown at the start of a long chat, and again at its end."""
+
+_Message = tuple[str, str, int, str]
+"""Role, start of the text, number of omitted characters, and end of the text."""
 
 _Texts = Mapping[tuple[Path, int], RolloutText]
 
@@ -119,17 +125,18 @@ def _group(
     table, written = group.table, [texts[group.file, row] for row in group.rows]
     names = [name for name in table.names if name in labels.rewards]
     named = [labels.rewards[name] for name in names]
+    chats = [_chat(text.completion) for text in written]
     data: dict[str, Any] = {} if table.turns is None else {"turn_rewards": named}
     return data | {
         "run": list(labels.runs).index(table.run),
         "step": int(table.steps[0]),
         "id": group.place,
         "size": group.size,
-        "prompt": messages(_chat(written[0].prompt), _PROMPT),
+        "prompt": _messages(_chat(written[0].prompt), _PROMPT),
         "samples": [
             {
                 "id": text.row if labels.seeds is None else group.samples[s],
-                "completion": messages(_chat(text.completion), _COMPLETION),
+                "completion": _messages(chat, _COMPLETION),
                 "rewards": {
                     labels.rewards[name]: _four_digits(value)
                     for name, value in zip(table.names, table.rewards[s].tolist(), strict=True)
@@ -143,14 +150,14 @@ def _group(
                 "tokens": float(table.num_tokens[s]),
                 "end": {0.0: "stop", 1.0: "length"}.get(float(table.cut[s]), ""),
             }
-            | _turns(table, s, names, _chat(text.completion))
-            for s, text in enumerate(written)
+            | _turns(table, s, names, chat)
+            for s, (text, chat) in enumerate(zip(written, chats, strict=True))
         ],
     }
 
 
 def _turns(
-    table: RolloutTable, sample: int, names: Sequence[str], chat: str | list[dict[str, Any]]
+    table: RolloutTable, sample: int, names: Sequence[str], chat: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the turns of a rollout, as a field to add to the data of the rollout.
 
@@ -169,12 +176,12 @@ def _turns(
     def row(turn: int | None) -> list[float] | None:
         return None if turn is None else [turn + 1, *map(_four_digits, numbers[turn].tolist())]
 
-    roles = [message.get("role") for message in chat] if isinstance(chat, list) else []
+    roles = [message.get("role") for message in chat]
     spoken = [place for place, role in enumerate(roles) if role == "assistant"]
     if len(spoken) != count:
-        return {"unplaced_turns": [row(turn) for turn in shown_places(count)]}
+        return {"unplaced_turns": [row(turn) for turn in _shown_places(count)]}
     turns = {place: turn for turn, place in enumerate(spoken)}
-    places = shown_places(len(roles))
+    places = _shown_places(len(roles))
     return {"turns": [None if place is None else row(turns.get(place)) for place in places]}
 
 
@@ -183,20 +190,15 @@ def _four_digits(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _chat(written: Any) -> str | list[dict[str, Any]]:
-    """Return a text or a list of messages. Other values, such as tokens, are converted to text."""
-    if written is None:
-        return "(not in the file)"
-    if isinstance(written, str):
-        return written
-    if not isinstance(written, list):
-        return str(written)
-    turns = cast("list[Any]", written)
-    if turns and all(isinstance(turn, Mapping) for turn in turns):
-        return [_message(turn) for turn in turns]
-    if turns and all(isinstance(turn, str) for turn in turns):
-        return [{"role": "", "content": turn} for turn in turns]
-    return str(turns)
+def _chat(written: Any) -> list[dict[str, Any]]:
+    """Return a list of messages. A text is one, and so are other values, such as tokens."""
+    if isinstance(written, list) and written:
+        turns = cast("list[Any]", written)
+        if all(isinstance(turn, Mapping) for turn in turns):
+            return [_message(turn) for turn in turns]
+        if all(isinstance(turn, str) for turn in turns):
+            return [{"role": "", "content": turn} for turn in turns]
+    return [{"role": "", "content": "(not in the file)" if written is None else str(written)}]
 
 
 def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,3 +209,58 @@ def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
     others = {key: value for key, value in turn.items() if key not in shown and value}
     text = "\n".join([*said, *([str(others)] if others else [])])
     return {"role": turn.get("role"), "content": text}
+
+
+def _cut(text: str, limit: int) -> tuple[str, int, str]:
+    """Return the start of a text, the number of omitted characters, and the end of the text.
+
+    >>> _cut("0123456789" * 3, 15)
+    ('0123456789', 15, '56789')
+    """
+    start = _fitting(text[: limit + 1], limit)
+    if len(start) == len(text):
+        return "".join(start), 0, ""
+    start = _fitting(text[:limit], limit * 2 // 3)
+    end = _fitting(text[: -limit - 1 : -1], limit // 3)[::-1]
+    return "".join(start), len(text) - len(start) - len(end), "".join(end)
+
+
+def _messages(chat: Sequence[Mapping[str, Any]], limit: int) -> list[_Message]:
+    """Return the messages to show, with `limit` characters in total.
+
+    In a very long chat, one message states how many are omitted in the middle.
+    """
+    places = _shown_places(len(chat))
+    kept = [chat[place] for place in places if place is not None]
+    contents = [str(message.get("content") or "") for message in kept]
+    most = max(limit // max(1, len(kept)), limit - sum(map(len, contents)))
+    shown: list[_Message] = [
+        ("".join(_fitting(str(message.get("role") or ""), 40)), *_cut(content, most))
+        for message, content in zip(kept, contents, strict=True)
+    ]
+    if None in places:
+        what = f"… {len(chat) - len(kept):,} messages left out …"
+        shown.insert(places.index(None), ("", what, 0, ""))
+    return shown
+
+
+def _shown_places(count: int) -> list[int | None]:
+    """Return the positions of the shown messages of a chat, with None for a gap.
+
+    >>> _shown_places(3)
+    [0, 1, 2]
+    """
+    if count <= 2 * _MESSAGES:
+        return list(range(count))
+    return [*range(_MESSAGES), None, *range(count - _MESSAGES, count)]
+
+
+def _fitting(text: Iterable[str], room: int) -> list[str]:
+    """Return the first characters of a text that fit into `room`. Hidden characters are escaped."""
+    fitting: list[str] = []
+    for piece in map(visible, text):
+        room -= len(piece)
+        if room < 0:
+            break
+        fitting.append(piece)
+    return fitting

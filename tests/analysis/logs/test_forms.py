@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gdpo.analysis.logs import rows as rows_of_logs
-from gdpo.analysis.logs.rewards import logged_runs
 from gdpo.analysis.logs.sources import read_logs
+from gdpo.analysis.logs.trends import logged_runs
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import read_rollout_files
 

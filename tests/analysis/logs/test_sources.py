@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdpo.analysis.logs.rewards import logged_runs
 from gdpo.analysis.logs.sources import read_logs
+from gdpo.analysis.logs.trends import logged_runs
 from gdpo.errors import ConfigError, DataError
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from gdpo.analysis.logs.rewards import logged_runs
 from gdpo.analysis.logs.sources import Log
-from gdpo.analysis.logs.trends import trend, trends_of
+from gdpo.analysis.logs.trends import logged_runs, trend, trends_of
 
 
 def noise(rng, count, likeness):

@@ -1,16 +1,19 @@
-"""Reports what means and standard deviations alone show about each reward of a run.
+"""Reports what logged means and standard deviations alone show about each reward of a run.
 
 Findings have the names and limits of `gdpo.diagnostics`. Without rollouts, they are not certain.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, nan, sqrt
 
 import numpy as np
 
+from gdpo._naming import refuse_unknown
+from gdpo._shapes import Float
 from gdpo._student import student_quantile
-from gdpo.analysis.logs.rewards import LoggedRun, Series
+from gdpo.analysis.logs.rows import Log, field_of, without_unclear
+from gdpo.analysis.logs.sources import SOURCES
 from gdpo.analysis.steps import end_means, known_mean
 from gdpo.diagnostics import Thresholds
 from gdpo.diagnostics.diagnosis import (
@@ -25,19 +28,44 @@ from gdpo.diagnostics.diagnosis import (
 )
 from gdpo.diagnostics.findings import finding, in_order
 
+_OF_BATCH = {
+    "frac_reward_zero_std": "zero_advantage_groups",
+    "diagnostics/zero_advantage_groups": "zero_advantage_groups",
+    "gdpo/zero_advantage_groups": "zero_advantage_groups",
+    "diagnostics/warnings": "warnings",
+    "gdpo/warnings": "warnings",
+}
+_EQUAL = 1e-4
+"""Relative difference below which two logged values count as the same. TensorBoard rounds to
+float32."""
+
+Series = Float[np.ndarray, " step"]
 _TENTH, _LASTING = 10, 5
 """The start and the end of a run are a tenth of its steps each. A reward counts as constant if it
 is constant in the last tenth, and in at least 5 steps."""
 _NEAR_ZERO = 0.1
-"""A standard deviation is near 0 if it is below this fraction of the largest one of the run. If
-the reward is 0 or 1 and was once earned by half of the rollouts, it is then earned by more than
-99.7 % or fewer than 0.3 %."""
+"""A standard deviation is near 0 if it is below this fraction of the largest one of the run. A
+reward of 0 or 1 that half of the rollouts once earned is then earned by over 99.7 % or under 0.3 %.
+"""
 _ROUNDING = 1e-6
 """Relative rounding error of a mean in float32, with which trainers compute deviations."""
 _UNLOGGED = np.zeros(0)
 _LIMITS = Thresholds()
 _LEAST = 15
 """Smallest number of steps for a trend."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoggedRun:
+    """Stores the numbers that a run logged for each reward. NaN: not logged in this step."""
+
+    log: Log
+    steps: Float[np.ndarray, " step"]
+    rewards: Mapping[str, Mapping[str, Series]]
+    """Arrays by reward and by name in `FIELDS`. There is always a `mean`."""
+    batch: Mapping[str, Series]
+    """`zero_advantage_groups` and `warnings`, if they were logged."""
+    copies: tuple[Log, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +81,7 @@ class RewardTrend:
     change: float
     """Mean over the last third of the logged steps, minus that over the first third."""
     margin: float
-    """Half-width of the 95 % confidence interval of `change`. Infinite or NaN with too few
-    steps."""
+    """Half-width of the 95 % confidence interval of `change`. Infinite or NaN: too few steps."""
     std: float
     last_std: float
     """Standard deviation, averaged over the last tenth of the logged steps."""
@@ -76,6 +103,69 @@ class RunTrends:
     within_groups: bool
     """Whether the standard deviations are over the samples of a prompt, not over the batch."""
     findings: tuple[Finding, ...]
+
+
+def logged_runs(logs: Sequence[Log], names: Sequence[str] | None = None) -> list[LoggedRun]:
+    """Return the runs that logged rewards, without copies, those with the most steps first.
+
+    With `names`, only these rewards are returned. A name that no run has raises a ConfigError.
+    """
+    runs: list[LoggedRun] = []
+    found = [run for run in map(_run, logs) if run.rewards]
+    for run in sorted(found, key=lambda run: (-len(run.steps), SOURCES.index(run.log.source))):
+        twin = next((i for i, other in enumerate(runs) if _is_copy(run, other)), None)
+        if twin is None:
+            runs.append(run)
+        else:
+            runs[twin] = replace(runs[twin], copies=(*runs[twin].copies, run.log))
+    if names is None:
+        return runs
+    known = [name for run in runs for name in run.rewards]
+    refuse_unknown(names if runs else (), known, "--rewards: unknown reward")
+    selected = (
+        replace(run, rewards={n: run.rewards[n] for n in names if n in run.rewards}) for run in runs
+    )
+    return [run for run in selected if run.rewards]
+
+
+def _run(log: Log) -> LoggedRun:
+    """Return the numbers of a log, without the steps in which it has none."""
+    keys = {key for row in log.rows.values() for key in row}
+    of_reward = {key: field_of(key) for key in without_unclear(keys)}
+    found: dict[str, dict[str, Series]] = {}
+    batch: dict[str, Series] = {}
+    nothing = np.full(len(log.rows), nan)
+    for place, (_, row) in enumerate(sorted(log.rows.items())):
+        for key, value in row.items():
+            if (known := of_reward.get(key)) is not None:
+                of, name = found.setdefault(known[0], {}), known[1]
+            elif name := _OF_BATCH.get(key.removeprefix("train/"), ""):
+                of = batch
+            else:
+                continue
+            number = float(value) if abs(value) < 1e300 else nan
+            of.setdefault(name, nothing.copy())[place] = number
+    rewards = {name: {"mean": nothing, **of} for name, of in found.items()}
+    logged = [values for of in rewards.values() for values in of.values()]
+    kept = ~np.all(np.isnan(logged), axis=0) if logged else np.ones(len(nothing), bool)
+    return LoggedRun(
+        log,
+        np.array(sorted(log.rows), float)[kept],
+        {name: {what: v[kept] for what, v in of.items()} for name, of in rewards.items()},
+        {name: values[kept] for name, values in batch.items()},
+    )
+
+
+def _is_copy(run: LoggedRun, longer: LoggedRun) -> bool:
+    if not set(run.rewards) <= set(longer.rewards) or not np.isin(run.steps, longer.steps).all():
+        return False
+    places = np.searchsorted(longer.steps, run.steps)
+    return all(
+        field in longer.rewards[name]
+        and np.allclose(values, longer.rewards[name][field][places], _EQUAL, 1e-9, equal_nan=True)
+        for name, of in run.rewards.items()
+        for field, values in of.items()
+    )
 
 
 def trends_of(
@@ -133,10 +223,9 @@ def trend(values: Series) -> tuple[float, float]:
     The noise is measured around a straight line through each third, because a reward often rises
     early and then plateaus. Neighbouring steps are alike, so n steps count as
     $n_e = n (1 - \rho) / (1 + \rho)$ independent values (Santer et al. 2000, "Statistical
-    significance of trends"), with the lag-1 autocorrelation ρ of the residuals. Residuals around a
-    line in m values make ρ too small by about $(2 + 4 \rho) / m$, which is corrected. The
-    half-width is infinite if too few independent values remain, and both are NaN with fewer than 15
-    values.
+    significance of trends"), with the lag-1 autocorrelation ρ of the residuals, which a line in m
+    values makes too small by about $(2 + 4 \rho) / m$. The half-width is infinite if too few
+    independent values remain, and both are NaN with fewer than 15 values.
     """
     known = values[~np.isnan(values)]
     count, third = len(known), len(known) // 3
@@ -223,9 +312,8 @@ def _still(name: str, means: Series) -> Iterator[Finding]:
 def _effects(rewards: Sequence[RewardTrend]) -> Iterator[Finding]:
     """Yield a finding for each reward that may have less influence than its weight.
 
-    The rule is that of `diagnose`, without an interval. If gdpo logged no influence shares, the
-    share of weight × std is used instead: with independent rewards whose sum is normalized, as in
-    GRPO, the two are equal.
+    The rule is that of `diagnose`, without an interval. Without logged influence shares, the share
+    of weight × std is used: for independent rewards under GRPO, the two are equal.
     """
     rewards = [reward for reward in rewards if reward.weight and isfinite(reward.std)]
     if len(rewards) < 2 or not any(reward.std for reward in rewards):

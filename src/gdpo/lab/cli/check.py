@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from gdpo.cli.codes import FAILED
+from gdpo.cli import FAILED
 from gdpo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _print_findings(findings: "Sequence[Finding]", recipe: Path) -> int:
 
     from gdpo._terminal import terminal
     from gdpo.lab.training.findings import Verdict
-    from gdpo.report.terminal import table
+    from gdpo.report.text import table
 
     console = terminal()
     styles = {Verdict.FINE: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gdpo.cli.codes import INTERRUPTED
+from gdpo.cli import INTERRUPTED
 
 
 def train(

@@ -1,5 +1,7 @@
 r"""Defines the findings that rest on sums over groups: the effect of a reward, and its variance.
 
+For a reward with too little effect, other settings are replayed on the same groups.
+
 With the influence share $s_k$ and the weight share $v_k$ of a reward, a batch, a finished run or a
 block of a running one shows that the reward
 
@@ -30,8 +32,8 @@ named, and others whose factor is below 0.75:
 | range, $s$ | the influence: also what the estimator makes of the standard deviations |
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf, isnan, log, log1p, nan, pi
 from statistics import NormalDist
 from typing import Any, NamedTuple, TypeAlias
@@ -39,32 +41,32 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gdpo._text import capitalized
+from gdpo.advantages import ESTIMATORS
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Finding,
     Kind,
     Range,
     Remedy,
+    Scored,
     Severity,
     interval,
     percent,
     times,
 )
 from gdpo.diagnostics.findings import Thresholds, finding
-from gdpo.diagnostics.influence import Influence, Vector
-from gdpo.diagnostics.replay import FACTORS, best_remedy
+from gdpo.diagnostics.influence import Batch, Influence, Vector, pooled, replayed_influence
 
 LEAST_GROUPS = 64
 """Number of groups in a block of the smallest size, and in a measurement."""
 
 ERROR = 0.025
-"""Probability of a false alarm about a reward whose true value is at the limit: in one check of a
-batch or of a finished run, and in all checks of a running one."""
+"""Probability of a false alarm about a reward at the limit: in one check of a batch or of a
+finished run, and in all checks of a running one."""
 
 OF_SHARES = 0.1
-"""Part of its error that a test of a share spends in a running run. A reward whose share is
-slightly above the limit then causes no alarm either, and errors of the approximation far out in the
-tail do no harm."""
+"""Part of its error that a test of a share spends in a running run, so that a share slightly above
+the limit causes no alarm, and errors of the approximation in the tail do no harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Look:
 
     error: float = ERROR
     one_of_many: bool = False
-    """Whether the test must hold far out in the tail, where few varying groups mislead."""
+    """Whether the test must hold in the tail, where few varying groups mislead."""
 
     @staticmethod
     def at(m: int, i: int) -> "Look":
@@ -214,11 +216,10 @@ def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> No
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 
-    A rare reward can have a small share because it happened to vary in few groups. Its variance is
-    then too small as well. If the share $s$ were at the limit $\ell$ because the reward varied in
-    more groups, the variance of $U_k$ would be $\ell (1 - s) / (s (1 - \ell))$ times as large.
-    Wilson's interval, for the errors $c$ of the look, bounds the number of varying groups: $n + c^2
-    / 2 + c \sqrt{n + c^2 / 4}$.
+    If a rare reward happened to vary in few groups, its share and its variance are both too small.
+    If its share $s$ were at the limit $\ell$ because it varied in more groups, the variance of
+    $U_k$ would be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, for the errors
+    $c$ of the look, bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
     """
     live, c = np.maximum(influence.sums.live, 1), look.errors
     most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)
@@ -230,8 +231,8 @@ def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
 def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
     """Return whether a reward is at the good end of its range.
 
-    For a reward that varies in most of its groups, an observed range does not count, because a
-    single outlier stretches it, nor a declared range that is far wider than the variation.
+    If it varies in most of its groups, an observed range does not count, because a single outlier
+    stretches it, nor a declared range that is far wider than the variation.
     """
     known = ranges.get(reward.name, Range())
     place = known.place(reward.mean, reward.weight)
@@ -283,10 +284,10 @@ def described(
     severity: Severity = Severity.WARNING,
     start: str = "",
 ) -> Finding:
-    """Return the finding, with the numbers of these sums, even if it was noticed earlier.
+    """Return the finding with the numbers of these sums, even if it was noticed earlier.
 
-    `start` follows the number of groups: " from step 40". Without `replay`, no remedies are
-    printed. Some findings are notes, whatever the severity.
+    `start` follows the number of groups: " from step 40". Without `replay`, no setting is tried.
+    Some findings are notes, whatever the severity.
     """
     if of.reward is None:
         share, groups = influence.zero_advantage_groups, influence.groups
@@ -512,3 +513,103 @@ def few(count: int, of: int, share: float) -> float:
     steps = np.log((of - i + 1) / i) + log(share) - log1p(-share)
     terms = of * log1p(-share) + np.concatenate([[0.0], np.cumsum(steps)])
     return float(min(1.0, np.sum(np.exp(terms))))
+
+
+TRIED = ("gdpo", "per_reward_batch_std")
+"""Estimators that are replayed for a reward that has less influence than its weight."""
+
+FACTORS = (2, 3, 5, 10, 20)
+"""Factors by which the weight of the reward is raised, until its share is reached."""
+
+_MOST_VALUES = 2**18
+"""Number of reward values above which every second step is dropped, so that a replay is fast."""
+
+
+class ScoredSteps:
+    """Keeps the rewards of steps for a replay, evenly thinned if there are too many."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, Scored] = {}
+        """The steps that are kept, keyed by their place in the order in which they were added."""
+        self._every, self._added, self._values = 1, 0, 0
+
+    def add(self, step: Scored) -> None:
+        """Keep the next step, or every second, fourth, ... step of a long run."""
+        place = self._added
+        self._added += 1
+        if place % self._every:
+            return
+        self.steps[place] = step
+        self._values += step.rewards.size
+        while self._values > _MOST_VALUES and len(self.steps) > 1:
+            self._every *= 2
+            self.steps = {at: kept for at, kept in self.steps.items() if at % self._every == 0}
+            self._values = sum(kept.rewards.size for kept in self.steps.values())
+
+
+def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy, ...]:
+    """Return other settings with the influence shares that they give a reward on these steps.
+
+    Larger weights are tried until the share is `wanted`. The settings are sorted by share.
+    """
+    if not any(name in step.names for step in steps):
+        return ()
+    batches = [Batch.of(step.rewards, step.weights) for step in steps]
+    used = {step.estimator for step in steps}
+    others = [Remedy(estimator) for estimator in TRIED if {estimator} != used]
+    found = [_tried(steps, batches, name, other) for other in others]
+    base = steps[0].estimator if len(used) == 1 and used <= set(_WEIGHTED) else "grpo"
+    for factor in FACTORS:
+        raised = _tried(steps, batches, name, Remedy(str(base), factor))
+        if raised.share >= wanted:
+            found.append(raised)
+            break
+    return tuple(sorted(found, key=lambda remedy: -remedy.share))
+
+
+def best_remedy(
+    found: Sequence[Remedy], share: float, margin: float, limit: float
+) -> Remedy | None:
+    """Return the setting to use, or None if no setting helps.
+
+    A setting helps if its share reaches the limit, or twice the present share and the upper end of
+    its interval, and if the interval of the new share is above the present share.
+    """
+    helps = max(_HELPS * share, share + margin)
+
+    def worse(each: Remedy) -> tuple[bool, int, bool]:
+        enough = each.share + each.margin >= limit
+        return not enough, each.factor, each.estimator != "gdpo"
+
+    better = [
+        remedy
+        for remedy in found
+        if remedy.share >= min(limit, helps) and remedy.lowest > max(share, 0.0)
+    ]
+    return min(better, key=worse, default=None)
+
+
+_HELPS = 2.0
+"""A replayed setting helps if it gives at least this multiple of the share."""
+
+_WEIGHTED = ("grpo", "grpo_no_std", "rloo", "grpo_batch_std", "grpo_batch_norm", "mo_grpo", *TRIED)
+"""Estimators for which a larger weight is replayed. Others need a state or options."""
+
+
+def _tried(steps: Sequence[Scored], batches: Sequence[Batch], name: str, remedy: Remedy) -> Remedy:
+    parts: list[Influence] = []
+    for step, batch in zip(steps, batches, strict=True):
+        weights = np.array(step.weights, np.float64)
+        weights[..., np.array(step.names) == name] *= remedy.factor
+        advantages = np.asarray(ESTIMATORS[remedy.estimator](step.rewards, weights), np.float64)
+        scores = np.nan_to_num(batch.z)
+        part = replayed_influence(advantages, scores, batch.prompt_weights, step.names)
+        parts.append(part.after(parts[-1] if parts else None))
+    found = pooled(parts)
+    column = found.names.index(name)
+    return replace(
+        remedy,
+        share=float(found.shares[column]),
+        margin=float(found.margins[column]),
+        groups=found.groups,
+    )
