@@ -9,11 +9,11 @@ GPU. A number of GPUs that cannot share the batch is marked as refused.
 """
 
 from gdpo.errors import ConfigError
-from gdpo.lab.launch.batches import Machines
 from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.batches import split_batch
 from gdpo.lab.recipes.read import load_recipe
-from gdpo.lab.recipes.shipped import shipped_recipe, shipped_recipes
+from gdpo.lab.recipes.starter import shipped_recipe, shipped_recipes
 
 GPUS = (1, 2, 4, 6, 8, 16)
 ROWS = {"gsm8k": 7473, "tool_calling": 3920, "tool_calling_3b": 3920}

@@ -12,7 +12,7 @@ from gdpo.lab.evaluation.overlap import overlap_findings
 from gdpo.lab.recipes.data import Rows, read_data
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.tasks import TASKS, load_rows
-from gdpo.lab.training.findings import Verdict
+from gdpo.lab.training.reward_checks import Verdict
 
 DATA = os.environ.get("GDPO_DATA")
 SINGLE = ("bfcl_simple_python", "bfcl_live_multiple")

@@ -20,8 +20,8 @@ from datasets import Dataset
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.integrations.verl.settings import read_settings
-from gdpo.lab.launch.batches import Machines
 from gdpo.lab.launch.launch import launch_verl, plan_verl
+from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.lock import is_locked
 from gdpo.lab.training import train

@@ -6,8 +6,8 @@ import torch
 
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl._run import Run
-from gdpo.lab.launch.batches import Machines
 from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import find_task

@@ -12,10 +12,10 @@ from trl import GRPOConfig
 
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl.settings import read_settings
-from gdpo.lab.launch.batches import DEFAULTS, Machines
 from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.launch.verl import DEFAULTS, Machines
 from gdpo.lab.recipes.read import load_recipe
-from gdpo.lab.recipes.shipped import shipped_recipe, shipped_recipes
+from gdpo.lab.recipes.starter import shipped_recipe, shipped_recipes
 from gdpo.lab.recipes.yaml import read_yaml
 
 ONE = Machines(1, 1)

@@ -22,10 +22,9 @@ from gdpo.lab.recipes.models import (
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import find_task, resolve
 from gdpo.lab.tasks import TASKS, Problem, Task
-from gdpo.lab.training import _reward_checks, check, train
-from gdpo.lab.training._reward_checks import check_rewards
-from gdpo.lab.training.findings import Finding, Verdict
+from gdpo.lab.training import check, reward_checks, train
 from gdpo.lab.training.preflight import prepare
+from gdpo.lab.training.reward_checks import CheckResult, Verdict, check_rewards
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
 
@@ -135,15 +134,15 @@ NO_GOLD = Problem([], {"answer": None})
 def test_what_reference_answers_get_is_reported(function, problems, verdict, text):
     reward = Reward("exact", function, low=0, high=1)
     found, *_ = check_rewards(task_with(reward), Scorer([reward]), problems)
-    assert (found.verdict if isinstance(found, Finding) else Verdict.WRONG) is verdict
-    assert re.search(text, found.text if isinstance(found, Finding) else str(found))
+    assert (found.verdict if isinstance(found, CheckResult) else Verdict.WRONG) is verdict
+    assert re.search(text, found.text if isinstance(found, CheckResult) else str(found))
 
 
 def test_a_published_reward_and_one_of_the_user_need_not_reach_their_maximum():
     reward = Reward("exact", exact, low=0, high=1)
     published = replace(task_with(reward), is_published=True)
     finding, _ = check_rewards(published, Scorer([reward]), SAMPLES)
-    assert isinstance(finding, Finding)
+    assert isinstance(finding, CheckResult)
     reward = Reward("boxed", lambda completion, _: 0.25 * ("boxed" not in completion), 0, 1)
     finding, *_ = check_rewards(TASKS["gsm8k"], Scorer([reward]), [Problem([], {"answer": "4"})])
     assert finding.verdict is Verdict.NOTE
@@ -152,7 +151,7 @@ def test_a_published_reward_and_one_of_the_user_need_not_reach_their_maximum():
 
 
 def test_a_reward_that_takes_long_is_named_while_it_is_tried(monkeypatch, caplog):
-    monkeypatch.setattr(_reward_checks, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(reward_checks, "_PATIENCE_S", 0.1)
     seen = []
 
     def slow(completion, reference):
@@ -234,7 +233,7 @@ def test_a_reward_that_changes_nothing_is_not_said_to_change_its_reference():
     unequal = Problem([], {"answer": "right", **unequal})
     reward = Reward("keeps", lambda completion, _: 1.0, 0, 1)
     finding, *_ = check_rewards(task_with(reward), Scorer([reward]), [unequal])
-    assert isinstance(finding, Finding)
+    assert isinstance(finding, CheckResult)
 
 
 def test_a_bad_answer_that_gets_everything_is_a_mistake():
@@ -488,7 +487,7 @@ def needing(found):
 def test_what_a_reward_needs_of_the_machine_is_reported():
     reward = needing("sandbox: bwrap works here")
     findings = list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
-    assert findings[0] == Finding(Verdict.FINE, "sandbox: bwrap works here")
+    assert findings[0] == CheckResult(Verdict.FINE, "sandbox: bwrap works here")
     assert len(findings) == 3
 
 
@@ -502,7 +501,7 @@ def test_a_reward_whose_need_is_not_met_is_a_mistake_and_is_not_run():
 def test_a_reward_of_the_number_of_tokens_shows_what_some_counts_get():
     reward = token_limit(100)
     finding, *_ = check_rewards(task_with(TASKS["gsm8k"].rewards[0]), Scorer([reward]), SAMPLES)
-    assert isinstance(finding, Finding)
+    assert isinstance(finding, CheckResult)
     assert "0: 1, 1: 1, 7: 1, 512: 0, 1,000,000: 0" in finding.text
 
 

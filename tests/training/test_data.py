@@ -10,7 +10,7 @@ from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.tasks import TASKS
 from gdpo.lab.training import check, train
-from gdpo.lab.training.findings import Finding, Verdict
+from gdpo.lab.training.reward_checks import CheckResult, Verdict
 
 TASK = TASKS["gsm8k"]
 LONG = "Weng earns {} dollars an hour for babysitting, and she babysat for {} minutes. How much?"
@@ -80,9 +80,9 @@ def test_a_check_tells_what_was_left_out_of_which_source(recipe_file, two):
 
 def test_a_further_check_sees_the_rows_and_a_mistake_of_its_is_counted(recipe):
     def refuse(task, rows):
-        yield Finding(Verdict.WRONG, f"{task.name}: {rows.places[9].rpartition(' of ')[0]}")
+        yield CheckResult(Verdict.WRONG, f"{task.name}: {rows.places[9].rpartition(' of ')[0]}")
 
-    assert Finding(Verdict.WRONG, "gsm8k: row 10") in check(recipe, also=refuse)
+    assert CheckResult(Verdict.WRONG, "gsm8k: row 10") in check(recipe, also=refuse)
 
 
 @pytest.mark.parametrize("value", ["[]", "3", "{a: b}", "[a.json, 3]"])

@@ -13,7 +13,7 @@ from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfi
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.training import priority_findings
-from gdpo.lab.training.findings import Verdict
+from gdpo.lab.training.reward_checks import Verdict
 from gdpo.rewards import Gate, Reward
 
 PROBLEMS = [

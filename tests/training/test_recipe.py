@@ -6,8 +6,8 @@ from pydantic import ValidationError
 
 from gdpo.errors import ConfigError
 from gdpo.lab.experiments.grid import make_grid
-from gdpo.lab.launch.batches import Machines
 from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.read import load_recipe, read_recipe
 from gdpo.lab.recipes.recipe import DataConfig, Recipe, differences
 from gdpo.lab.recipes.resolve import find_rewards, resolve

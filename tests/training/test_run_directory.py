@@ -14,7 +14,7 @@ from gdpo.lab.runs.checkpoints import complete
 from gdpo.lab.runs.directory import RunDirectory, create_run, to_json, write_whole
 from gdpo.lab.training import check, train
 from gdpo.lab.training._loop import safe_step
-from gdpo.lab.training.findings import Verdict
+from gdpo.lab.training.reward_checks import Verdict
 
 
 @pytest.fixture

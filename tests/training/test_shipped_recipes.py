@@ -9,16 +9,16 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
 from gdpo.errors import ConfigError
-from gdpo.lab.launch.batches import Machines
 from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.batches import plan_batches, split_batch
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
-from gdpo.lab.recipes.shipped import copy_recipe, shipped_recipe, shipped_recipes
+from gdpo.lab.recipes.starter import copy_recipe, shipped_recipe, shipped_recipes
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.training import check, train
 from gdpo.lab.training._quiet import quiet
-from gdpo.lab.training.findings import Verdict
+from gdpo.lab.training.reward_checks import Verdict
 from gdpo.rollouts import read_rollouts
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -5,13 +5,13 @@ import pytest
 
 from gdpo.advantages import TURN_ESTIMATORS
 from gdpo.errors import ConfigError
-from gdpo.lab.launch.batches import Machines
 from gdpo.lab.launch.launch import plan_verl
+from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.training import check, priority_findings, train
-from gdpo.lab.training.findings import Verdict
+from gdpo.lab.training.reward_checks import Verdict
 from gdpo.rollouts import read_rollouts
 
 OF_TURNS = (

@@ -15,9 +15,8 @@ from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.tasks import TASKS, Problem, load_problems, near_duplicates
 from gdpo.lab.training import check, train
-from gdpo.lab.training._reward_checks import check_rewards
-from gdpo.lab.training.findings import Finding, Verdict
 from gdpo.lab.training.preflight import prepare
+from gdpo.lab.training.reward_checks import CheckResult, Verdict, check_rewards
 from gdpo.rewards import Scorer
 from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts import read_rollouts
@@ -239,7 +238,7 @@ def test_a_reward_need_not_reach_its_maximum_where_it_does_not_apply():
         applied, *_ = check_rewards(task, scorer, [replace(s, weights=None) for s in samples])
         finding, *_ = check_rewards(task, scorer, samples)
     assert isinstance(applied, GdpoError)
-    assert isinstance(finding, Finding)
+    assert isinstance(finding, CheckResult)
 
 
 def test_a_reward_whose_weights_are_null_on_every_tried_row_is_reported_as_untested():

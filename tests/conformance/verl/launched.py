@@ -20,10 +20,10 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
 from gdpo.integrations.verl.settings import read_settings
-from gdpo.lab.launch.batches import Machines
 from gdpo.lab.launch.launch import plan_verl, write_rows
+from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.read import load_recipe
-from gdpo.lab.recipes.shipped import shipped_recipes
+from gdpo.lab.recipes.starter import shipped_recipes
 from gdpo.lab.tasks import Problem
 
 ONE_GPU = Machines(1, 1)

@@ -14,7 +14,7 @@ from tests.conformance.__main__ import run
 from tests.conformance.others.known_rollouts import record
 from tests.conformance.others.reading_back import TOLD, differences
 
-from gdpo.lab.recipes.shipped import shipped_recipes
+from gdpo.lab.recipes.starter import shipped_recipes
 from gdpo.rollouts.readers import read_rollout_files
 
 needed = [name for name in ("verl", "transfer_queue", "ray") if find_spec(name) is None]

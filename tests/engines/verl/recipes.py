@@ -5,7 +5,7 @@ import json
 import yaml
 from teaching import teach
 
-from gdpo.lab.recipes.shipped import shipped_recipe
+from gdpo.lab.recipes.starter import shipped_recipe
 from gdpo.lab.tasks import resolve_task
 
 PROBLEMS = 16

@@ -15,7 +15,7 @@ from gdpo.errors import ConfigError
 if TYPE_CHECKING:
     from gdpo.lab.recipes.data import Rows
     from gdpo.lab.tasks import Task
-    from gdpo.lab.training.findings import Finding
+    from gdpo.lab.training.reward_checks import CheckResult
 
 _RESPONSES = {"gold": "reference answers", "empty": "empty responses"}
 
@@ -71,7 +71,7 @@ def check(
 
     tests = None if benchmarks is None else the_benchmarks(benchmarks, data or ())
 
-    def also(task: "Task", found: "Rows") -> "Iterator[Finding]":
+    def also(task: "Task", found: "Rows") -> "Iterator[CheckResult]":
         yield from overlap_findings(task, found, tests)
         yield from priority_findings(resolved, found.problems[:rows])
 
@@ -81,12 +81,12 @@ def check(
     return _print_findings(findings, recipe)
 
 
-def _print_findings(findings: "Sequence[Finding]", recipe: Path) -> int:
+def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
     """Print the findings, and return the exit code."""
     from rich.text import Text
 
     from gdpo._terminal import terminal
-    from gdpo.lab.training.findings import Verdict
+    from gdpo.lab.training.reward_checks import Verdict
     from gdpo.report.text import table
 
     console = terminal()

@@ -42,8 +42,8 @@ def verl(
     from functools import partial
 
     from gdpo._terminal import terminal
-    from gdpo.lab.launch.batches import Machines
     from gdpo.lab.launch.launch import launch_verl, plan_verl
+    from gdpo.lab.launch.verl import Machines
     from gdpo.lab.recipes.read import read_recipe
 
     show = partial(terminal().print, markup=False, soft_wrap=True)

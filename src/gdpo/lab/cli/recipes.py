@@ -14,7 +14,7 @@ def list_recipes() -> int:
 
     from gdpo._terminal import terminal
     from gdpo.lab.recipes.read import read_recipe
-    from gdpo.lab.recipes.shipped import shipped_recipes
+    from gdpo.lab.recipes.starter import shipped_recipes
 
     table = Table("recipe", "model", "rewards", "estimator")
     for name, folder in shipped_recipes().items():
@@ -41,7 +41,7 @@ def show(name: str, /) -> int:
     from rich.markdown import Markdown
 
     from gdpo._terminal import terminal
-    from gdpo.lab.recipes.shipped import shipped_recipe
+    from gdpo.lab.recipes.starter import shipped_recipe
 
     folder = shipped_recipe(name)
     console = terminal()
@@ -61,7 +61,7 @@ def copy(name: str, folder: Path | None = None, /) -> int:
         folder: Destination folder, which must not exist. Default: the recipe's name.
     """
     from gdpo._terminal import terminal
-    from gdpo.lab.recipes.shipped import copy_recipe
+    from gdpo.lab.recipes.starter import copy_recipe
 
     copied = copy_recipe(name, folder or Path(name))
     console = terminal()

@@ -9,7 +9,7 @@ from gdpo.lab.recipes.data import Rows
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.likeness import overlaps
 from gdpo.lab.tasks.tool_calling.prompt import user_turns
-from gdpo.lab.training.findings import Finding, Verdict
+from gdpo.lab.training.reward_checks import CheckResult, Verdict
 
 _NAMED = 5
 """Maximum number of rows to list in a finding."""
@@ -25,7 +25,7 @@ def benchmarks_at_hand(task: Task) -> list[Benchmark]:
 
 def overlap_findings(
     task: Task, rows: Rows, benchmarks: Iterable[Benchmark] | None = None
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Compare training rows with test questions, and return the findings.
 
     Rows that overlap (`gdpo.lab.tasks.likeness.overlaps`) are reported as errors. By default,
@@ -33,13 +33,15 @@ def overlap_findings(
     """
     tests: list[Problem] = []
     places: list[str] = []
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     for benchmark in benchmarks_at_hand(task) if benchmarks is None else benchmarks:
         try:
             found = problems(benchmark, None)
         except GdpoError as error:
             verdict = Verdict.NOTE if benchmarks is None else Verdict.WRONG
-            findings.append(Finding(verdict, f"overlap with benchmarks was not checked: {error}"))
+            findings.append(
+                CheckResult(verdict, f"overlap with benchmarks was not checked: {error}")
+            )
             if benchmarks is None:  # these benchmarks all need the same package
                 break
             continue
@@ -48,7 +50,7 @@ def overlap_findings(
     return [*findings, _compared(rows, tests, places)] if tests else findings
 
 
-def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Finding:
+def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> CheckResult:
     like = overlaps(rows.problems, tests)
     given = [(rows.places[i], places[j]) for i, j in enumerate(like) if j is not None]
     names = list(dict.fromkeys(place.rpartition(" ")[2] for place in places))
@@ -57,10 +59,12 @@ def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Fi
         shown = f"{', '.join(names[:2])} and {len(names) - 2} more benchmarks"
     asked = f"{len(tests):,} test questions of {shown}"
     if not given:
-        return Finding(Verdict.FINE, f"overlap: 0 of {len(like):,} rows match one of the {asked}")
+        return CheckResult(
+            Verdict.FINE, f"overlap: 0 of {len(like):,} rows match one of the {asked}"
+        )
     named = "; ".join(f"{place} ({test})" for place, test in given[:_NAMED])
     more = f"; and {len(given) - _NAMED:,} more" if len(given) > _NAMED else ""
-    return Finding(
+    return CheckResult(
         Verdict.WRONG,
         f"overlap: {len(given):,} of {len(like):,} rows nearly repeat one of the {asked}: "
         f"{named}{more}. Remove them from the training data",

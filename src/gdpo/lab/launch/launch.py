@@ -19,17 +19,30 @@ from packaging.version import Version
 
 from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.lab.launch._verl import VerlFiles, check_fields, verl_config, with_fields
-from gdpo.lab.launch.batches import Batches, Machines, field, plan
-from gdpo.lab.recipes.data import check_weights, digest_of, read_data
+from gdpo.lab.launch.verl import (
+    Batches,
+    Machines,
+    VerlFiles,
+    check_fields,
+    field,
+    plan,
+    verl_config,
+    with_fields,
+)
+from gdpo.lab.recipes.data import Rows, check_weights, read_data
 from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.yaml import dump_yaml
-from gdpo.lab.runs.directory import RunDirectory, create_run, refuse_existing
-from gdpo.lab.runs.environment import describe_environment, now
+from gdpo.lab.runs.directory import (
+    RunDirectory,
+    create_run,
+    describe_start,
+    now,
+    refuse_existing,
+)
 from gdpo.lab.runs.lock import lock, lock_descriptor, unlock
-from gdpo.lab.runs.resume import find_run, refuse_other_circumstances
+from gdpo.lab.runs.resume import find_run, record_resumption, refuse_other_circumstances
 from gdpo.lab.runs.summary import readme, reward_changes
 from gdpo.lab.tasks import Problem
 from gdpo.lab.training.finish import model_being_made
@@ -197,9 +210,9 @@ def launch_verl(
         refuse_existing(RunDirectory(recipe.run_dir), recipe)
     rows = _rows(launch, recipe.data, report)
     eval_rows = None if recipe.eval_data is None else _rows(launch, recipe.eval_data, report)
-    if len(rows) < launch.batches.prompts:
+    if len(rows.problems) < launch.batches.prompts:
         raise ConfigError(
-            f"{recipe.place('data')}: the data has {len(rows)} rows, fewer than the "
+            f"{recipe.place('data')}: the data has {len(rows.problems)} rows, fewer than the "
             f"{launch.batches.prompts} prompts in one generation: add rows, or lower batch.prompts"
         )
     try:
@@ -236,40 +249,38 @@ def _check_verl() -> None:
         )
 
 
-def _rows(launch: Launch, data: DataConfig, report: Callable[[str], None]) -> Sequence[Problem]:
+def _rows(launch: Launch, data: DataConfig, report: Callable[[str], None]) -> Rows:
     rows = read_data(launch.resolved.task, data)
     if data.weights_column is not None:
         report(check_weights(rows, data.weights_column, launch.resolved.names))
     if rows.left_out:
         report(rows.left_out)
-    return rows.problems
+    return rows
 
 
-def _opened(launch: Launch, rows: Sequence[Problem], *, resume: bool) -> RunDirectory:
+def _opened(launch: Launch, rows: Rows, *, resume: bool) -> RunDirectory:
     """Create or reopen the run directory and lock it."""
-    recipe, processes = launch.recipe, launch.machines.processes
-    facts = {
-        **describe_environment(processes, field(recipe, "seed")),
-        "engine": "verl",
-        "rows": len(rows),
-        "data_digest": digest_of(rows),
-        "recipe_digest": recipe.digest,
-    }
-    declared = {"rewards": launch.resolved.described()}
+    recipe = launch.recipe
+    facts = describe_start(
+        recipe,
+        rows.problems,
+        rows.left_out,
+        engine="verl",
+        processes=launch.machines.processes,
+        seed=field(recipe, "seed"),
+    )
     if not resume:
-        run = create_run(recipe, facts | declared)
+        run = create_run(recipe, {**facts, "rewards": launch.resolved.described()})
         lock(run.path)
         return run
     run = RunDirectory(recipe.run_dir)
     lock(run.path)
     refuse_other_circumstances(run, facts)
-    resumed = [*run.read_environment().get("resumed", []), facts]
-    run.update_environment(**declared, resumed=resumed)
-    write_whole(run.recipe, recipe.to_yaml())
+    record_resumption(run, launch.resolved, facts)
     return run
 
 
-def _write(launch: Launch, rows: Sequence[Problem], eval_rows: Sequence[Problem] | None) -> None:
+def _write(launch: Launch, rows: Rows, eval_rows: Rows | None) -> None:
     files, task = launch.files, launch.resolved.task.name
     files.folder.mkdir(exist_ok=True)
     for file in (files.config, files.command, files.metrics):
@@ -277,9 +288,9 @@ def _write(launch: Launch, rows: Sequence[Problem], eval_rows: Sequence[Problem]
             number = len(list(files.folder.glob(f"{file.stem}-*{file.suffix}"))) + 1
             file.rename(file.with_name(f"{file.stem}-{number}{file.suffix}"))
     weighted = () if launch.recipe.data.weights_column is None else launch.resolved.names
-    write_rows(files.train, rows, task, weighted=weighted)
+    write_rows(files.train, rows.problems, task, weighted=weighted)
     if eval_rows is not None:
-        write_rows(files.evaluation, eval_rows, task)
+        write_rows(files.evaluation, eval_rows.problems, task)
     write_whole(files.config, launch.config_text)
     write_whole(files.command, f"#!/bin/sh\n{launch.command}")
     if launch.recipe.model == SMOLLM2:

@@ -6,7 +6,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -23,6 +24,7 @@ from pydantic import (
 
 from gdpo.advantages.arrays import number
 from gdpo.advantages.schedules import read_schedule
+from gdpo.errors import ConfigError, DataError
 from gdpo.lab.recipes.yaml import KeyPath, dotted, dump_yaml, nearest_place
 
 RECIPE_FILE = "recipe.yaml"
@@ -328,6 +330,14 @@ class Recipe(Config):
     def place(self, *path: str | int) -> str:
         """Return where a value was set, such as `recipe.yaml:12` or `--set model=...`."""
         return nearest_place(self._places, path, self._source)
+
+    @contextmanager
+    def at(self, *path: str | int) -> Generator[None]:
+        """Put the place of a value before the text of a ConfigError or DataError from the block."""
+        try:
+            yield
+        except (ConfigError, DataError) as error:
+            raise type(error)(f"{self.place(*path)}: {error}") from error
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML, including defaults. `load_recipe` can read the text."""

@@ -83,10 +83,8 @@ def resolve(recipe: Recipe | Resolved) -> Resolved:
     if isinstance(recipe, Resolved):
         return recipe
     task = find_task(recipe)
-    try:
+    with recipe.at("advantage"):
         resolve_estimator(recipe.advantage, turns=True)
-    except ConfigError as error:
-        raise ConfigError(f"{recipe.place('advantage')}: {error}") from error
     written_out = recipe.rewards or tuple(RewardConfig(name=r.name) for r in task.rewards)
     recipe = recipe.model_copy(update={"rewards": written_out})
     rewards = find_rewards(recipe, task)
@@ -180,7 +178,7 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
     for i, (entry, reward) in enumerate(zip(recipe.rewards, rewards, strict=True)):
         if entry.gate is None:
             continue
-        try:
+        with recipe.at("rewards", i, "gate", "on"):
             _refuse_unlisted_gate(recipe, task, rewards, reward.name, entry.gate.on)
             gate = Gate(entry.gate.on, entry.gate.at_least, entry.gate.otherwise)
             check_gates(list(by_name), {reward.name: gate})
@@ -193,9 +191,6 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
                     f"and at most {on.high:g}"
                 )
             gates[reward.name] = gate
-        except ConfigError as error:
-            place = recipe.place("rewards", i, "gate", "on")
-            raise ConfigError(f"{place}: {error}") from error
     return gates
 
 
@@ -222,10 +217,8 @@ def _refuse_unlisted_gate(
 
 def find_task(recipe: Recipe) -> Task:
     """Return the recipe's task."""
-    try:
+    with recipe.at("task"):
         return resolve_task(recipe.task)
-    except ConfigError as error:
-        raise ConfigError(f"{recipe.place('task')}: {error}") from error
 
 
 def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
@@ -233,10 +226,7 @@ def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
     of_task = {reward.name: reward for reward in task.rewards}
     found: list[Reward] = []
     for i, entry in enumerate(recipe.rewards):
-        place = recipe.place("rewards", i, "name")
-        try:
+        with recipe.at("rewards", i, "name"):
             found.append(find_reward(entry.name, entry.options, of_task))
             check_distinct([reward.name for reward in found])
-        except ConfigError as error:
-            raise ConfigError(f"{place}: {error}") from error
     return tuple(found)

@@ -130,9 +130,27 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
     """
     recipe = resolved.recipe
     check_fields(recipe)
-    _refuse_contradictions(recipe)
-    split = split_batch(recipe, processes())
+    import torch
+
+    from gdpo.integrations.trl import GDPOConfig
+
+    fields, split = recipe.trainer, split_batch(recipe, processes())
+    on_cpu = fields.get("use_cpu", not torch.accelerator.is_available())
+    has_bf16 = not on_cpu and (not torch.cuda.is_available() or torch.cuda.is_bf16_supported())
+    samples = fields.get("num_generations_eval") or recipe.batch.samples
+    least = samples // math.gcd(samples, processes())  # all processes together: whole groups
     gates = {name: dataclasses.asdict(gate) for name, gate in resolved.gates.items()}
+    defaults: dict[str, Any] = {
+        "logging_steps": 1,
+        "report_to": "none",
+        "save_strategy": "steps",
+        "save_total_limit": 2,
+        "disable_tqdm": True,
+        "eval_strategy": "no" if recipe.eval_data is None else "steps",
+        "per_device_eval_batch_size": least * max(1, _EVALUATED // least),
+        **({"use_cpu": True} if on_cpu else {}),
+        **({} if has_bf16 else {"bf16": False}),
+    }
     owned: dict[str, Any] = {
         "advantage": recipe.advantage,
         "advantage_options": resolved.options or None,
@@ -149,64 +167,58 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
         "run_name": recipe.name,
     }
     try:
-        config = _construct(recipe, recipe.trainer, owned)
-    except _OF_TRL as error:
-        culprits = [key for key in recipe.trainer if _builds_without(recipe, key, owned)]
-        place = recipe.place("trainer", *culprits[:1])
-        keys = " or ".join(f"trainer.{key}" for key in culprits) or "trainer"
-        raise ConfigError(f"{place}: TRL rejects {keys}: {error}") from error
-    _refuse_this_machine(recipe, config)
+        config = GDPOConfig(**{**defaults, **fields, **owned})
+    except (ValueError, TypeError, NotImplementedError, ImportError) as error:
+        raise ConfigError(
+            f"{recipe.place('trainer')}: TRL rejects the fields of trainer: {error}"
+        ) from error
+    _refuse_late_errors(recipe, config)
     if config.use_vllm and config.vllm_max_model_length is None:
         # By default, vLLM reserves memory for a sequence of the full context length.
         data = [each for each in (recipe.data, recipe.eval_data) if each is not None]
         limits = [each.max_prompt_length for each in data if each.max_prompt_length is not None]
         if config.max_completion_length is not None and len(limits) == len(data):
             config.vllm_max_model_length = max(limits) + config.max_completion_length
-    _refuse_scheduler(recipe, config)
     return config
 
 
-def _mistake(recipe: Recipe, name: str, why: str) -> ConfigError:
-    return ConfigError(f"{recipe.place('trainer', name)}: trainer.{name} {why}")
-
-
-def _refuse_contradictions(recipe: Recipe) -> None:
-    """Raise a ConfigError for settings that TRL would replace, or reject for another reason."""
-    import torch
-
-    if recipe.eval_data is None and recipe.trainer.get("eval_strategy", "no") != "no":
-        why = "is set, but the recipe has no `eval_data:`. Add it, or remove this field"
-        raise _mistake(recipe, "eval_strategy", why)
-    if recipe.trainer.get("use_cpu") is False and not torch.accelerator.is_available():
-        raise _mistake(
-            recipe,
-            "use_cpu",
-            "is false, but torch finds no accelerator, only the CPU. Remove trainer.use_cpu to "
-            "train on the CPU. If this machine has a GPU, install its driver and a build of torch "
-            "for it",
-        )
-
-
-def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
-    """Raise a ConfigError for problems that TRL reports after loading the model, or not at all."""
+def _refuse_late_errors(recipe: Recipe, config: "GDPOConfig") -> None:
+    """Raise a ConfigError for what TRL reports only after it has loaded the model, or never."""
     from gdpo.integrations.trl.vllm_versions import check_vllm
 
-    if config.fp16 and config.device.type == "cpu":
-        why = "has no effect on the CPU, where this run trains. Remove it, or use trainer.bf16"
-        raise _mistake(recipe, "fp16", why)
+    is_cpu = config.device.type == "cpu"
+    has_liger = find_spec("liger_kernel") is not None
+    for name, is_wrong, why in (
+        (
+            "eval_strategy",
+            recipe.eval_data is None and config.eval_strategy != "no",
+            "is set, but the recipe has no `eval_data:`. Add it, or remove this field",
+        ),
+        (
+            "use_cpu",
+            is_cpu and recipe.trainer.get("use_cpu") is False,
+            "is false, but torch finds no accelerator. Remove it to train on the CPU",
+        ),
+        (
+            "fp16",
+            is_cpu and config.fp16,
+            "has no effect on the CPU, where this run trains. Remove it, or use trainer.bf16",
+        ),
+        (
+            "use_liger_kernel",
+            config.use_liger_kernel and not has_liger,
+            "is true, but liger-kernel is not installed. Install it with pip install liger-kernel, "
+            "or train without it: --set trainer.use_liger_kernel=false",
+        ),
+    ):
+        if is_wrong:
+            raise ConfigError(f"{recipe.place('trainer', name)}: trainer.{name} {why}")
     if config.use_vllm:
         try:
             check_vllm(same_process=config.vllm_mode == "colocate")
         except ConfigError as error:
             place = recipe.place("trainer", "use_vllm")
             raise ConfigError(f"{place}: {error} (--set trainer.use_vllm=false)") from error
-    if config.use_liger_kernel and find_spec("liger_kernel") is None:
-        raise _mistake(
-            recipe,
-            "use_liger_kernel",
-            "is true, but liger-kernel is not installed. Install it with pip install liger-kernel, "
-            "or train without it: --set trainer.use_liger_kernel=false",
-        )
     if config.world_size != processes():
         raise ConfigError(
             f"this training run has {config.world_size} processes, but WORLD_SIZE is "
@@ -218,6 +230,7 @@ def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
             "per GPU with `accelerate launch -m gdpo train ...`, or use a single GPU: "
             "CUDA_VISIBLE_DEVICES=0"
         )
+    _refuse_scheduler(recipe, config)
 
 
 def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
@@ -236,46 +249,11 @@ def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
             scheduler_specific_kwargs=dict(options) if options else options,
         )
     except Exception as error:  # a scheduler may raise any error
-        keys = ("lr_scheduler_kwargs", "lr_scheduler_type")
-        key = next((key for key in keys if key in recipe.trainer), "lr_scheduler_type")
-        why = f"{type(error).__name__}: {error}. Correct trainer.lr_scheduler_kwargs"
-        raise _mistake(recipe, key, f"cannot create a learning rate scheduler: {why}") from error
-
-
-_OF_TRL = (ValueError, TypeError, NotImplementedError, ImportError)
-"""Errors with which TRL and transformers reject a configuration."""
-
-
-def _construct(recipe: Recipe, fields: Mapping[str, Any], owned: Mapping[str, Any]) -> "GDPOConfig":
-    import torch
-
-    from gdpo.integrations.trl import GDPOConfig
-
-    on_cpu = fields.get("use_cpu", not torch.accelerator.is_available())
-    has_bf16 = not on_cpu and (not torch.cuda.is_available() or torch.cuda.is_bf16_supported())
-    samples = fields.get("num_generations_eval") or recipe.batch.samples
-    least = samples // math.gcd(samples, processes())  # all processes together: whole groups
-    defaults: dict[str, Any] = {
-        "logging_steps": 1,
-        "report_to": "none",
-        "save_strategy": "steps",
-        "save_total_limit": 2,
-        "disable_tqdm": True,
-        "eval_strategy": "no" if recipe.eval_data is None else "steps",
-        "per_device_eval_batch_size": least * max(1, _EVALUATED // least),
-        **({"use_cpu": True} if on_cpu else {}),
-        **({} if has_bf16 else {"bf16": False}),
-    }
-    return GDPOConfig(**{**defaults, **fields, **owned})
-
-
-def _builds_without(recipe: Recipe, key: str, owned: Mapping[str, Any]) -> bool:
-    """Return True if TRL accepts the fields without this key, i.e. if this key causes the error."""
-    try:
-        _construct(recipe, {k: v for k, v in recipe.trainer.items() if k != key}, owned)
-    except _OF_TRL:
-        return False
-    return True
+        key = "lr_scheduler_kwargs" if options else "lr_scheduler_type"
+        raise ConfigError(
+            f"{recipe.place('trainer', key)}: trainer.{key} cannot create a learning rate "
+            f"scheduler: {type(error).__name__}: {error}. Correct trainer.lr_scheduler_kwargs"
+        ) from error
 
 
 def _field_types() -> dict[str, Any]:

@@ -17,19 +17,28 @@ runs/<name>/
 
 import json
 import os
+import platform
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
+import gdpo
 from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError, DataError
+from gdpo.lab.recipes.data import digest_of
 from gdpo.lab.recipes.recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
 from gdpo.lab.runs.checkpoints import Checkpoint, checkpoints, is_complete, step_of, unlisted
+from gdpo.lab.tasks import Problem
 from gdpo.rewards.gates import Range, described_ranges
 
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
@@ -306,3 +315,91 @@ def free_name(path: Path) -> str:
     while path.with_name(f"{path.name}-{number}").exists():
         number += 1
     return f"{path.name}-{number}"
+
+
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "verl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "tokenizers",
+    "numpy",
+    "pyarrow",
+    "vllm",
+    "deepspeed",
+)
+
+
+def describe_start(
+    recipe: Recipe,
+    problems: Sequence[Problem],
+    left_out: str | None,
+    *,
+    engine: str,
+    processes: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Return what `environment.json` says about a start: versions, machine, commit and data.
+
+    `left_out` is a sentence about rows that were left out, and `engine` is `trl` or `verl`.
+    Packages that are not installed are left out.
+    """
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
+    return {
+        "started": now(),
+        "command": shlex.join(sys.argv),
+        "gdpo": gdpo.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "device": _device(),
+        "processes": processes,
+        "seed": seed,
+        "git": None if commit is None else {"commit": commit, "changed": bool(changes)},
+        "engine": engine,
+        "rows": len(problems),
+        "data_digest": digest_of(problems),
+        "rows_left_out": left_out,
+        "recipe_digest": recipe.digest,
+    }
+
+
+def now() -> str:
+    """Return the current time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _device() -> dict[str, Any]:
+    import torch
+
+    if torch.cuda.is_available():
+        return {
+            "type": "cuda",
+            "name": torch.cuda.get_device_name(),
+            "visible": torch.cuda.device_count(),
+            "cuda": torch.version.cuda,
+        }
+    accelerator = torch.accelerator.current_accelerator()
+    kind = accelerator.type if accelerator is not None else "cpu"
+    return {"type": kind, "threads": torch.get_num_threads()}
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git prints about the working directory, or None without a repository."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

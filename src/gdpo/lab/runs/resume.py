@@ -1,12 +1,14 @@
-"""Checks that a run is resumed with the same recipe, data and number of processes."""
+"""Checks that a run is resumed with the same recipe, data and processes, and records it."""
 
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.recipe import Recipe, differences
+from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.runs.checkpoints import Checkpoint
 from gdpo.lab.runs.directory import RunDirectory, free_name
 
@@ -123,6 +125,16 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
     if not changed:
         return None
     return f"resumed with {', '.join(changed)}: results may differ from here on"
+
+
+def record_resumption(run: RunDirectory, resolved: Resolved, facts: Mapping[str, Any]) -> None:
+    """Add the facts of this start to `environment.json`, and write the recipe as it is now."""
+    before = run.read_environment()
+    before.pop("finished", None)
+    resumed = [*before.pop("resumed", []), facts]
+    described = {**before, "rewards": resolved.described(), "resumed": resumed}
+    write_whole(run.environment, to_json(described, indent=2))
+    write_whole(run.recipe, resolved.recipe.to_yaml())
 
 
 def missing_records(run: RunDirectory, start: Checkpoint) -> list[str]:

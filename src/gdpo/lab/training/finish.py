@@ -14,8 +14,7 @@ from gdpo.diagnostics import Diagnosis, diagnose
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.runs.checkpoints import LIST, Checkpoint, best_checkpoint
-from gdpo.lab.runs.directory import RunDirectory
-from gdpo.lab.runs.environment import now
+from gdpo.lab.runs.directory import RunDirectory, now
 from gdpo.lab.runs.summary import RewardChange, number, readme, reward_changes
 from gdpo.lab.training.preflight import Job
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file

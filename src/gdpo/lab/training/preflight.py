@@ -31,8 +31,7 @@ from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.runs.directory import RunDirectory, refuse_runs_dir
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.training._quiet import quiet
-from gdpo.lab.training._reward_checks import check_rewards
-from gdpo.lab.training.findings import Finding, Verdict
+from gdpo.lab.training.reward_checks import CheckResult, Verdict, check_rewards
 from gdpo.rewards.weights_column import applies
 
 if TYPE_CHECKING:
@@ -62,13 +61,13 @@ class Job:
         return self.resolved.recipe
 
 
-RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[Finding]]
+RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[CheckResult]]
 """Function that performs an additional check on the task and the training rows."""
 
 
 def check(
     recipe: Recipe | Resolved, *, rows: int | None = None, also: RowCheck | None = None
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Check data, rewards, trainer, batches and model, and return all findings.
 
     Args:
@@ -108,7 +107,7 @@ class _Inspection:
         self.rows = rows
         self.also = also
         self.stop_at_first = stop_at_first
-        self.findings: list[Finding] = []
+        self.findings: list[CheckResult] = []
 
     def run(self) -> Job | None:
         recipe, task = self.recipe, self.resolved.task
@@ -165,7 +164,7 @@ class _Inspection:
             return None
 
     def _add(self, verdict: Verdict, text: str) -> None:
-        self.findings.append(Finding(verdict, text))
+        self.findings.append(CheckResult(verdict, text))
 
     def _fine(self, text: str) -> None:
         self._add(Verdict.FINE, text)
@@ -195,11 +194,12 @@ class _Inspection:
             self._fine(f"run directory: {run.path} is available")
 
     def _load(self, task: Task, data: DataConfig, key: str, tokenizer: Tokenizer | None) -> Rows:
-        try:
+        with self.recipe.at(key, "source"):
             rows = read_data(task, data)
-        except DataError as error:
-            raise DataError(f"{self.recipe.place(key, 'source')}: {error}") from error
-        counted = self._weights_counted(rows, data)
+        counted = None
+        if data.weights_column is not None:
+            with self.recipe.at(key, "weights_column"):
+                counted = check_weights(rows, data.weights_column, self.resolved.names)
         if data.max_prompt_length is not None and tokenizer is not None:
             lengths = prompt_lengths(tokenizer, rows.problems, self.recipe)
             rows = rows.no_longer_than(data.max_prompt_length, lengths)
@@ -230,20 +230,10 @@ class _Inspection:
                     f"column {data.weights_column!r}, or remove the reward",
                 )
 
-    def _weights_counted(self, rows: Rows, data: DataConfig) -> str | None:
-        """Check the weights per prompt. Return a sentence about them, or None without a column."""
-        if data.weights_column is None:
-            return None
-        try:
-            return check_weights(rows, data.weights_column, self.resolved.names)
-        except DataError as error:
-            place = self.recipe.place("data", "weights_column")
-            raise DataError(f"{place}: {error}") from error
-
     def _check_rewards(self, task: Task, problems: Sequence[Problem]) -> None:
         with self.resolved.scorer(on_error="missing") as scorer:
             for found in check_rewards(task, scorer, problems[: self.rows]):
-                if isinstance(found, Finding):
+                if isinstance(found, CheckResult):
                     self.findings.append(found)
                 elif self.stop_at_first:
                     raise found

@@ -16,8 +16,7 @@ from gdpo.errors import ConfigError, GdpoError
 from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.tasks import Problem
 from gdpo.lab.tasks.lazy import CHARACTERS_PER_TOKEN, lazy_completions
-from gdpo.lab.training._reward_checks import gold_of
-from gdpo.lab.training.findings import Finding, Verdict
+from gdpo.lab.training.reward_checks import CheckResult, Verdict, gold_of
 from gdpo.priority import (
     Combination,
     Continuous,
@@ -54,7 +53,7 @@ _DIGITS = 9
 _RIGHT, _OTHER = "the reference answer", "another row's answer"
 
 
-def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[Finding]:
+def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[CheckResult]:
     """Return whether right responses always win: a table, and what lazy responses can do.
 
     At most 16 of the problems are used. A token counts as 4 characters. A right response is assumed
@@ -84,14 +83,14 @@ def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[F
         return [_note(f"not decided, because {one_line(kind + str(error))}")]
     verdict = Verdict.FINE if answer.holds else Verdict.NOTE
     table = table_of(combined, values, answer)
-    found = [Finding(verdict, f"priority: {in_words(combined, answer)}", table)]
+    found = [CheckResult(verdict, f"priority: {in_words(combined, answer)}", table)]
     if answer.tried_up_to is not None or answer.holds is None:
         return found
     return found + _lazy(combined, values, scored, primary)
 
 
-def _note(text: str) -> Finding:
-    return Finding(Verdict.NOTE, f"priority: {text}")
+def _note(text: str) -> CheckResult:
+    return CheckResult(Verdict.NOTE, f"priority: {text}")
 
 
 Scored = list[Mapping[str, Float[np.ndarray, " reward"]]]
@@ -191,7 +190,7 @@ def _distance(combined: Combination, answer: Priority) -> tuple[bool, float]:
 
 def _lazy(
     combined: Combination, values: Mapping[str, Values], scored: Scored, primary: str
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Return which lazy responses can beat the reference answer of their row."""
     place = combined.names.index(primary)
     examples: dict[str, str] = {}
@@ -203,12 +202,12 @@ def _lazy(
                 pair = (dict(zip(combined.names, r.tolist(), strict=True)) for r in (right, lazy))
                 found = beats(combined, values, *pair)
                 examples[policy] = example_in_words(combined, found) if found else ""
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     if winning := [policy for policy, example in examples.items() if example]:
         named = ", ".join(winning)
         text = f"a lazy response can beat a right one: {named}. {examples[winning[0]]}"
         findings.append(_note(text))
     if fine := [policy for policy, example in examples.items() if not example]:
         text = f"priority: a right response always beats these lazy ones: {', '.join(fine)}"
-        findings.append(Finding(Verdict.FINE, text))
+        findings.append(CheckResult(Verdict.FINE, text))
     return findings

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
-from gdpo._files import is_full, to_json, write_whole
+from gdpo._files import is_full
 from gdpo.errors import ConfigError, GdpoError
 from gdpo.lab.recipes.batches import default_save_steps
-from gdpo.lab.recipes.data import digest_of
 from gdpo.lab.recipes.models import load_tokenizer, make_ready
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
@@ -25,13 +24,13 @@ from gdpo.lab.runs.checkpoints import (
     refuse_small_disk,
     size_of,
 )
-from gdpo.lab.runs.directory import RunDirectory, create_run, refuse_existing
-from gdpo.lab.runs.environment import describe_environment
+from gdpo.lab.runs.directory import RunDirectory, create_run, describe_start, refuse_existing
 from gdpo.lab.runs.lock import lock, unlock
 from gdpo.lab.runs.resume import (
     changed_versions,
     find_run,
     missing_records,
+    record_resumption,
     refuse_other_circumstances,
     refuse_without_checkpoint,
     resume_command,
@@ -215,36 +214,28 @@ class Opened:
 
 
 def _open(job: Job, *, resume: bool, from_scratch: bool) -> Opened:
-    facts = {
-        **describe_environment(job.batches.processes, job.config.seed),
-        "engine": "trl",
-        "rows": job.batches.rows,
-        "data_digest": digest_of(job.problems),
-        "rows_left_out": job.left_out,
-        "recipe_digest": job.recipe.digest,
-    }
-    declared = {"rewards": job.resolved.described()}
-    if resume:
-        run = RunDirectory(job.recipe.run_dir)
+    facts = describe_start(
+        job.recipe,
+        job.problems,
+        job.left_out,
+        engine="trl",
+        processes=job.batches.processes,
+        seed=job.config.seed,
+    )
+    if not resume:
+        run = create_run(job.recipe, {**facts, "rewards": job.resolved.described()})
         lock(run.path)
-        try:
-            return _reopen(job, run, facts, declared, from_scratch=from_scratch)
-        except BaseException:
-            unlock(run.path)
-            raise
-    run = create_run(job.recipe, facts | declared)
+        return Opened(run, is_new=True)
+    run = RunDirectory(job.recipe.run_dir)
     lock(run.path)
-    return Opened(run, is_new=True)
+    try:
+        return _reopen(job, run, facts, from_scratch=from_scratch)
+    except BaseException:
+        unlock(run.path)
+        raise
 
 
-def _reopen(
-    job: Job,
-    run: RunDirectory,
-    facts: Mapping[str, Any],
-    declared: Mapping[str, Any],
-    *,
-    from_scratch: bool,
-) -> Opened:
+def _reopen(job: Job, run: RunDirectory, facts: Mapping[str, Any], *, from_scratch: bool) -> Opened:
     refuse_other_circumstances(run, facts)
     before = run.read_environment()
     if before.get("finished") and before.get("steps", 0) >= job.batches.total_steps:
@@ -262,13 +253,10 @@ def _reopen(
             later = (
                 f"the records of steps {step + 1:,} to {logged:,} were"
                 if logged > step
-                else (f"the rollouts of the unfinished step {step + 1:,} were")
+                else f"the rollouts of the unfinished step {step + 1:,} were"
             )
             notes.append(f"{later} moved to {aside}; training repeats them")
-        before.pop("finished", None)
-        resumed = [*before.pop("resumed", []), {**facts, "at_step": step}]
-        write_whole(run.environment, to_json({**before, **declared, "resumed": resumed}, indent=2))
-        write_whole(run.recipe, job.recipe.to_yaml())
+        record_resumption(run, job.resolved, {**facts, "at_step": step})
     if start is not None:
         notes += missing_records(run, start)
     return Opened(run, start, notes=tuple(notes))

@@ -1,4 +1,7 @@
-"""Checks every reward on good, bad and unusual responses before training."""
+"""Checks every reward on good, bad and unusual responses before training.
+
+Also defines what each check of a recipe reports.
+"""
 
 import logging
 import pickle
@@ -6,16 +9,36 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from math import isnan, nan
 from typing import Any
 
 from gdpo.errors import GdpoError, RewardError
 from gdpo.lab.tasks import Problem, Task
-from gdpo.lab.training.findings import Finding, Verdict
 from gdpo.rewards import Reference, Reward, Scorer, Scores
 from gdpo.rewards.weights_column import applies
 
 logger = logging.getLogger(__name__)
+
+
+class Verdict(Enum):
+    """Defines the results of a check. The value is the mark that is printed before the text."""
+
+    FINE = "✓"
+    NOTE = "!"
+    """The run can start, but the user should read the text."""
+    WRONG = "✗"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Stores the verdict and the text of one check, which is printed as one line."""
+
+    verdict: Verdict
+    text: str
+    table: tuple[tuple[str, ...], ...] = ()
+    """Rows that are printed below the text, the headings first."""
+
 
 _PATIENCE_S = 10.0
 """Number of seconds after which a warning reports a running reward that has no deadline."""
@@ -48,7 +71,7 @@ _ASKED_ROWS = 2
 
 def check_rewards(
     task: Task, scorer: Scorer, problems: Sequence[Problem]
-) -> Iterator[Finding | GdpoError]:
+) -> Iterator[CheckResult | GdpoError]:
     """Yield findings and errors for the rewards' requirements, each reward and the bad response.
 
     A reward of the task may miss its maximum on the reference answers of at most 5 % of the rows,
@@ -60,7 +83,7 @@ def check_rewards(
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
         try:
-            yield Finding(Verdict.FINE, need())
+            yield CheckResult(Verdict.FINE, need())
         except GdpoError as error:
             missing |= {r.name for r in scorer.rewards if r.needs is need}
             yield error
@@ -145,9 +168,11 @@ def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
         scorer.progress = shown
 
 
-def _check_one(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> Finding:
+def _check_one(
+    task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]
+) -> CheckResult:
     if problems and not any(applies(problem.weights, reward.name) for problem in problems):
-        return Finding(
+        return CheckResult(
             Verdict.NOTE,
             f"reward {reward.name}: not tested, because it applies to none of the tried rows "
             f"({len(problems):,})",
@@ -181,7 +206,7 @@ def _check_one(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Pr
     _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
     tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
     if known and not any(applies(s.weights, reward.name) for _, s, _ in known):
-        return Finding(
+        return CheckResult(
             Verdict.FINE,
             f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: not tested on reference "
             f"answers, because it applies to none of the rows that have one ({len(known):,})",
@@ -191,13 +216,15 @@ def _check_one(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Pr
 
 def _summary(
     reward: Reward, tried: Sequence[tuple[str, float]], rows: int, short: Sequence[int]
-) -> Finding:
+) -> CheckResult:
     text = f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: "
     values = [value for _, value in tried]
     if not values:
-        return Finding(Verdict.NOTE, f"{text}no row has a reference answer to score")
+        return CheckResult(Verdict.NOTE, f"{text}no row has a reference answer to score")
     if all(map(isnan, values)):
-        return Finding(Verdict.NOTE, f"{text}it returned None on every row. Is a `return` missing?")
+        return CheckResult(
+            Verdict.NOTE, f"{text}it returned None on every row. Is a `return` missing?"
+        )
     applies = sum(not isnan(value) for value in values)
     reached = values.count(reward.high)
     text += f"reaches its maximum on {reached:,} of {applies:,} reference answers"
@@ -214,10 +241,10 @@ def _summary(
     if short:
         named = ", ".join(map(str, short[:_NAMED])) + (", …" if len(short) > _NAMED else "")
         text += f"; not on row {named}. Remove rows that no response can solve"
-    return Finding(Verdict.NOTE if reached == 0 or short else Verdict.FINE, text)
+    return CheckResult(Verdict.NOTE if reached == 0 or short else Verdict.FINE, text)
 
 
-def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> Finding:
+def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> CheckResult:
     tried = [(problem, count) for problem in problems[:_ODD_ROWS] for count in _ODD_COUNTS]
     scores = scorer.score(
         [""] * len(tried),
@@ -230,7 +257,7 @@ def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -
         f"{count:,}: {value:g}"
         for count, value in zip(_ODD_COUNTS, scores.values[:, 0].tolist(), strict=False)
     )
-    return Finding(
+    return CheckResult(
         Verdict.FINE,
         f"reward {reward.name} in [{reward.low:g}, {reward.high:g}], by number of tokens: {values}",
     )
@@ -238,7 +265,7 @@ def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -
 
 def _check_bad_response(
     task: Task, rewards: Sequence[Reward], scorer: Scorer, problems: Sequence[Problem]
-) -> Finding | RewardError:
+) -> CheckResult | RewardError:
     judged = [r for r in rewards if r.of == "text" and not r.asks_elsewhere]
     bad = [task.bad_completion] * len(problems)
     values = scorer.score(bad, [problem.reference for problem in problems], only=judged).values
@@ -256,11 +283,13 @@ def _check_bad_response(
             if len(rewards) == len(task.rewards):
                 text += ". Correct the rewards, or the task's bad_completion"
                 return RewardError(text)
-            return Finding(
+            return CheckResult(
                 Verdict.NOTE,
                 f"{text}. Only a reward that the recipe leaves out may recognize it as bad",
             )
-    return Finding(Verdict.FINE, "rewards: a bad response scores below the maximum on every row")
+    return CheckResult(
+        Verdict.FINE, "rewards: a bad response scores below the maximum on every row"
+    )
 
 
 def _refuse_short(reward: Reward, short: Sequence[tuple[int, str, float]]) -> None:
