@@ -61,8 +61,8 @@ class Framework:
     """The versions that are tested in addition to the pinned one."""
     tests: tuple[str, ...] = ()
     """gdpo's own tests that use the framework."""
-    variables: dict[str, str] = field(default_factory=dict)
-    """Environment variables of its process."""
+    variables: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Environment variables that a version needs."""
     shim: Path | None = None
     """Prepares its import here, before the test of its patch."""
 
@@ -82,14 +82,10 @@ FRAMEWORKS = {
     "verl": Framework(
         "verl/paths.py",
         "verl/requirements.txt",
-        without={"VERL_USE_EXTERNAL_PLUGINS": "none"},
+        without={"VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": ""},
         distribution="verl",
-    ),
-    "verl_0.8": Framework(
-        "verl/paths.py",
-        "verl/requirements-0.8.txt",
-        without={"VERL_USE_EXTERNAL_MODULES": ""},
-        variables={"VERL_USE_EXTERNAL_MODULES": "gdpo.integrations.verl._plugin"},
+        versions=("0.8.0",),
+        variables={"0.8.0": {"VERL_USE_EXTERNAL_MODULES": "gdpo.integrations.verl._plugin"}},
     ),
     "nemo_rl": Framework(
         "nemo_rl/paths.py",
@@ -130,8 +126,8 @@ def prepared(asked):
     if version:
         exactly = "" if version == NEWEST else f"=={version}"
         requirement = f"{framework.distribution}{exactly}"
-        return framework, python, overlaid(ENVIRONMENTS / asked, python, requirement)
-    return framework, python, framework.variables | variables
+        variables = overlaid(ENVIRONMENTS / asked, python, requirement)
+    return framework, python, variables | framework.variables.get(version, {})
 
 
 def rows_of(asked, *, own):

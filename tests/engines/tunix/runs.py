@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from flax import nnx
 from tests.conformance.others.adapters import adapter
-from tests.engines.checks import advantage_difference, analyzed, close, learned, main, means
+from tests.engines.checks import advantage_difference, analyzed, figures, main, means
 from tunix.models.llama3 import model as llama
 from tunix.rl import rl_cluster
 from tunix.rl.agentic import agentic_grpo_learner as agentic
@@ -31,8 +31,6 @@ from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 register = adapter("tunix").register
 
 STEPS, PROMPTS, SAMPLES = 20, 4, 8
-CLOSE = 0.02
-"""Largest mean difference of a log-probability between sampler and trainer."""
 WEIGHTS = {"yes": 1.0, "plain": 0.25}
 HALF_LIFE = {"scale_half_life": 128}
 LONGEST = 32
@@ -70,12 +68,8 @@ def training(estimator):
         rows = [{"prompts": f"w{i % 27} w{i % 5}"} for i in range(PROMPTS * STEPS)]
         learner.train(grain.MapDataset.source(rows).batch(PROMPTS))
         assert learner.rl_cluster.global_steps == STEPS
-        assert analyzed(folder) == ["yes", "plain"]
-        return {
-            "advantage_difference": advantage_difference(folder, estimator),
-            "logprob_difference": close(differences, CLOSE),
-            "component": learned(folder, "yes", by=0.1),
-        }
+        names = list(WEIGHTS)
+        return figures(folder, names, by=0.1, differences=differences, estimator=estimator)
 
     return run
 
