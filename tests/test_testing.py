@@ -49,12 +49,12 @@ def check(request):
     return check_reward if request.param else without_hypothesis
 
 
-def test_a_good_reward_passes(check):
-    check(GOOD)
+NONE = Reward("none", lambda *_: None, 0, 1, (Example("", {}, None),))
 
 
-def test_a_reward_that_does_not_apply_passes(check):
-    check(Reward("none", lambda *_: None, 0, 1, (Example("", {}, None),)))
+@pytest.mark.parametrize("reward", [GOOD, NONE], ids=lambda reward: reward.name)
+def test_a_reward_that_is_good_or_does_not_apply_passes(check, reward):
+    check(reward)
 
 
 def test_an_example_with_another_score_is_found():
