@@ -56,32 +56,9 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory):
     """Folder of a random 2-layer Llama with a byte-level tokenizer and a chat template."""
-    import torch
-    from tests.engines.policy import byte_tokenizer
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from tests.engines.policy import TINY, make_policy
 
-    folder = tmp_path_factory.mktemp("tiny_policy")
-    tokenizer = byte_tokenizer()
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=1024,
-            bos_token_id=None,
-            eos_token_id=0,
-            pad_token_id=0,
-        )
-    )
-    model.generation_config.eos_token_id = 0
-    model.generation_config.pad_token_id = 0
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return make_policy(tmp_path_factory.mktemp("tiny_policy"), **TINY)
 
 
 @pytest.fixture

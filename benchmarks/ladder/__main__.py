@@ -215,9 +215,8 @@ def commands_of(names):
         except NotRunError as why:
             print(f"The rows of {name} are left out: {why}")
             continue
-        switch, _, value = framework.without.partition("=")
         command = [python, Path(__file__).with_name("frameworks.py"), name]
-        commands[name] = command, {**variables, switch: value}
+        commands[name] = command, variables | framework.without
     return commands
 
 

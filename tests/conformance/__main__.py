@@ -7,23 +7,26 @@ and prints the figures of research/conformance.md. `trl@1.12.0` replaces the pin
 and `trl@newest` uses the newest version on the package index; all other packages stay as they are.
 `--own` also runs the frameworks without gdpo. `--tests` also runs gdpo's own tests of a framework.
 The patches in research/upstream are tried on the pinned versions: their tests must fail without the
-fix. Exits with 1 if one of our paths is further than 1e-5 from gdpo, if a test fails, or if a
-framework that was named could not be run.
+fix. Exits with 1 if one of our paths is further than 1e-5 from gdpo, if a path without gdpo is not,
+if a test fails, or if a framework that was named could not be run.
 """
 
 import argparse
 import json
 import os
+import re
+import shutil
 import sys
 from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from tests.conformance.patches import PATCHES, results_of_patch
 from tests.environments import ROOT, NotRunError, ended, environment, last_line, overlaid
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / ".conformance"
+PATCHES = ROOT / "research" / "upstream"
 WITHOUT = "without gdpo"
 """Suffix of the name of a path that runs without gdpo."""
 
@@ -31,8 +34,12 @@ NEWEST = "newest"
 """The version that stands for the newest one on the package index."""
 
 CLOSE = 1e-5
-REFUSED = "ConfigError"
-"""Our refusal of a setting with which the framework would compute something else."""
+REFUSED = ("reinforce_plus_plus", "ConfigError")
+"""A path on which gdpo refuses a setting, because the framework would compute something else."""
+
+SEARCHED = """import sys; from importlib.util import find_spec
+print(*find_spec(sys.argv[1]).submodule_search_locations)"""
+ENDED = {0: "passes", 1: "fails"}
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,8 @@ class Framework:
     """The versions that are tested in addition to the pinned one."""
     tests: tuple[str, ...] = ()
     """gdpo's own tests that use the framework."""
-    variables: dict[str, str] = field(default_factory=dict)
-    """Environment variables of its process."""
+    variables: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Environment variables that a version needs."""
     shim: Path | None = None
     """Prepares its import here, before the test of its patch."""
 
@@ -75,14 +82,10 @@ FRAMEWORKS = {
     "verl": Framework(
         "verl/paths.py",
         "verl/requirements.txt",
-        without={"VERL_USE_EXTERNAL_PLUGINS": "none"},
+        without={"VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": ""},
         distribution="verl",
-    ),
-    "verl_0.8": Framework(
-        "verl/paths.py",
-        "verl/requirements-0.8.txt",
-        without={"VERL_USE_EXTERNAL_MODULES": ""},
-        variables={"VERL_USE_EXTERNAL_MODULES": "gdpo.integrations.verl._plugin"},
+        versions=("0.8.0",),
+        variables={"0.8.0": {"VERL_USE_EXTERNAL_MODULES": "gdpo.integrations.verl._plugin"}},
     ),
     "nemo_rl": Framework(
         "nemo_rl/paths.py",
@@ -110,52 +113,36 @@ FRAMEWORKS = {
 def prepared(asked):
     """Return a framework, the Python of its environment, and the environment's variables."""
     name, _, version = asked.partition("@")
-    framework = FRAMEWORKS[name]
-    python = interpreter(name, framework)
-    checkout = {} if framework.checkout is None else source_of(name, framework.checkout)
-    variables = framework.variables | checkout
-    if not version:
-        return framework, python, variables
-    exactly = "" if version == NEWEST else f"=={version}"
-    requirement = f"{framework.distribution}{exactly}"
-    return framework, python, overlaid(ENVIRONMENTS / asked, python, requirement)
+    framework, python, variables = FRAMEWORKS[name], Path(sys.executable), {}
+    if framework.requirements is not None:
+        python = environment(ENVIRONMENTS / name, HERE / framework.requirements)
+    if framework.checkout is not None:
+        variable = f"{name.upper()}_SOURCE"
+        folder = Path(os.environ.get(variable, ""), framework.checkout)
+        if not Path(folder, name).is_dir():
+            wanted = Path(framework.checkout, name)
+            raise NotRunError(f"set {variable} to a checkout that contains {wanted}/")
+        variables = {"PYTHONPATH": str(folder)}
+    if version:
+        exactly = "" if version == NEWEST else f"=={version}"
+        requirement = f"{framework.distribution}{exactly}"
+        variables = overlaid(ENVIRONMENTS / asked, python, requirement)
+    return framework, python, variables | framework.variables.get(version, {})
 
 
-def lines_of(asked, *, own):
-    """Return the lines of the framework's script: a dict per path and number of rewards."""
+def rows_of(asked, *, own):
+    """Return a row per path of the framework's script: the worst over the numbers of rewards."""
     framework, python, variables = prepared(asked)
-    command = framework.script.split()
+    command, by_path = framework.script.split(), {}
     lines = run(python, command, variables)
     if own:
         arguments = [] if framework.without else ["--own"]
         without = run(python, [*command, *arguments], variables | framework.without)
         lines += [{**line, "path": f"{line['path']}, {WITHOUT}"} for line in without]
-    return lines
-
-
-def patched(name):
-    """Return what the test of a framework's patch does without and with the fix."""
-    framework, python, variables = prepared(name)
-    shim, whole = framework.shim, framework.checkout is not None
-    return results_of_patch(
-        name, python, variables | framework.without, shim=shim, is_checkout=whole
-    )
-
-
-def interpreter(name, framework):
-    """Return the Python of the framework's environment."""
-    if framework.requirements is None:
-        return Path(sys.executable)
-    return environment(ENVIRONMENTS / name, HERE / framework.requirements)
-
-
-def source_of(name, inside):
-    """Return the environment variables that name the user's checkout."""
-    variable = f"{name.upper()}_SOURCE"
-    folder = Path(os.environ.get(variable, ""), inside)
-    if not Path(folder, name).is_dir():
-        raise NotRunError(f"set {variable} to a checkout that contains {Path(inside, name)}/")
-    return {"PYTHONPATH": str(folder)}
+    for line in lines:
+        key = line["framework"], line["version"], line["path"]
+        by_path.setdefault(key, []).append(line)
+    return [(*key, *worst(of_path)) for key, of_path in by_path.items()]
 
 
 def run(python, command, variables):
@@ -163,6 +150,44 @@ def run(python, command, variables):
     script, *arguments = command
     done = ended([python, HERE / script, *arguments], variables)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def patched(name):
+    """Run the test of a framework's patch on a copy, without and with the patch's fix.
+
+    The patch contains its fix and a test, which is a new file below `tests/`.
+
+    Returns:
+        What the test does: `["fails", "passes"]`.
+
+    Raises:
+        NotRunError: If the patch does not fit the framework, or pytest cannot run its test.
+    """
+    framework, python, variables = prepared(name)
+    patch, shim = PATCHES / f"{name}.patch", framework.shim
+    tests = re.findall(r"^\+\+\+ b/(tests/\S+)", patch.read_text(encoding="utf-8"), re.M)
+    package = Path(ended([python, "-c", SEARCHED, name], variables).stdout.strip())
+    paths = [str(shim.parent)] if shim else []
+    pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest"]
+    pytest += ["-p", shim.stem] if shim else []
+    results = []
+    with TemporaryDirectory() as folder:
+        # Of a checkout, the test also needs the folders beside the package.
+        source, copy = package, Path(folder, name)
+        if framework.checkout is not None:
+            source, copy = package.parent, folder
+        ignored = shutil.ignore_patterns(".git", "__pycache__")
+        shutil.copytree(source, copy, ignore=ignored, dirs_exist_ok=True)
+        variables |= framework.without | {
+            "PYTHONPATH": os.pathsep.join([folder, variables.get("PYTHONPATH", ""), *paths]),
+            f"{name.upper()}_SOURCE": folder,
+            "GIT_CEILING_DIRECTORIES": str(Path(folder).parent),  # or git skips files in silence
+        }
+        for part in ("--include", "--exclude"):
+            ended(["git", "apply", f"{part}=tests/*", patch], variables, folder=folder)
+            done = ended([*pytest, *tests], variables, folder=folder, allowed=ENDED)
+            results.append(ENDED[done.returncode])
+    return results
 
 
 def tests_of(asked):
@@ -173,15 +198,6 @@ def tests_of(asked):
     if done.returncode:
         sys.stderr.write(done.stdout)
     return last_line(done.stdout).strip("= "), done.returncode == 0
-
-
-def rows_of(lines):
-    """Return one row per path: the worst over the numbers of rewards."""
-    rows = {}
-    for line in lines:
-        key = line["framework"], line["version"], line["path"]
-        rows.setdefault(key, []).append(line)
-    return [(*key, *worst(of_path)) for key, of_path in rows.items()]
 
 
 def worst(lines):
@@ -205,9 +221,9 @@ def number(value):
 
 def is_right(row):
     """Return whether gdpo equals the formula, or refuses the setting."""
-    *_, difference, contained, silent = row
+    *_, path, difference, contained, silent = row
     if isinstance(difference, str):
-        return difference == REFUSED
+        return (path, difference) == REFUSED
     return difference < CLOSE and contained and silent
 
 
@@ -238,10 +254,15 @@ def main():
     parser.add_argument("--tests", action="store_true", help="also run gdpo's tests of them")
     options = parser.parse_args()
     check_names(parser, options.frameworks)
+    every_version = [
+        asked
+        for name, framework in FRAMEWORKS.items()
+        for asked in (name, *(f"{name}@{version}" for version in framework.versions))
+    ]
     rows, missing, tests, patches = [], {}, {}, {}
-    for asked in options.frameworks or every_version():
+    for asked in options.frameworks or every_version:
         try:
-            rows += rows_of(lines_of(asked, own=options.own))
+            rows += rows_of(asked, own=options.own)
             if options.tests and FRAMEWORKS[asked.partition("@")[0]].tests:
                 tests[asked] = tests_of(asked)
             if (PATCHES / f"{asked}.patch").is_file():
@@ -252,28 +273,20 @@ def main():
     sys.stdout.write("".join(f"{asked}: {line}\n" for asked, (line, _) in tests.items()))
     for name, (without, fixed) in patches.items():
         sys.stdout.write(f"{name}.patch: its test {without} without the fix, and {fixed} with it\n")
-    ours = [row for row in rows if not row[2].endswith(WITHOUT)]
-    asked_for = set(options.frameworks) & set(missing)
-    is_good = all(is_right(row) for row in ours) and all(passed for _, passed in tests.values())
-    is_good = is_good and all(found == ["fails", "passes"] for found in patches.values())
-    sys.exit(bool(asked_for) or not is_good)
-
-
-def every_version():
-    """Return every framework, followed by its other tested versions."""
-    return [
-        asked
-        for name, framework in FRAMEWORKS.items()
-        for asked in (name, *(f"{name}@{version}" for version in framework.versions))
-    ]
+    is_good = (
+        all(is_right(row) != row[2].endswith(WITHOUT) for row in rows)
+        and all(passed for _, passed in tests.values())
+        and all(found == ["fails", "passes"] for found in patches.values())
+    )
+    sys.exit(bool(set(options.frameworks) & set(missing)) or not is_good)
 
 
 def check_names(parser, asked):
-    names = {each: each.partition("@")[0] for each in asked}
-    if unknown := sorted(set(names.values()) - set(FRAMEWORKS)):
-        parser.error(f"unknown framework: {', '.join(unknown)}. Allowed: {', '.join(FRAMEWORKS)}")
-    for each, name in names.items():
-        if each != name and FRAMEWORKS[name].distribution is None:
+    for each in asked:
+        name, _, version = each.partition("@")
+        if name not in FRAMEWORKS:
+            parser.error(f"unknown framework: {name}. Allowed: {', '.join(FRAMEWORKS)}")
+        if version and FRAMEWORKS[name].distribution is None:
             parser.error(f"{each}: {name} is not installed from a package index. Use {name}")
 
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,32 +60,6 @@ ENGINES = {
     "tunix": Engine("tunix/runs.py", "../conformance/others/requirements-tunix.txt"),
     "tinker": Engine("tinker/runs.py", "tinker/requirements.txt"),
 }
-
-
-@dataclass
-class Costs:
-    """Measures a process tree: CPU seconds, wall seconds and the largest memory in bytes."""
-
-    started: float = field(default_factory=time.monotonic)
-    cpu: dict[int, float] = field(default_factory=dict)
-    memory: int = 0
-    wall: float = 0.0
-
-    def read(self, pid):
-        memory = 0
-        for process in tree(pid):
-            try:
-                used = process.cpu_times()
-                self.cpu[process.pid] = used.user + used.system
-                memory += process.memory_full_info().pss
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        self.memory = max(self.memory, memory)
-        self.wall = time.monotonic() - self.started
-
-    @property
-    def cells(self):
-        return [f"{sum(self.cpu.values()):.0f}", f"{self.wall:.0f}", f"{self.memory / 1e9:.1f}"]
 
 
 def tree(pid):
@@ -142,26 +116,36 @@ def execute(python, name, run, policy):
     printed = log.read_text(errors="replace")
     shown = [each for each in printed.splitlines() if each.startswith('{"run": ')]
     if process.returncode or not shown:
-        why = f"exited with {process.returncode} after {costs.wall:.0f} s (limit: {LIMIT} s)"
+        why = f"exited with {process.returncode} after {costs[1]} s (limit: {LIMIT} s)"
         raise NotRunError(f"{run} {why}; its log is {log}:\n{end(printed)}")
     shutil.rmtree(folder)
     return json.loads(shown[-1]), costs
 
 
 def measure(process):
-    """Wait for a process, at most LIMIT seconds. Kill what is left of its tree afterwards."""
-    costs, seen = Costs(), {}
+    """Wait for a process, at most LIMIT seconds. Kill what is left of its tree afterwards.
+
+    Returns:
+        Cells of the table: CPU seconds, wall seconds and the largest memory of the tree.
+    """
+    started, wall, largest, cpu, seen = time.monotonic(), 0.0, 0, {}, {}
     try:
-        while process.poll() is None and costs.wall < LIMIT:
-            seen |= {each.pid: each for each in tree(process.pid)}
-            costs.read(process.pid)
+        while process.poll() is None and wall < LIMIT:
+            memory = 0
+            for each in tree(process.pid):
+                seen[each.pid] = each
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    used = each.cpu_times()
+                    cpu[each.pid] = used.user + used.system
+                    memory += each.memory_full_info().pss
+            largest, wall = max(largest, memory), time.monotonic() - started
             time.sleep(SAMPLED_EVERY)
     finally:  # also after Ctrl-C: an engine's workers may outlive the process that started them
         for left in (*seen.values(), *tree(process.pid)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.kill()
         process.wait()
-    return costs
+    return [f"{sum(cpu.values()):.0f}", f"{wall:.0f}", f"{largest / 1e9:.1f}"]
 
 
 def end(text, lines=25):
@@ -172,18 +156,17 @@ def row(name, run, shown, costs, times):
     """Return the row of a run: the last of `times` executions."""
     figures = shown["figures"]
     versions = ", ".join(f"{key} {value}" for key, value in shown["versions"].items())
-    difference = figures.get("advantage_difference")
-    both = figures.get("logprob_difference")
-    learned = figures.get("component")
+    difference, learned = (figures.get(key) for key in ("advantage_difference", "component"))
+    both = figures.get("logprob_difference", [])
     cells = [
         name,
         run,
         versions,
         times,
         "" if difference is None else f"{difference:.1e}",
-        "" if both is None else " → ".join(f"{each:.4f}" for each in both),
+        " → ".join(f"{each:.4f}" for each in both),
         "" if learned is None else f"{learned[0]}: {learned[1]:.2f} → {learned[2]:.2f}",
-        *costs.cells,
+        *costs,
         f"{datetime.now(UTC).date()}, {commit()}",
     ]
     return line(cells)

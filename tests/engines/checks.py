@@ -15,6 +15,13 @@ from gdpo.rollouts import read_rollouts, reward_arrays
 CLOSE = 1e-5
 """Largest allowed difference of an advantage: float32 has seven digits."""
 
+SAME_WEIGHTS = 0.02
+"""Largest mean difference of a log-probability between sampler and trainer, in nats a token.
+
+A sampler that rounds to bfloat16 explains up to 0.01. If the weights do not arrive, it is 0.15
+after one step and 0.4 after four.
+"""
+
 
 def advantage_difference(folder, estimator="gdpo", options=None):
     """Return the largest difference of a recorded advantage from the estimator's, over all steps.
@@ -97,20 +104,43 @@ def learned(folder, reward, by):
     return [reward, first, last]
 
 
-def close(differences, limit):
+def close(differences):
     """Return the first and the last difference of log-probabilities. Check every one."""
-    assert all(each < limit for each in differences), differences  # NaN is not below the limit
+    assert all(each < SAME_WEIGHTS for each in differences), differences  # NaN is not below it
     return [differences[0], differences[-1]]
 
 
-def analyzed(*arguments):
-    """Return the rewards that `gdpo analyze` finds in files. It must read every row."""
-    command = [sys.executable, "-m", "gdpo", "analyze", *map(str, arguments), "--json"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    analysis = json.loads(done.stdout)
+def figures(record, rewards, *, by, differences=None, estimator="gdpo", options=None):
+    """Check what a training recorded, and return its figures.
+
+    Args:
+        record: Folder of its rollout record.
+        rewards: Names of its rewards. The mean of the first one must rise by `by`.
+        by: Smallest rise.
+        differences: Differences of log-probabilities between sampler and trainer at each step.
+        estimator: Estimator with which the run was trained.
+        options: Its options, by name.
+    """
+    assert analyzed(record) == rewards
+    found = {"advantage_difference": advantage_difference(record, estimator, options)}
+    if differences is not None:
+        found["logprob_difference"] = close(differences)
+    return {**found, "component": learned(record, rewards[0], by)}
+
+
+def analyzed(folder):
+    """Return the rewards that `gdpo analyze` finds in a folder. It must read every row."""
+    analysis = json.loads(gdpo("analyze", folder, "--json"))
     assert analysis["rows"]["read"] == analysis["rows"]["all"] > 0, analysis["rows"]
     return analysis["files"][0]["rewards"]
+
+
+def gdpo(*arguments):
+    """Run a command of gdpo in this environment. Return what it prints."""
+    command = [sys.executable, "-m", "gdpo", *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command} exited with {done.returncode}:\n{done.stderr}"
+    return done.stdout
 
 
 def main(runs, packages):

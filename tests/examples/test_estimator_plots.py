@@ -22,11 +22,6 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def anchors(text):
-    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
-
-
 # A reward earned by 95 % varies in that share of the groups.
 VARIES = 1 - 0.95**8 - 0.05**8
 
@@ -128,21 +123,3 @@ def test_an_option_that_a_page_invents_would_be_refused(tmp_path):
     file.write_text(HEADER + "advantage: saw\nadvantage_options: {gamma: 0.5}\n")
     with pytest.raises(ConfigError, match="no option 'gamma'"):
         load_recipe(file)
-
-
-def test_every_link_of_the_page_leads_somewhere():
-    page = completed(PAGE.read_text())
-    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page):
-        path, _, anchor = target.partition("#")
-        file = (PAGE.parent / path).resolve() if path else PAGE
-        made = "images/estimators" in path or file == PAGE
-        assert made or file.exists(), target
-        assert not anchor or anchor in anchors(page if made else file.read_text()), target
-
-
-def test_other_pages_link_to_sections_that_the_page_has():
-    there = anchors(completed(PAGE.read_text()))
-    for page in PAGE.parents[1].rglob("*.md"):
-        for target in re.findall(r"estimators/([^)\s]+)\)", page.read_text()):
-            file, _, anchor = target.partition("#")
-            assert page == PAGE or (file == "README.md" and (not anchor or anchor in there)), page

@@ -18,20 +18,14 @@ import gdpo
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
-GOLDEN = (*("rollouts/readers/golden", "analysis/logs/golden", "analysis/logs/golden_forms"),)
+GOLDEN = ("rollouts/readers/golden", "analysis/logs/golden", "analysis/logs/golden_forms")
 TRAININGS: dict[str, tuple[str, ...]] = {
     "gdpo": (),
     "grpo": ("advantage=grpo",),
     "per_reward_batch_std": ("advantage=per_reward_batch_std",),
     "dara": ("advantage=dara_symmetric",),
-    "influence": (
-        "rewards.1.weight=1",
-        "influence={correctness: 0.5, brevity: 0.5}",
-    ),
-    "constrained": (
-        "advantage=constrained_grpo",
-        "advantage_options={targets: {brevity: 0.9}}",
-    ),
+    "influence": ("rewards.1.weight=1", "influence={correctness: 0.5, brevity: 0.5}"),
+    "constrained": ("advantage=constrained_grpo", "advantage_options={targets: {brevity: 0.9}}"),
     "schedule": ("rewards.1.weight={from: 1.0, to: 0.2, steps: 3}",),
     "gate": ("rewards.1.gate={on: correctness, at_least: 1}",),
     "watched": ("rewards=[{name: correctness}, {name: my_rewards:brevity, watch: true}]",),
@@ -138,10 +132,7 @@ def checks() -> Iterator[tuple[str, str]]:
         "field": ("trainer.max_step=3",),
         "value": ("trainer.learning_rate=fast",),
         "weight": ("rewards.1.weight=.inf",),
-        "influence": (
-            "rewards.1.weight=1",
-            "influence={correctness: 1}",
-        ),
+        "influence": ("rewards.1.weight=1", "influence={correctness: 1}"),
         "data": ("data.source=nowhere.jsonl",),
         "model": ("model=./nowhere",),
         "loss": ("trainer.loss_type=unknown",),

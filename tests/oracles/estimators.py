@@ -35,14 +35,28 @@ def _std(values):
     return std if std > 1e-12 else 0.0  # less is the rounding of these loops
 
 
-def _standardized(values, epsilon):
-    """Return (x - mean) / (std + epsilon) of the values that are not None; a std of 0 gives 0."""
-    present = [v for v in values if v is not None]
-    if not present:
-        return list(values)
-    mean, std = _mean(present), _std(present)
-    divisor = std + epsilon
-    return [None if v is None else ((v - mean) / divisor if divisor > 0 else 0.0) for v in values]
+def _present(values):
+    return [v for v in values if v is not None]
+
+
+def _divided(values, divisor):
+    """Return the values over a divisor; None stays None, and a divisor of 0 gives 0."""
+    return [None if v is None else (v / divisor if divisor > 0 else 0.0) for v in values]
+
+
+def _centred(values):
+    present = _present(values)
+    mean = _mean(present) if present else 0.0
+    return [None if v is None else v - mean for v in values]
+
+
+def _standardized(values, epsilon=0.0, floor=0.0):
+    """Return (x - mean) / (std + epsilon) of the values that are not None; a std of 0 gives 0.
+
+    A std below the floor is replaced by the floor.
+    """
+    std = _std(_present(values))
+    return _divided(_centred(values), max(std, floor) + epsilon if std + epsilon > 0 else 0.0)
 
 
 def _columns(group):
@@ -82,22 +96,18 @@ def _filled(groups):
 
 
 def _centred_sum(group, weights):
-    columns = []
-    for column in _columns(group):
-        present = [v for v in column if v is not None]
-        mean = _mean(present) if present else 0.0
-        columns.append([None if v is None else v - mean for v in column])
-    return _weighted(columns, weights)
+    return _weighted([_centred(column) for column in _columns(group)], weights)
+
+
+def _normalized_sums(rewards, weights, epsilon=0.0):
+    """Return for each group the sums divided by their own std."""
+    sums = [_centred_sum(group, weights) for group in rewards]
+    return [_divided(totals, _std(_present(totals)) + epsilon) for totals in sums]
 
 
 @subject("all", local=True)
 def grpo(rewards, weights, epsilon=0.0):
-    result = []
-    for group in rewards:
-        totals = _centred_sum(group, weights)
-        std = _std([t for t in totals if t is not None]) + epsilon
-        result.append([None if t is None else (t / std if std > 0 else 0.0) for t in totals])
-    return _filled(result)
+    return _filled(_normalized_sums(rewards, weights, epsilon))
 
 
 @subject("kept", local=True)
@@ -120,39 +130,28 @@ def _signs(weights):
     return [(w > 0) - (w < 0) for w in weights]
 
 
-def _present(values):
-    return [v for v in values if v is not None]
-
-
 def _batch_standardized(groups, counts=None):
     """The sums of a batch, each counted once, or as often as it has tokens."""
     size = len(groups[0])
     flat = [a for group in groups for a in group]
     if counts is None:
-        flat = _standardized(flat, 0.0)
+        flat = _standardized(flat)
     else:
         weighted = [(a, n) for a, n in zip(flat, counts, strict=True) if a is not None]
         tokens = math.fsum(n for _, n in weighted)
         mean = math.fsum(a * n for a, n in weighted) / max(tokens, 1)
         squares = math.fsum(n * (a - mean) ** 2 for a, n in weighted)
         std = math.sqrt(squares / (tokens - 1)) if tokens > 1 else 0.0
-        std = std if std > 1e-12 else 0.0
-        flat = [None if a is None else ((a - mean) / std if std > 0 else 0.0) for a in flat]
+        flat = [None if a is None else a - mean for a in flat]
+        flat = _divided(flat, std if std > 1e-12 else 0.0)
     return _filled([flat[i : i + size] for i in range(0, len(flat), size)])
 
 
 def _z(group, floor=None):
     """Return standardized columns; a std below the floor of its reward is replaced by the floor."""
-    columns = []
-    for k, column in enumerate(_columns(group)):
-        present = _present(column)
-        mean = _mean(present) if present else 0.0
-        std = _std(present)
-        divisor = max(std, floor[k]) if floor else std
-        columns.append(
-            [None if v is None else ((v - mean) / divisor if std > 0 else 0.0) for v in column]
-        )
-    return columns
+    columns = _columns(group)
+    floor = floor or [0.0] * len(columns)
+    return [_standardized(c, floor=least) for c, least in zip(columns, floor, strict=True)]
 
 
 @subject("kept", local=True)
@@ -172,27 +171,18 @@ def rloo(rewards, weights):
 def grpo_batch_std(rewards, weights):
     """Sums of values centred over the batch differ from the raw sums where a reward is missing."""
     each, size = _by_group(rewards, weights), len(rewards[0])
-    columns = [_standardless(c) for c in _columns([row for group in rewards for row in group])]
+    columns = [_centred(c) for c in _columns([row for group in rewards for row in group])]
     flat = []
     for p, of_group in enumerate(each):
         flat += _weighted([c[p * size : (p + 1) * size] for c in columns], of_group)
     std = _std(_present(flat))
-    return _filled(
-        [
-            [None if t is None else (t / std if std > 0 else 0.0) for t in _centred_sum(g, w)]
-            for g, w in zip(rewards, each, strict=True)
-        ]
-    )
+    pairs = zip(rewards, each, strict=True)
+    return _filled([_divided(_centred_sum(group, w), std) for group, w in pairs])
 
 
 @subject("all")
 def grpo_batch_norm(rewards, weights):
-    normalized = []
-    for group in rewards:
-        totals = _centred_sum(group, weights)
-        std = _std(_present(totals))
-        normalized.append([None if t is None else (t / std if std > 0 else 0.0) for t in totals])
-    return _batch_standardized(normalized)
+    return _batch_standardized(_normalized_sums(rewards, weights))
 
 
 @subject("each", local=True)
@@ -227,27 +217,15 @@ def gdpo_leave_one_out(rewards, weights):
 
 @subject("each", pooled=True)
 def per_reward_batch_std(rewards, weights):
-    centred = [[_standardless(c) for c in _columns(group)] for group in rewards]
+    centred = [[_centred(c) for c in _columns(group)] for group in rewards]
     count = len(rewards[0][0])
     stds = [_std(_present([v for group in centred for v in group[k]])) for k in range(count)]
     return _filled(
         [
-            _weighted(
-                [
-                    [None if v is None else (v / std if std > 0 else 0.0) for v in column]
-                    for column, std in zip(group, stds, strict=True)
-                ],
-                of_group,
-            )
+            _weighted([_divided(c, std) for c, std in zip(group, stds, strict=True)], of_group)
             for group, of_group in zip(centred, _by_group(rewards, weights), strict=True)
         ]
     )
-
-
-def _standardless(column):
-    present = _present(column)
-    mean = _mean(present) if present else 0.0
-    return [None if v is None else v - mean for v in column]
 
 
 @subject("all", local=True)
@@ -257,8 +235,7 @@ def dvao(rewards, weights):
         bound = math.fsum(
             abs(w) * _std(_present(c)) for w, c in zip(weights, _columns(group), strict=True)
         )
-        totals = _centred_sum(group, weights)
-        result.append([None if t is None else (t / bound if bound > 0 else 0.0) for t in totals])
+        result.append(_divided(_centred_sum(group, weights), bound))
     return _filled(result)
 
 
@@ -278,8 +255,7 @@ def corr_grpo(rewards, weights, epsilon=1e-6):
             for k, a in enumerate(_signs(weights))
             for m, b in enumerate(_signs(weights))
         )
-        divisor = math.sqrt(together + epsilon)
-        result.append([None if t is None else t / divisor for t in _centred_sum(group, weights)])
+        result.append(_divided(_centred_sum(group, weights), math.sqrt(together + epsilon)))
     return _filled(result)
 
 

@@ -7,9 +7,7 @@ in its docstring, not as the recursion of the advantages that the package comput
 
 import math
 
-
-def _mean(values):
-    return math.fsum(values) / len(values)
+from tests.oracles.estimators import _divided, _mean
 
 
 def _earned(group, turns, k):
@@ -65,10 +63,6 @@ def _std(values):
         return 0.0
     std = math.sqrt(math.fsum(v * v for v in values) / (len(values) - 1))
     return std if std > 1e-12 else 0.0
-
-
-def _divided(values, divisor):
-    return [None if v is None else (v / divisor if divisor > 0 else 0.0) for v in values]
 
 
 def _terms(advantages, rewards, weights, turns, k):

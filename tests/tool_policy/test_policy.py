@@ -15,9 +15,10 @@ TINY = PolicySettings(layers=1, width=16, heads=2, inner_width=16, vocabulary=30
 
 @pytest.fixture(scope="module")
 def tokenizer():
+    """Return the tokenizer of a tenth of the texts, with a vocabulary of the same size."""
     settings = PolicySettings()
     rng = np.random.default_rng(settings.seed)
-    examples = settings.texts.draw(rng, settings.steps * settings.batch)
+    examples = settings.texts.draw(rng, settings.steps * settings.batch // 10)
     return build_tokenizer(examples, settings.vocabulary)
 
 

@@ -7,11 +7,9 @@ NeMo-RL's `calculate_rewards` calls it in a Ray actor that `create_env` created.
 """
 
 import json
-import os
 import sys
 
-import ray
-from source import EXAMPLE, configured, result_of
+from source import EXAMPLE, configured, result_of, start
 
 from gdpo.integrations.nemo_rl import install
 from gdpo.lab.tasks import resolve_task
@@ -67,17 +65,15 @@ def rewarded(env):
 
 
 def main():
-    out, sys.stdout = sys.stdout, sys.stderr  # NeMo-RL prints
+    start()
     install()
     install()
     results = {name: result_of(made, config) for name, config in ESTIMATORS.items()}
     results["theirs"] = result_of(made, {"name": "grpo"})
     config = recipe()
     results["recipe"] = config.grpo.adv_estimator.model_extra
-    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     results["rewarded"] = rewarded(config.env["gdpo"])
-    out.write(json.dumps(results) + "\n")
+    sys.__stdout__.write(json.dumps(results) + "\n")
 
 
 if __name__ == "__main__":

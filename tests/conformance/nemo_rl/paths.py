@@ -9,62 +9,39 @@ CPUs.
 
 import json
 import os
-import sys
 from functools import cache
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import numpy as np
 import torch
-from source import configured, result_of
+from source import configured, start
 
-from gdpo import gdpo
 from gdpo.integrations.nemo_rl import install
 
 OURS = not os.environ.get("NEMO_RL_WITHOUT_GDPO")
 
+import batches  # noqa: E402
 import gdpo_environment  # noqa: E402
 import nemo_rl  # noqa: E402
-import ray  # noqa: E402
 from nemo_rl.algorithms import grpo, grpo_sync  # noqa: E402
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
 from nemo_rl.environments.utils import create_env  # noqa: E402
 
-PROMPTS, LONGEST = 12, 9
+LONGEST = batches.LONGEST
 
 
-class Batch:
-    """Stores rollouts with groups and lengths of different sizes, and the formula's advantages."""
+class Batch(batches.Batch):
+    """Stores a batch, with the fields of NeMo-RL."""
 
-    def __init__(self, count, *, sizes=(1, 5), missing=False, silent=False):
-        rng = np.random.default_rng(0)
-        self.sizes = rng.integers(sizes[0], sizes[1] + 1, PROMPTS)
-        self.names = [f"reward_{k}" for k in range(count)]
-        self.weights = [1.0, 0.5, 2.0, 1.5, 0.25][:count]
-        rows = int(self.sizes.sum())
-        scales = np.array([1.0, 0.1, 30.0, 7.0, 1e-3])[:count]
-        self.values = rng.integers(0, 4, (rows, count)) * scales
-        if silent:
-            self.values[:] = np.repeat(rng.random((PROMPTS, count)), self.sizes, axis=0)
-        if missing:
-            self.values[5, 0] = np.nan
-        self.order = rng.permutation(rows)
-        lengths = torch.tensor(rng.integers(1, LONGEST + 1, rows))
-        self.mask = (torch.arange(LONGEST) < lengths[:, None]).float()
-        self.prompt = np.repeat(np.arange(PROMPTS), self.sizes)
-
-    def expected(self):
-        """Return the expected advantage of each row."""
-        grid = np.full((PROMPTS, self.sizes.max(), len(self.names)), np.nan)
-        sample = np.concatenate([np.arange(size) for size in self.sizes])
-        grid[self.prompt, sample] = self.values
-        return gdpo(grid, self.weights)[self.prompt, sample]
+    @property
+    def mask(self):
+        return (torch.arange(LONGEST) < torch.tensor(self.lengths)[:, None]).float()
 
     def prompt_ids(self):
         """Return prompts of 1 to 12 tokens, padded with 0."""
-        return torch.tensor([[9] * (1 + p) + [0] * (PROMPTS - p) for p in self.prompt])
+        return torch.tensor([[9] * (1 + p) + [0] * (len(self.sizes) - p) for p in self.prompts])
 
-    def rewards(self):
+    def columns(self):
         """Return the rewards as in NeMo-RL's batch, shuffled."""
         values = torch.tensor(self.values[self.order], dtype=torch.float32)
         columns = {f"reward/{name}": values[:, k] for k, name in enumerate(self.names)}
@@ -92,12 +69,12 @@ def called(batch, module, repeated_batch, **more):
 
 
 def created(batch, **more):
-    return called(batch, grpo, BatchedDataDict(batch.rewards()), **more)
+    return called(batch, grpo, BatchedDataDict(batch.columns()), **more)
 
 
 def created_sync(batch, **more):
     """Create and call an estimator as the trainer with TransferQueue does."""
-    rewards = batch.rewards()
+    rewards = batch.columns()
     zeros = torch.zeros_like(rewards["total_reward"])
     kept = BatchedDataDict({**rewards, "baseline": zeros, "std": zeros})
     return called(batch, grpo_sync, kept, **more)
@@ -161,6 +138,42 @@ def environment(count):
     return create_env("gdpo", {"rewards": f"listed_rewards:of_{count}"})
 
 
+def questions(texts, ids):
+    """Return a dataloader's batch for a step."""
+    rows = len(ids)
+    return BatchedDataDict(
+        message_log=[
+            [{"role": "user", "content": text, "token_ids": tokens}]
+            for text, tokens in zip(texts, ids, strict=True)
+        ],
+        length=torch.tensor(list(map(len, ids))),
+        loss_multiplier=torch.ones(rows),
+        task_name=["task"] * rows,
+        extra_env_info=[{"ground_truth": {}}] * rows,
+        idx=list(range(rows)),
+    )
+
+
+def train(policy, generator, steps, environment, config, logger=None):
+    """Run `grpo_train`, whose other parts are stand-ins."""
+    config.grpo.num_generations_per_prompt = 1  # the groups are in the batch
+    config.policy["generation"]["vllm_cfg"]["async_engine"] = False
+    grpo.grpo_train(
+        policy,
+        generator,
+        steps,
+        None,
+        Tokenizer(),
+        MagicMock(),
+        {"task": environment},
+        None,
+        logger or MagicMock(),
+        MagicMock(),
+        grpo._initial_grpo_save_state(),
+        config,
+    )
+
+
 def whole_step(batch, **more):
     """Run `grpo_train` from the prompts to the data that the policy would train on."""
     texts = [
@@ -169,32 +182,9 @@ def whole_step(batch, **more):
     ]
     prompts = [ids[ids > 0] for ids in batch.prompt_ids()[batch.order]]
     config = batch.config(**more)
-    config.grpo.num_generations_per_prompt = 1  # the groups are in the batch
-    config.policy["generation"]["vllm_cfg"]["async_engine"] = False
-    rows = len(texts)
-    data = BatchedDataDict(
-        message_log=[[{"role": "user", "content": "", "token_ids": ids}] for ids in prompts],
-        length=torch.tensor([len(ids) for ids in prompts]),
-        loss_multiplier=torch.ones(rows),
-        task_name=["listed"] * rows,
-        extra_env_info=[{"ground_truth": {}}] * rows,
-        idx=list(range(rows)),
-    )
+    asked = questions([""] * len(texts), prompts)
     try:
-        grpo.grpo_train(
-            policy(),
-            generated(texts),
-            [data],
-            None,
-            Tokenizer(),
-            MagicMock(),
-            {"listed": environment(len(batch.names))},
-            None,
-            MagicMock(),
-            MagicMock(),
-            grpo._initial_grpo_save_state(),
-            config,
-        )
+        train(policy(), generated(texts), [asked], environment(len(batch.names)), config)
     except Trained as stop:
         (data,) = stop.args
     return data["advantages"], data["token_mask"], batch.order
@@ -210,26 +200,6 @@ def worst_difference(batch, path, **more):
     return float(((advantages - wanted[:, None]) * mask).abs().max())
 
 
-def largest(batch, path):
-    advantages, mask, _ = path(batch)
-    return float((advantages * mask).abs().max())
-
-
-def report():
-    for name, path in PATHS.items():
-        for count in (2, 3, 5):
-            yield {
-                "framework": "nemo_rl",
-                "version": nemo_rl.__version__,
-                "path": name,
-                "rewards": count,
-                "difference": result_of(worst_difference, Batch(count), path),
-                "with_missing": result_of(worst_difference, Batch(count, missing=True), path),
-                "no_signal": result_of(largest, Batch(count, silent=True), path),
-                "metrics": gdpo_metrics(),
-            }
-
-
 def gdpo_metrics():
     """Return the metrics that the latest batch adds to the trainer's metrics."""
     metrics, ones = {}, torch.ones(2)
@@ -243,11 +213,15 @@ def main():
     if OURS:
         install()
     gdpo_environment.register()
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    out, sys.stdout = sys.stdout, sys.stderr  # NeMo-RL prints
-    for line in report():
-        out.write(json.dumps(line) + "\n")
+    start()
+    batches.print_lines(
+        "nemo_rl",
+        PATHS,
+        version=nemo_rl.__version__,
+        made=Batch,
+        compared=worst_difference,
+        more=lambda: {"metrics": gdpo_metrics()},
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Puts the checkout of `NEMO_RL_SOURCE` and our example on the path.
+"""Puts the checkout of `NEMO_RL_SOURCE`, our example and the batches on the path.
 
 Import this before any module of NeMo-RL.
 
@@ -19,9 +19,20 @@ warnings.simplefilter("ignore")
 SOURCE = Path(os.environ["NEMO_RL_SOURCE"])
 sys.path.insert(0, str(SOURCE))
 EXAMPLE = Path(__file__).parents[3] / "examples" / "nemo_rl"
-sys.path.append(str(EXAMPLE))
+sys.path += [str(EXAMPLE), str(Path(__file__).parents[1] / "others")]
 if sys.version_info < (3, 12):
     typing.TypedDict = typing_extensions.TypedDict
+
+from batches import result_of  # noqa: E402, F401
+
+
+def start():
+    """Start Ray, whose actors import what this process can import, and print to stderr."""
+    import ray
+
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    sys.stdout = sys.stderr  # NeMo-RL prints
 
 
 def configured(**changes):
@@ -35,10 +46,3 @@ def configured(**changes):
     config = OmegaConf.to_container(config, resolve=True)
     config["grpo"]["adv_estimator"].update(changes)
     return MasterConfig(**config)
-
-
-def result_of(function, *args):
-    try:
-        return function(*args)
-    except Exception as error:  # noqa: BLE001  what a framework raises is what is reported
-        return f"{type(error).__name__}: {str(error)[:160]}"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.conformance.__main__ import run
 from tests.conformance.nemo_rl.story_rewards import rewards
-from tests.conformance.others.known_rollouts import STEPS, known, record
+from tests.conformance.others.known_rollouts import STEPS, known
 
 from gdpo import gdpo
 from gdpo.rollouts.readers import read_rollout_files
@@ -45,10 +45,8 @@ def test_advantages_on_nemo_rls_own_path_are_those_of_the_formula(path):
 
 
 def test_its_log_of_whole_steps_is_read_as_it_was_trained(tmp_path):
-    record(tmp_path / "recorded")
-    (line,) = printed_by("dump.py", str(tmp_path / "recorded"), str(tmp_path / "logs"))
-    assert line["rows"] == 24
-    reading = read_rollout_files(tmp_path / "logs")
+    printed_by("dump.py", str(tmp_path))
+    reading = read_rollout_files(tmp_path)
     for place, table in enumerate(reading):
         texts = [rollout.completion for rollout in known(STEPS[place])]
         values = np.array([[reward.function(text, {}) for reward in rewards] for text in texts])

@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 from gdpo import gdpo
 from gdpo.advantages import RunningScale
 
-PROMPTS = 12
+PROMPTS, LONGEST = 12, 9
 HALF_LIFE = {"scale_half_life": 128}
 """Options of the paths that hand over one group at a time."""
 
@@ -24,9 +23,9 @@ SCALES = np.array([1.0, 0.1, 30.0, 7.0, 1e-3])
 
 
 class Batch:
-    """Stores groups of rollouts, and the formula's advantages."""
+    """Stores groups of rollouts, an order to pass them in, and the formula's advantages."""
 
-    def __init__(self, count, *, sizes=(1, 5), missing=False, silent=False):
+    def __init__(self, count, *, sizes=(1, 5), lengths=(1, LONGEST), missing=False, silent=False):
         rng = np.random.default_rng(0)
         self.sizes = rng.integers(sizes[0], sizes[1] + 1, PROMPTS)
         self.prompts = np.repeat(np.arange(PROMPTS), self.sizes)
@@ -37,8 +36,9 @@ class Batch:
             self.values[:] = np.repeat(rng.random((PROMPTS, count)), self.sizes, axis=0)
         if missing:
             self.values[5, 0] = np.nan
-        self.lengths = rng.integers(1, 10, rows)
+        self.lengths = rng.integers(lengths[0], lengths[1] + 1, rows)
         self.weights = [1.0, 0.5, 2.0, 1.5, 0.25][:count]
+        self.order = rng.permutation(rows)
 
     def expected(self):
         """Return the expected advantage of each row."""
@@ -69,6 +69,11 @@ def difference(batch, path, *, expected=Batch.expected):
     return float(np.abs(np.asarray(path(batch), dtype=np.float64) - expected(batch)).max())
 
 
+def difference_of_groups(batch, path):
+    """Return the same where one group arrives at a time."""
+    return difference(batch, path, expected=Batch.expected_one_by_one)
+
+
 def result_of(function, *args):
     try:
         return function(*args)
@@ -76,39 +81,40 @@ def result_of(function, *args):
         return f"{type(error).__name__}: {str(error)[:160]}"
 
 
-def print_lines(framework, paths, *, package=None, distribution=None, sizes=(1, 5)):
+CASES = {"difference": {}, "with_missing": {"missing": True}, "no_signal": {"silent": True}}
+
+
+def print_lines(
+    framework, paths, *, version=None, made=Batch, compared=None, more=dict, sizes=(1, 5)
+):
     """Print one line of JSON per path and number of rewards.
 
     Args:
         framework: The framework's name.
-        paths: Functions `Batch -> advantage of each row`, by name.
-        package: The package whose version (or commit, for a checkout) is printed.
-        distribution: The package's name in package registries.
+        paths: Functions of a batch, by name.
+        version: The framework's version. Default: that of its distribution or checkout.
+        made: Class of the batches.
+        compared: Function `(batch, path) -> difference from the formula`. Default: `difference`, or
+            `difference_of_groups` if the path's name says so.
+        more: Function that returns more fields of the line.
         sizes: Minimum and maximum size of the groups.
     """
+    version = version or version_of(framework)
     for name, path in paths.items():
-        one_by_one = ONE_BY_ONE in name
-        compared = partial(
-            difference, expected=Batch.expected_one_by_one if one_by_one else Batch.expected
-        )
+        of_name = difference_of_groups if ONE_BY_ONE in name else difference
         for count in (2, 3, 5):
-            silent = Batch(count, sizes=sizes, silent=True)
-            line = {
-                "framework": framework,
-                "version": version_of(package or framework, distribution or framework),
-                "path": name,
-                "rewards": count,
-                "difference": result_of(compared, Batch(count, sizes=sizes), path),
-                "with_missing": result_of(compared, Batch(count, sizes=sizes, missing=True), path),
-                "no_signal": result_of(lambda p=path, b=silent: float(np.abs(p(b)).max())),
-            }
-            sys.stdout.write(json.dumps(line) + "\n")
+            line = {"framework": framework, "version": version, "path": name, "rewards": count}
+            for key, case in CASES.items():
+                batch = made(count, sizes=sizes, **case)
+                line[key] = result_of(compared or of_name, batch, path)
+            # Frameworks print to sys.stdout, which some scripts redirect.
+            sys.__stdout__.write(json.dumps({**line, **more()}) + "\n")
 
 
-def version_of(package, distribution):
+def version_of(package, distribution=None):
     try:
-        return version(distribution)
-    except PackageNotFoundError:
+        return metadata.version(distribution or package)
+    except metadata.PackageNotFoundError:
         folder, *_ = find_spec(package).submodule_search_locations
     command = ["git", "-C", str(Path(folder).parent), "rev-parse", "--short=9", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

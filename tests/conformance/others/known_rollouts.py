@@ -1,7 +1,6 @@
 """Defines two steps of three groups of four rollouts with two rewards, with all numbers."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 STEPS, GROUPS, SAMPLES = (3, 4), 3, 4
 WEIGHTS = {"correct": 1.0, "brief": 0.5}
@@ -52,30 +51,3 @@ class Known:
 def known(step):
     """Return the rollouts of a step, grouped."""
     return [Known(step, group, sample) for group in range(GROUPS) for sample in range(SAMPLES)]
-
-
-def record(folder: Path):
-    """Write all of them as gdpo's rollout record."""
-    from gdpo.rollouts import Rollout, rollout_file, write_rollouts
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for step in STEPS:
-        rollouts = [
-            Rollout(
-                run="",
-                step=step,
-                group_id=each.group,
-                sample_id=each.sample,
-                prompt=[{"role": "user", "content": each.prompt}],
-                completion=[{"role": "assistant", "content": each.completion}],
-                rewards=each.rewards,
-                weights=WEIGHTS,
-                advantage=each.advantage,
-                num_tokens=len(each.tokens),
-                finish_reason="length" if each.cut else "stop",
-                extra={"answer": "4"},
-            )
-            for each in known(step)
-        ]
-        write_rollouts(rollout_file(folder, step), rollouts)
-    return folder

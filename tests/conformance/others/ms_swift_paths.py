@@ -60,4 +60,4 @@ if __name__ == "__main__":
     if not OWN:
         adapter("ms_swift").use_estimator()
     paths = {"groups": advantages, "request-aware": several_turns, "reinforce_plus_plus": reinforce}
-    print_lines("ms-swift", paths, package="swift", sizes=(SAMPLES, SAMPLES))
+    print_lines("ms-swift", paths, sizes=(SAMPLES, SAMPLES))

@@ -1,76 +1,20 @@
-"""Tests frameworks' own code paths with our estimators, for the frameworks that are installed.
+"""Tests what `python -m tests.conformance` does not run: writers, a whole run and a patch.
 
-Each test reads the output of one process of a script in this folder. `requirements-<name>.txt`
-lists what its environment needs.
+Each test reads the output of one process of a script in this folder, and skips without the
+framework. `requirements-<name>.txt` lists what its environment needs.
 """
 
+import json
+import os
+import subprocess
 import sys
-from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from tests.conformance.__main__ import patched, run
-
-SCRIPTS = {
-    "ms_swift": ("swift", ["ms_swift_paths.py"]),
-    "tunix": ("tunix", ["tunix_paths.py"]),
-    "rllm": ("rllm", ["rllm_paths.py"]),
-    "slime": ("slime", ["slime_paths.py", "slime"]),
-    "miles": ("miles", ["slime_paths.py", "miles"]),
-    "prime_rl": ("prime_rl", ["prime_rl_paths.py"]),
-}
-PATHS = [
-    ("ms_swift", "groups"),
-    ("ms_swift", "request-aware"),
-    ("tunix", "GRPOLearner"),
-    ("tunix", "GRPOLearner, one group at a time"),
-    ("rllm", "traj_group_adv_estimator_map"),
-    ("rllm", "adv_estimator: gdpo"),
-    ("rllm", "async_training, one group at a time"),
-    ("prime_rl", "TrainSink, one group at a time"),
-    ("slime", "samples"),
-    ("slime", "several samples of one rollout"),
-    ("miles", "samples"),
-    ("miles", "several samples of one rollout"),
-]
-
-
-@lru_cache
-def printed_by(framework, *options):
-    package, (script, *arguments) = SCRIPTS[framework]
-    if find_spec(package) is None:
-        pytest.skip(f"not installed: {package}")
-    return run(sys.executable, [f"others/{script}", *arguments, *options], {})
-
-
-def lines(framework, path, *options):
-    found = [line for line in printed_by(framework, *options) if line["path"] == path]
-    assert [line["rewards"] for line in found] == [2, 3, 5]
-    return found
-
-
-@pytest.mark.parametrize(("framework", "path"), PATHS)
-def test_advantages_on_a_frameworks_own_path_are_those_of_the_formula(framework, path):
-    for line in lines(framework, path):
-        assert line["difference"] < 1e-5
-        assert line["with_missing"] < 1e-5
-
-
-@pytest.mark.parametrize(("framework", "path"), PATHS)
-def test_a_batch_without_any_signal_gives_exactly_0(framework, path):
-    for line in lines(framework, path):
-        assert line["no_signal"] == 0
-
-
-@pytest.mark.parametrize(("framework", "path"), PATHS)
-def test_without_us_the_same_path_gives_something_else(framework, path):
-    for line in lines(framework, path, "--own"):
-        assert line["difference"] > 0.1 or line["no_signal"] > 1
-
-
-def test_where_ms_swift_would_not_compute_gdpo_it_is_refused():
-    for line in lines("ms_swift", "reinforce_plus_plus"):
-        assert line["difference"].startswith("ConfigError: --advantage_estimator")
+from tests.conformance.others.reading_back import TOLD, differences
+from tests.conformance.others.stand_ins import NOT_HERE
 
 
 def test_a_whole_run_of_ms_swift_trains_on_the_advantages_of_the_formula(tmp_path):
@@ -86,3 +30,18 @@ def test_a_whole_run_of_ms_swift_trains_on_the_advantages_of_the_formula(tmp_pat
 @pytest.mark.slow
 def test_the_patch_for_trl_makes_its_failing_test_pass():
     assert patched("trl") == ["fails", "passes"]
+
+
+# verl's writer is tested in tests/conformance/verl, because it needs Ray.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in TOLD if name != "verl"])
+def test_what_a_framework_itself_wrote_is_read_as_it_was_put_in(name, tmp_path):
+    script = Path(__file__).with_name("writers.py")
+    command = [sys.executable, str(script), name, str(tmp_path / "dump")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode == NOT_HERE:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["version"]
+    assert differences(tmp_path / "dump", TOLD[name]) == []

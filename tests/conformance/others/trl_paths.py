@@ -11,38 +11,20 @@ import logging
 import sys
 import tempfile
 import warnings
+from pathlib import Path
 
 from batches import print_lines
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 
+sys.path.append(str(Path(__file__).parents[2] / "engines"))
+
+from policy import byte_tokenizer, make_policy
+
 SAMPLES = 4
 """TRL needs groups of equal size."""
-
-VOCABULARY = {f"w{i}": i for i in range(32)}
-TINY = LlamaConfig(
-    vocab_size=len(VOCABULARY),
-    hidden_size=16,
-    intermediate_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    eos_token_id=0,
-    pad_token_id=0,
-    bos_token_id=None,
-)
-
-
-def tokenizer():
-    words = Tokenizer(models.WordLevel(VOCABULARY, unk_token="w1"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, eos_token="w0", pad_token="w0", padding_side="left"
-    )
 
 
 def reward_functions(batch):
@@ -64,7 +46,7 @@ def with_trainer(trainer_class, config_class, **options):
     """Return a path: one generation batch through the trainer's own code."""
 
     def path(batch):
-        prompts = [f"w{prompt + 2}" for prompt in batch.prompts[::SAMPLES]]
+        prompts = [f"w{prompt}" for prompt in batch.prompts[::SAMPLES]]
         with tempfile.TemporaryDirectory() as folder:
             config = config_class(
                 output_dir=folder,
@@ -79,11 +61,11 @@ def with_trainer(trainer_class, config_class, **options):
                 **options,
             )
             trainer = trainer_class(
-                model=LlamaForCausalLM(TINY),
+                model=str(make_policy(Path(folder, "policy"))),
                 reward_funcs=reward_functions(batch),
                 args=config,
                 train_dataset=Dataset.from_dict({"prompt": prompts}),
-                processing_class=tokenizer(),
+                processing_class=byte_tokenizer(),
             )
             inputs = [{"prompt": prompt} for prompt in prompts for _ in range(SAMPLES)]
             return trainer._generate_and_score_completions(inputs)["advantages"].numpy()

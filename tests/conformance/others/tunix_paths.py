@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 from adapters import adapter
-from batches import HALF_LIFE, ONE_BY_ONE, print_lines
+from batches import HALF_LIFE, ONE_BY_ONE, print_lines, version_of
 from tunix.rl import function_registry
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
 from tunix.rl.rl_cluster import Mode
@@ -89,4 +89,5 @@ def one_by_one(batch):
 
 if __name__ == "__main__":
     paths = {"GRPOLearner": grpo_learner, f"GRPOLearner, {ONE_BY_ONE}": one_by_one}
-    print_lines("tunix", paths, distribution="google-tunix", sizes=(SAMPLES, SAMPLES))
+    version = version_of("google-tunix")
+    print_lines("tunix", paths, version=version, sizes=(SAMPLES, SAMPLES))

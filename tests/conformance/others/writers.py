@@ -1,11 +1,11 @@
 """Writes rollouts with known numbers by the frameworks' own writers.
 
-    python tests/conformance/others/writers.py NAME FOLDER [RECORDED]
+    python tests/conformance/others/writers.py NAME FOLDER
 
-The rollouts are those of `known_rollouts`, or those that gdpo recorded in the folder RECORDED.
-Needs an environment with requirements-writers.txt. Prints one line of JSON: the framework's
-version, and the missing packages that are replaced by empty modules, which the writer does not use.
-Exits with 77 and the reason if the framework is not installed.
+The rollouts are those of `known_rollouts`. Needs an environment with requirements-writers.txt.
+Prints one line of JSON: the framework's version, and the missing packages that are replaced by
+empty modules, which the writer does not use. Exits with 77 and the reason if the framework is not
+installed.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ import numpy as np
 import typing_extensions
 from batches import version_of
 from known_rollouts import STEPS, known
-from recorded_rollouts import recorded
 from stand_ins import NOT_HERE, empty
 
 
@@ -304,7 +303,7 @@ def lacking(writer):
     return None if find_spec(writer.package) else f"not installed: {writer.package}"
 
 
-def main(name, folder, source=None):
+def main(name, folder):
     writer = WRITERS[name]
     if why := lacking(writer):
         sys.stderr.write(why + "\n")
@@ -315,8 +314,8 @@ def main(name, folder, source=None):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     out, sys.stdout = sys.stdout, sys.stderr  # frameworks print
-    writer.write(folder, recorded(source) if source else {step: known(step) for step in STEPS})
-    version = version_of(writer.package, writer.distribution or writer.package)
+    writer.write(folder, {step: known(step) for step in STEPS})
+    version = version_of(writer.package, writer.distribution)
     out.write(json.dumps({"version": version, "empty": sorted(replaced)}) + "\n")
 
 

@@ -6,8 +6,8 @@ Prints one line of JSON per path and number of rewards. `VERL_USE_EXTERNAL_PLUGI
 verl's own gdpo without ours. Needs verl and TransferQueue, but no GPU and no Ray cluster.
 """
 
-import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,14 +20,16 @@ from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
 from verl.trainer.ppo.utils import need_critic
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from gdpo import gdpo
+sys.path.append(str(Path(__file__).parents[1] / "others"))
+
+import batches
+from batches import LONGEST, result_of
 
 try:
     from verl.trainer.ppo.v1 import trainer_base
 except ImportError:  # verl 0.8
     from verl.trainer import main_ppo_sync as trainer_base
 
-PROMPTS, LONGEST = 12, 9
 WITHOUT = "gdpo.integrations.verl._plugin" not in sys.modules
 ESTIMATOR = "gdpo" if WITHOUT else "gdpo/gdpo"
 
@@ -59,79 +61,41 @@ def configured(**algorithm):
     return config
 
 
-class Batch:
-    """Stores rollouts with groups and lengths of different sizes, and the formula's advantages."""
+class Batch(batches.Batch):
+    """Stores a batch, with the fields of verl."""
 
-    def __init__(self, count, *, sizes=(1, 5), lengths=(1, LONGEST), missing=False, silent=False):
-        rng = np.random.default_rng(0)
-        self.sizes = rng.integers(sizes[0], sizes[1] + 1, PROMPTS)
-        self.uids = [f"prompt-{p}" for p in range(PROMPTS) for _ in range(self.sizes[p])]
-        self.names = [f"reward_{k}" for k in range(count)]
-        rows = len(self.uids)
-        self.values = (
-            rng.integers(0, 4, (rows, count)) * np.array([1.0, 0.1, 30.0, 7.0, 1e-3])[:count]
-        )
-        if silent:
-            self.values[:] = np.repeat(rng.random((PROMPTS, count)), self.sizes, axis=0)
-        if missing:
-            self.values[5, 0] = np.nan
-        self.lengths = rng.integers(lengths[0], lengths[1] + 1, rows)
-        self.weights = [1.0, 0.5, 2.0, 1.5, 0.25][:count]
-        self.order = rng.permutation(rows)
-
-    def grid(self):
-        grid = np.full((PROMPTS, self.sizes.max(), len(self.names)), np.nan)
-        rows = iter(self.values)
-        for prompt, size in enumerate(self.sizes):
-            for sample in range(size):
-                grid[prompt, sample] = next(rows)
-        return grid
-
-    def expected(self):
-        """Return the expected advantage of each row."""
-        advantages = gdpo(self.grid(), self.weights)
-        return np.concatenate([a[:size] for a, size in zip(advantages, self.sizes, strict=True)])
+    @property
+    def uids(self):
+        return [f"prompt-{prompt}" for prompt in self.prompts]
 
     def infos(self):
+        totals = np.nansum(self.values, -1).tolist()
         return [
-            {
-                "score": float(np.nansum(row)),
-                **{
-                    n: None if np.isnan(v) else float(v)
-                    for n, v in zip(self.names, row, strict=True)
-                },
-            }
-            for row in self.values
+            {"score": total, **rewards}
+            for total, rewards in zip(totals, self.rewards(), strict=True)
         ]
 
     def config(self, **more):
-        return configured(
-            **{"gdpo_reward_keys": self.names, "gdpo_reward_weights": self.weights, **more}
-        )
-
-    def mask(self):
-        return (torch.arange(LONGEST) < torch.tensor(self.lengths)[:, None]).long()
+        keys = {"gdpo_reward_keys": self.names, "gdpo_reward_weights": self.weights}
+        return configured(**keys | more)
 
     def proto(self):
         """Return the batch of the legacy trainers, shuffled."""
-        prompts = torch.ones(len(self.uids), 3, dtype=torch.long)
-        scores = torch.zeros(self.mask().shape)
-        scores[range(len(scores)), self.lengths - 1] = torch.tensor(
-            np.nansum(self.values, -1)
-        ).float()
+        rows, infos = len(self.values), self.infos()
+        prompts = torch.ones(rows, 3, dtype=torch.long)
+        mask = (torch.arange(LONGEST) < torch.tensor(self.lengths)[:, None]).long()
+        scores = torch.zeros(mask.shape)
+        scores[range(rows), self.lengths - 1] = torch.tensor([i["score"] for i in infos])
         tensors = {
             "prompts": prompts,
-            "attention_mask": torch.cat([prompts, self.mask()], 1),
-            "response_mask": self.mask(),
+            "attention_mask": torch.cat([prompts, mask], 1),
+            "response_mask": mask,
             "token_level_rewards": scores,
             "values": torch.rand(scores.shape, generator=torch.Generator().manual_seed(0)),
         }
-        infos = self.infos()
         columns = {key: np.array([info[key] for info in infos]) for key in infos[0]}
         columns["uid"] = np.array(self.uids, dtype=object)
-        data = DataProto(
-            batch=TensorDict(tensors, batch_size=len(scores)), non_tensor_batch=columns
-        )
+        data = DataProto(batch=TensorDict(tensors, batch_size=rows), non_tensor_batch=columns)
         data.reorder(torch.tensor(self.order))
         return data
 
@@ -180,8 +144,21 @@ class Queue:
         )
 
 
+def padded(rows, padding):
+    """Return rows `(key, row, tag, ...)` in another order, with padding rows at the end.
+
+    The last entry of a padding row is None.
+    """
+    rows = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
+    for i in range(padding):
+        template, tag = construct_minimal_padding_template(rows[0][1], {}, eos_token_id=0)
+        row = {field: template[field] for field in rows[0][1]} | {"uid": "pad"}
+        rows.append((f"pad_{i}_0", row, tag, None))
+    return rows
+
+
 def v1_rows(batch, turns, padding):
-    """Yield `(key, row, tag, of)`: some rollouts with several outputs, and padding rows."""
+    """Return `(key, row, tag, of)`: some rollouts with several outputs, and padding rows."""
     rows, seen = [], {}
     for i, (uid, info, length) in enumerate(
         zip(batch.uids, batch.infos(), batch.lengths, strict=True)
@@ -195,25 +172,26 @@ def v1_rows(batch, turns, padding):
             row["values"] = torch.arange(len(mask)) / 7 + i % 3
             row["rm_scores"][-1] = info["score"]
             rows.append((f"{uid}_{session}_{output}", row, {}, i))
-    rows = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
-    for i in range(padding):
-        row, tag = construct_minimal_padding_template(rows[0][1], {}, eos_token_id=0)
-        row = {field: row[field] for field in rows[0][1]}
-        rows.append((f"pad_{i}_0", {**row, "uid": "pad"}, tag, None))
-    return rows
+    return padded(rows, padding)
+
+
+def computed_by_v1(config, keys, rows, tags):
+    """Compute advantages with verl's V1 trainer. Return the queue that holds them."""
+    queue = Queue(keys, rows)
+    trainer_base.tq.kv_batch_get, trainer_base.tq.kv_batch_put = queue.get, queue.put
+    trainer = v1_trainer()
+    trainer.config = config
+    meta = trainer_base.KVBatchMeta(keys=list(keys), tags=list(tags), partition_id="train")
+    trainer._compute_advantage(meta, metrics={})
+    return queue
 
 
 def v1(batch, *, turns=False, padding=0, **more):
     keys, rows, tags, of = zip(*v1_rows(batch, turns, padding), strict=True)
-    queue = Queue(keys, rows)
-    trainer_base.tq.kv_batch_get, trainer_base.tq.kv_batch_put = queue.get, queue.put
-    trainer = v1_trainer()
-    trainer.config = batch.config(**more)
-    meta = trainer_base.KVBatchMeta(keys=list(keys), tags=list(tags), partition_id="train")
-    trainer._compute_advantage(meta, metrics={})
+    queue = computed_by_v1(batch.config(**more), keys, rows, tags)
     nested = queue.get(keys, "train", ["advantages", "response_mask"])
     advantages, mask = (nested[f].to_padded_tensor(0.0) for f in ("advantages", "response_mask"))
-    return advantages, mask, list(of), len([i for i in of if i is not None])
+    return advantages, mask, list(of), len(of) - padding
 
 
 def v1_turns(batch, **more):
@@ -226,36 +204,9 @@ PATHS = {"legacy": legacy, "separation": separation, "V1": v1, "V1, turns and pa
 def worst_difference(batch, path, **more):
     """Return the largest difference from the formula. Untrained tokens must have 0."""
     advantages, mask, of, count = path(batch, **more)
-    expected = torch.tensor([batch.expected()[i] for i in of[:count]])
     wanted = torch.zeros(len(mask), dtype=torch.float64)
-    wanted[:count] = expected
+    wanted[:count] = torch.tensor(batch.expected()[of[:count]])
     return float((advantages - wanted[:, None] * mask).abs().max())
-
-
-def result_of(function, *args):
-    try:
-        return function(*args)
-    except Exception as error:  # noqa: BLE001  what a framework raises is what is reported
-        return f"{type(error).__name__}: {str(error)[:160]}"
-
-
-def report():
-    for name, path in PATHS.items():
-        for count in (2, 3, 5):
-            silent = result_of(
-                lambda b, p=path: float(p(b)[0].abs().max()), Batch(count, silent=True)
-            )
-            metrics = result_of(gdpo_metrics)
-            yield {
-                "framework": "verl",
-                "version": __version__,
-                "path": name,
-                "rewards": count,
-                "difference": result_of(worst_difference, Batch(count), path),
-                "with_missing": result_of(worst_difference, Batch(count, missing=True), path),
-                "no_signal": silent,
-                "metrics": metrics,
-            }
 
 
 def gdpo_metrics():
@@ -269,5 +220,11 @@ def gdpo_metrics():
 
 
 if __name__ == "__main__":
-    for line in report():
-        sys.stdout.write(json.dumps(line) + "\n")
+    batches.print_lines(
+        "verl",
+        PATHS,
+        version=__version__,
+        made=Batch,
+        compared=worst_difference,
+        more=lambda: {"metrics": result_of(gdpo_metrics)},
+    )

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 
 import pytest
 from tests.conformance.__main__ import run
-from tests.conformance.others.known_rollouts import record
 from tests.conformance.others.reading_back import TOLD, differences
 
 from gdpo.lab.recipes.starter import shipped_recipes
@@ -100,26 +99,19 @@ def test_the_check_at_start_passes_here_and_finds_another_formula():
     assert line["check of another formula"].startswith("ConfigError: gdpo's estimators do not work")
 
 
-def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_rewards(tmp_path):
-    (line,) = printed_by("real_queue.py", str(tmp_path / "dump"), home=str(tmp_path))
+def test_a_real_queue_gives_the_advantages_of_the_formula_and_dumps_have_the_rewards(tmp_path):
+    (line,) = printed_by("real_queue.py", str(tmp_path), home=str(tmp_path))
     assert line["padding"] > 0
     assert line["difference"] < 1e-5
     assert line["dumped"]
     assert line["recorded"]
-    reading = read_rollout_files(tmp_path / "dump")
+    reading = read_rollout_files(tmp_path / "padded")
     read = sum(map(len, reading))
     other_outputs = line["rows"] - line["rollouts"]
     assert other_outputs > 0
     assert (read, reading.report.skipped) == (line["rollouts"], other_outputs + line["padding"])
     assert [file.format for file in reading.report.files] == ["verl"]
-
-
-def test_verls_own_dump_is_read_as_it_was_put_into_its_queue(tmp_path):
-    record(tmp_path / "recorded")
-    folders = str(tmp_path / "recorded"), str(tmp_path / "dump")
-    (line,) = printed_by("real_dump.py", *folders, home=str(tmp_path))
-    assert line["rows"] == 24
-    assert differences(tmp_path / "dump", TOLD["verl"]) == []
+    assert differences(tmp_path / "known", TOLD["verl"]) == []
 
 
 def test_verls_own_command_line_takes_our_fields_and_refuses_what_is_wrong():

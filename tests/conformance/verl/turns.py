@@ -23,7 +23,6 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopWorker, DictConfigW
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.tools.function_tool import load_function_tools_from_path
 from verl.trainer.ppo import core_algos
-from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
 from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.config import omega_conf_to_dataclass
 
@@ -57,7 +56,7 @@ class Rollouts(paths.Batch):
 
     def expected(self):
         """Return the advantage of each turn of each rollout."""
-        shape = paths.PROMPTS, int(self.sizes.max())
+        shape = len(self.sizes), int(self.sizes.max())
         rewards, turns = np.zeros((*shape, LONGEST, len(self.names))), np.zeros(shape, dtype=int)
         at = [(p, s) for p, size in enumerate(self.sizes) for s in range(size)]
         for row, place in enumerate(at):
@@ -83,8 +82,8 @@ class Rollouts(paths.Batch):
         return torch.tensor(mask), torch.tensor(wanted)
 
 
-def queued(batch, padding=3):
-    """Return the keys, rows, tags and wanted advantages of each row in the queue."""
+def queued(batch):
+    """Return the keys, rows, tags and wanted advantages of each row in the queue, with padding."""
     found, seen, expected = [], {}, batch.expected()
     for row, uid in enumerate(batch.uids):
         session = seen[uid] = seen.get(uid, -1) + 1
@@ -95,28 +94,22 @@ def queued(batch, padding=3):
             fields["rollout_log_probs"] = torch.zeros(len(mask))
             fields["old_log_probs"] = torch.where(torch.arange(len(mask)) % 5 == 1, 3.0, 0.0)
             found.append((f"{uid}_{session}_{output}", fields, {}, wanted))
-    found = [found[i] for i in np.random.default_rng(1).permutation(len(found))]
-    for i in range(padding):
-        row, tag = construct_minimal_padding_template(found[0][1], {}, eos_token_id=0)
-        row = {field: row[field] for field in found[0][1]} | {"uid": "pad"}
-        found.append((f"pad_{i}_0", row, tag, torch.zeros(len(row["response_mask"]))))
-    return zip(*found, strict=True)
+    return zip(*paths.padded(found, padding=3), strict=True)
 
 
 def v1(batch, **algorithm):
     """Return the advantages, masks and wanted advantages of verl's V1 trainer, row by row."""
     keys, rows, tags, wanted = queued(batch)
-    before = torch.cat([row["response_mask"] for row in rows])
-    queue = paths.Queue(keys, rows)
-    paths.trainer_base.tq.kv_batch_get = queue.get
-    paths.trainer_base.tq.kv_batch_put = queue.put
-    trainer = paths.v1_trainer()
-    trainer.config = batch.config(adv_estimator="gdpo/turn_gdpo", **algorithm)
-    meta = paths.trainer_base.KVBatchMeta(keys=list(keys), tags=list(tags), partition_id="train")
-    trainer._compute_advantage(meta, metrics={})
+    before = [row["response_mask"] for row in rows]
+    wanted = [
+        torch.zeros(len(mask)) if each is None else each
+        for mask, each in zip(before, wanted, strict=True)
+    ]
+    config = batch.config(adv_estimator="gdpo/turn_gdpo", **algorithm)
+    queue = paths.computed_by_v1(config, keys, rows, tags)
     rows = [queue.rows[key] for key in keys]
-    found = torch.cat([row["advantages"] for row in rows])
-    return found, before, torch.cat([row["response_mask"] for row in rows]), torch.cat(wanted)
+    found, after = ([row[name] for row in rows] for name in ("advantages", "response_mask"))
+    return map(torch.cat, (found, before, after, wanted))
 
 
 def advantages_on_v1():

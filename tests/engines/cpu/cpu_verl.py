@@ -6,7 +6,7 @@ VERL_ENGINE_DEVICE=cuda selects verl's FSDP engine, which runs on gloo without c
 """
 
 import os
-from contextlib import contextmanager
+from contextlib import nullcontext
 
 import torch
 from verl.plugin.platform.platform_base import PlatformBase
@@ -37,68 +37,34 @@ def complete(module):
     module.get_rng_state, module.set_rng_state = torch.get_rng_state, torch.set_rng_state
 
 
+def answering(answer):
+    """Return a method that answers every call in the same way."""
+    return lambda self, *_, **__: answer
+
+
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
     device_name = "cpu"
     vendor_name = "generic"
     device_module = torch.cpu  # verl compares it with torch.cpu
 
-    def is_available(self):
-        return True
-
-    def current_device(self):
-        return torch.device("cpu")  # verl passes it to tensor.to
-
-    def device_count(self):
-        return 1
-
-    def set_device(self, device_index):
-        pass
-
-    def synchronize(self, device_index=None):
-        pass
+    is_available = answering(True)
+    device_count = answering(1)
+    current_device = answering(torch.device("cpu"))  # verl passes it to tensor.to
+    get_device_capability = answering((None, None))
+    communication_backend_name = answering("gloo")
+    visible_devices_envvar = answering("CUDA_VISIBLE_DEVICES")
+    ray_resource_name = answering("GPU")
+    ray_noset_envvars = answering([])
+    is_ipc_supported = answering(False)  # verl then sends weights to vLLM through shared memory
+    nvtx_range = answering(nullcontext())
+    set_device = synchronize = set_allocator_settings = empty_cache = answering(None)
+    profiler_start = profiler_stop = cudart = answering(None)
 
     def manual_seed(self, seed):
         torch.manual_seed(seed)
 
     manual_seed_all = manual_seed
-
-    def set_allocator_settings(self, settings):
-        pass
-
-    def empty_cache(self):
-        pass
-
-    def get_device_capability(self, device_index=0):
-        return None, None
-
-    def communication_backend_name(self):
-        return "gloo"
-
-    def visible_devices_envvar(self):
-        return "CUDA_VISIBLE_DEVICES"
-
-    @contextmanager
-    def nvtx_range(self, msg):
-        yield
-
-    def profiler_start(self):
-        pass
-
-    def profiler_stop(self):
-        pass
-
-    def ray_resource_name(self):
-        return "GPU"
-
-    def ray_noset_envvars(self):
-        return []
-
-    def is_ipc_supported(self):
-        return False  # verl then sends weights to vLLM through shared memory
-
-    def cudart(self):
-        return None
 
 
 def use_gloo_alone():

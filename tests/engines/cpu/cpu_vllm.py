@@ -44,19 +44,12 @@ def _engine():
         init_info_cls = Init
         update_info_cls = Update
 
-        def init_transfer_engine(self, init_info):
+        def nothing(self, *_):
             pass
 
-        def start_weight_update(self):
-            pass
-
-        def finish_weight_update(self):
-            pass
+        init_transfer_engine = start_weight_update = finish_weight_update = shutdown = nothing
 
         def receive_weights(self, update_info):
             self.model.load_weights(load_file(update_info.path).items())
-
-        def shutdown(self):
-            pass
 
     return FileWeightTransferEngine

@@ -9,12 +9,9 @@ import re
 import subprocess
 import sys
 
-from tests.engines.checks import advantage_difference, analyzed, close, learned, main
+from tests.engines.checks import figures, main
 from tests.engines.servers import free_port, serving
 from tests.environments import ROOT
-
-CLOSE = 0.02
-"""Largest mean difference of a log-probability between sampler and trainer."""
 
 # SkyRL reads the arguments of the `uv run` that started it, and starts its engine in the same way.
 # Its models need Python 3.12's TypedDict.
@@ -39,12 +36,7 @@ def gdpo(folder, policy):
         )
     differences = [float(each) for each in re.findall(r"differ by ([\d.]+)", done.stdout)]
     assert len(differences) == 20, done.stdout
-    assert analyzed(folder / "rollouts") == ["digits", "brevity"]
-    return {
-        "advantage_difference": advantage_difference(folder / "rollouts"),
-        "logprob_difference": close(differences, CLOSE),
-        "component": learned(folder / "rollouts", "digits", by=0.1),
-    }
+    return figures(folder / "rollouts", ["digits", "brevity"], by=0.1, differences=differences)
 
 
 def server(folder, policy, port):

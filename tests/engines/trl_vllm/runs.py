@@ -11,7 +11,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.engines.checks import advantage_difference, analyzed, close, learned, main, means, steps
+from tests.engines.checks import advantage_difference, figures, gdpo, learned, main, means, steps
 from tests.engines.servers import free_port, serving
 
 HERE = Path(__file__).parent
@@ -20,10 +20,6 @@ os.environ |= {
     "TORCHDYNAMO_DISABLE": "1",  # compiling takes minutes and needs a C++ compiler
     "VLLM_USE_AOT_COMPILE": "0",
 }
-
-CLOSE = 0.02
-"""Largest mean difference of a log-probability between vLLM (bfloat16) and the policy (float32). If
-the weights do not arrive, it is 0.4 after four steps."""
 
 
 def train(folder, policy, *arguments, processes=1, killed=False, **fields):
@@ -44,24 +40,11 @@ def train(folder, policy, *arguments, processes=1, killed=False, **fields):
     return None if killed else json.loads((folder / "log.json").read_text())
 
 
-def shown(folder, log, by=0.2):
+def shown(folder, log):
     """Return the figures of a run, and check them."""
-    assert analyzed(folder / "rollouts") == ["digits", "brevity"]
     key = "sampling/sampling_logp_difference/mean"
     differences = [each[key] for each in log if key in each]
-    return {
-        "advantage_difference": advantage_difference(folder / "rollouts"),
-        "logprob_difference": close(differences, CLOSE),
-        "component": learned(folder / "rollouts", "digits", by),
-    }
-
-
-def colocate(folder, policy):
-    return shown(folder, train(folder, policy))
-
-
-def two_processes(folder, policy):
-    return shown(folder, train(folder, policy, processes=2, gradient_accumulation_steps=2))
+    return figures(folder / "rollouts", ["digits", "brevity"], by=0.2, differences=differences)
 
 
 def packing(folder, policy):
@@ -104,11 +87,11 @@ def resume(folder, policy):
     fields = {"save_strategy": "steps", "save_steps": 4, "max_steps": 12}
     train(folder, policy, "--die-at", "6", killed=True, **fields)
     assert len(steps(folder / "rollouts")) == 6
-    figures = shown(folder, train(folder, policy, "--resume", **fields))
+    found = shown(folder, train(folder, policy, "--resume", **fields))
     assert len(steps(folder / "rollouts")) == 12
     first, *_, before, after = means(folder / "rollouts", "digits")[:5]
     assert after > (first + before) / 2, "the resumed run sampled from the initial policy"
-    return figures
+    return found
 
 
 def server(folder, policy):
@@ -180,14 +163,12 @@ def recipe(folder, policy):
     }
 
 
-def gdpo(*arguments):
-    subprocess.run([sys.executable, "-m", "gdpo", *map(str, arguments)], check=True)
-
-
 RUNS = {
-    "colocate": colocate,
+    "colocate": lambda folder, policy: shown(folder, train(folder, policy)),
     "server": server,
-    "two-processes": two_processes,
+    "two-processes": lambda folder, policy: shown(
+        folder, train(folder, policy, processes=2, gradient_accumulation_steps=2)
+    ),
     "packing": packing,
     "filter-groups": filter_groups,
     "evaluation": evaluation,

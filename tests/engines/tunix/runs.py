@@ -18,11 +18,11 @@ import numpy as np
 import optax
 from flax import nnx
 from tests.conformance.others.adapters import adapter
-from tests.engines.checks import advantage_difference, analyzed, close, learned, main, means
+from tests.engines.checks import advantage_difference, analyzed, figures, main, means
 from tunix.models.llama3 import model as llama
 from tunix.rl import rl_cluster
-from tunix.rl.agentic import agentic_grpo_learner as agentic
-from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
+from tunix.rl.agentic import agentic_grpo_learner
+from tunix.rl.grpo import grpo_learner
 from tunix.rl.rollout import base_rollout
 from tunix.tests.test_common import MockVocab
 
@@ -31,14 +31,21 @@ from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 register = adapter("tunix").register
 
 STEPS, PROMPTS, SAMPLES = 20, 4, 8
-CLOSE = 0.02
-"""Largest mean difference of a log-probability between sampler and trainer."""
 WEIGHTS = {"yes": 1.0, "plain": 0.25}
 HALF_LIFE = {"scale_half_life": 128}
 LONGEST = 32
 """Limit of an agentic response, in tokens. tunix drops a response that reaches it."""
 ENDS = list(range(22, 32))
 """Words that end an agentic response, because untrained weights rarely generate `</s>`."""
+SAMPLING = {
+    "max_tokens_to_generate": 12,
+    "max_prompt_length": 8,
+    "kv_cache_size": 64,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": None,
+    "return_logprobs": True,
+}
 WORDS = ["<pad>", "<s>", "</s>", "yes", "no", *(f"w{i}" for i in range(27))]
 
 
@@ -56,45 +63,20 @@ def plain(prompts, completions, **_):
 def training(estimator):
     def run(folder, policy):
         register("ours", reward_keys=list(WEIGHTS), reward_weights=WEIGHTS, estimator=estimator)
-        learner = GRPOLearner(
-            rl_cluster=cluster(),
-            reward_fns=[yes, plain],
-            algo_config=GRPOConfig(
-                num_generations=SAMPLES,
-                beta=0.0,
-                advantage_estimator="ours",
-                reward_manager="ours",
-            ),
-        )
+        learner = learner_of(grpo_learner, cluster())
         differences = watch(learner, folder)
-        rows = [{"prompts": f"w{i % 27} w{i % 5}"} for i in range(PROMPTS * STEPS)]
-        learner.train(grain.MapDataset.source(rows).batch(PROMPTS))
-        assert learner.rl_cluster.global_steps == STEPS
-        assert analyzed(folder) == ["yes", "plain"]
-        return {
-            "advantage_difference": advantage_difference(folder, estimator),
-            "logprob_difference": close(differences, CLOSE),
-            "component": learned(folder, "yes", by=0.1),
-        }
+        train(learner, 27)
+        names = list(WEIGHTS)
+        return figures(folder, names, by=0.1, differences=differences, estimator=estimator)
 
     return run
 
 
 def one_group_at_a_time(folder, policy):
     rule = register("ours", reward_keys=list(WEIGHTS), reward_weights=WEIGHTS, options=HALF_LIFE)
-    learner = agentic.GRPOLearner(
-        rl_cluster=seeded(cluster(logps=1, max_tokens_to_generate=LONGEST, eos_tokens=ENDS)),
-        reward_fns=[yes, plain],
-        chat_parser=Parser(),
-        algo_config=agentic.GRPOConfig(
-            num_generations=SAMPLES,
-            beta=0.0,
-            advantage_estimator="ours",
-            reward_manager="ours",
-            max_response_length=LONGEST,
-            max_concurrency=SAMPLES,
-        ),
-    )
+    made = seeded(cluster(logps=1, max_tokens_to_generate=LONGEST, eos_tokens=ENDS))
+    limits = {"max_response_length": LONGEST, "max_concurrency": SAMPLES}
+    learner = learner_of(agentic_grpo_learner, made, limits, chat_parser=Parser())
     process, groups = learner._process_results, []
 
     def recorded(trajectories, *arguments, **options):
@@ -102,17 +84,14 @@ def one_group_at_a_time(folder, policy):
         groups.append(len(trajectories))
         texts = [spoken(each.traj["conversation_text"]) for each in trajectories]
         lengths = [int(each.sum()) for each in example.completion_mask]
-        rows = rollout_rows(len(groups), texts, lengths, example.advantages)
-        write_rollouts(rollout_file(folder, len(groups)), rows)
+        record(folder, len(groups), texts, lengths, example.advantages)
         return [example]
 
     learner._process_results = recorded
-    rows = [{"prompts": f"w{i % 10} w{i % 5}"} for i in range(PROMPTS * STEPS)]
-    learner.train(grain.MapDataset.source(rows).batch(PROMPTS))
-    assert learner.rl_cluster.global_steps == STEPS
+    train(learner, 10)
     assert groups == [SAMPLES] * (PROMPTS * STEPS)  # the learner passed each group on its own
     assert rule.state()["rollouts"] > 0
-    assert analyzed(folder) == ["yes", "plain"]
+    assert analyzed(folder) == list(WEIGHTS)
     values = means(folder, "yes")
     first, last = np.mean(values[: 4 * PROMPTS]), np.mean(values[-4 * PROMPTS :])
     assert last >= first + 0.1, f"yes went from {first:.3f} to {last:.3f}"
@@ -120,6 +99,21 @@ def one_group_at_a_time(folder, policy):
         "advantage_difference": advantage_difference(folder, "gdpo", HALF_LIFE),
         "component": ["yes", float(first), float(last)],
     }
+
+
+def learner_of(module, cluster, limits=None, **parts):
+    """Return a learner of one of tunix's modules, with our estimator and two rewards."""
+    ours = {"advantage_estimator": "ours", "reward_manager": "ours"}
+    config = module.GRPOConfig(num_generations=SAMPLES, beta=0.0, **ours, **(limits or {}))
+    rewards = [yes, plain]
+    return module.GRPOLearner(rl_cluster=cluster, reward_fns=rewards, algo_config=config, **parts)
+
+
+def train(learner, words):
+    """Train on prompts of two words, the first of which is one of so many."""
+    rows = [{"prompts": f"w{i % words} w{i % 5}"} for i in range(PROMPTS * STEPS)]
+    learner.train(grain.MapDataset.source(rows).batch(PROMPTS))
+    assert learner.rl_cluster.global_steps == STEPS
 
 
 def seeded(made):
@@ -165,23 +159,19 @@ def watch(learner, folder):
 
     def recorded(inputs, *arguments, **options):
         example = advantages_of(inputs, *arguments, **options)
-        step = len(differences) + 1
-        write_rollouts(rollout_file(folder, step), rollouts(step, generated[-1], example))
-        differences.append(difference(cluster, generated[-1], example))
+        output = generated[-1]
+        lengths = [len(each) for each in output.tokens]
+        record(folder, len(differences) + 1, output.text, lengths, example.advantages)
+        differences.append(difference(cluster, output, example))
         return example
 
     cluster.generate, learner._generate_and_compute_advantage = keep, recorded
     return differences
 
 
-def rollouts(step, output, example):
-    lengths = [len(each) for each in output.tokens]
-    return rollout_rows(step, output.text, lengths, example.advantages)
-
-
-def rollout_rows(step, texts, lengths, advantages):
+def record(folder, step, texts, lengths, advantages):
     scores = {each.__name__: each(None, texts) for each in (yes, plain)}
-    return [
+    rollouts = [
         Rollout(
             run="tunix",
             step=step,
@@ -197,6 +187,7 @@ def rollout_rows(step, texts, lengths, advantages):
         )
         for i, text in enumerate(texts)
     ]
+    write_rollouts(rollout_file(folder, step), rollouts)
 
 
 def difference(cluster, output, example):
@@ -235,18 +226,7 @@ def cluster(*, logps=PROMPTS, **rollout):
                 compute_logps_micro_batch_size=logps,
                 **dict.fromkeys(sizes, PROMPTS),
             ),
-            rollout_config=base_rollout.RolloutConfig(
-                **{
-                    "max_tokens_to_generate": 12,
-                    "max_prompt_length": 8,
-                    "kv_cache_size": 64,
-                    "temperature": 1.0,
-                    "top_p": 1.0,
-                    "top_k": None,
-                    "return_logprobs": True,
-                    **rollout,
-                }
-            ),
+            rollout_config=base_rollout.RolloutConfig(**SAMPLING | rollout),
         ),
     )
 

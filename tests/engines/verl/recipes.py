@@ -8,47 +8,28 @@ from teaching import teach
 from gdpo.lab.recipes.starter import shipped_recipe
 from gdpo.lab.tasks import resolve_task
 
-PROBLEMS = 16
+PAIRS = [(i % 4 + 1, i // 4 + 1) for i in range(16)]
+"""Small numbers with a sum of one digit."""
 
 
-def gsm8k_rows():
-    return [
-        {
-            "question": f"Ann has {n} apples and buys {m}. How many has she?",
-            "answer": f"#### {n + m}",
-        }
-        for n, m in pairs()
-    ]
-
-
-def math_rows():
-    return [{"problem": f"What is {n} + {m}?", "answer": str(n + m)} for n, m in pairs()]
-
-
-def tool_rows():
-    return [
-        {
-            "prompt": [
-                {"role": "system", "content": "Tools: add(a, b). Think, then call."},
-                {"role": "user", "content": f"Add {n} and {m}."},
-            ],
-            "reward_model": {"ground_truth": call(n, m)},
-        }
-        for n, m in pairs()
-    ]
-
-
-def call(n, m):
+def tool_row(n, m):
     written = json.dumps({"name": "add", "parameters": {"a": n, "b": m}})
-    return f"<think>worked out</think>\n<tool_call>\n{written}\n</tool_call>"
+    call = f"<think>worked out</think>\n<tool_call>\n{written}\n</tool_call>"
+    prompt = [
+        {"role": "system", "content": "Tools: add(a, b). Think, then call."},
+        {"role": "user", "content": f"Add {n} and {m}."},
+    ]
+    return {"prompt": prompt, "reward_model": {"ground_truth": call}}
 
 
-def pairs():
-    """Return pairs of small numbers with a sum of one digit."""
-    return [(i % 4 + 1, i // 4 + 1) for i in range(PROBLEMS)]
-
-
-ROWS = {"gsm8k": gsm8k_rows, "math_length": math_rows, "tool_calling": tool_rows}
+ROW = {
+    "gsm8k": lambda n, m: {
+        "question": f"Ann has {n} apples and buys {m}. How many has she?",
+        "answer": f"#### {n + m}",
+    },
+    "math_length": lambda n, m: {"problem": f"What is {n} + {m}?", "answer": str(n + m)},
+    "tool_calling": tool_row,
+}
 
 
 def tiny(folder, policy, name, *, prompt, completion, steps, **changes):
@@ -64,7 +45,7 @@ def tiny(folder, policy, name, *, prompt, completion, steps, **changes):
         changes: Fields of `trainer:`, and the key `rewards`.
     """
     recipe = yaml.safe_load((shipped_recipe(name) / "recipe.yaml").read_text())
-    rows = ROWS[recipe["task"]]()
+    rows = [ROW[recipe["task"]](n, m) for n, m in PAIRS]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     model = teach(policy, folder / "taught", resolve_task(recipe["task"]), rows)
     half = {"rollouts_per_step": 32} if "rollouts_per_step" in recipe["batch"] else {}

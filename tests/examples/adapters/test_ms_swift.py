@@ -1,14 +1,12 @@
 """Tests the adapter for ms-swift against recorded interfaces of ms-swift."""
 
-import sys
-from types import ModuleType
-
 import numpy as np
 import pytest
 import torch
 from tests.conformance.others.adapters import adapter
+from tests.examples.adapters.stand_ins import WEIGHTS, by_formula, install, scored
 
-from gdpo import ConfigError, DataError, Reward, gdpo
+from gdpo import ConfigError, DataError, Reward
 from gdpo.lab.tasks import resolve_task
 from gdpo.rewards import Gate
 from gdpo.rewards.length import token_limit
@@ -35,48 +33,35 @@ class ORM:
         self.args = args
 
 
-@pytest.fixture
-def swift(monkeypatch):
-    """Install stand-ins for ms-swift's modules, which return the weighted sum as advantages."""
+def summing(name):
+    """Return a stand-in for one of ms-swift's functions of advantages: a weighted sum."""
 
-    def summed(rewards_per_func, reward_weights):
+    def compute(
+        *,
+        rewards_per_func,
+        reward_weights,
+        num_generations=None,
+        prompt_ids=None,
+        request_ids=None,
+        advantage_estimator="grpo",
+        scale_rewards="group",
+        kl_in_reward=False,
+        beta=0.0,
+    ):
         return "its own", (rewards_per_func * reward_weights).nansum(1)
 
-    def compute_advantages(
-        *,
-        rewards_per_func,
-        reward_weights,
-        num_generations,
-        advantage_estimator="grpo",
-        scale_rewards="group",
-        kl_in_reward=False,
-        beta=0.0,
-    ):
-        return summed(rewards_per_func, reward_weights)
+    compute.__name__ = name
+    return compute
 
-    def compute_advantages_dynamic(
-        *,
-        rewards_per_func,
-        reward_weights,
-        prompt_ids,
-        request_ids,
-        advantage_estimator="grpo",
-        scale_rewards="group",
-        kl_in_reward=False,
-        beta=0.0,
-    ):
-        return summed(rewards_per_func, reward_weights)
 
-    names = ["swift", "swift.rewards", "swift.rl_core", "swift.rl_core.advantage", "swift.trainer"]
-    made = {name: ModuleType(name) for name in names}
-    made["swift.rewards"].ORM, made["swift.rewards"].orms = ORM, {"format": ORM}
-    for name in ("swift.rl_core.advantage", "swift.trainer"):
-        made[name].compute_advantages = compute_advantages
-        made[name].compute_advantages_dynamic = compute_advantages_dynamic
-    made["swift.rl_core"].advantage = made["swift.rl_core.advantage"]
-    for name, module in made.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    return made
+@pytest.fixture
+def swift(monkeypatch):
+    """Install stand-ins for ms-swift's modules."""
+    names = ("compute_advantages", "compute_advantages_dynamic")
+    functions = {name: summing(name) for name in names}
+    contents = {"swift.rewards": {"ORM": ORM, "orms": {"format": ORM}}}
+    contents |= dict.fromkeys(("swift.rl_core.advantage", "swift.trainer"), functions)
+    return install(monkeypatch, **contents)
 
 
 @pytest.fixture
@@ -89,19 +74,18 @@ def use_estimator(swift):
     return adapter("ms_swift").use_estimator
 
 
-def scored(rows=12):
-    return torch.tensor(np.random.default_rng(0).random((rows, 2)), dtype=torch.float32)
+def random_scores():
+    return torch.tensor(scored(12), dtype=torch.float32)
 
 
-def by_formula(rewards):
-    grid = rewards.double().numpy().reshape(-1, SIZE, 2)
-    return gdpo(grid, [1.0, 0.5]).reshape(-1)
+def by_float32():
+    return by_formula(random_scores().double().numpy(), [SIZE] * 3)
 
 
 def computed(swift, name="compute_advantages", rewards=None, **more):
     given = {
-        "rewards_per_func": scored() if rewards is None else rewards,
-        "reward_weights": torch.tensor([1.0, 0.5]),
+        "rewards_per_func": random_scores() if rewards is None else rewards,
+        "reward_weights": torch.tensor(WEIGHTS),
         "advantage_estimator": "grpo",
         "scale_rewards": "gdpo",
         "kl_in_reward": False,
@@ -164,8 +148,8 @@ def test_groups_get_the_advantages_of_the_formula_and_the_totals_stay(swift, use
     use_estimator()
     advantages, totals = computed(swift)
     assert advantages.dtype == torch.float32
-    np.testing.assert_allclose(advantages, by_formula(scored()), rtol=0, atol=1e-6)
-    np.testing.assert_allclose(totals, scored() @ torch.tensor([1.0, 0.5]), atol=1e-6)
+    np.testing.assert_allclose(advantages, by_float32(), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(totals, random_scores() @ torch.tensor(WEIGHTS), atol=1e-6)
 
 
 def test_samples_with_ids_are_grouped_by_prompt_and_count_once_for_each_request(
@@ -176,11 +160,11 @@ def test_samples_with_ids_are_grouped_by_prompt_and_count_once_for_each_request(
     advantages, _ = computed(
         swift,
         "compute_advantages_dynamic",
-        scored()[rows],
+        random_scores()[rows],
         prompt_ids=[f"p{row // SIZE}" for row in rows],
         request_ids=[f"r{row}" for row in rows],
     )
-    np.testing.assert_allclose(advantages, by_formula(scored())[rows], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(advantages, by_float32()[rows], rtol=0, atol=1e-6)
 
 
 def test_what_is_not_gdpo_stays_ms_swifts(swift, use_estimator):

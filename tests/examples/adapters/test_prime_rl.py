@@ -1,17 +1,16 @@
 """Tests the adapter for prime-rl against recorded interfaces of prime-rl."""
 
 import asyncio
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.conformance.others.adapters import adapter
+from tests.examples.adapters.stand_ins import NAMES, WEIGHTS, install, one_by_one
+from tests.examples.adapters.stand_ins import scored as random_scores
 
-from gdpo import ConfigError, gdpo
-from gdpo.advantages import RunningScale, mo_grpo
-
-NAMES = ["correct", "format"]
+from gdpo import ConfigError
+from gdpo.advantages import mo_grpo
 
 
 class Algorithm:
@@ -24,15 +23,13 @@ class Algorithm:
 @pytest.fixture(autouse=True)
 def prime_rl(monkeypatch):
     """Stand in for prime-rl's modules."""
-    base = ModuleType("prime_rl.orchestrator.algo.base")
-    base.Algorithm = Algorithm
-    base.iter_trainable_traces = lambda episodes: ((e, t) for e in episodes for t in e.traces)
-    routing = ModuleType("prime_rl.orchestrator.algo.routing")
-    routing.assign_advantages = lambda trace, value: trace.assigned.append(value)
-    for name in ("prime_rl", "prime_rl.orchestrator", "prime_rl.orchestrator.algo"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for module in (base, routing):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    base = {
+        "Algorithm": Algorithm,
+        "iter_trainable_traces": lambda episodes: ((e, t) for e in episodes for t in e.traces),
+    }
+    routing = {"assign_advantages": lambda trace, value: trace.assigned.append(value)}
+    algo = "prime_rl.orchestrator.algo"
+    install(monkeypatch, **{f"{algo}.base": base, f"{algo}.routing": routing})
 
 
 def trace(scores):
@@ -52,22 +49,19 @@ def scored(made, rewards):
 
 
 def made(config=None, **settings):
-    return adapter("prime_rl").algorithm(**{"reward_keys": NAMES} | settings)(
-        config or SimpleNamespace(), None
-    )
+    algorithm = adapter("prime_rl").algorithm(**{"reward_keys": NAMES} | settings)
+    return algorithm(config or SimpleNamespace(), None)
 
 
 def groups():
-    found = np.random.default_rng(0).random((5, 4, 2))
+    found = random_scores(5, 4)
     found[2, 1, 0] = np.nan
     return found
 
 
 def test_groups_share_a_running_scale_and_weights_are_those_of_the_settings():
-    ours, scale = made(reward_weights={"correct": 1.0, "format": 0.5}), RunningScale(128)
-    for group in groups():
-        scale.update(group[None], [1.0, 0.5])
-        wanted = gdpo(group[None], [1.0, 0.5], scale=scale.value)[0]
+    ours = made(reward_weights=dict(zip(NAMES, WEIGHTS, strict=True)))
+    for group, wanted, _ in one_by_one(groups()):
         np.testing.assert_allclose(scored(ours, group), wanted, rtol=0, atol=1e-12)
 
 
@@ -82,14 +76,14 @@ def test_environments_have_scales_of_their_own():
 def test_another_half_life_or_estimator_can_be_chosen():
     assert made(options={"scale_half_life": 3}).settings.rule.scale.half_life == 3
     assert made(options={"max_advantage": 5}).settings.rule.scale.half_life == 128
-    other = made(estimator="mo_grpo")
     wanted = mo_grpo(groups()[:1], [1.0, 1.0])[0]
-    np.testing.assert_allclose(scored(other, groups()[0]), wanted, rtol=0, atol=1e-12)
+    found = scored(made(estimator="mo_grpo"), groups()[0])
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
 
 def test_wrong_settings_are_refused_before_prime_rl_creates_anything():
     with pytest.raises(ConfigError, match="did you mean 'scale_half_life'"):
-        made(reward_keys=NAMES, options={"half_life": 3})
+        made(options={"half_life": 3})
 
 
 def test_a_reward_that_no_trace_of_a_group_has_names_the_nearest():

@@ -1,18 +1,24 @@
 """Tests the adapter for rLLM against recorded interfaces of rLLM."""
 
 import logging
-import sys
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.conformance.others.adapters import adapter
+from tests.examples.adapters.stand_ins import (
+    NAMES,
+    WEIGHTS,
+    by_formula,
+    install,
+    one_by_one,
+    registering,
+    scored,
+)
 
-from gdpo import ConfigError, gdpo
-from gdpo.advantages import RunningScale
+from gdpo import ConfigError
 
-NAMES = ["correct", "format"]
 SIZES = [3, 2, 4]
 
 
@@ -28,21 +34,14 @@ class Trajectory:
 def registry(monkeypatch):
     """Stand in for rLLM's registry, which maps names to functions."""
     found = {}
-    module = ModuleType("rllm.trainer.algorithms.advantage")
-    module.register_rllm_adv_estimator = lambda name: lambda f: found.setdefault(name, f)
-    for name in ("rllm", "rllm.trainer", "rllm.trainer.algorithms"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    contents = {"register_rllm_adv_estimator": registering(found)}
+    install(monkeypatch, **{"rllm.trainer.algorithms.advantage": contents})
     return found
 
 
 @pytest.fixture
 def register(registry):
     return adapter("rllm").register
-
-
-def scored():
-    return np.random.default_rng(0).random((sum(SIZES), 2))
 
 
 def groups_of(rewards):
@@ -54,31 +53,24 @@ def groups_of(rewards):
     return [SimpleNamespace(trajectories=[made[i] for i in part]) for part in parts]
 
 
-def by_formula(rewards):
-    grid = np.full((len(SIZES), max(SIZES), 2), np.nan)
-    ends = np.cumsum([0, *SIZES])
-    for prompt, size in enumerate(SIZES):
-        grid[prompt, :size] = rewards[ends[prompt] : ends[prompt + 1]]
-    return [a[:size] for a, size in zip(gdpo(grid, [1.0, 0.5]), SIZES, strict=True)]
-
-
 def called(estimator, groups):
     totals = [np.zeros(len(group.trajectories)) for group in groups]
     return estimator(rewards=totals, algorithm_config=SimpleNamespace(), traj_groups=groups)
 
 
 def test_groups_get_the_advantages_of_the_formula_in_their_own_shapes(registry, register):
-    register(reward_keys=NAMES, reward_weights=[1.0, 0.5])
-    advantages, returns = called(registry["gdpo"], groups_of(scored()))
+    register(reward_keys=NAMES, reward_weights=WEIGHTS)
+    advantages, returns = called(registry["gdpo"], groups_of(scored(9)))
     assert returns is advantages
-    for got, wanted in zip(advantages, by_formula(scored()), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12)
+    assert list(map(len, advantages)) == SIZES
+    wanted = by_formula(scored(9), SIZES)
+    np.testing.assert_allclose(np.concatenate(advantages), wanted, rtol=0, atol=1e-12)
 
 
 def test_a_key_that_no_trajectory_has_names_the_nearest(registry, register):
     register("other", reward_keys=["corect"])
     with pytest.raises(ConfigError, match=r"did you mean 'correct'.*Signal"):
-        called(registry["other"], groups_of(scored()))
+        called(registry["other"], groups_of(scored(9)))
 
 
 def test_wrong_settings_are_refused_when_they_are_made(registry, register):
@@ -93,19 +85,18 @@ def test_batches_of_one_group_give_one_warning(registry, register, caplog):
     register(reward_keys=NAMES)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            called(registry["gdpo"], groups_of(scored())[:1])
+            called(registry["gdpo"], groups_of(scored(9))[:1])
     assert caplog.text.count("scale_half_life") == 1
 
 
 def test_tasks_that_come_one_by_one_share_a_running_scale(registry, register, caplog):
-    rule = register(reward_keys=NAMES, options={"scale_half_life": 128})
-    scale, groups, ends = RunningScale(), groups_of(scored()), np.cumsum([0, *SIZES])
+    rule = register(reward_keys=NAMES, reward_weights=WEIGHTS, options={"scale_half_life": 128})
+    rewards = np.split(scored(9), np.cumsum(SIZES)[:-1])
     with caplog.at_level(logging.WARNING):
-        for i, group in enumerate(groups):
-            rewards = scored()[None, ends[i] : ends[i + 1]]
-            scale.update(rewards, [1.0, 1.0])
+        for group, (_, wanted, state) in zip(
+            groups_of(scored(9)), one_by_one(rewards), strict=True
+        ):
             (advantages,), _ = called(registry["gdpo"], [group])
-            wanted = gdpo(rewards, [1.0, 1.0], scale=scale.value)[0]
             np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)
-    assert rule.state() == scale.state()
+            assert rule.state() == state
     assert "async_training" not in caplog.text

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.others.adapters import adapter
+from tests.examples.adapters.stand_ins import NAMES, WEIGHTS, by_formula, grid, one_by_one, scored
 
-from gdpo import ConfigError, DataError, gdpo
-from gdpo.advantages import RunningScale
+from gdpo import ConfigError, DataError
 
 SIZES = [3, 1, 4]
-NAMES = ["correct", "format"]
 post_process = adapter("slime").post_process
 
 
@@ -41,77 +40,59 @@ def arguments(**more):
         "advantage_estimator": "grpo",
         "reward_key": "score",
         "gdpo_reward_keys": NAMES,
-        "gdpo_reward_weights": [1.0, 0.5],
+        "gdpo_reward_weights": WEIGHTS,
     }
     return Namespace(**(fields | more))
-
-
-def scored():
-    return np.random.default_rng(0).random((sum(SIZES), 2))
 
 
 def samples(rewards):
     prompts = np.repeat(range(len(SIZES)), SIZES).tolist()[: len(rewards)]
     return [
-        Sample(
-            prompt, i, {"score": float(row.sum()), **dict(zip(NAMES, row.tolist(), strict=True))}
-        )
+        Sample(prompt, i, {"score": float(row.sum())} | dict(zip(NAMES, row.tolist(), strict=True)))
         for i, (prompt, row) in enumerate(zip(prompts, rewards, strict=True))
     ]
 
 
-def by_formula(rewards, **options):
-    grid = np.full((len(SIZES), max(SIZES), 2), np.nan)
-    ends = np.cumsum([0, *SIZES])
-    for prompt, size in enumerate(SIZES):
-        grid[prompt, :size] = rewards[ends[prompt] : ends[prompt + 1]]
-    advantages = gdpo(grid, [1.0, 0.5], **options)
-    return np.concatenate([a[:size] for a, size in zip(advantages, SIZES, strict=True)])
-
-
 def test_a_rollout_batch_gets_the_advantages_of_the_formula_and_keeps_what_slime_logs():
-    rewards = scored()
+    rewards = scored(8)
     raw, advantages = post_process(arguments(), samples(rewards))
     assert raw == rewards.sum(-1).tolist()
-    np.testing.assert_allclose(advantages, by_formula(rewards), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(advantages, by_formula(rewards, SIZES), rtol=0, atol=1e-12)
 
 
 def test_a_reward_that_a_sample_lacks_or_has_as_none_is_left_out():
-    rewards, given = scored(), samples(scored())
+    rewards, given = scored(8), samples(scored(8))
     rewards[4, 1] = rewards[5, 0] = np.nan
     del given[4].reward["format"]
     given[5].reward["correct"] = None
     _, advantages = post_process(arguments(), given)
-    np.testing.assert_allclose(advantages, by_formula(rewards), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(advantages, by_formula(rewards, SIZES), rtol=0, atol=1e-12)
 
 
 def test_samples_of_one_rollout_count_once_and_share_its_advantage():
-    given = samples(scored())
+    given = samples(scored(8))
     for sample in given:
         sample.rollout_id = sample.index
     _, advantages = post_process(arguments(), [*given, given[0], given[4]])
-    wanted = by_formula(scored())
+    wanted = by_formula(scored(8), SIZES)
     np.testing.assert_allclose(advantages, [*wanted, wanted[0], wanted[4]], rtol=0, atol=1e-12)
 
 
 def test_samples_of_one_rollout_with_unequal_rewards_are_refused():
-    given = samples(scored())
+    given = samples(scored(8))
     given[0].rollout_id = given[1].rollout_id = 7
     with pytest.raises(DataError, match="rollout_id"):
         post_process(arguments(), given)
 
 
 def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
-    given = samples(scored())
+    given = samples(scored(8))
     counts = np.arange(1, len(given) + 1)
     for sample, count in zip(given, counts, strict=True):
         sample.response_length, sample.loss_mask = 100, [1] * int(count) + [0] * 3
-    grid = np.zeros((len(SIZES), max(SIZES)))
-    ends = np.cumsum([0, *SIZES])
-    for prompt, size in enumerate(SIZES):
-        grid[prompt, :size] = counts[ends[prompt] : ends[prompt + 1]]
     _, advantages = post_process(arguments(gdpo_options={"token_counts": True}), given)
-    np.testing.assert_allclose(advantages, by_formula(scored(), token_counts=grid), atol=1e-12)
+    wanted = by_formula(scored(8), SIZES, token_counts=grid(counts, SIZES, fill=0.0))
+    np.testing.assert_allclose(advantages, wanted, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +111,12 @@ def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
 )
 def test_wrong_settings_are_refused_by_name(wrong, named):
     with pytest.raises(ConfigError, match=named):
-        post_process(arguments(**wrong), samples(scored()))
+        post_process(arguments(**wrong), samples(scored(8)))
 
 
 @pytest.mark.parametrize(("field", "value"), [("reward", 1.0), ("group_index", None)])
 def test_a_sample_without_components_or_group_is_refused(field, value):
-    given = samples(scored())
+    given = samples(scored(8))
     setattr(given[2], field, value)
     with pytest.raises(DataError, match="sample 2 has group_index"):
         post_process(arguments(), given)
@@ -143,17 +124,14 @@ def test_a_sample_without_components_or_group_is_refused(field, value):
 
 def test_another_estimator_goes_by_its_name():
     settings = {"gdpo_estimator": "rloo", "gdpo_reward_weights": {"correct": 1.0, "format": 2.0}}
-    _, advantages = post_process(arguments(**settings), samples(scored()))
-    totals = scored() @ [1.0, 2.0]
+    _, advantages = post_process(arguments(**settings), samples(scored(8)))
+    totals = scored(8) @ [1.0, 2.0]
     first = totals[:3]
     np.testing.assert_allclose(advantages[:3], (first - first.mean()) * 1.5, atol=1e-12)
 
 
 def test_the_batches_of_a_run_share_the_state_of_the_estimator():
     settings = {"gdpo_reward_weights": None, "gdpo_options": {"scale_half_life": 128}}
-    scale = RunningScale(128)
-    for group in np.random.default_rng(2).random((3, 1, 3, 2)):
-        scale.update(group, [1.0, 1.0])
-        _, advantages = post_process(arguments(**settings), samples(group[0]))
-        wanted = gdpo(group, [1.0, 1.0], scale=scale.value)[0]
+    for group, wanted, _ in one_by_one(scored(3, 3), [1.0, 1.0]):
+        _, advantages = post_process(arguments(**settings), samples(group))
         np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)

@@ -3,13 +3,13 @@
 `make engines ENGINES=tinker` trains through a server.
 """
 
-import sys
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.conformance.others.adapters import adapter
+from tests.examples.adapters.stand_ins import install
 
 from gdpo import DataError, gdpo
 from gdpo.advantages import AdvantageRule
@@ -20,52 +20,20 @@ COMPLETIONS = [[[1, 2, 3], [4], [5, 6]], [[7, 8], [9, 1, 2, 3], [4]]]
 REWARDS = [[[1.0, 0.3], [0.0, 0.9], [1.0, np.nan]], [[0.0, 0.1], [0.0, 0.7], [1.0, 0.2]]]
 
 
-@dataclass
-class ModelInput:
-    ints: list
-
-    @classmethod
-    def from_ints(cls, tokens):
-        return cls(list(tokens))
+def tensor(array):
+    return SimpleNamespace(array=array, data=array.flatten().tolist())
 
 
-@dataclass
-class TensorData:
-    array: np.ndarray
-
-    @classmethod
-    def from_numpy(cls, array):
-        return cls(array)
-
-    @property
-    def data(self):
-        return self.array.flatten().tolist()
+TYPES = SimpleNamespace(
+    ModelInput=SimpleNamespace(from_ints=lambda tokens: SimpleNamespace(ints=list(tokens))),
+    TensorData=SimpleNamespace(from_numpy=tensor),
+    Datum=SimpleNamespace,
+    AdamParams=SimpleNamespace,
+)
 
 
-@dataclass
-class Datum:
-    model_input: ModelInput
-    loss_fn_inputs: dict
-
-
-@dataclass
-class AdamParams:
-    learning_rate: float
-
-
-@dataclass
-class SampledSequence:
-    tokens: list
-    logprobs: list
-    stop_reason: str = "stop"
-
-
-@dataclass
-class Future:
-    value: object
-
-    def result(self):
-        return self.value
+def future(value):
+    return SimpleNamespace(result=lambda: value)
 
 
 def logprobs_of(tokens):
@@ -85,7 +53,7 @@ class Client:
     sampled: list = field(default_factory=list)
     data: list = field(default_factory=list)
     loss: str = ""
-    adam: AdamParams | None = None
+    adam: SimpleNamespace | None = None
 
     def save_weights_and_get_sampling_client(self):
         self.calls.append("weights")
@@ -95,9 +63,12 @@ class Client:
         self.calls.append("sample")
         self.sampled.append((prompt.ints, num_samples, sampling_params))
         group = self.completions[len(self.sampled) - 1]
-        sequences = [SampledSequence(each, logprobs_of(each)) for each in group]
+        sequences = [
+            SimpleNamespace(tokens=each, logprobs=logprobs_of(each), stop_reason="stop")
+            for each in group
+        ]
         sequences[-1].stop_reason = "length"
-        return Future(SimpleNamespace(sequences=sequences))
+        return future(SimpleNamespace(sequences=sequences))
 
     def forward_backward(self, data, loss_fn):
         self.calls.append("forward_backward")
@@ -107,14 +78,13 @@ class Client:
         for output, prompt in zip(outputs, self.prompt_of_row(), strict=True):
             output[: len(prompt) - 1] = -50.0
             output[-1] += self.shift
-        return Future(
-            SimpleNamespace(loss_fn_outputs=[{"logprobs": TensorData(each)} for each in outputs])
-        )
+        outputs = [{"logprobs": tensor(each)} for each in outputs]
+        return future(SimpleNamespace(loss_fn_outputs=outputs))
 
     def optim_step(self, adam):
         self.calls.append("optim_step")
         self.adam = adam
-        return Future(None)
+        return future(None)
 
     def prompt_of_row(self):
         return [
@@ -124,18 +94,19 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def sdk(monkeypatch):
-    module = ModuleType("tinker")
-    module.types = SimpleNamespace(
-        ModelInput=ModelInput, TensorData=TensorData, Datum=Datum, AdamParams=AdamParams
-    )
-    monkeypatch.setitem(sys.modules, "tinker", module)
+    install(monkeypatch, tinker={"types": TYPES})
 
 
-def step(client, rewards=REWARDS, rule=None):
+def step(client, rewards=REWARDS, rule=None, prompts=PROMPTS, scored=None):
+    def score(completions):
+        if scored is not None:
+            scored.append(completions)
+        return rewards
+
     return adapter("tinker").train_step(
         client,
-        PROMPTS,
-        lambda completions: rewards,
+        prompts,
+        score,
         rule or AdvantageRule("gdpo", NAMES),
         WEIGHTS,
         sampling={"num_samples": 3, "sampling_params": "hot"},
@@ -152,27 +123,17 @@ def test_each_prompt_is_sampled_with_the_newest_weights_and_the_model_is_updated
     done = step(client)
     assert client.calls == ["weights", "sample", "sample", "forward_backward", "optim_step"]
     assert client.sampled == [(prompt, 3, "hot") for prompt in PROMPTS]
-    assert (client.loss, client.adam) == ("importance_sampling", AdamParams(0.25))
+    assert (client.loss, client.adam) == (
+        "importance_sampling",
+        SimpleNamespace(learning_rate=0.25),
+    )
     assert done.completions == COMPLETIONS
     assert done.finish_reasons == 2 * [["stop", "stop", "length"]]
 
 
 def test_the_completions_are_scored_and_their_advantages_are_those_of_the_estimator():
     scored = []
-
-    def score(completions):
-        scored.append(completions)
-        return REWARDS
-
-    done = adapter("tinker").train_step(
-        Client(),
-        PROMPTS,
-        score,
-        AdvantageRule("gdpo", NAMES),
-        WEIGHTS,
-        sampling={"num_samples": 3, "sampling_params": None},
-        learning_rate=0.1,
-    )
+    done = step(Client(), scored=scored)
     assert scored == [COMPLETIONS]
     np.testing.assert_array_equal(done.rewards, REWARDS)
     np.testing.assert_array_equal(done.advantages, gdpo(np.array(REWARDS), WEIGHTS))
@@ -181,9 +142,9 @@ def test_the_completions_are_scored_and_their_advantages_are_those_of_the_estima
 def test_position_i_predicts_token_i_plus_1():
     client = Client()
     step(client)
-    rows = [(prompt, c) for prompt, group in zip(PROMPTS, COMPLETIONS, strict=True) for c in group]
-    for datum, (prompt, completion) in zip(client.data, rows, strict=True):
-        tokens, inputs = prompt + completion, inputs_of(datum)
+    rows = [p + c for p, group in zip(PROMPTS, COMPLETIONS, strict=True) for c in group]
+    for datum, tokens in zip(client.data, rows, strict=True):
+        inputs = inputs_of(datum)
         assert datum.model_input.ints == tokens[:-1]
         assert inputs["target_tokens"].tolist() == tokens[1:]
         assert {len(each) for each in inputs.values()} == {len(tokens) - 1}
@@ -243,9 +204,7 @@ def test_rewards_of_another_shape_are_refused_before_the_update(rewards):
 def test_an_empty_prompt_is_refused_before_anything_is_sampled():
     client = Client()
     with pytest.raises(DataError, match="prompt"):
-        adapter("tinker").train_step(
-            client, [[1], []], None, None, WEIGHTS, sampling={"num_samples": 1}, learning_rate=0.1
-        )
+        step(client, prompts=[[1], []])
     assert client.calls == []
 
 

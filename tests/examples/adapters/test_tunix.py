@@ -1,17 +1,21 @@
 """Tests the adapter for tunix against recorded interfaces of tunix."""
 
-import sys
 from threading import Thread
-from types import ModuleType
 
 import numpy as np
 import pytest
 from tests.conformance.others.adapters import adapter
+from tests.examples.adapters.stand_ins import (
+    NAMES,
+    WEIGHTS,
+    by_formula,
+    install,
+    one_by_one,
+    registering,
+    scored,
+)
 
-from gdpo import ConfigError, gdpo
-from gdpo.advantages import RunningScale
-
-NAMES = ["correct", "format"]
+from gdpo import ConfigError
 
 
 class SequenceLevel:
@@ -32,13 +36,12 @@ class SequenceLevel:
 @pytest.fixture
 def registry(monkeypatch):
     managers, estimators = {"sequence-level": SequenceLevel}, {}
-    module = ModuleType("tunix.rl.function_registry")
-    module.get_reward_manager = managers.__getitem__
-    module.register_reward_manager = lambda name: lambda f: managers.setdefault(name, f)
-    module.register_advantage_estimator = lambda name: lambda f: estimators.setdefault(name, f)
-    for name in ("tunix", "tunix.rl"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    contents = {
+        "get_reward_manager": managers.__getitem__,
+        "register_reward_manager": registering(managers),
+        "register_advantage_estimator": registering(estimators),
+    }
+    install(monkeypatch, **{"tunix.rl.function_registry": contents})
     return managers, estimators
 
 
@@ -55,30 +58,29 @@ def constant(name, values):
     return function
 
 
-def scored():
-    return np.random.default_rng(0).random((12, 2))
+def of_rewards(names=NAMES):
+    """Return the reward functions with these names."""
+    return [constant(name, scored(12)[:, NAMES.index(name)]) for name in names]
 
 
 def test_rewards_reach_the_estimator_one_by_one_and_get_the_advantages_of_the_formula(
     registry, register
 ):
     managers, estimators = registry
-    register(reward_keys=NAMES, reward_weights=[1.0, 0.5])
-    others = [constant("third", [9.0] * 12)]
-    functions = [constant(n, scored()[:, NAMES.index(n)]) for n in reversed(NAMES)]
-    info = managers["gdpo"](functions + others, None)(["p"] * 12, ["c"] * 12, mode="train")
-    np.testing.assert_array_equal(info["rewards"], scored())
+    register(reward_keys=NAMES, reward_weights=WEIGHTS)
+    functions = [*of_rewards(NAMES[::-1]), constant("third", [9.0] * 12)]
+    info = managers["gdpo"](functions, None)(["p"] * 12, ["c"] * 12, mode="train")
+    np.testing.assert_array_equal(info["rewards"], scored(12))
     assert set(info["log_metrics"]) == {"rewards/correct", "rewards/format", "rewards/third"}
     advantages = estimators["gdpo"](rewards=info["rewards"], num_generations=4)
-    wanted = gdpo(scored().reshape(3, 4, 2), [1.0, 0.5]).reshape(-1)
-    np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(advantages, by_formula(scored(12), [4] * 3), rtol=0, atol=1e-12)
 
 
 def test_a_key_that_is_no_reward_functions_name_is_refused_when_the_learner_is_made(
     registry, register
 ):
     register(reward_keys=["corect", "format"])
-    functions = [constant(name, []) for name in NAMES]
+    functions = of_rewards()
     with pytest.raises(ConfigError, match=r"'corect'.*Available: correct, format"):
         registry[0]["gdpo"](functions, None)
     with pytest.raises(ConfigError, match="__name__"):
@@ -99,13 +101,10 @@ def test_token_counts_are_refused_because_tunix_gives_none(registry, register):
 
 
 def test_groups_that_come_one_by_one_share_a_running_scale(registry, register):
-    rule = register(reward_keys=NAMES, options={"scale_half_life": 128})
-    scale = RunningScale()
-    for group in scored().reshape(3, 4, 2):
-        scale.update(group[None], [1.0, 1.0])
-        wanted = gdpo(group[None], [1.0, 1.0], scale=scale.value).reshape(-1)
+    rule = register(reward_keys=NAMES, reward_weights=WEIGHTS, options={"scale_half_life": 128})
+    for group, wanted, state in one_by_one(scored(3, 4)):
         np.testing.assert_allclose(registry[1]["gdpo"](group, 4), wanted, atol=1e-15)
-    assert rule.state() == scale.state()
+        assert rule.state() == state
 
 
 @pytest.mark.parametrize(
@@ -117,8 +116,7 @@ def test_groups_that_come_one_by_one_share_a_running_scale(registry, register):
 )
 def test_an_evaluation_does_not_change_the_state(registry, register, estimator, options):
     rule = register(reward_keys=NAMES, estimator=estimator, options=options)
-    functions = [constant(n, scored()[:, NAMES.index(n)]) for n in NAMES]
-    manager, before = registry[0]["gdpo"](functions, None), rule.state()
+    manager, before = registry[0]["gdpo"](of_rewards(), None), rule.state()
 
     def run(mode):
         info = manager(["p"] * 12, ["c"] * 12, mode=mode)
@@ -132,11 +130,11 @@ def test_an_evaluation_does_not_change_the_state(registry, register, estimator, 
 
 def test_the_mode_of_another_thread_has_no_effect(registry, register):
     rule = register(reward_keys=NAMES, options={"scale_half_life": 128})
-    manager = registry[0]["gdpo"]([constant(n, [0.0] * 12) for n in NAMES], None)
+    manager = registry[0]["gdpo"](of_rewards(), None)
     evaluation = Thread(target=lambda: manager(["p"] * 12, ["c"] * 12, mode="eval"))
     evaluation.start()
     evaluation.join()
-    registry[1]["gdpo"](scored(), 4)
+    registry[1]["gdpo"](scored(12), 4)
     assert rule.state()["rollouts"] > 0
 
 
