@@ -16,10 +16,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -43,8 +42,7 @@ _ELSEWHERE = re.compile(r"(make|pip install|\.venv/bin/pip install)\b")
 _SECONDS = 900  # ends a command that hangs
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A fenced block of a page."""
 
     language: str
@@ -53,80 +51,70 @@ class Block:
     end: int
 
     @property
-    def first(self) -> str:
+    def first(self):
         return self.code.partition("\n")[0]
 
     @property
-    def runs(self) -> bool:
+    def runs(self):
         return self.language in ("python", "bash") and not self.first.startswith("# needs ")
 
     @property
-    def file(self) -> str | None:
+    def file(self):
         match = _FILE.match(self.first)
-        return match["name"] if match else None
+        return match and match["name"]
 
 
-def blocks_of(page: str) -> list[Block]:
-    found: list[Block] = []
+def blocks_of(page):
+    found = []
     for match in _FENCE.finditer(page):
-        indent = match["indent"]
-        code = "".join(line.removeprefix(indent) for line in match["code"].splitlines(True))
-        line = page.count("\n", 0, match.start()) + 1
-        found.append(Block(match["language"], code, line, page.count("\n", 0, match.end()) + 1))
+        lines = match["code"].splitlines(True)
+        code = "".join(line.removeprefix(match["indent"]) for line in lines)
+        begin, end = (page.count("\n", 0, place) + 1 for place in match.span())
+        found.append(Block(match["language"], code, begin, end))
     return found
 
 
-def outputs(blocks: list[Block], page: str) -> dict[Block, Block]:
+def outputs(blocks, page):
     """Each executed block with the `text` block that stands right after it."""
     lines = page.splitlines()
     return {
-        block: after
+        block: after.code
         for block, after in pairwise(blocks)
         if block.runs and block.file is None and after.language == "text"
         if not any(line.strip() for line in lines[block.end : after.line - 1])
     }
 
 
-def run_page(page: Path, folder: Path) -> Iterator[tuple[Block, str, str | None]]:
+def run_page(page, folder):
     """Execute a page in the folder: each block with what it printed and what it should print."""
     for name in ("recipes", "examples"):
         (folder / name).symlink_to(ROOT / name)
     text = page.read_text(encoding="utf-8")
     blocks = blocks_of(text)
     expected = outputs(blocks, text)
-    names: dict[str, object] = {"__name__": "__main__"}
+    names = {"__name__": "__main__"}
     for block in blocks:
         if block.file is not None and block.language in ("python", "yaml", "json"):
             (folder / block.file).write_text(block.code, encoding="utf-8")
+        elif block.runs and block.language == "python":
+            printed = io.StringIO()
+            code = compile("\n" * block.line + block.code, str(page), "exec")
+            with contextlib.redirect_stdout(printed):
+                exec(code, names)
+            yield block, printed.getvalue(), expected.get(block)
         elif block.runs:
-            run = _python if block.language == "python" else _bash
-            after = expected.get(block)
-            yield block, run(block, folder, names, page), after and after.code
+            yield block, _bash(block, folder, page), expected.get(block)
 
 
-def _python(block: Block, folder: Path, names: dict[str, object], page: Path) -> str:
-    printed = io.StringIO()
-    code = compile("\n" * block.line + block.code, str(page), "exec")
-    with contextlib.redirect_stdout(printed):
-        exec(code, names)
-    return printed.getvalue()
-
-
-def _bash(block: Block, folder: Path, names: dict[str, object], page: Path) -> str:
+def _bash(block, folder, page):
     commands = block.code.replace("\\\n", " ").splitlines()
     kept = "\n".join(line for line in commands if not _ELSEWHERE.match(line.strip()))
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HF_HUB_OFFLINE": "1",
-        "COLUMNS": "100",
-        "TTY_COMPATIBLE": "0",
-        "NO_COLOR": "1",
-    }
+    plain = {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "TTY_COMPATIBLE": "0", "NO_COLOR": "1"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", kept],
         cwd=folder,
-        env=environment,
+        env={**os.environ, **plain, "PATH": path},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -138,7 +126,7 @@ def _bash(block: Block, folder: Path, names: dict[str, object], page: Path) -> s
     return done.stdout
 
 
-def same(wanted: str, got: str) -> bool:
+def same(wanted, got):
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     return doctest.OutputChecker().check_output(wanted, got, flags)
 

@@ -27,44 +27,26 @@ def advantage_difference(folder, estimator="gdpo", options=None):
     """Return the largest difference of a recorded advantage from the estimator's, over all steps.
 
     Args:
-        folder: Folder of a rollout record.
+        folder: Folder of a rollout record. With turns, the advantages are those of the turns.
         estimator: Estimator with which the run was trained.
         options: Its options, by name.
     """
     rule, largest = None, 0.0
     for file in steps(folder):
-        step = reward_arrays([each for each in read_rollouts(file) if each.trained])
-        rule = rule or AdvantageRule(estimator, step.names, options)
-        expected = rule(step.rewards, step.weights)
-        rule.update(step.rewards, step.weights)
-        assert np.isfinite(step.advantages).all(), (
-            f"{file} contains an advantage that is not a number"
-        )
-        largest = max(largest, float(np.abs(expected - step.advantages).max()))
-    assert rule is not None, f"{folder} contains no step"
-    assert largest < CLOSE, f"an advantage differs by {largest} from {estimator}"
-    return largest
-
-
-def turn_difference(folder, estimator, options=None):
-    """Return the largest difference of a recorded advantage of a turn from the estimator's.
-
-    Args:
-        folder: Folder of a rollout record with turns.
-        estimator: Estimator for turns with which the run was trained.
-        options: Its options, by name.
-    """
-    largest, files = 0.0, steps(folder)
-    for file in files:
         rollouts = [each for each in read_rollouts(file) if each.trained]
-        names, weights = zip(*rollouts[0].weights.items(), strict=True)
-        turns, rewards, advantages = turn_arrays(rollouts, names)
-        rule = AdvantageRule(estimator, names, options, turns=True)
-        expected = rule(rewards, weights, turns=turns)
+        step, of_turns = reward_arrays(rollouts), {}
+        rewards, advantages = step.rewards, step.advantages
+        if rollouts[0].turns is not None:
+            turns, rewards, advantages = turn_arrays(rollouts, step.names)
+            of_turns = {"turns": turns}
+        rule = rule or AdvantageRule(estimator, step.names, options, turns=bool(of_turns))
+        expected = rule(rewards, step.weights, **of_turns)
+        if not of_turns:
+            rule.update(rewards, step.weights)
         assert np.isfinite(advantages).all(), f"{file} has an advantage that is not a number"
         largest = max(largest, float(np.abs(expected - advantages).max()))
-    assert files, f"{folder} contains no step"
-    assert largest < CLOSE, f"an advantage of a turn differs by {largest} from {estimator}"
+    assert rule is not None, f"{folder} contains no step"
+    assert largest < CLOSE, f"an advantage differs by {largest} from {estimator}"
     return largest
 
 
@@ -79,9 +61,7 @@ def turn_arrays(rollouts, names):
         turns[at] = len(rollout.turns)
         for t, turn in enumerate(rollout.turns):
             advantages[*at, t] = turn.advantage
-            rewards[*at, t] = [
-                np.nan if turn.rewards[n] is None else turn.rewards[n] for n in names
-            ]
+            rewards[*at, t] = [turn.rewards[name] for name in names]  # None becomes NaN
     return turns, rewards, advantages
 
 

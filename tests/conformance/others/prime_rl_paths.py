@@ -26,62 +26,16 @@ from stand_ins import empty
 
 empty(("vllm", "ray", "wandb", "deepspeed"))
 
-import numpy as np
 from adapters import adapter
 from batches import ONE_BY_ONE, print_lines
+from episodes import episode
 from prime_rl.configs.algorithm import GRPOAlgoConfig
 from prime_rl.orchestrator.algo import ALGORITHM_CLASSES, build_algorithm
 from prime_rl.orchestrator.train_sink import TrainSink
 from prime_rl.orchestrator.types import Progress
-from verifiers.v1.configs.agent import WireAgentConfig
-from verifiers.v1.episode import EnvInfo, GroupInfo, TrainRunInfo, TrainWorkInfo, WireEpisode
-from verifiers.v1.graph import MessageNode
-from verifiers.v1.task import WireTaskData
-from verifiers.v1.trace import AgentInfo, TraceTask, WireTrace
-from verifiers.v1.types import AssistantMessage, UserMessage
 
 algorithm = adapter("prime_rl").algorithm
 OWN = "--own" in sys.argv
-
-
-def trace_of(batch, row, task):
-    length = int(batch.lengths[row])
-    asked, said = UserMessage(content="p"), AssistantMessage(content="c")
-    nodes = [
-        MessageNode(parent=None, message=asked, token_ids=[1, 2], mask=[False] * 2, timestamp=0),
-        MessageNode(
-            parent=0,
-            message=said,
-            sampled=True,
-            token_ids=[9] + [3] * length,
-            mask=[False] + [True] * length,
-            logprobs=[-0.5] * length,
-            timestamp=0,
-        ),
-    ]
-    agent = AgentInfo(config=WireAgentConfig(), name="agent")
-    trace = WireTrace(id=f"t{row}", task=task, agent=agent, nodes=nodes, ok=True)
-    for name, value, weight in zip(batch.names, batch.values[row], batch.weights, strict=True):
-        if np.isnan(value):
-            trace.rewards[name] = None
-        else:
-            trace.record_reward(name, value, weight)
-    return trace
-
-
-def episode_of(batch, row):
-    prompt = int(batch.prompts[row])
-    data = WireTaskData(idx=prompt, prompt="p")
-    task = TraceTask(type="Add", data=data, key=f"k{prompt}", hash=f"h{prompt}")
-    return WireEpisode(
-        id=f"e{row}",
-        env=EnvInfo(id="add", name="add"),
-        task=task,
-        group=GroupInfo(id=f"g{prompt}"),
-        run=TrainRunInfo(id="r", work=TrainWorkInfo(step=1)),
-        ok=True,
-        traces=[trace_of(batch, row, task)],
-    )
 
 
 def by_sink(batch):
@@ -107,9 +61,11 @@ def by_sink(batch):
 
 
 async def sent(batch, sink, config):
-    for row, prompt in enumerate(batch.prompts):
+    weights = dict(zip(batch.names, batch.weights, strict=True))
+    for row, (prompt, rewards) in enumerate(zip(batch.prompts, batch.rewards(), strict=True)):
         config.group_size = int(batch.sizes[prompt])
-        assert await sink.add(episode_of(batch, row)) is None
+        made = episode(row, int(prompt), rewards, weights, [3] * int(batch.lengths[row]))
+        assert await sink.add(made) is None
     samples = sink.process_batch().samples
     assert len(samples) == len(batch.values)
     return [float(advantage_of(sample)) for sample in samples]

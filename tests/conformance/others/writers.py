@@ -167,63 +167,16 @@ def skyrl(folder, steps):
 
 def episodes(step, rollouts):
     """Return the rollouts as episodes of verifiers."""
-    v1 = import_module("verifiers.v1.episode")
-    agent = import_module("verifiers.v1.configs.agent").WireAgentConfig
-    node = import_module("verifiers.v1.graph").MessageNode
-    tasks = import_module("verifiers.v1.task")
-    traces = import_module("verifiers.v1.trace")
-    types = import_module("verifiers.v1.types")
-
-    def trace(rollout, task):
-        length = len(rollout.tokens)
-        call = traces.ModelCall(
-            node=1,
-            finish_reason="length" if rollout.cut else "stop",
-            usage=types.Usage(prompt_tokens=2, completion_tokens=length),
-        )
-        asked = types.UserMessage(content=rollout.prompt)
-        answered = types.AssistantMessage(content=rollout.completion)
-        nodes = [
-            node(parent=None, message=asked, token_ids=[1, 2], mask=[False] * 2, timestamp=0),
-            node(
-                parent=0,
-                message=answered,
-                sampled=True,
-                token_ids=[9, *rollout.tokens],
-                mask=[False] + [True] * length,
-                logprobs=[-0.5] * length,
-                timestamp=0,
-            ),
-        ]
-        written = traces.WireTrace(
-            id=f"t{rollout.group}-{rollout.sample}",
-            task=task,
-            agent=traces.AgentInfo(config=agent(), name="agent"),
-            nodes=nodes,
-            calls=[call],
-        )
-        for name, value in rollout.rewards.items():
-            written.record_reward(name, value, rollout.weights[name])
-        written.record_metric("num_words", 7.0)
-        written.info["advantage"] = rollout.advantage
-        return written
-
-    def episode(rollout):
-        data = tasks.WireTaskData(idx=rollout.group, prompt=rollout.prompt)
-        task = traces.TraceTask(
-            type="Add", data=data, key=f"k{rollout.group}", hash=f"h{rollout.group}"
-        )
-        return v1.WireEpisode(
-            id=f"e{step}-{rollout.group}-{rollout.sample}",
-            env=v1.EnvInfo(id="add"),
-            task=task,
-            group=v1.GroupInfo(id=f"g{step}-{rollout.group}"),
-            run=v1.TrainRunInfo(id="r", work=v1.TrainWorkInfo(step=step)),
-            ok=True,
-            traces=[trace(rollout, task)],
-        )
-
-    return [episode(rollout) for rollout in rollouts]
+    made = import_module("episodes").episode
+    found = []
+    for each in rollouts:
+        name = f"{each.group}-{each.sample}"
+        texts = {"prompt": each.prompt, "completion": each.completion, "cut": each.cut}
+        of = made(name, each.group, each.rewards, each.weights, each.tokens, step=step, **texts)
+        of.traces[0].record_metric("num_words", 7.0)
+        of.traces[0].info["advantage"] = each.advantage
+        found.append(of)
+    return found
 
 
 def prime_rl(folder, steps):

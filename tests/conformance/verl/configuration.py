@@ -1,13 +1,10 @@
-"""Runs verl's own configuration and reward loading with typical command lines.
+"""Checks verl's own configuration and reward loading with typical command lines.
 
-    python tests/conformance/verl/configuration.py
-
-Prints one line of JSON: the result of each command line, and of verl's reward manager.
+python tests/conformance/verl/configuration.py
 """
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,20 +28,31 @@ FUNCTION = [
     "+reward.custom_reward_function.reward_kwargs.task=gsm8k",
     "reward.reward_manager.name=gdpo_tokens",
 ]
-LINES = {
+ACCEPTED = {
     "plain": [KEYS],
     "another": ["algorithm.adv_estimator=gdpo/per_reward_batch_std", KEYS],
     "own": ["algorithm.adv_estimator=gdpo/gdpo.advantages:mo_grpo", KEYS],
     "weights by name": [KEYS, "+algorithm.gdpo_reward_weights={correctness: 1.0, format: 0.5}"],
     "options": [KEYS, "+algorithm.gdpo_options={token_counts: true, noise_floor: {format: 0.1}}"],
     "reward function": [KEYS, *FUNCTION],
-    "no keys": [],
     "watched": ["algorithm.adv_estimator=rloo", "+algorithm.gdpo_watch=true", KEYS],
     "replaced": ["algorithm.adv_estimator=gdpo", "+algorithm.gdpo_replace=true", KEYS],
     "verl's own": ["algorithm.adv_estimator=gdpo", KEYS],
-    "watched without keys": ["algorithm.adv_estimator=grpo", "+algorithm.gdpo_watch=true"],
-    "kl in reward": [KEYS, "algorithm.use_kl_in_reward=True"],
-    "keys that are not given": ["+algorithm.gdpo_reward_keys=[brevity]", *FUNCTION],
+}
+REFUSED = {
+    "no keys": ([], "ConfigError: algorithm.gdpo_reward_keys=None"),
+    "watched without keys": (
+        ["algorithm.adv_estimator=grpo", "+algorithm.gdpo_watch=true"],
+        "ConfigError: algorithm.gdpo_reward_keys=None",
+    ),
+    "kl in reward": (
+        [KEYS, "algorithm.use_kl_in_reward=True"],
+        "ConfigError: algorithm.use_kl_in_reward=True",
+    ),
+    "keys that are not given": (
+        ["+algorithm.gdpo_reward_keys=[brevity]", *FUNCTION],
+        "these reward_kwargs, returns no 'brevity'",
+    ),
 }
 
 
@@ -100,14 +108,23 @@ def checked(estimator):
         core_algos.ADV_ESTIMATOR_REGISTRY["gdpo/gdpo"] = ours
 
 
+def answer(lines):
+    """Return whether verl needs a critic for a command line, or its error."""
+    return result_of(lambda: need_critic(configured(*lines)))
+
+
 def main():
-    results = {
-        name: result_of(lambda *o: need_critic(configured(*o)), *o) for name, o in LINES.items()
-    }
-    results["check"] = checked(None)
-    results["check of another formula"] = checked(core_algos.compute_gdpo_outcome_advantage)
-    results["rewarded"] = asyncio.run(rewarded())
-    sys.stdout.write(json.dumps(results) + "\n")
+    for name, lines in ACCEPTED.items():
+        assert answer(lines) is False, name
+    for name, (lines, said) in REFUSED.items():
+        assert said in answer(lines), name
+    assert checked(None) is None
+    of_another = checked(core_algos.compute_gdpo_outcome_advantage)
+    assert of_another.startswith("ConfigError: gdpo's estimators do not work")
+    given = asyncio.run(rewarded())
+    scores = given["reward_extra_info"]
+    assert given["reward_score"] == scores["score"] == sum(scores.values()) / 2 > 0
+    assert {"correctness", "format"} < set(scores)
 
 
 if __name__ == "__main__":

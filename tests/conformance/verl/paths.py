@@ -21,6 +21,7 @@ from verl.trainer.ppo.utils import need_critic
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 sys.path.append(str(Path(__file__).parents[1] / "others"))
+sys.path.append(str(Path(__file__).parents[2] / "engines"))
 
 import batches
 from batches import LONGEST, result_of

@@ -1,8 +1,8 @@
-"""Computes advantages of turns on verl's own code: agent loop, reward manager, trainer and losses.
+"""Checks advantages of turns on verl's own code: agent loop, reward manager, trainer and losses.
 
     python tests/conformance/verl/turns.py
 
-Prints one line of JSON. Needs verl and TransferQueue, but no GPU and no Ray cluster.
+Prints one line of JSON per check. Needs verl and TransferQueue, but no GPU and no Ray cluster.
 """
 
 import asyncio
@@ -17,18 +17,13 @@ import numpy as np
 import paths
 import torch
 from configuration import configured
-from tensordict import TensorDict
-from verl import DataProto
+from policy import byte_tokenizer
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker, DictConfigWrap, ToolListWrap
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.tools.function_tool import load_function_tools_from_path
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.config import omega_conf_to_dataclass
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "engines"))
-
-from policy import byte_tokenizer
 
 from gdpo.advantages import turn_gdpo
 
@@ -112,22 +107,22 @@ def v1(batch, **algorithm):
     return map(torch.cat, (found, before, after, wanted))
 
 
-def advantages_on_v1():
+def advantages_are_those_of_the_formula():
     found, mask, _, wanted = v1(Rollouts(3))
-    return {
-        "difference": float((found - wanted * mask).abs().max()),
-        "largest": float(wanted.abs().max()),
-    }
+    difference = float((found - wanted * mask).abs().max())
+    assert wanted.abs().max() > 1
+    assert difference < 1e-5
+    return {"difference": difference}
 
 
-def advantages_with_rejected_tokens():
-    """Return the same if verl rejects tokens, most of them inside a turn."""
+def tokens_that_verl_rejects_do_not_change_the_turns():
+    """Most of the rejected tokens are inside a turn."""
     correction = {"rollout_is": None, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
     found, before, after, wanted = v1(Rollouts(3), rollout_correction=correction)
-    return {
-        "difference": float((found - wanted * after).abs().max()),
-        "rejected": int((before != after).sum()),
-    }
+    rejected, difference = int((before != after).sum()), float((found - wanted * after).abs().max())
+    assert rejected > 10
+    assert difference < 1e-5
+    return {"rejected": rejected, "difference": difference}
 
 
 class Server:
@@ -172,25 +167,22 @@ class _Dataset:
     """Stands in for verl's data set, which the loop asks for images."""
 
 
-async def scored(output):
-    """Return what verl's reward manager makes of an output with our rewards."""
-    config = configured(f"reward.custom_reward_function.path={TOOLS.with_name('turn_scores.py')}")
-    manager = load_reward_manager(config, byte_tokenizer())
+async def rewarded(output, truth, *overrides):
+    """Return what verl's agent loop and reward manager make of an output."""
+    config, tokenizer = configured(*overrides), byte_tokenizer()
+    manager = load_reward_manager(config, tokenizer)
     manager.loop = asyncio.get_running_loop()
-    responses = torch.tensor([output.response_ids])
-    columns = {
-        "data_source": ["presses"],
-        "reward_model": [{"ground_truth": ""}],
-        "extra_info": [{}],
-        "tool_extra_fields": [output.extra_fields],
-        "__num_turns__": [output.num_turns],
-    }
-    tensors = {"responses": responses, "attention_mask": torch.ones_like(responses)}
-    data = DataProto(
-        batch=TensorDict(tensors, batch_size=1),
-        non_tensor_batch={k: np.array(v, dtype=object) for k, v in columns.items()},
+    scores = SimpleNamespace(compute_score=SimpleNamespace(remote=manager.run_single))
+    worker = SimpleNamespace(
+        config=config,
+        tokenizer=tokenizer,
+        reward_loop_worker_handles=[scores],
+        _compute_multi_modal_inputs=lambda *_: {},
+        _compute_position_ids=lambda ids, *_: torch.zeros_like(ids),
     )
-    return (await manager.run_single(data))["reward_extra_info"]
+    row = {"data_source": "presses", "reward_model": {"ground_truth": truth}, "extra_info": {}}
+    await AgentLoopWorker._compute_score(worker, [output], kwargs=row)
+    return output.extra_fields["reward_extra_info"]
 
 
 OURS = (
@@ -199,38 +191,6 @@ OURS = (
     "+reward.custom_reward_function.reward_kwargs.rewards="
     "['texts:last','texts:every','texts:result','texts:turns']",
 )
-
-
-async def judged(output, messages, manager="naive"):
-    """Return what our `compute_score` returns in verl's agent loop and reward manager."""
-    config = configured(*OURS, f"reward.reward_manager.name={manager}")
-    tokenizer = byte_tokenizer()
-    made = load_reward_manager(config, tokenizer)
-    made.loop = asyncio.get_running_loop()
-    worker = SimpleNamespace(
-        config=config,
-        tokenizer=tokenizer,
-        reward_loop_worker_handles=[
-            SimpleNamespace(compute_score=SimpleNamespace(remote=made.run_single))
-        ],
-        _compute_multi_modal_inputs=lambda *_: {},
-        _compute_position_ids=lambda ids, *_: torch.zeros_like(ids),
-    )
-    wanted = {"last": messages[-1], "all": "\n".join(messages)}
-    row = {"data_source": "presses", "reward_model": {"ground_truth": wanted}, "extra_info": {}}
-    await AgentLoopWorker._compute_score(worker, [output], kwargs=row)
-    return output.extra_fields["reward_extra_info"]
-
-
-async def texts():
-    """Return, for each conversation and reward manager, what our rewards read."""
-    return {
-        f"{name}, {manager}": await judged(await agent(messages, **limits), messages, manager)
-        for name, (messages, limits) in CONVERSATIONS.items()
-        for manager in ("naive", "dapo", "gdpo_tokens")
-    }
-
-
 CONVERSATIONS = {
     "ends without a call": (["ab1", "2", "no"], {}),
     "ends at the limit of turns": (["a1", "2", "abc3"], {"max_assistant_turns": 3}),
@@ -239,22 +199,34 @@ CONVERSATIONS = {
 }
 
 
-async def conversations():
-    """Return, for each conversation: the turns in the mask, and the rewards of turns."""
+async def rewards_read_the_models_messages_and_never_the_results_of_tools():
+    for name, (messages, limits) in CONVERSATIONS.items():
+        wanted = {"last": messages[-1], "all": "\n".join(messages)}
+        for manager in ("naive", "dapo", "gdpo_tokens"):
+            output = await agent(messages, **limits)
+            chosen = f"reward.reward_manager.name={manager}"
+            found = await rewarded(output, wanted, *OURS, chosen)
+            read = {key: found[key] for key in ("last", "all", "result", "turns")}
+            assert read == {"last": 1, "all": 1, "result": 0, "turns": 0}, (name, manager)
+
+
+async def each_turn_gets_one_reward():
+    file = f"reward.custom_reward_function.path={TOOLS.with_name('turn_scores.py')}"
     found = {}
     for name, (messages, limits) in CONVERSATIONS.items():
         output = await agent(messages, **limits)
-        rewards = await scored(output)
+        found[name] = (await rewarded(output, "", file))["digits"]
         runs = sum(1 for one, _ in groupby(output.response_mask) if one)
-        found[name] = {"runs": runs, "messages": len(messages), "digits": rewards["digits"]}
+        assert runs == len(messages) == len(found[name]), name
+    assert found["ends without a call"] == [1 / 3, 1.0, 0.0]
     return found
 
 
 LOSSES = ("vanilla", "gspo", "sapo", "gpg", "cispo", "dppo_tv", "dppo_kl", "geo_mean")
 
 
-def gradients():
-    """Return whether each loss of verl weighs a token by its own advantage, at a ratio of 1."""
+def losses_weigh_each_token_by_its_own_advantage():
+    """At a ratio of 1, every loss of verl does, except the one that we refuse."""
     mask = torch.tensor([[1, 1, 0, 1, 1]])
     advantages = torch.tensor([[1.0, 1.0, 0.0, -2.0, -2.0]])
     actor = omega_conf_to_dataclass(
@@ -276,29 +248,29 @@ def gradients():
             own = -advantages * mask
             scale = (logprobs.grad * own).sum() / (own * own).sum()
             found[name] = bool(torch.allclose(logprobs.grad, scale * own, atol=1e-6) and scale > 0)
+    assert [name for name, kept in found.items() if not kept] == ["geo_mean"]
+    assert {"vanilla", "gspo"} < set(found)
     return found
 
 
-def validated():
-    """Return the metrics of verl's validation for rewards of turns."""
+def validation_gets_the_totals_of_turns():
     trainer = paths.v1_trainer()
     trainer.config = Rollouts(2).config(adv_estimator="gdpo/turn_gdpo")
     infos = {"reward": [1.0, 2.0], "reward_0": [[1.0, 2.0], [4.0]], "reward_1": [0.0, 1.0]}
     metrics = trainer._val_metrics_update(["d", "d"], ["p", "p"], infos, [2, 2])
-    return metrics["val-aux/d/reward_0/mean@2"]
-
-
-def main():
-    printed = {
-        "V1": paths.result_of(advantages_on_v1),
-        "rejected tokens": paths.result_of(advantages_with_rejected_tokens),
-        "conversations": paths.result_of(lambda: asyncio.run(conversations())),
-        "texts": paths.result_of(lambda: asyncio.run(texts())),
-        "losses": paths.result_of(gradients),
-        "validated": paths.result_of(validated),
-    }
-    sys.stdout.write(json.dumps(printed) + "\n")
+    assert metrics["val-aux/d/reward_0/mean@2"] == 3.5
 
 
 if __name__ == "__main__":
-    main()
+    checks = (
+        advantages_are_those_of_the_formula,
+        tokens_that_verl_rejects_do_not_change_the_turns,
+        each_turn_gets_one_reward,
+        rewards_read_the_models_messages_and_never_the_results_of_tools,
+        losses_weigh_each_token_by_its_own_advantage,
+        validation_gets_the_totals_of_turns,
+    )
+    for check in checks:
+        found = check()
+        found = asyncio.run(found) if asyncio.iscoroutine(found) else found
+        sys.stdout.write(json.dumps({"check": check.__name__, "found": found}) + "\n")

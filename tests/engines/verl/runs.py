@@ -314,7 +314,6 @@ RUNS = {
         f"reward.custom_reward_function.path={TOOLS.with_name('turn_scores.py')}",
         "data.max_response_length=64",
         estimator="turn_gdpo",
-        compare=checks.turn_difference,
         more=number_of_turns,
     ),
     # The model is evaluated, and a report is made.

@@ -48,6 +48,8 @@ def seen(function, folder):
     @functools.wraps(function)
     def computed(run, token_level_rewards, response_mask, config, index, *args, **kwargs):
         done = function(run, token_level_rewards, response_mask, config, index, *args, **kwargs)
+        if not run.is_checked:  # this batch is made up for the check at start
+            return done
         step = len(list(folder.glob("step_*.parquet"))) + 1
         rows = rollouts(run, step, done[0], response_mask, config, list(index))
         write_rollouts(rollout_file(folder, step), rows)
