@@ -356,47 +356,32 @@ def test_a_folder_without_a_model_is_reported(recipe_file, tmp_path):
         locate_model(recipe)
 
 
-def test_a_model_without_a_chat_template_is_reported(recipe_file, tiny_policy, tmp_path):
-    folder = tmp_path / "base"
-    shutil.copytree(tiny_policy, folder)
-    (folder / "chat_template.jinja").unlink()
-    recipe = load_recipe(recipe_file, [f"model={folder}"])
-    with pytest.raises(ConfigError, match="chat template"):
-        train(recipe)
+REFUSES = "{{ raise_exception('no system role') }}"
+REJECTED = "the chat template of .* rejects the prompt of row 1 .*: no system role"
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("chat_template.jinja", None, "chat template"),
+        ("chat_template.jinja", REFUSES, REJECTED),
+        ("model.safetensors", None, r"changed has no weights"),
+        ("config.json", "{", "cannot be loaded"),
+    ],
+)
 @pytest.mark.parametrize("override", [(), ("trainer.max_completion_length=null",)])
-def test_a_chat_template_that_refuses_the_prompts_is_reported(
-    recipe_file, tiny_policy, tmp_path, override
+def test_a_model_that_cannot_be_used_is_reported(
+    recipe_file, tiny_policy, tmp_path, file, text, message, override
 ):
-    folder = tmp_path / "no_system"
+    folder = tmp_path / "changed"
     shutil.copytree(tiny_policy, folder)
-    (folder / "chat_template.jinja").write_text(
-        "{% if messages[0]['role'] == 'system' %}"
-        "{{ raise_exception('System role not supported') }}{% endif %}"
-    )
+    (folder / file).unlink()
+    if text is not None:
+        (folder / file).write_text(text)
     recipe = load_recipe(recipe_file, [f"model={folder}", *override])
-    message = "chat template of .* rejects the prompt of row 1 .*: System role not supported"
-    with pytest.raises(ConfigError, match=rf"^--set model=[^:]*: the {message}"):
-        train(recipe)
-    assert "System role not supported" in texts_of(check(recipe), Verdict.WRONG)
-
-
-def test_a_model_without_weights_is_reported(recipe_file, tiny_policy, tmp_path):
-    folder = tmp_path / "no_weights"
-    shutil.copytree(tiny_policy, folder)
-    (folder / "model.safetensors").unlink()
-    recipe = load_recipe(recipe_file, [f"model={folder}"])
-    with pytest.raises(ConfigError, match=r"no_weights has no weights"):
-        train(recipe)
-
-
-def test_a_broken_configuration_of_a_model_is_reported(recipe_file, tiny_policy, tmp_path):
-    folder = tmp_path / "broken"
-    shutil.copytree(tiny_policy, folder)
-    (folder / "config.json").write_text("{")
-    recipe = load_recipe(recipe_file, [f"model={folder}"])
-    with pytest.raises(ConfigError, match=r"cannot be loaded"):
+    (wrong,) = [f.text for f in check(recipe) if f.verdict is Verdict.WRONG]
+    assert re.search(rf"^--set model=[^:]*: .*{message}", wrong)
+    with pytest.raises(ConfigError, match=message):
         train(recipe)
 
 

@@ -76,10 +76,18 @@ def breaking(recipe_file, own_rewards, tmp_path):
     return recipe, plan
 
 
+@pytest.fixture
+def whole(breaking, trained_before, tmp_path_factory):
+    """The run of `breaking` that nothing stops, trained once a session."""
+    if "whole" not in trained_before:
+        folder = tmp_path_factory.mktemp("whole")
+        trained_before["whole"] = train(breaking[0]("whole", f"runs_dir={folder}"))
+    return trained_before["whole"].run
+
+
 @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
-def test_a_stop_within_a_step_saves_at_once_what_the_one_before_left(breaking, sent):
+def test_a_stop_within_a_step_saves_at_once_what_the_one_before_left(breaking, whole, sent):
     recipe, plan = breaking
-    whole = train(recipe("whole")).run
     stopped = recipe("stopped")
     plan(stopped.run_dir, 2, f"os.kill(os.getpid(), signal.{sent})")
     result = train(stopped)
@@ -126,9 +134,8 @@ def test_where_processes_save_together_a_stop_waits_for_the_end_of_the_step(brea
     assert train(stopped, resume=True).finished
 
 
-def test_a_stop_before_the_first_step_ends_leaves_a_run_that_begins_again(breaking):
+def test_a_stop_before_the_first_step_ends_leaves_a_run_that_begins_again(breaking, whole):
     recipe, plan = breaking
-    whole = train(recipe("whole")).run
     stopped = recipe("stopped")
     plan(stopped.run_dir, 0, INTERRUPT)
     result = train(stopped)
@@ -136,9 +143,8 @@ def test_a_stop_before_the_first_step_ends_leaves_a_run_that_begins_again(breaki
     assert_equal_runs(train(stopped, resume=True).run, whole)
 
 
-def test_a_reward_that_fails_costs_its_step_only(breaking, caplog):
+def test_a_reward_that_fails_costs_its_step_only(breaking, whole, caplog):
     recipe, plan = breaking
-    whole = train(recipe("whole", "scorer.on_error=raise")).run
     failing = recipe("failing", "scorer.on_error=raise")
     plan(failing.run_dir, 3, "raise ValueError('out of order')")
     with pytest.raises(RewardError, match="out of order"):

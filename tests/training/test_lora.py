@@ -34,8 +34,12 @@ def adapter(run, step):
 
 
 @pytest.fixture
-def run(recipe_file):
-    return trained(recipe_file, "lora")
+def run(recipe_file, trained_before, tmp_path_factory):
+    """A run with LoRA, trained once a session."""
+    if "lora" not in trained_before:
+        folder = tmp_path_factory.mktemp("lora")
+        trained_before["lora"] = trained(recipe_file, "lora", f"runs_dir={folder}")
+    return trained_before["lora"]
 
 
 # peft asks transformers for a name that transformers has renamed.
@@ -81,8 +85,9 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not_stopped(run, recipe_file
 
 
 def test_a_run_does_not_go_on_with_another_rank(run, recipe_file):
+    place = ["name=lora", f"runs_dir={run.path.parent}"]
     with pytest.raises(ConfigError, match=r"lora\.r: 4 → 8"):
-        train(load_recipe(recipe_file, ["lora.r=8", "lora.alpha=8", "name=lora"]), resume=True)
+        train(load_recipe(recipe_file, ["lora.r=8", "lora.alpha=8", *place]), resume=True)
 
 
 def test_the_run_is_evaluated(run, rows, tmp_path):

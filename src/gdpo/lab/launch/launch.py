@@ -63,9 +63,8 @@ def write_rows(
 ) -> None:
     """Write prompts, references and weights to a parquet file, completely or not at all.
 
-    References are JSON text, because a parquet struct column would give every row the fields of all
-    other rows. verl reads the task from `data_source`. `weighted` names the rewards with weights
-    per prompt.
+    References are JSON text, because a struct column would give every row the fields of all others.
+    verl reads the task from `data_source`. `weighted` names the rewards with weights per prompt.
     """
     schema = _SCHEMA
     if weighted:
@@ -158,10 +157,9 @@ def plan_verl(
     *,
     overrides: Sequence[str] = (),
 ) -> Launch:
-    """Plan a verl run without writing files or starting verl. verl need not be installed.
+    """Plan a verl run without writing files or starting verl, which need not be installed.
 
-    The batch is split over all GPUs. `overrides` are `key=value` settings of verl, which override
-    the recipe.
+    `overrides` are `key=value` settings of verl, which override the recipe.
 
     Raises:
         ConfigError: If a setting of the recipe has no counterpart in verl, or if an override is not
@@ -333,8 +331,7 @@ def _escaped(value: Any) -> Any:
 def _wait_for(process: "subprocess.Popen[bytes]") -> int:
     """Wait for verl and return its exit code.
 
-    verl receives Ctrl-C directly and exits. A second Ctrl-C kills verl. SIGTERM, which schedulers
-    send, is forwarded to verl.
+    verl receives Ctrl-C itself, and a second one kills it. SIGTERM is forwarded to verl.
     """
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:

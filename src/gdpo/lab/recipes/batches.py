@@ -28,10 +28,7 @@ class Split:
 
 
 def split_batch(recipe: Recipe, processes: int) -> Split:
-    """Split the batch of a recipe over processes. The total batch size stays the same.
-
-    The size of a forward pass is the largest divisor of a process's share that `batch.micro_batch`
-    allows.
+    """Split the batch of a recipe over processes, with the largest forward pass that is allowed.
 
     Raises:
         ConfigError: If the processes cannot share the batch equally.
@@ -127,10 +124,7 @@ class BatchPlan:
 
 
 def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
-    """Compute the same batches as TRL's sampler and the training loop of `Trainer`.
-
-    TRL must have checked the configuration, so that a generation consists of whole groups.
-    """
+    """Compute the same batches as TRL's sampler and `Trainer`, from a configuration of TRL."""
     accumulation, iterations = config.gradient_accumulation_steps, config.num_iterations
     rollouts, samples = config.generation_batch_size, config.num_generations
     steps_per_generation = config.steps_per_generation

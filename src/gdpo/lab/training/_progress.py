@@ -47,9 +47,9 @@ class RunView:
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     def newest(self, key: str) -> float | None:
-        """Return the latest logged value of a metric, or None if there is no finite value.
+        """Return the latest logged value of a metric, or None if it is not finite.
 
-        If several steps train on one generation, only the first of these steps has rollout metrics.
+        Of the steps on one generation, only the first has rollout metrics.
         """
         return next((number(row, key) for row in reversed(self.rows) if key in row), None)
 
@@ -73,10 +73,9 @@ class Display:
 
 @contextmanager
 def show(view: RunView, console: Console | None) -> Generator[Display]:
-    """Show a run inside the `with` block.
+    """Show a run inside the `with` block: a table on a terminal, a line per step in a log or pipe.
 
-    A terminal shows a progress bar and a table that are updated in place. A log or a pipe receives
-    one line per step. Without a console, nothing is shown.
+    Without a console, nothing is shown.
     """
     if console is None:
         yield Display(lambda: None, lambda: None)

@@ -34,11 +34,7 @@ _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_ar
 
 
 def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
-    """Write the model and the README of a run, if its last step is finished.
-
-    Returns:
-        Notes for the user, for example about a model that was not written.
-    """
+    """Write the model and the README of a run if its last step is finished. Return notes on it."""
     last = run.last_checkpoint()
     if last is None or last.step < job.batches.total_steps:
         return ()
@@ -96,13 +92,9 @@ def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
 
 
 def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
-    """Write `model/` from a checkpoint, completely or not at all.
+    """Write `model/` from a checkpoint, and return whether the checkpoint has weights.
 
-    The files are hard links if the file system supports links, because a model may be many
-    gigabytes in size. A LoRA adapter is merged into its base model.
-
-    Returns:
-        Whether the checkpoint has weights.
+    The files are hard links if possible. A LoRA adapter is merged into its base model.
     """
     checkpoint = _best_or(last, job)
     files = [

@@ -3,7 +3,11 @@
 `gdpo check` prints the results, and `train` runs the same checks before it loads the model.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -30,7 +34,6 @@ from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.runs.directory import RunDirectory, refuse_runs_dir
 from gdpo.lab.tasks import Problem, Task
-from gdpo.lab.training._quiet import quiet
 from gdpo.lab.training.reward_checks import CheckResult, Verdict, check_rewards
 from gdpo.rewards.weights_column import applies
 
@@ -38,6 +41,65 @@ if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
 T = TypeVar("T")
+
+
+_LIBRARIES = r"(trl|transformers|torch|accelerate|datasets|huggingface_hub)\b"
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Make transformers, TRL, datasets and tokenizers report only errors inside the `with` block.
+
+    Their progress bars are hidden, except those of downloads. The user's environment variables are
+    kept.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with warnings.catch_warnings():
+        for category in (FutureWarning, DeprecationWarning, PendingDeprecationWarning):
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("ignore", category=UserWarning, module=_LIBRARIES)
+        with (
+            _errors_only("trl", "accelerate", "torch.distributed", "huggingface_hub"),
+            _transformers_quiet(),
+        ):
+            yield
+
+
+@contextmanager
+def _errors_only(*names: str) -> Generator[None]:
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _transformers_quiet() -> Generator[None]:
+    try:
+        from transformers.utils import logging as hf
+    except ImportError:  # not installed: the code that needs it reports that
+        yield
+        return
+    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
+    hf.set_verbosity_error()
+    hf.disable_progress_bar()
+    # Disabling transformers' bars also hides those of downloads.
+    if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
+        from huggingface_hub.utils import enable_progress_bars
+
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        hf.set_verbosity(level)
+        if bars:
+            hf.enable_progress_bar()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,13 +72,12 @@ _ASKED_ROWS = 2
 def check_rewards(
     task: Task, scorer: Scorer, problems: Sequence[Problem]
 ) -> Iterator[CheckResult | GdpoError]:
-    """Yield findings and errors for the rewards' requirements, each reward and the bad response.
+    """Yield results and errors for the rewards' requirements, each reward and the bad response.
 
     A reward of the task may miss its maximum on the reference answers of at most 5 % of the rows,
-    which are reported. A user's own reward need not reach its maximum (a long answer is not
-    brief), but a reward that never does is reported. No reward may fail, leave its range, exceed
-    its deadline, or change its reference (not tried if the reward calls a service). The scorer must
-    return failures as missing values.
+    which are reported. A user's own reward need not reach its maximum, but one that never does is
+    reported. No reward may fail, leave its range, exceed its deadline, or change its reference (not
+    tried if the reward calls a service). The scorer must return failures as missing values.
     """
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
