@@ -104,7 +104,7 @@ class Launch:
     overrides: tuple[str, ...]
     """The user's `key=value` overrides, passed to Hydra."""
     notes: tuple[str, ...]
-    """Notes for the user about fields that differ in verl and about overrides of the recipe."""
+    """Notes on fields that differ in verl and on overrides of the recipe."""
 
     @property
     def recipe(self) -> Recipe:
@@ -361,7 +361,7 @@ _SAME = {
 
 
 def _finish(resolved: Resolved, files: VerlFiles) -> str:
-    """Write verl's last saved model, the metrics and a README. Return a message for the user."""
+    """Write verl's last saved model, the metrics and a README, and return a message."""
     run = files.run
     rows = list(_metrics_rows(files.metrics))
     write_whole(run.metrics, "\n".join(to_json(row) for row in rows))

@@ -101,11 +101,11 @@ class Batches:
         return self.prompts // self.prompts_per_update * self.iterations
 
     def generations(self, optimizer_steps: float) -> int:
-        """Return the number of generations for this number of optimizer steps, rounded up."""
+        """Return the number of generations for these optimizer steps, rounded up."""
         return ceil(optimizer_steps / self.updates)
 
     def lines(self) -> list[str]:
-        """Return lines of text that explain the batch sizes to the user."""
+        """Return lines that explain the batch sizes."""
         rollouts = self.prompts * self.samples
         per_update = self.prompts_per_update * self.samples
         return [
@@ -226,7 +226,7 @@ def check_fields(recipe: Recipe) -> list[str]:
 
 
 def _wrong(name: str, value: Any) -> str | None:
-    """Return why a value is invalid, as the end of a sentence, or None if the value is valid."""
+    """Return why a value is invalid, as the end of a sentence, or None."""
     default = DEFAULTS[name]
     if default is None:
         return misfit(name, value, FiniteFloat | None)

@@ -73,7 +73,7 @@ def _micro_batch(recipe: Recipe, processes: int) -> int:
 
 
 def filters_groups(recipe: Recipe) -> bool:
-    """Return True if groups without signal are replaced, so that processes need whole groups."""
+    """Return whether groups without signal are replaced, so that processes need whole groups."""
     return recipe.trainer.get("filter_groups", "off") != "off"
 
 
@@ -95,7 +95,7 @@ class BatchPlan:
     steps_per_epoch: int
     total_steps: int
     steps_per_round: int
-    """Number of optimizer steps after which a generation and a step start together again."""
+    """Number of optimizer steps until a generation and a step start together again."""
 
     @property
     def groups(self) -> int:
@@ -104,7 +104,7 @@ class BatchPlan:
 
     @property
     def per_step(self) -> str:
-        """Return a phrase with the number of rollouts per step and the number of processes."""
+        """Return the numbers of rollouts per step and of processes in words."""
         return (
             f"{self.rollouts_per_step:,} rollouts per step on {_count(self.processes, 'process')}"
         )

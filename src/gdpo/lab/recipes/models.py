@@ -21,8 +21,7 @@ Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
 
 PROMPTS_MEASURED = 1000
-"""Maximum number of prompts to tokenize in the search for the longest prompt. The prompts with the
-most characters are tokenized."""
+"""Number of prompts, those with the most characters, that are tokenized to find the longest."""
 
 _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
@@ -37,7 +36,7 @@ class LocatedModel:
     description: str
     """Name and location of the model, for use in messages."""
     cached: bool = False
-    """True if the model is read from the Hub's cache because the Hub cannot be reached."""
+    """Whether the model is read from the cache because the Hub cannot be reached."""
 
     def loading(self) -> AbstractContextManager[None]:
         """Return a context for loading the model. If `cached`, no request is sent to the Hub."""
@@ -113,7 +112,7 @@ def prompt_lengths(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Re
 
 
 def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> int:
-    """Return the number of tokens in the longest prompt, as `prompt_lengths` counts them."""
+    """Return the number of tokens in the longest prompt."""
 
     def characters(row: tuple[int, Problem]) -> int:
         return sum(len(str(message.get("content"))) for message in row[1].prompt)

@@ -1,8 +1,7 @@
 """Reads YAML and stores the line of each value, so that later errors can name the file and line.
 
-The reader follows the core schema of YAML 1.2: `1e-6` is a number, and `no`, `on` and `off` are
-strings. PyYAML follows YAML 1.1, where `1e-6` is a string, and `no`, `on` and `off` are booleans.
-A repeated key is an error.
+As in the core schema of YAML 1.2, `1e-6` is a number, and `no`, `on` and `off` are strings. PyYAML
+alone follows YAML 1.1, where these are a string and booleans. A repeated key is an error.
 """
 
 import re
@@ -74,7 +73,7 @@ _TOO_DEEP = f"lists and mappings are nested more than {_DEPTH} deep. Use fewer l
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Stores the content of a file after overrides, and the location where each value was set."""
+    """Stores the content of a file after overrides, and where each value was set."""
 
     source: str
     """Name of the file in messages."""

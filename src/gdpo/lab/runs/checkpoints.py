@@ -19,7 +19,7 @@ from gdpo.errors import ConfigError
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 LIST = "files.json"
-"""Name of the file that lists the other files of a checkpoint. This file is written last."""
+"""Name of the file that lists the other files of a checkpoint, and is written last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _digest(file: Path) -> str:
 
 
 _STATES_OF_ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused")
-"""Optimizers that store two numbers per weight. Other optimizers' states are not counted."""
+"""Optimizers that store two numbers per weight. The states of others are not counted."""
 
 
 def estimate_checkpoint(model: Any, optimizer: str) -> int:

@@ -43,7 +43,7 @@ from gdpo.rewards.gates import Range, described_ranges
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 _ELSEWHERE = "Choose another folder: --set runs_dir=..."
 OTHERS = ".others"
-"""Folder next to the checkpoints where other processes store state for the main process."""
+"""Folder in that of the checkpoints where other processes store state for the main process."""
 
 _LEFT_OVERS = (
     ".*.partial",
@@ -94,7 +94,7 @@ class RunDirectory:
         return cast("dict[str, Any]", facts)
 
     def read_ranges(self) -> dict[str, Range]:
-        """Return the ranges of the rewards, in the recipe's order, or raise a DataError."""
+        """Return the ranges of the rewards in order, or raise a DataError."""
         ranges = described_ranges(self.read_environment().get("rewards"))
         known = {name: each for name, each in ranges.items() if each is not None}
         if not known or len(known) < len(ranges):
@@ -173,7 +173,7 @@ class RunDirectory:
         return bool(later or moved)
 
     def _checkpoints_after(self, step: int) -> list[Path]:
-        """Delete incomplete checkpoints. Return later checkpoints that are or may be complete."""
+        """Delete incomplete checkpoints, and return later ones that are or may be complete."""
         found = unlisted(self.checkpoints)
         for folder in sorted(self.checkpoints.glob("checkpoint-*")):
             if is_complete(folder):

@@ -32,12 +32,12 @@ class StopRequest:
 
     requested: bool = False
     begun: bool = False
-    """Whether the run directory exists. Until then, the previous handler receives signals."""
+    """Whether the run directory exists. Until then, the previous handler gets the signals."""
     may_give_up: bool = True
     peers: Sequence[int] = field(default=())
     """Ids of the run's other processes on this machine, which receive SIGTERM."""
     announce: Callable[[], object] = lambda: None
-    """Function that shows the stop request without a lock, because a signal handler calls it."""
+    """Shows the stop request, without a lock because a signal handler calls it."""
     since: float = 0.0
     """Monotonic time of the first signal, in seconds."""
 
@@ -117,7 +117,7 @@ _POLL_S = 1.0
 
 
 _INIT = 1
-"""Id of the process that becomes the parent of processes whose own parent has exited."""
+"""Id of the process that adopts processes whose parent has exited."""
 
 
 _GONE = "the launcher was killed before the training processes had connected. Start it again"

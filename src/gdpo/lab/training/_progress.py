@@ -21,7 +21,7 @@ from gdpo.lab.runs.summary import duration, number
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 24
 _RECENT = 20
-"""Number of most recent steps from which the remaining time is estimated."""
+"""Number of recent steps from which the remaining time is estimated."""
 
 STOPPING = "stopping and saving the last finished step. Press Ctrl-C again to stop without saving"
 
@@ -38,7 +38,7 @@ class RunView:
     """Metrics logged so far, with one row per step."""
     note: str = ""
     scoring: str = ""
-    """Text that shows the progress of scoring a batch. Empty if scoring is fast or finished."""
+    """Progress of scoring a batch. Empty if scoring is fast or finished."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -66,9 +66,9 @@ class Display:
     """Stores the two functions that update the display."""
 
     update: Callable[[], None]
-    """Function that shows the step that was added to the view."""
+    """Shows the step that was added to the view."""
     stopping: Callable[[], object]
-    """Function that shows the stop request without a lock, because a signal handler calls it."""
+    """Shows the stop request, without a lock because a signal handler calls it."""
 
 
 @contextmanager

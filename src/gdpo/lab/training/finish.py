@@ -112,7 +112,7 @@ def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
 
 @contextmanager
 def model_being_made(run: RunDirectory, files: Iterable[Path]) -> Generator[Path]:
-    """Yield a folder with these files, which becomes the run's `model/` at the end of the block."""
+    """Yield a folder with these files, which becomes the run's `model/` after the block."""
     partial = Path(tempfile.mkdtemp(prefix=".model.", dir=run.path))
     try:
         for file in files:
@@ -142,7 +142,7 @@ ADAPTER = ("adapter_model.safetensors", "adapter_model.bin", "adapter_config.jso
 
 
 _OF_TRAINING = ("device_map", "quantization_config")
-"""Options for loading a model that apply only to training. Adapters are merged on the CPU."""
+"""Options for loading a model that do not apply to a merge, which runs on the CPU."""
 
 
 def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> None:

@@ -113,9 +113,9 @@ class Job:
     batches: BatchPlan
     model: LocatedModel
     tokenizer: Tokenizer | None
-    """The tokenizer. None: the tokenizer belongs to a model that is converted on first use."""
+    """The tokenizer. None: its model is converted on first use."""
     left_out: str | None = None
-    """A sentence about the rows left out of the training data. None: no row was left out."""
+    """A sentence about the training rows that were left out. None: no row was left out."""
 
     @property
     def recipe(self) -> Recipe:
@@ -124,18 +124,18 @@ class Job:
 
 
 RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[CheckResult]]
-"""Function that performs an additional check on the task and the training rows."""
+"""An additional check of the task and the training rows."""
 
 
 def check(
     recipe: Recipe | Resolved, *, rows: int | None = None, also: RowCheck | None = None
 ) -> list[CheckResult]:
-    """Check data, rewards, trainer, batches and model, and return all findings.
+    """Check data, rewards, trainer, batches and model, and return all results.
 
     Args:
         recipe: A recipe, for example from `read_recipe`.
         rows: Number of rows to score the rewards on. None: all rows.
-        also: An additional check of the training rows. None: no additional check.
+        also: An additional check of the training rows, or None.
 
     Raises:
         ConfigError: If the recipe refers to something that does not exist, or if an option is
@@ -283,7 +283,7 @@ class _Inspection:
         return rows
 
     def _note_unused(self, rows: Rows, data: DataConfig) -> None:
-        """Report each reward that applies to no row, according to the weights per prompt."""
+        """Report each reward that applies to no row."""
         for name in self.resolved.names:
             if not any(applies(problem.weights, name) for problem in rows.problems):
                 self._add(

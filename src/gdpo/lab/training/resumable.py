@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gdpo.lab.training._loop import Loop
 
 _EVALUATION_DUE = "gdpo.evaluation"
-"""Key in the callbacks' states that marks a step whose evaluation has not run yet."""
+"""Key in the callbacks' states that marks a step whose evaluation is still to run."""
 
 _OTHERS_S = 5.0
 """Number of seconds that the main process waits for a file from another process."""
@@ -42,22 +42,21 @@ class FinishedStep:
 class ResumableTrainer(GDPOTrainer):
     """A `GDPOTrainer` that can be aborted within a step and still saves the last finished step.
 
-    The weights and the optimizer state change at the very end of a step. Until then, the main
-    process can save the last finished step without the other processes. A run that resumes from
-    this checkpoint gives the same result as an uninterrupted run.
+    Weights and optimizer change at the very end of a step. Until then, the main process can save
+    the last finished step alone. A run that resumes from it equals an uninterrupted run.
     """
 
     loop: "Loop"
     """The loop, whose stop request may abort a step, and which completes checkpoints."""
     finished: FinishedStep | None = None
-    """The last finished step. None: no step has finished yet, or the weights are being updated."""
+    """The last finished step. None: there is none yet, or the weights are being updated."""
     _alone = False
     _epochs_done = 0
     """Number of epochs before the checkpoint from which the run is resumed."""
 
     @property
     def saves_together(self) -> bool:
-        """Whether all processes must save a checkpoint together, because the model is sharded."""
+        """Whether all processes must save together, because the model is sharded."""
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def save_finished_step(self) -> None:
@@ -67,7 +66,7 @@ class ResumableTrainer(GDPOTrainer):
         self._save_checkpoint(self.model, None)
 
     def begin_update(self) -> None:
-        """Record that the weights are about to change, so the last step can no longer be saved."""
+        """Record that the weights are about to change: the last step can no longer be saved."""
         self.loop.stop.forbid()
         self.finished = None
 
