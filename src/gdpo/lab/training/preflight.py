@@ -145,7 +145,7 @@ def check(
     inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
     with quiet():
         inspection.run()
-    return inspection.findings
+    return inspection.results
 
 
 def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
@@ -169,7 +169,7 @@ class _Inspection:
         self.rows = rows
         self.also = also
         self.stop_at_first = stop_at_first
-        self.findings: list[CheckResult] = []
+        self.results: list[CheckResult] = []
 
     def run(self) -> Job | None:
         recipe, task = self.recipe, self.resolved.task
@@ -192,7 +192,7 @@ class _Inspection:
             else self._attempt(lambda: self._load(task, eval_data, "eval_data", tokenizer).problems)
         )
         if loaded is not None and (also := self.also) is not None:
-            self.findings += self._attempt(lambda: list(also(task, loaded))) or ()
+            self.results += self._attempt(lambda: list(also(task, loaded))) or ()
         for some in (problems, eval_problems):
             if some is not None:
                 self._check_rewards(task, some)
@@ -226,7 +226,7 @@ class _Inspection:
             return None
 
     def _add(self, verdict: Verdict, text: str) -> None:
-        self.findings.append(CheckResult(verdict, text))
+        self.results.append(CheckResult(verdict, text))
 
     def _fine(self, text: str) -> None:
         self._add(Verdict.FINE, text)
@@ -296,7 +296,7 @@ class _Inspection:
         with self.resolved.scorer(on_error="missing") as scorer:
             for found in check_rewards(task, scorer, problems[: self.rows]):
                 if isinstance(found, CheckResult):
-                    self.findings.append(found)
+                    self.results.append(found)
                 elif self.stop_at_first:
                     raise found
                 else:
