@@ -64,21 +64,32 @@ def forget_checkpoints_after(run: RunDirectory, step: int) -> None:
 
 @pytest.fixture(scope="session")
 def trained_before():
-    """The results of the trainings so far, by the name of the folder that holds them."""
+    """The results of trainings, by the changes of the recipe."""
     return {}
 
 
 @pytest.fixture
-def finished(recipe_file, recipe, trained_before, tmp_path_factory):
-    """The result of training the recipe: a copy of the run, which is trained once a session."""
-    if "tiny" not in trained_before:
-        folder = tmp_path_factory.mktemp("finished")
-        trained_before["tiny"] = train(load_recipe(recipe_file, [f"runs_dir={folder}"]))
-    result = trained_before["tiny"]
-    shutil.copytree(result.run.path, recipe.run_dir)
-    run = RunDirectory(recipe.run_dir)
-    run.recipe.write_text(recipe.to_yaml())
-    return replace(result, run=run)
+def trained(recipe_file, trained_before, tmp_path_factory):
+    """Trains the recipe with some changes once a session; returns the result with a copy of it."""
+
+    def once(*changes):
+        if changes not in trained_before:
+            folder = tmp_path_factory.mktemp("trained")
+            recipe = load_recipe(recipe_file, [*changes, f"runs_dir={folder}"])
+            trained_before[changes] = train(recipe)
+        result, recipe = trained_before[changes], load_recipe(recipe_file, changes)
+        shutil.copytree(result.run.path, recipe.run_dir)
+        run = RunDirectory(recipe.run_dir)
+        run.recipe.write_text(recipe.to_yaml())
+        return replace(result, run=run)
+
+    return once
+
+
+@pytest.fixture
+def finished(trained):
+    """The result of training the recipe."""
+    return trained()
 
 
 @pytest.fixture

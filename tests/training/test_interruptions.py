@@ -51,24 +51,22 @@ except BaseException:
 """
 
 
+BREAKABLE = (
+    "rewards=[{name: 'own_rewards:vowels'}, {name: 'breaking:breaks'}]",
+    "trainer.max_steps=5",
+    "trainer.save_steps=100",
+)
+
+
 @pytest.fixture
-def breaking(recipe_file, own_rewards, tmp_path):
+def breaking(recipe_file, tmp_path):
     """A recipe of 5 steps, whose reward does what a plan file says; and that file."""
     folder = tmp_path / "own"
     (folder / "breaking.py").write_text(BREAKS)
     sys.modules.pop("breaking", None)
 
     def recipe(name, *changes):
-        return load_recipe(
-            recipe_file,
-            [
-                f"name={name}",
-                f"rewards=[{{name: '{own_rewards}:vowels'}}, {{name: 'breaking:breaks'}}]",
-                "trainer.max_steps=5",
-                "trainer.save_steps=100",
-                *changes,
-            ],
-        )
+        return load_recipe(recipe_file, [f"name={name}", *BREAKABLE, *changes])
 
     def plan(run, at, what, rank=0):
         (folder / "plan.txt").write_text(f"{at} {rank} {run} {what}")
@@ -77,12 +75,9 @@ def breaking(recipe_file, own_rewards, tmp_path):
 
 
 @pytest.fixture
-def whole(breaking, trained_before, tmp_path_factory):
-    """The run of `breaking` that nothing stops, trained once a session."""
-    if "whole" not in trained_before:
-        folder = tmp_path_factory.mktemp("whole")
-        trained_before["whole"] = train(breaking[0]("whole", f"runs_dir={folder}"))
-    return trained_before["whole"].run
+def whole(breaking, trained):
+    """The run that nothing stops."""
+    return trained("name=whole", *BREAKABLE).run
 
 
 @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
@@ -156,14 +151,13 @@ def test_a_reward_that_fails_costs_its_step_only(breaking, whole, caplog):
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 5, 6])
-def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(recipe_file, step):
+def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(trained, step):
     """A generation serves six steps: three, and once more."""
-    several = ["batch.prompts=3", "batch.rollouts_per_step=4", "trainer.save_total_limit=10"]
-    recipe = load_recipe(recipe_file, [*several, "trainer.num_iterations=2", "trainer.max_steps=8"])
-    run = train(recipe).run
+    several = ("batch.prompts=3", "batch.rollouts_per_step=4", "trainer.save_total_limit=10")
+    run = trained(*several, "trainer.num_iterations=2", "trainer.max_steps=8").run
     whole = repeatable(run)
     forget_checkpoints_after(run, step)
-    result = train(recipe, resume=True)
+    result = train(load_recipe(run.path), resume=True)
     assert result.started_at == step
     assert repeatable(run) == whole
 
