@@ -43,9 +43,9 @@ from gdpo.lab.runs.directory import (
 )
 from gdpo.lab.runs.lock import lock, lock_descriptor, unlock
 from gdpo.lab.runs.resume import find_run, record_resumption, refuse_other_circumstances
-from gdpo.lab.runs.summary import readme, reward_changes
+from gdpo.lab.runs.summary import reward_changes
 from gdpo.lab.tasks import Problem
-from gdpo.lab.training.finish import model_being_made
+from gdpo.lab.training.finish import model_being_made, write_readme
 from gdpo.rewards.weights_column import WEIGHTS_COLUMN
 
 _SCHEMA = pa.schema(
@@ -375,12 +375,8 @@ def _finish(resolved: Resolved, files: VerlFiles) -> str:
         )
     with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
         pass
-    facts = {"finished": now(), "steps": _step(last)}
     changes = reward_changes(rows, resolved.rewards, resolved.weights)
-    environment = run.read_environment() | facts
-    text = readme(resolved.recipe, environment, changes, steps=_step(last))
-    write_whole(run.readme, text)
-    run.update_environment(**facts)  # last, because `finished` means that every file exists
+    write_readme(resolved.recipe, run, changes, _step(last))
     return f"finished; {run.model} is the model after step {_step(last):,}"
 
 

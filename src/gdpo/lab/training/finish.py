@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,17 +53,22 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
         notes += [f"warning: {f.message}. {capitalized(f.remedy)}" for f in warnings]
-    facts = {"finished": now(), "steps": last.step}
-    text = readme(
-        job.recipe,
-        run.read_environment() | facts,
-        changes,
-        steps=last.step,
-        diagnosis=diagnosis,
-    )
-    write_whole(run.readme, text)
-    run.update_environment(**facts)  # last, because it marks the run as finished
+    write_readme(job.recipe, run, changes, last.step, diagnosis)
     return tuple(notes)
+
+
+def write_readme(
+    recipe: Recipe,
+    run: RunDirectory,
+    changes: Sequence[RewardChange],
+    steps: int,
+    diagnosis: Diagnosis | None = None,
+) -> None:
+    """Write the README of a run, and mark the run as finished."""
+    facts = {"finished": now(), "steps": steps}
+    environment = run.read_environment() | facts
+    write_whole(run.readme, readme(recipe, environment, changes, steps=steps, diagnosis=diagnosis))
+    run.update_environment(**facts)  # last, because `finished` means that every file exists
 
 
 def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | None:
