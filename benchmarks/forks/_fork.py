@@ -17,8 +17,7 @@ from gdpo.lab.runs.directory import create_run
 from gdpo.lab.training._interrupt import StopRequest
 from gdpo.lab.training._loop import Loop, make_trainer
 from gdpo.lab.training._progress import RunView
-from gdpo.lab.training._quiet import quiet
-from gdpo.lab.training.preflight import Job, prepare
+from gdpo.lab.training.preflight import Job, prepare, quiet
 
 POINTS = (10, 40, 80)
 """Steps after which a run is forked: early, in the middle, late."""

@@ -68,6 +68,11 @@ def install(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def verl(install):
+    install("0.9.1")
+
+
+@pytest.fixture
 def planned(recipe_file):
     def plan(*changes, **more):
         recipe = load_recipe(
@@ -84,8 +89,7 @@ def calls(launch):
     return [json.loads(line) for line in lines]
 
 
-def test_the_run_directory_holds_the_recipe_the_configuration_and_the_command(planned, install):
-    install("0.9.1")
+def test_the_run_directory_holds_the_recipe_the_configuration_and_the_command(planned, verl):
     launch = planned(overrides=("trainer.val_only=False",))
     assert launch_verl(launch) == 0
     files, run = launch.files, launch.files.run
@@ -101,8 +105,7 @@ def test_the_run_directory_holds_the_recipe_the_configuration_and_the_command(pl
     assert call["log"] == str(files.metrics)
 
 
-def test_a_finished_run_has_its_model_and_a_readme(planned, install):
-    install("0.9.1")
+def test_a_finished_run_has_its_model_and_a_readme(planned, verl):
     launch = planned(overrides=("trainer.val_only=False",))
     lines = []
     launch_verl(launch, report=lines.append)
@@ -119,8 +122,7 @@ def test_a_finished_run_has_its_model_and_a_readme(planned, install):
     assert (run.model / "model.safetensors").is_file()
 
 
-def test_the_saved_command_reruns_the_run(planned, install):
-    install("0.9.1")
+def test_the_saved_command_reruns_the_run(planned, verl):
     launch = planned()
     launch_verl(launch)
     subprocess.run(["sh", launch.files.command], check=True)
@@ -128,8 +130,7 @@ def test_the_saved_command_reruns_the_run(planned, install):
     assert first == again
 
 
-def test_the_data_has_the_format_that_verl_and_our_rewards_read(planned, install, rows):
-    install("0.9.1")
+def test_the_data_has_the_format_that_verl_and_our_rewards_read(planned, verl, rows):
     launch = planned(f"eval_data={{source: {rows}, limit: 2}}")
     launch_verl(launch)
     table = pq.read_table(launch.files.train).to_pylist()
@@ -143,9 +144,8 @@ def test_the_data_has_the_format_that_verl_and_our_rewards_read(planned, install
 
 
 def test_the_weights_of_each_prompt_are_in_the_training_data_and_verl_reads_them(
-    planned, install, rows
+    planned, verl, rows
 ):
-    install("0.9.1")
     cells = [{"vowels": 2.0}, None, {"vowels": None, "format": 3}] + 7 * [{"brief": 0.0}]
     plain = rows.with_name("plain.jsonl")
     plain.write_text(rows.read_text())
@@ -167,8 +167,7 @@ def test_the_weights_of_each_prompt_are_in_the_training_data_and_verl_reads_them
     assert column not in pq.read_schema(launch.files.evaluation).names
 
 
-def test_a_wrong_weight_of_a_prompt_is_an_error_before_anything_is_written(planned, install, rows):
-    install("0.9.1")
+def test_a_wrong_weight_of_a_prompt_is_an_error_before_anything_is_written(planned, verl, rows):
     lines = [json.loads(line) for line in rows.read_text().splitlines()]
     rows.write_text("\n".join(json.dumps({**line, "w": {"vowel": 1}}) for line in lines))
     launch = planned("data.weights_column=w")
@@ -177,8 +176,7 @@ def test_a_wrong_weight_of_a_prompt_is_an_error_before_anything_is_written(plann
     assert not launch.files.run.path.exists()
 
 
-def test_a_run_is_not_overwritten_and_can_be_resumed(planned, install, monkeypatch):
-    install("0.9.1")
+def test_a_run_is_not_overwritten_and_can_be_resumed(planned, verl, monkeypatch):
     monkeypatch.setenv("STAND_IN_CODE", "3")
     assert launch_verl(planned()) == 3
     environment = planned().files.run.read_environment()
@@ -197,8 +195,7 @@ def test_a_run_is_not_overwritten_and_can_be_resumed(planned, install, monkeypat
     }
 
 
-def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, install, monkeypatch):
-    install("0.9.1")
+def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, verl, monkeypatch):
     monkeypatch.setenv("STAND_IN_CODE", "3")
     launch_verl(planned())
     with planned().files.metrics.open("a") as file:
@@ -209,8 +206,7 @@ def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, instal
     assert [(row["step"], row["completions/max_length"]) for row in rows] == [(1, 5), (2, 7)]
 
 
-def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recipe_file):
-    install("0.9.1")
+def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, verl, recipe_file):
     launch_verl(planned())
     with pytest.raises(ConfigError, match="learning_rate"):
         launch_verl(planned("trainer.learning_rate=1.0"), resume=True)
@@ -220,8 +216,7 @@ def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recip
     assert not is_locked(planned().files.run.path)
 
 
-def test_the_other_engine_does_not_resume_the_run(planned, install):
-    install("0.9.1")
+def test_the_other_engine_does_not_resume_the_run(planned, verl):
     launch_verl(planned())
     with pytest.raises(ConfigError, match=r"engine .*verl.*trl"):
         train(planned().recipe, resume=True)
@@ -241,16 +236,14 @@ def test_without_verl_an_error_names_it_and_nothing_is_written(planned):
     assert not planned().files.run.path.exists()
 
 
-def test_too_few_rows_for_one_generation_are_an_error_before_anything_is_written(planned, install):
-    install("0.9.1")
+def test_too_few_rows_for_one_generation_are_an_error_before_anything_is_written(planned, verl):
     launch = planned("batch.prompts=20")
     with pytest.raises(ConfigError, match=r"10 rows.* 20 prompts"):
         launch_verl(launch)
     assert not Path(launch.files.run.path).exists()
 
 
-def test_sigterm_ends_verl_and_unlocks_the_run(planned, install, monkeypatch):
-    install("0.9.1")
+def test_sigterm_ends_verl_and_unlocks_the_run(planned, verl, monkeypatch):
     monkeypatch.setenv("STAND_IN_SECONDS", "30")
     launch = planned()
 

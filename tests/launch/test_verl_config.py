@@ -164,15 +164,12 @@ def test_lora(planned):
         planned("lora={r: 4, dropout: 0.1}")
 
 
-def test_a_note_names_filter_groups_because_verl_filters_by_the_sum(planned):
-    assert planned().notes == ()
-    (note,) = planned("trainer.filter_groups=advantage_nonzero").notes
+def test_groups_are_filtered_by_the_sum_of_the_rewards_and_a_note_says_so(planned):
+    launch = planned("trainer.filter_groups=advantage_nonzero")
+    assert at(launch.config, "algorithm.filter_groups") == {"enable": True, "metric": "score"}
+    (note,) = launch.notes
     assert "trainer.filter_groups" in note
-
-
-def test_groups_are_filtered_by_the_sum_of_the_rewards(planned):
-    config = planned("trainer.filter_groups=advantage_nonzero").config
-    assert at(config, "algorithm.filter_groups") == {"enable": True, "metric": "score"}
+    assert planned().notes == ()
     assert "filter_groups" not in planned().config["algorithm"]
 
 

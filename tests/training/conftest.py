@@ -1,14 +1,18 @@
-"""What tests of whole trainings compare, and how they break a run."""
+"""What tests of whole trainings share: runs that are trained once, comparisons, broken runs."""
 
 import json
 import shutil
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import torch
 from safetensors.torch import load_file
 
+from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.training import train
 
 NOT_REPEATABLE = (
     "step_time",
@@ -56,3 +60,40 @@ def forget_checkpoints_after(run: RunDirectory, step: int) -> None:
     facts = run.read_environment()
     del facts["finished"]
     run.environment.write_text(json.dumps(facts))
+
+
+@pytest.fixture(scope="session")
+def trained_before():
+    """The results of trainings, by the changes of the recipe."""
+    return {}
+
+
+@pytest.fixture
+def trained(recipe_file, trained_before, tmp_path_factory):
+    """Trains the recipe with some changes once a session; returns the result with a copy of it."""
+
+    def once(*changes):
+        if changes not in trained_before:
+            folder = tmp_path_factory.mktemp("trained")
+            recipe = load_recipe(recipe_file, [*changes, f"runs_dir={folder}"])
+            trained_before[changes] = train(recipe)
+        result, recipe = trained_before[changes], load_recipe(recipe_file, changes)
+        shutil.copytree(result.run.path, recipe.run_dir)
+        run = RunDirectory(recipe.run_dir)
+        run.recipe.write_text(recipe.to_yaml())
+        return replace(result, run=run)
+
+    return once
+
+
+@pytest.fixture
+def finished(trained):
+    """The result of training the recipe."""
+    return trained()
+
+
+@pytest.fixture
+def begun(finished):
+    """What is left of a run that died in its last step."""
+    forget_checkpoints_after(finished.run, 3)
+    return finished.run

@@ -258,12 +258,6 @@ def test_a_row_that_cannot_be_used_names_itself(recipe, rows, row, message):
     assert message in str(error.value)
     assert "line 11" in str(error.value)
     assert "recipe.yaml:6" in str(error.value)
-
-
-def test_missing_data_is_reported_before_anything_is_made(recipe, rows):
-    rows.unlink()
-    with pytest.raises(DataError, match=r"recipe.yaml:6"):
-        train(recipe)
     assert not recipe.run_dir.exists()
 
 
@@ -291,40 +285,39 @@ def test_a_prompt_beyond_the_context_is_reported(recipe_file):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("./nowhere", "there is no folder nowhere"),
+        ("./nowhere", "there is no folder nowhere$"),
+        ("{folder}/policies", "did you mean 'policy'"),
+        ("{folder}/notes", "there is no folder [^:]*/notes$"),
+        ("{folder}", "has no weights"),
         ("Qwen/Qwen2.5-1.5B-Instruct", "Hub cannot be reached"),
-        ("two words", "(owner/name)"),
+        ("two words", r"\(owner/name\)"),
     ],
 )
 def test_a_model_that_is_not_there_is_reported_before_the_data_is_read(
-    recipe_file, rows, model, message
+    recipe_file, rows, tiny_policy, tmp_path, model, message
 ):
     rows.unlink()
-    recipe = load_recipe(recipe_file, [f"model={model}"])
-    with pytest.raises(ConfigError) as error:
-        train(recipe)
-    assert message in str(error.value)
-    assert str(error.value).startswith(f"--set model={model}")
+    (tmp_path / "policy").symlink_to(tiny_policy)
+    (tmp_path / "note").mkdir()  # has no model
+    (tmp_path / "notes.log").touch()
+    model = model.format(folder=tmp_path)
+    with pytest.raises(ConfigError, match=f"^--set model=[^:]*: .*{message}"):
+        train(load_recipe(recipe_file, [f"model={model}"]))
 
 
-def test_the_longest_prompt_is_found_wherever_it_stands(recipe, rows):
+def test_the_longest_prompt_is_found_wherever_it_stands(recipe, rows, monkeypatch):
     """Of more rows than are tokenized."""
-    lines = [{"question": "1 + 1?", "answer": "#### 2"}] * 1100
+    for module in ("recipes.models", "training.preflight"):
+        monkeypatch.setattr(f"gdpo.lab.{module}.PROMPTS_MEASURED", 10)
+    lines = [{"question": "1 + 1?", "answer": "#### 2"}] * 11
     lines[-1] = {"question": "1 + 1? " * 20, "answer": "#### 2"}
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = check(recipe, rows=4)
     (prompts,) = [f.text for f in found if f.text.startswith("prompts: ")]
     rows.write_text(json.dumps(lines[-1]) + "\n")
     (alone,) = [f.text for f in check(recipe, rows=1) if f.text.startswith("prompts: ")]
-    assert "1,100 prompts" in prompts
-    assert "1,000" in prompts
+    assert "11 prompts (measured on the 10 with the most characters)" in prompts
     assert prompts.partition(" has ")[2] == alone.partition(" has ")[2]
-
-
-def test_a_misspelt_folder_names_its_neighbour(recipe_file, tiny_policy):
-    recipe = load_recipe(recipe_file, [f"model={str(tiny_policy)[:-1]}"])
-    with pytest.raises(ConfigError, match=rf"did you mean '{tiny_policy.name}'"):
-        locate_model(recipe)
 
 
 def test_each_seed_has_its_own_model(recipe_file, tiny_policy, tmp_path):
@@ -342,61 +335,32 @@ def test_each_seed_has_its_own_model(recipe_file, tiny_policy, tmp_path):
         located("trainer.seed=4")
 
 
-def test_what_is_no_model_is_no_neighbour(recipe_file, tmp_path):
-    (tmp_path / "polices").mkdir()
-    (tmp_path / "policy.log").touch()
-    recipe = load_recipe(recipe_file, [f"model={tmp_path}/policy"])
-    with pytest.raises(ConfigError, match=rf"{tmp_path}/policy$"):
-        locate_model(recipe)
+REFUSES = "{{ raise_exception('no system role') }}"
+REJECTED = "the chat template of .* rejects the prompt of row 1 .*: no system role"
 
 
-def test_a_folder_without_a_model_is_reported(recipe_file, tmp_path):
-    recipe = load_recipe(recipe_file, [f"model={tmp_path}"])
-    with pytest.raises(ConfigError, match=r"no weights"):
-        locate_model(recipe)
-
-
-def test_a_model_without_a_chat_template_is_reported(recipe_file, tiny_policy, tmp_path):
-    folder = tmp_path / "base"
-    shutil.copytree(tiny_policy, folder)
-    (folder / "chat_template.jinja").unlink()
-    recipe = load_recipe(recipe_file, [f"model={folder}"])
-    with pytest.raises(ConfigError, match="chat template"):
-        train(recipe)
-
-
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("chat_template.jinja", None, "chat template"),
+        ("chat_template.jinja", REFUSES, REJECTED),
+        ("model.safetensors", None, r"changed has no weights"),
+        ("config.json", "{", "cannot be loaded"),
+    ],
+)
 @pytest.mark.parametrize("override", [(), ("trainer.max_completion_length=null",)])
-def test_a_chat_template_that_refuses_the_prompts_is_reported(
-    recipe_file, tiny_policy, tmp_path, override
+def test_a_model_that_cannot_be_used_is_reported(
+    recipe_file, tiny_policy, tmp_path, file, text, message, override
 ):
-    folder = tmp_path / "no_system"
+    folder = tmp_path / "changed"
     shutil.copytree(tiny_policy, folder)
-    (folder / "chat_template.jinja").write_text(
-        "{% if messages[0]['role'] == 'system' %}"
-        "{{ raise_exception('System role not supported') }}{% endif %}"
-    )
+    (folder / file).unlink()
+    if text is not None:
+        (folder / file).write_text(text)
     recipe = load_recipe(recipe_file, [f"model={folder}", *override])
-    message = "chat template of .* rejects the prompt of row 1 .*: System role not supported"
-    with pytest.raises(ConfigError, match=rf"^--set model=[^:]*: the {message}"):
-        train(recipe)
-    assert "System role not supported" in texts_of(check(recipe), Verdict.WRONG)
-
-
-def test_a_model_without_weights_is_reported(recipe_file, tiny_policy, tmp_path):
-    folder = tmp_path / "no_weights"
-    shutil.copytree(tiny_policy, folder)
-    (folder / "model.safetensors").unlink()
-    recipe = load_recipe(recipe_file, [f"model={folder}"])
-    with pytest.raises(ConfigError, match=r"no_weights has no weights"):
-        train(recipe)
-
-
-def test_a_broken_configuration_of_a_model_is_reported(recipe_file, tiny_policy, tmp_path):
-    folder = tmp_path / "broken"
-    shutil.copytree(tiny_policy, folder)
-    (folder / "config.json").write_text("{")
-    recipe = load_recipe(recipe_file, [f"model={folder}"])
-    with pytest.raises(ConfigError, match=r"cannot be loaded"):
+    (wrong,) = [f.text for f in check(recipe) if f.verdict is Verdict.WRONG]
+    assert re.search(rf"^--set model=[^:]*: .*{message}", wrong)
+    with pytest.raises(ConfigError, match=message):
         train(recipe)
 
 

@@ -64,8 +64,8 @@ def test_a_function_that_makes_a_reward_is_called_once(gdpo_says, recipe_file, r
     calls = tmp_path / "own" / "makes_rewards.calls"
     made = "{name: 'makes_rewards:made', options: {limit: 9}}"
     gated = "{name: format, gate: {on: made, at_least: 1}}"
-    changes = ("--set", f"rewards=[{made}, {gated}]", "--set", "trainer.max_steps=2")
-    longer = ("--set", "trainer.max_steps=3")
+    changes = ("--set", f"rewards=[{made}, {gated}]", "--set", "trainer.max_steps=1")
+    longer = ("--set", "trainer.max_steps=2")
     for arguments in (
         ("check", recipe_file, *changes),
         ("train", recipe_file, *changes, "--no-report"),

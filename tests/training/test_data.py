@@ -8,9 +8,14 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import DataConfig
+from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.runs.lock import unlock
+from gdpo.lab.runs.summary import readme
 from gdpo.lab.tasks import TASKS
-from gdpo.lab.training import check, train
+from gdpo.lab.training import check
+from gdpo.lab.training.preflight import prepare
 from gdpo.lab.training.reward_checks import CheckResult, Verdict
+from gdpo.lab.training.run import _open
 
 TASK = TASKS["gsm8k"]
 LONG = "Weng earns {} dollars an hour for babysitting, and she babysat for {} minutes. How much?"
@@ -92,10 +97,10 @@ def test_a_source_that_is_neither_text_nor_texts_is_refused(recipe_file, value):
 
 
 def test_a_run_keeps_what_was_left_out(recipe_file, two):
-    changes = [f"data.source=[{', '.join(two)}]", "trainer.max_steps=1"]
-    result = train(load_recipe(recipe_file, changes))
-    assert result.finished
-    assert "3 near-duplicates" in result.run.read_environment()["rows_left_out"]
-    again = load_recipe(result.run.path)
+    job = prepare(resolve(load_recipe(recipe_file, [f"data.source=[{', '.join(two)}]"])))
+    run = _open(job, resume=False, from_scratch=False).run
+    unlock(run.path)
+    assert "3 near-duplicates" in run.read_environment()["rows_left_out"]
+    again = load_recipe(run.path)
     assert again.data.sources == tuple(two)
-    assert f"trained on {two[0]}, {two[1]} with" in result.run.readme.read_text()
+    assert f"trained on {two[0]}, {two[1]} with" in readme(again, {}, (), steps=1)

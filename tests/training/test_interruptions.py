@@ -51,24 +51,22 @@ except BaseException:
 """
 
 
+BREAKABLE = (
+    "rewards=[{name: 'own_rewards:vowels'}, {name: 'breaking:breaks'}]",
+    "trainer.max_steps=5",
+    "trainer.save_steps=100",
+)
+
+
 @pytest.fixture
-def breaking(recipe_file, own_rewards, tmp_path):
+def breaking(recipe_file, tmp_path):
     """A recipe of 5 steps, whose reward does what a plan file says; and that file."""
     folder = tmp_path / "own"
     (folder / "breaking.py").write_text(BREAKS)
     sys.modules.pop("breaking", None)
 
     def recipe(name, *changes):
-        return load_recipe(
-            recipe_file,
-            [
-                f"name={name}",
-                f"rewards=[{{name: '{own_rewards}:vowels'}}, {{name: 'breaking:breaks'}}]",
-                "trainer.max_steps=5",
-                "trainer.save_steps=100",
-                *changes,
-            ],
-        )
+        return load_recipe(recipe_file, [f"name={name}", *BREAKABLE, *changes])
 
     def plan(run, at, what, rank=0):
         (folder / "plan.txt").write_text(f"{at} {rank} {run} {what}")
@@ -76,10 +74,15 @@ def breaking(recipe_file, own_rewards, tmp_path):
     return recipe, plan
 
 
+@pytest.fixture
+def whole(breaking, trained):
+    """The run that nothing stops."""
+    return trained("name=whole", *BREAKABLE).run
+
+
 @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
-def test_a_stop_within_a_step_saves_at_once_what_the_one_before_left(breaking, sent):
+def test_a_stop_within_a_step_saves_at_once_what_the_one_before_left(breaking, whole, sent):
     recipe, plan = breaking
-    whole = train(recipe("whole")).run
     stopped = recipe("stopped")
     plan(stopped.run_dir, 2, f"os.kill(os.getpid(), signal.{sent})")
     result = train(stopped)
@@ -126,9 +129,8 @@ def test_where_processes_save_together_a_stop_waits_for_the_end_of_the_step(brea
     assert train(stopped, resume=True).finished
 
 
-def test_a_stop_before_the_first_step_ends_leaves_a_run_that_begins_again(breaking):
+def test_a_stop_before_the_first_step_ends_leaves_a_run_that_begins_again(breaking, whole):
     recipe, plan = breaking
-    whole = train(recipe("whole")).run
     stopped = recipe("stopped")
     plan(stopped.run_dir, 0, INTERRUPT)
     result = train(stopped)
@@ -136,9 +138,8 @@ def test_a_stop_before_the_first_step_ends_leaves_a_run_that_begins_again(breaki
     assert_equal_runs(train(stopped, resume=True).run, whole)
 
 
-def test_a_reward_that_fails_costs_its_step_only(breaking, caplog):
+def test_a_reward_that_fails_costs_its_step_only(breaking, whole, caplog):
     recipe, plan = breaking
-    whole = train(recipe("whole", "scorer.on_error=raise")).run
     failing = recipe("failing", "scorer.on_error=raise")
     plan(failing.run_dir, 3, "raise ValueError('out of order')")
     with pytest.raises(RewardError, match="out of order"):
@@ -150,14 +151,13 @@ def test_a_reward_that_fails_costs_its_step_only(breaking, caplog):
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 5, 6])
-def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(recipe_file, step):
+def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(trained, step):
     """A generation serves six steps: three, and once more."""
-    several = ["batch.prompts=3", "batch.rollouts_per_step=4", "trainer.save_total_limit=10"]
-    recipe = load_recipe(recipe_file, [*several, "trainer.num_iterations=2", "trainer.max_steps=8"])
-    run = train(recipe).run
+    several = ("batch.prompts=3", "batch.rollouts_per_step=4", "trainer.save_total_limit=10")
+    run = trained(*several, "trainer.num_iterations=2", "trainer.max_steps=8").run
     whole = repeatable(run)
     forget_checkpoints_after(run, step)
-    result = train(recipe, resume=True)
+    result = train(load_recipe(run.path), resume=True)
     assert result.started_at == step
     assert repeatable(run) == whole
 

@@ -25,17 +25,13 @@ LORA = ["lora.r=4", "lora.alpha=8"]
 ADAPTER = "adapter_model.safetensors"
 
 
-def trained(recipe_file, name, *changes):
-    return train(load_recipe(recipe_file, [*LORA, f"name={name}", *changes])).run
-
-
 def adapter(run, step):
     return load_file(run.checkpoints / f"checkpoint-{step}" / ADAPTER)
 
 
 @pytest.fixture
-def run(recipe_file):
-    return trained(recipe_file, "lora")
+def run(trained):
+    return trained("name=lora", *LORA).run
 
 
 # peft asks transformers for a name that transformers has renamed.
@@ -69,20 +65,19 @@ def test_only_the_matrices_of_lora_are_trained(run, tiny_policy):
     assert all(weights.shape[0] == 4 for k, weights in adapter(run, 4).items() if "lora_A" in k)
 
 
-def test_a_run_that_is_resumed_ends_as_one_that_was_not_stopped(run, recipe_file):
+def test_a_run_that_is_resumed_ends_as_one_that_was_not_stopped(run):
     whole = adapter(run, 4)
-    forget_checkpoints_after(trained(recipe_file, "stopped"), 3)
-    recipe = load_recipe(recipe_file, [*LORA, "name=stopped"], resume=True)
-    resumed = train(recipe, resume=True)
+    forget_checkpoints_after(run, 3)
+    resumed = train(load_recipe(run.path), resume=True)
     assert resumed.started_at == 3
     assert adapter(resumed.run, 4).keys() == whole.keys()
     for name, weights in adapter(resumed.run, 4).items():
         torch.testing.assert_close(weights, whole[name], atol=0, rtol=0)
 
 
-def test_a_run_does_not_go_on_with_another_rank(run, recipe_file):
+def test_a_run_does_not_go_on_with_another_rank(run):
     with pytest.raises(ConfigError, match=r"lora\.r: 4 → 8"):
-        train(load_recipe(recipe_file, ["lora.r=8", "lora.alpha=8", "name=lora"]), resume=True)
+        train(load_recipe(run.path, ["lora.r=8"]), resume=True)
 
 
 def test_the_run_is_evaluated(run, rows, tmp_path):
@@ -97,10 +92,10 @@ def test_the_run_is_evaluated(run, rows, tmp_path):
 
 def test_the_speed_ups_leave_the_gradient_as_it_is(recipe_file, caplog):
     """Trained with TRL's own head and micro-batches, the matrices are the same up to rounding."""
-    fast = adapter(trained(recipe_file, "fast"), 4)
+    fast = adapter(train(load_recipe(recipe_file, LORA)).run, 4)
     assert not any("TRL's head is used" in record.message for record in caplog.records)
     off = ("trainer.completion_only_head=false", "trainer.pack_micro_batches=false")
-    slow = adapter(trained(recipe_file, "slow", *off), 4)
+    slow = adapter(train(load_recipe(recipe_file, [*LORA, *off, "name=slow"])).run, 4)
     for name, weights in fast.items():
         torch.testing.assert_close(weights, slow[name], atol=1e-5, rtol=1e-3)
     moved = max(weights.abs().max() for name, weights in fast.items() if "lora_B" in name)
@@ -108,13 +103,8 @@ def test_the_speed_ups_leave_the_gradient_as_it_is(recipe_file, caplog):
 
 
 def test_dropout_and_a_kl_term_work(recipe_file):
-    run = trained(
-        recipe_file,
-        "dropped",
-        "lora.dropout=0.1",
-        "trainer.beta=0.1",
-        "lora.target_modules=[q_proj, v_proj]",
-    )
+    changes = ["lora.dropout=0.1", "trainer.beta=0.1", "lora.target_modules=[q_proj, v_proj]"]
+    run = train(load_recipe(recipe_file, [*LORA, *changes])).run
     assert {name.split(".")[-3] for name in adapter(run, 4)} == {"q_proj", "v_proj"}
     file = run.checkpoints / "checkpoint-4" / "adapter_config.json"
     config = json.loads(file.read_text())

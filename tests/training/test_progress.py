@@ -9,7 +9,7 @@ from rich.console import Console
 from gdpo.lab.recipes.recipe import DataConfig, Recipe, RewardConfig
 from gdpo.lab.runs.summary import duration, readme, reward_changes, summary_table
 from gdpo.lab.training._progress import RunView, dashboard, one_line, show, trend
-from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.preflight import quiet
 from gdpo.rewards import Reward
 
 REWARDS = [

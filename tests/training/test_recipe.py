@@ -12,8 +12,7 @@ from gdpo.lab.recipes.read import load_recipe, read_recipe
 from gdpo.lab.recipes.recipe import DataConfig, Recipe, differences
 from gdpo.lab.recipes.resolve import find_rewards, resolve
 from gdpo.lab.tasks import TASKS
-from gdpo.lab.training._quiet import quiet
-from gdpo.lab.training.preflight import prepare
+from gdpo.lab.training.preflight import prepare, quiet
 
 MINIMAL = "task: gsm8k\nmodel: smollm2-135m\ndata:\n  source: rows.jsonl\n"
 

@@ -15,7 +15,7 @@ from gdpo.lab.evaluation.responders import Sampling, check_sampling
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import build_config
-from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.preflight import quiet
 
 ROOT = Path(__file__).parents[2]
 READMES = sorted((ROOT / "recipes").glob("**/README.md"))

@@ -17,7 +17,7 @@ from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.starter import copy_recipe, shipped_recipe, shipped_recipes
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.training import check, train
-from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.preflight import quiet
 from gdpo.lab.training.reward_checks import Verdict
 from gdpo.rollouts import read_rollouts
 

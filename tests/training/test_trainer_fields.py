@@ -11,7 +11,7 @@ from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.tasks import Problem
-from gdpo.lab.training._quiet import quiet
+from gdpo.lab.training.preflight import quiet
 
 
 @pytest.fixture

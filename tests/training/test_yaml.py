@@ -67,9 +67,13 @@ def test_not_a_number_is_one(read):
     assert math.isnan(read("key: .nan").data["key"])
 
 
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("yaml") / "recipe.yaml"
+
+
 @given(st.dictionaries(st.text(min_size=1), plain, max_size=4))
-def test_what_is_dumped_reads_back_the_same(tmp_path_factory, data):
-    path = tmp_path_factory.mktemp("yaml") / "recipe.yaml"
+def test_what_is_dumped_reads_back_the_same(path, data):
     path.write_text(dump_yaml(data or {"key": None}), encoding="utf-8")
     assert read_yaml(path).data == (data or {"key": None})
 
@@ -159,12 +163,10 @@ def test_a_number_that_is_too_long_is_reported(read, text):
         read(text)
 
 
-@pytest.mark.parametrize("depth", [101, 1500])
-@pytest.mark.parametrize("brackets", ["[]", "{}"])
-def test_nesting_that_is_too_deep_is_reported(read, depth, brackets):
-    opening = "[" if brackets == "[]" else "{a: "
+@pytest.mark.parametrize(("opening", "depth"), [("[", 101), ("{a: ", 101), ("{a: ", 1500)])
+def test_nesting_that_is_too_deep_is_reported(read, opening, depth):
     with pytest.raises(ConfigError, match="more than 100 deep"):
-        read("a: " + opening * depth + brackets[1] * depth)
+        read("a: " + opening * depth + ("]" if opening == "[" else "}") * depth)
 
 
 def nested_aliases(levels):
@@ -176,7 +178,7 @@ def nested_aliases(levels):
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("levels", [6, 11, 30])
+@pytest.mark.parametrize("levels", [6, 30])
 def test_aliases_of_aliases_are_reported_before_they_are_built(read, levels):
     with pytest.raises(ConfigError, match=r"recipe\.yaml:\d+: .*100,000"):
         read(nested_aliases(levels))

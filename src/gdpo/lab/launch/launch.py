@@ -43,9 +43,9 @@ from gdpo.lab.runs.directory import (
 )
 from gdpo.lab.runs.lock import lock, lock_descriptor, unlock
 from gdpo.lab.runs.resume import find_run, record_resumption, refuse_other_circumstances
-from gdpo.lab.runs.summary import readme, reward_changes
+from gdpo.lab.runs.summary import reward_changes
 from gdpo.lab.tasks import Problem
-from gdpo.lab.training.finish import model_being_made
+from gdpo.lab.training.finish import model_being_made, write_readme
 from gdpo.rewards.weights_column import WEIGHTS_COLUMN
 
 _SCHEMA = pa.schema(
@@ -63,9 +63,8 @@ def write_rows(
 ) -> None:
     """Write prompts, references and weights to a parquet file, completely or not at all.
 
-    References are JSON text, because a parquet struct column would give every row the fields of all
-    other rows. verl reads the task from `data_source`. `weighted` names the rewards with weights
-    per prompt.
+    References are JSON text, because a struct column would give every row the fields of all others.
+    verl reads the task from `data_source`. `weighted` names the rewards with weights per prompt.
     """
     schema = _SCHEMA
     if weighted:
@@ -105,7 +104,7 @@ class Launch:
     overrides: tuple[str, ...]
     """The user's `key=value` overrides, passed to Hydra."""
     notes: tuple[str, ...]
-    """Notes for the user about fields that differ in verl and about overrides of the recipe."""
+    """Notes on fields that differ in verl and on overrides of the recipe."""
 
     @property
     def recipe(self) -> Recipe:
@@ -158,10 +157,9 @@ def plan_verl(
     *,
     overrides: Sequence[str] = (),
 ) -> Launch:
-    """Plan a verl run without writing files or starting verl. verl need not be installed.
+    """Plan a verl run without writing files or starting verl, which need not be installed.
 
-    The batch is split over all GPUs. `overrides` are `key=value` settings of verl, which override
-    the recipe.
+    `overrides` are `key=value` settings of verl, which override the recipe.
 
     Raises:
         ConfigError: If a setting of the recipe has no counterpart in verl, or if an override is not
@@ -333,8 +331,7 @@ def _escaped(value: Any) -> Any:
 def _wait_for(process: "subprocess.Popen[bytes]") -> int:
     """Wait for verl and return its exit code.
 
-    verl receives Ctrl-C directly and exits. A second Ctrl-C kills verl. SIGTERM, which schedulers
-    send, is forwarded to verl.
+    verl receives Ctrl-C itself, and a second one kills it. SIGTERM is forwarded to verl.
     """
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:
@@ -364,7 +361,7 @@ _SAME = {
 
 
 def _finish(resolved: Resolved, files: VerlFiles) -> str:
-    """Write verl's last saved model, the metrics and a README. Return a message for the user."""
+    """Write verl's last saved model, the metrics and a README, and return a message."""
     run = files.run
     rows = list(_metrics_rows(files.metrics))
     write_whole(run.metrics, "\n".join(to_json(row) for row in rows))
@@ -378,12 +375,8 @@ def _finish(resolved: Resolved, files: VerlFiles) -> str:
         )
     with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
         pass
-    facts = {"finished": now(), "steps": _step(last)}
     changes = reward_changes(rows, resolved.rewards, resolved.weights)
-    environment = run.read_environment() | facts
-    text = readme(resolved.recipe, environment, changes, steps=_step(last))
-    write_whole(run.readme, text)
-    run.update_environment(**facts)  # last, because `finished` means that every file exists
+    write_readme(resolved.recipe, run, changes, _step(last))
     return f"finished; {run.model} is the model after step {_step(last):,}"
 
 

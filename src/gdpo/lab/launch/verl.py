@@ -101,11 +101,11 @@ class Batches:
         return self.prompts // self.prompts_per_update * self.iterations
 
     def generations(self, optimizer_steps: float) -> int:
-        """Return the number of generations for this number of optimizer steps, rounded up."""
+        """Return the number of generations for these optimizer steps, rounded up."""
         return ceil(optimizer_steps / self.updates)
 
     def lines(self) -> list[str]:
-        """Return lines of text that explain the batch sizes to the user."""
+        """Return lines that explain the batch sizes."""
         rollouts = self.prompts * self.samples
         per_update = self.prompts_per_update * self.samples
         return [
@@ -141,9 +141,6 @@ _AGGREGATION: Mapping[str, str] = {
 }
 """Maps TRL's `loss_type` to verl's `loss_agg_mode`."""
 
-_SCHEDULERS = ("constant", "cosine")
-"""Learning-rate schedulers that verl supports. `constant` also supports warmup."""
-
 _UNBOUNDED = 1e9
 """Value of `clip_ratio_c` that disables verl's bound on the ratio for negative advantages.
 
@@ -163,8 +160,14 @@ _LIKE_TRL: Mapping[str, tuple[Any, ...]] = {
     "min_p": (None,),
     "adam_epsilon": (1e-8,),
     "disable_dropout": (True, False),
+    "save_strategy": ("steps", "no"),
+    "lr_scheduler_type": ("constant", "cosine"),
+    "loss_type": tuple(_AGGREGATION),
 }
-"""Fields for which verl supports only some values. With these values, verl trains like TRL."""
+"""Fields for which verl supports only some values. With these values, verl trains like TRL.
+
+`constant` also supports warmup.
+"""
 
 _NO_MATTER = (
     "logging_steps",
@@ -172,7 +175,6 @@ _NO_MATTER = (
     "log_completions",
     "disable_tqdm",
     "report_to",
-    "save_strategy",
     "save_total_limit",
     "save_steps",
     "per_device_eval_batch_size",
@@ -209,20 +211,22 @@ def check_fields(recipe: Recipe) -> list[str]:
                 f"{did_you_mean(name, known)}. To set a verl option directly, add it after "
                 "`--`, for example `-- actor_rollout_ref.actor.strategy=fsdp2`"
             )
-        if name in _LIKE_TRL and value not in _LIKE_TRL[name]:
-            allowed = " or ".join(str(each) for each in _LIKE_TRL[name])
-            raise ConfigError(
-                f"{place}: trainer.{name} = {value} has no counterpart in verl: set {allowed}, or "
-                "train with `gdpo train`"
-            )
         if name in DEFAULTS and (wrong := _wrong(name, value)):
             raise ConfigError(f"{place}: trainer.{name} {wrong}")
-    _check_choices(recipe)
+    for name, allowed in _LIKE_TRL.items():
+        value = recipe.trainer.get(name, DEFAULTS.get(name, allowed[0]))
+        if value not in allowed:
+            default = "" if name in recipe.trainer else " (TRL's default)"
+            raise ConfigError(
+                f"{recipe.place('trainer', name)}: trainer.{name} = {value}{default} has no "
+                f"counterpart in verl: set {' or '.join(map(str, allowed))}, or train with "
+                "`gdpo train`"
+            )
     return [_FILTERED] if filters_groups(recipe) else []
 
 
 def _wrong(name: str, value: Any) -> str | None:
-    """Return why a value is invalid, as the end of a sentence, or None if the value is valid."""
+    """Return why a value is invalid, as the end of a sentence, or None."""
     default = DEFAULTS[name]
     if default is None:
         return misfit(name, value, FiniteFloat | None)
@@ -232,62 +236,22 @@ def _wrong(name: str, value: Any) -> str | None:
     return misfit(name, value, FiniteFloat if is_number else type(default))
 
 
-def _check_choices(recipe: Recipe) -> None:
-    if (strategy := recipe.trainer.get("save_strategy", "steps")) not in ("steps", "no"):
-        raise ConfigError(
-            f"{recipe.place('trainer', 'save_strategy')}: trainer.save_strategy = {strategy} has "
-            "no counterpart in verl: set save_strategy to steps or no"
-        )
-    for name, allowed in (("lr_scheduler_type", _SCHEDULERS), ("loss_type", tuple(_AGGREGATION))):
-        value = field(recipe, name)
-        if value not in allowed:
-            default = "" if name in recipe.trainer else " (TRL's default)"
-            raise ConfigError(
-                f"{recipe.place('trainer', name)}: verl does not support trainer.{name} = "
-                f"{value}{default}: set {' or '.join(allowed)}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class VerlFiles:
-    """Provides the paths in the run directory that verl reads and writes."""
+    """Holds the paths in the run directory that verl reads and writes."""
 
-    run: RunDirectory
-
-    @property
-    def folder(self) -> Path:
-        """The folder that contains verl's files."""
-        return self.run.path.absolute() / "verl"
-
-    @property
-    def config(self) -> Path:
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.folder = run.path.absolute() / "verl"
+        self.config = self.folder / "config.yaml"
         """The configuration that Hydra reads."""
-        return self.folder / "config.yaml"
-
-    @property
-    def command(self) -> Path:
+        self.command = self.folder / "command.sh"
         """A shell script with the command, for rerunning verl by hand."""
-        return self.folder / "command.sh"
-
-    @property
-    def train(self) -> Path:
-        """The training data, with prompts and references."""
-        return self.folder / "train.parquet"
-
-    @property
-    def evaluation(self) -> Path:
-        """The evaluation data, from the recipe's `eval_data`."""
-        return self.folder / "eval.parquet"
-
-    @property
-    def rollouts(self) -> Path:
+        self.train = self.folder / "train.parquet"
+        self.evaluation = self.folder / "eval.parquet"
+        self.rollouts = self.folder / "rollouts"
         """The folder with verl's rollout files, one per step. `gdpo analyze` reads this folder."""
-        return self.folder / "rollouts"
-
-    @property
-    def metrics(self) -> Path:
+        self.metrics = self.folder / "metrics.jsonl"
         """The metrics that verl logs, one JSON line per step."""
-        return self.folder / "metrics.jsonl"
 
 
 def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dict[str, Any]:
@@ -377,7 +341,7 @@ def _algorithm(resolved: Resolved) -> dict[str, Any]:
 
 
 def _ranges(resolved: Resolved) -> dict[str, Any]:
-    """Return the declared ranges if the estimator needs them, because verl does not pass them."""
+    """Return the declared ranges that the estimator needs, because verl does not pass them."""
     wanted = signature(resolved.rule.estimator).parameters
     ranges: dict[str, Any] = {}
     for key, values in zip(("low", "high"), resolved.ranges, strict=True):
@@ -475,7 +439,7 @@ _EVALUATED_EVERY = 20
 
 
 def _modules(recipe: Recipe) -> dict[str, Any]:
-    """Return settings that pass `PYTHONPATH` to Ray's workers if the recipe uses user modules."""
+    """Return settings that pass `PYTHONPATH` to Ray's workers, for a user's modules."""
     named = (recipe.task, recipe.advantage, *(entry.name for entry in recipe.rewards))
     if not any(":" in name for name in named):
         return {}
@@ -524,8 +488,7 @@ def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
 def _rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
     """Return verl's section `rollout`, which sets how completions are sampled.
 
-    vLLM's memory share stays at verl's default, because verl frees vLLM's cache during training,
-    which TRL does not do by default.
+    vLLM's memory share stays at verl's default, because verl frees vLLM's cache during training.
     """
     return {
         "name": "vllm",

@@ -28,10 +28,7 @@ class Split:
 
 
 def split_batch(recipe: Recipe, processes: int) -> Split:
-    """Split the batch of a recipe over processes. The total batch size stays the same.
-
-    The size of a forward pass is the largest divisor of a process's share that `batch.micro_batch`
-    allows.
+    """Split the batch of a recipe over processes, with the largest forward pass that is allowed.
 
     Raises:
         ConfigError: If the processes cannot share the batch equally.
@@ -76,7 +73,7 @@ def _micro_batch(recipe: Recipe, processes: int) -> int:
 
 
 def filters_groups(recipe: Recipe) -> bool:
-    """Return True if groups without signal are replaced, so that processes need whole groups."""
+    """Return whether groups without signal are replaced, so that processes need whole groups."""
     return recipe.trainer.get("filter_groups", "off") != "off"
 
 
@@ -98,7 +95,7 @@ class BatchPlan:
     steps_per_epoch: int
     total_steps: int
     steps_per_round: int
-    """Number of optimizer steps after which a generation and a step start together again."""
+    """Number of optimizer steps until a generation and a step start together again."""
 
     @property
     def groups(self) -> int:
@@ -107,7 +104,7 @@ class BatchPlan:
 
     @property
     def per_step(self) -> str:
-        """Return a phrase with the number of rollouts per step and the number of processes."""
+        """Return the numbers of rollouts per step and of processes in words."""
         return (
             f"{self.rollouts_per_step:,} rollouts per step on {_count(self.processes, 'process')}"
         )
@@ -127,10 +124,7 @@ class BatchPlan:
 
 
 def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
-    """Compute the same batches as TRL's sampler and the training loop of `Trainer`.
-
-    TRL must have checked the configuration, so that a generation consists of whole groups.
-    """
+    """Compute the same batches as TRL's sampler and `Trainer`, from a configuration of TRL."""
     accumulation, iterations = config.gradient_accumulation_steps, config.num_iterations
     rollouts, samples = config.generation_batch_size, config.num_generations
     steps_per_generation = config.steps_per_generation

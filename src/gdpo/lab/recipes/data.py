@@ -24,14 +24,13 @@ class Rows:
     read: dict[str, int]
     """Number of rows read from each source."""
     repeated: dict[str, int]
-    """Number of near-duplicates excluded from each source. Empty if none were found or all were
-    kept."""
+    """Number of near-duplicates left out of each source."""
     too_long: int = 0
-    """Number of rows left out because their prompt exceeds `data.max_prompt_length`."""
+    """Number of rows whose prompt exceeds `data.max_prompt_length`."""
 
     @property
     def left_out(self) -> str | None:
-        """Return a sentence about the rows that were left out. None: no row was left out."""
+        """Return a sentence about the rows that were left out, or None."""
         parts: list[str] = []
         if self.repeated:
             of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())

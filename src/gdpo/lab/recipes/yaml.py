@@ -1,8 +1,7 @@
 """Reads YAML and stores the line of each value, so that later errors can name the file and line.
 
-The reader follows the core schema of YAML 1.2: `1e-6` is a number, and `no`, `on` and `off` are
-strings. PyYAML follows YAML 1.1, where `1e-6` is a string, and `no`, `on` and `off` are booleans.
-A repeated key is an error.
+As in the core schema of YAML 1.2, `1e-6` is a number, and `no`, `on` and `off` are strings. PyYAML
+alone follows YAML 1.1, where these are a string and booleans. A repeated key is an error.
 """
 
 import re
@@ -30,8 +29,8 @@ _DEPTH = 100
 """Maximum nesting depth of lists and mappings."""
 
 _VALUES = 100_000
-"""Maximum number of values in a document after its aliases are expanded. Without this limit, a few
-lines of nested aliases could fill the memory."""
+"""Maximum number of values in a document after its aliases are expanded, which could fill the
+memory."""
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -74,7 +73,7 @@ _TOO_DEEP = f"lists and mappings are nested more than {_DEPTH} deep. Use fewer l
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Stores the content of a file after overrides, and the location where each value was set."""
+    """Stores the content of a file after overrides, and where each value was set."""
 
     source: str
     """Name of the file in messages."""
@@ -89,7 +88,7 @@ class Document:
 
 
 def nearest_place(places: Mapping[KeyPath, str], path: Sequence[str | int], source: str) -> str:
-    """Return the location of a path or of its innermost known container, otherwise the source."""
+    """Return the location of a path or of its innermost known container, or the source."""
     for length in range(len(path), 0, -1):
         if (place := places.get(tuple(path[:length]))) is not None:
             return place
@@ -137,9 +136,8 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
 def override(document: Document, assignment: str, place: str | None = None) -> Document:
     """Return the document with one value replaced or added.
 
-    An assignment has the form `a.b=value`, where the value is YAML and empty means null. An entry
-    of a list has its index as the key, as in `rewards.0.weight=2`. Messages show `place`, by
-    default `--set` and the assignment.
+    An assignment is `a.b=value`, or `rewards.0.weight=2` for an entry of a list. The value is YAML,
+    and empty means null. Messages show `place`, by default `--set` and the assignment.
 
     Raises:
         ConfigError: If `=` is missing, if the value is not valid YAML, or if a container in the
@@ -171,9 +169,7 @@ def override(document: Document, assignment: str, place: str | None = None) -> D
 
 
 def split_values(text: str, source: str) -> list[str]:
-    """Split a comma-separated list of YAML values into the text of each value.
-
-    Numbers of equal value are written in the same way: both `0.5` and `0.50` become `0.5`.
+    """Split a comma-separated list of YAML values into their texts. `0.50` becomes `0.5`.
 
     Examples:
         >>> split_values("1.0,0.50, {on: correctness, at_least: 1}", "--vary")

@@ -19,7 +19,7 @@ from gdpo.errors import ConfigError
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 LIST = "files.json"
-"""Name of the file that lists the other files of a checkpoint. This file is written last."""
+"""Name of the file that lists the other files of a checkpoint, and is written last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,9 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()) -> None:
-    """Remove all complete checkpoints except the newest `limit` and those in `also`.
+    """Remove all complete checkpoints except the newest `limit` and those named in `also`.
 
-    Of the paths in `also`, only the folder names are compared. Without a limit, keep all.
+    None or 0 keeps all.
     """
     if limit is None or limit < 1:
         return
@@ -120,7 +120,7 @@ def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()
 
 
 def best_checkpoint(folder: Path) -> str | None:
-    """Return the path of the best checkpoint, as recorded in a checkpoint's state, or None."""
+    """Return the path of the best checkpoint in a checkpoint's state, or None."""
     state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     return state.get("best_model_checkpoint")
 
@@ -140,7 +140,7 @@ def _digest(file: Path) -> str:
 
 
 _STATES_OF_ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused")
-"""Optimizers that store two numbers per weight. Other optimizers' states are not counted."""
+"""Optimizers that store two numbers per weight. The states of others are not counted."""
 
 
 def estimate_checkpoint(model: Any, optimizer: str) -> int:
@@ -150,10 +150,9 @@ def estimate_checkpoint(model: Any, optimizer: str) -> int:
 
 
 def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
-    """Raise a ConfigError if the disk has no room for two checkpoints of this many bytes.
+    """Raise a ConfigError, with `remedy`, if the disk has no room for two checkpoints of this size.
 
-    An old checkpoint is deleted only after the new one is complete. `remedy` is an alternative to
-    freeing space.
+    An old checkpoint is deleted only after the new one is complete.
     """
     free = shutil.disk_usage(folder).free
     if free < 2 * checkpoint:

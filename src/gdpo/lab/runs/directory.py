@@ -26,7 +26,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,7 +43,7 @@ from gdpo.rewards.gates import Range, described_ranges
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 _ELSEWHERE = "Choose another folder: --set runs_dir=..."
 OTHERS = ".others"
-"""Folder next to the checkpoints where other processes store state for the main process."""
+"""Folder in that of the checkpoints where other processes store state for the main process."""
 
 _LEFT_OVERS = (
     ".*.partial",
@@ -56,55 +55,23 @@ _LEFT_OVERS = (
 """Files and folders that may remain if a process is killed while writing."""
 
 
-@dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Provides the paths of a run's files, and reads and writes some of these files."""
+    """Holds the paths of a run's files, and reads and writes some of these files."""
 
-    path: Path
-
-    @property
-    def recipe(self) -> Path:
-        """The complete recipe."""
-        return self.path / RECIPE_FILE
-
-    @property
-    def environment(self) -> Path:
-        """The description of the environment."""
-        return self.path / ENVIRONMENT_FILE
-
-    @property
-    def metrics(self) -> Path:
-        """The metrics, with one line per logged step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def rollouts(self) -> Path:
-        """The folder of the rollouts, with one parquet file per step."""
-        return self.path / "rollouts"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def model(self) -> Path:
-        """The folder of the trained model."""
-        return self.path / "model"
-
-    @property
-    def readme(self) -> Path:
-        """The README with the results."""
-        return self.path / "README.md"
-
-    @property
-    def report(self) -> Path:
-        """The page that `gdpo report` writes."""
-        return self.path / "report.html"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / RECIPE_FILE
+        self.environment = path / ENVIRONMENT_FILE
+        self.metrics = path / "metrics.jsonl"
+        self.rollouts = path / "rollouts"
+        self.checkpoints = path / "checkpoints"
+        self.model = path / "model"
+        self.readme = path / "README.md"
+        self.report = path / "report.html"
 
     @property
     def exists(self) -> bool:
-        """Whether the path contains a run or anything else that must not be overwritten."""
+        """Whether the path has anything that must not be overwritten."""
         path = self.path
         if not os.path.lexists(path):
             return False
@@ -113,11 +80,7 @@ class RunDirectory:
         return any(path.iterdir())
 
     def read_environment(self) -> dict[str, Any]:
-        """Return the content of `environment.json`.
-
-        Raises:
-            DataError: If the file is missing or not a JSON object.
-        """
+        """Return the content of `environment.json`, or raise a DataError."""
         try:
             facts = json.loads(self.environment.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -131,7 +94,7 @@ class RunDirectory:
         return cast("dict[str, Any]", facts)
 
     def read_ranges(self) -> dict[str, Range]:
-        """Return the ranges of the rewards, in the recipe's order, or raise a DataError."""
+        """Return the ranges of the rewards in order, or raise a DataError."""
         ranges = described_ranges(self.read_environment().get("rewards"))
         known = {name: each for name, each in ranges.items() if each is not None}
         if not known or len(known) < len(ranges):
@@ -142,24 +105,24 @@ class RunDirectory:
         return known
 
     def update_environment(self, **facts: Any) -> None:
-        """Add facts to `environment.json`, or replace existing facts."""
+        """Add or replace facts in `environment.json`."""
         write_whole(self.environment, to_json(self.read_environment() | facts, indent=2))
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint, without checking that its files are intact."""
+        """Return the newest complete checkpoint, whose files may be damaged."""
         return next(iter(checkpoints(self.checkpoints)), None)
 
     def steps_saved(self) -> int:
-        """Return the newest checkpoint's step, or the step count of a run without checkpoints."""
+        """Return the newest checkpoint's step, or the run's steps if it has no checkpoint."""
         last = self.last_checkpoint()
         return last.step if last else int(self.read_environment().get("steps", 0))
 
     def steps_logged(self) -> int:
-        """Return the last step in `metrics.jsonl`, or 0 if the file has no lines."""
+        """Return the last step in `metrics.jsonl`, or 0."""
         return max((int(row.get("step", 0)) for row in self.read_metrics()), default=0)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the rows of `metrics.jsonl`. Lines that a crash has truncated are left out."""
+        """Return the rows of `metrics.jsonl`, without lines that a crash has truncated."""
         if not self.metrics.exists():
             return []
         rows: list[dict[str, Any]] = []
@@ -186,8 +149,7 @@ class RunDirectory:
     def drop_after(self, step: int, aside: Path) -> bool:
         """Move the files of the steps after `step` to `aside`, because they will be repeated.
 
-        Metrics, rollouts and complete checkpoints are moved. Incomplete checkpoints are deleted.
-        The folder is created if there is a file to move. Return whether anything was moved.
+        Incomplete checkpoints are deleted. Return whether anything was moved.
         """
         rows = self.read_metrics()
         kept = [row for row in rows if row.get("step", 0) <= step]
@@ -211,7 +173,7 @@ class RunDirectory:
         return bool(later or moved)
 
     def _checkpoints_after(self, step: int) -> list[Path]:
-        """Delete incomplete checkpoints. Return later checkpoints that are or may be complete."""
+        """Delete incomplete checkpoints, and return later ones that are or may be complete."""
         found = unlisted(self.checkpoints)
         for folder in sorted(self.checkpoints.glob("checkpoint-*")):
             if is_complete(folder):
@@ -221,7 +183,7 @@ class RunDirectory:
         return found
 
     def tidy(self) -> None:
-        """Remove files that a killed process did not finish writing. The run must be locked."""
+        """Remove files that a killed process was writing. The run must be locked."""
         for pattern in _LEFT_OVERS:
             for path in self.path.glob(pattern):
                 _remove(path)
@@ -295,7 +257,7 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _remove_half_made(run: Path) -> None:
-    """Remove temporary folders from processes that were killed while creating this run."""
+    """Remove folders of processes that were killed while creating this run."""
     made = re.compile(re.escape(f".{run.name}.") + r"[a-z0-9_]{8}")
     for path in run.parent.iterdir():
         if made.fullmatch(path.name):

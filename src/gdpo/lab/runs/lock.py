@@ -17,10 +17,10 @@ _held: dict[Path, IO[bytes]] = {}
 def alone(
     folder: Path, *, doing: str = "trains in", left_overs: Sequence[str] = ()
 ) -> Generator[None]:
-    """Lock a folder inside the `with` block, and remove unfinished files from a killed process.
+    """Create and lock a folder inside the `with` block, and remove unfinished files.
 
-    The folder is created if it does not exist. `doing` says what a process does in it.
-    `left_overs` are patterns of files that may remain if a process is killed while writing.
+    `doing` says what a process does in the folder. `left_overs` are patterns of files that may
+    remain if a process is killed while writing.
 
     Raises:
         ConfigError: If another process has the lock, or if the folder is not writable.

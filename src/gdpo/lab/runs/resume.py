@@ -23,8 +23,8 @@ MAY_CHANGE = (
 )
 """Keys that may differ when a run is resumed: length, checkpoint intervals, name and location.
 
-A learning rate that decays towards the end of the run (TRL's default) is recomputed for the new
-length. Therefore, a lengthened run differs from a run that had this length from the start.
+A learning rate that decays until the end of the run (TRL's default) is recomputed for a new length,
+so a lengthened run differs from one that had this length from the start.
 """
 
 _MUST_NOT_CHANGE: Mapping[str, tuple[str, str]] = {
@@ -90,10 +90,7 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
 
 
 def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None:
-    """Raise a ConfigError if a run without an intact checkpoint has logged steps.
-
-    `damaged` contains a sentence for each damaged checkpoint.
-    """
+    """Raise a ConfigError, with what is damaged, if a run without a checkpoint has logged steps."""
     logged, facts = run.steps_logged(), run.read_environment()
     if not logged and not damaged and "finished" not in facts:
         return
@@ -112,7 +109,7 @@ def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None
 
 
 def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a note about packages whose version has changed since the last start, or None."""
+    """Return a note about versions that have changed since the last start, or None."""
     last = [before, *before.get("resumed", [])][-1]
     old, new = (
         {"gdpo": facts.get("gdpo"), **(facts.get("packages") or {})} for facts in (last, now)
@@ -138,7 +135,7 @@ def record_resumption(run: RunDirectory, resolved: Resolved, facts: Mapping[str,
 
 
 def missing_records(run: RunDirectory, start: Checkpoint) -> list[str]:
-    """Return notes about missing records of a run. Training continues without these records."""
+    """Return notes about missing records, without which training continues."""
     notes: list[str] = []
     if not run.steps_logged():
         notes.append(

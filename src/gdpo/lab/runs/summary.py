@@ -26,8 +26,7 @@ class RewardChange:
 
     name: str
     weight: float
-    """The weight in the last step. A schedule or a requested influence share can make it differ
-    from the configured weight."""
+    """The weight in the last step, which a schedule or a requested influence may have changed."""
     low: float
     high: float
     start: float | None

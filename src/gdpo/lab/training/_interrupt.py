@@ -15,10 +15,7 @@ from gdpo.lab.recipes.batches import processes
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SAME_PRESS_S = 1.0
-"""Number of seconds within which a second signal counts as the same Ctrl-C.
-
-A process can receive one Ctrl-C both from the terminal and from the launcher.
-"""
+"""Seconds within which a second signal is the same Ctrl-C, which the launcher forwards."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -29,19 +26,18 @@ class Stopped(KeyboardInterrupt):
 class StopRequest:
     """Stores whether a stop was requested, and whether the work in progress may be dropped.
 
-    A signal raises `Stopped` if work may be dropped. An exception from a signal handler can be
-    swallowed (in a `__del__`, or by a bare `except` in a user's reward), so the request is checked
-    again at the end of each part of the work.
+    A signal raises `Stopped` if work may be dropped. A bare `except` in a user's reward can swallow
+    this exception, so the request is checked again at the end of each part of the work.
     """
 
     requested: bool = False
     begun: bool = False
-    """Whether the run directory exists. Until then, the previous handler receives signals."""
+    """Whether the run directory exists. Until then, the previous handler gets the signals."""
     may_give_up: bool = True
     peers: Sequence[int] = field(default=())
     """Ids of the run's other processes on this machine, which receive SIGTERM."""
     announce: Callable[[], object] = lambda: None
-    """Function that shows the stop request without a lock, because a signal handler calls it."""
+    """Shows the stop request, without a lock because a signal handler calls it."""
     since: float = 0.0
     """Monotonic time of the first signal, in seconds."""
 
@@ -82,10 +78,9 @@ class StopRequest:
 def stop_on_signal(request: StopRequest) -> Generator[None]:
     """Turn SIGINT and SIGTERM into a stop request inside the `with` block, in the main thread.
 
-    Launchers and cluster managers send SIGTERM before they kill a process. An ignored SIGINT stays
-    ignored. A launcher sends SIGTERM to all processes as soon as one has exited. If a process of a
-    distributed run exits before the last step, SIGTERM is therefore ignored after the block, so
-    that the main process can still report which step was saved.
+    An ignored SIGINT stays ignored. A launcher sends SIGTERM to all processes as soon as one has
+    exited. After an early end of a distributed run, SIGTERM is therefore ignored, so that the main
+    process can still report which step was saved.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -122,7 +117,7 @@ _POLL_S = 1.0
 
 
 _INIT = 1
-"""Id of the process that becomes the parent of processes whose own parent has exited."""
+"""Id of the process that adopts processes whose parent has exited."""
 
 
 _GONE = "the launcher was killed before the training processes had connected. Start it again"
@@ -132,8 +127,7 @@ _GONE = "the launcher was killed before the training processes had connected. St
 def ending_with_the_launcher() -> Generator[None]:
     """Exit this process if the launcher is killed within the block.
 
-    Training processes connect through their launcher. If the launcher is dead, torch waits for
-    several minutes and handles no signals during this time.
+    Without the launcher, through which processes connect, torch waits for minutes without signals.
     """
     if processes() == 1:
         yield
@@ -155,7 +149,7 @@ def ending_with_the_launcher() -> Generator[None]:
 
 
 def _responds() -> bool:
-    """Return whether the launcher can be reached. In a container, the launcher may be process 1."""
+    """Return whether the launcher, which may be process 1, can be reached."""
     address = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
     try:
         socket.create_connection(address, timeout=_POLL_S).close()

@@ -22,7 +22,7 @@ from gdpo.lab.runs.checkpoints import (
     keep_newest,
     megabytes,
 )
-from gdpo.lab.runs.directory import OTHERS, RunDirectory
+from gdpo.lab.runs.directory import RunDirectory
 from gdpo.lab.runs.resume import resume_command
 from gdpo.lab.tasks import Problem
 from gdpo.lab.training._interrupt import StopRequest
@@ -74,10 +74,7 @@ class Loop:
         self.view.scoring = f"scored {done:,} of {count:,}" if done < count else ""
 
     def due(self, now: float) -> tuple[bool, bool]:
-        """Return whether all processes must stop now, and whether `save_minutes` have passed.
-
-        Every process must call this method, and gets the same result.
-        """
+        """Return whether to stop and whether to save now. Every process must call this."""
         late = now - self.saved_at >= 60 * self.job.recipe.save_minutes
         mine = (self.stop.requested, late)
         if self.job.batches.processes == 1:
@@ -112,23 +109,12 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     """Return the trainer of a job, with its model loaded."""
     from transformers import PrinterCallback, ProgressCallback
 
-    from gdpo.lab.training.resumable import Hooks, ResumableTrainer
+    from gdpo.lab.training.resumable import ResumableTrainer
 
     job = loop.job
-    epochs_done = start.step // job.batches.steps_per_epoch if start else 0
-
-    class SameOrderTrainer(ResumableTrainer):
-        """Uses the same order of prompts in a resumed run as in an uninterrupted run."""
-
-        def _get_train_sampler(self, dataset: Any = None) -> Any:
-            sampler = super()._get_train_sampler(dataset)
-            for _ in range(epochs_done):
-                next(iter(sampler))  # advances the generator past a finished epoch
-            return sampler
-
     config = copy.copy(job.config)
     config.save_total_limit = None  # `Loop.saved` deletes older checkpoints instead of TRL
-    trainer = SameOrderTrainer(
+    trainer = ResumableTrainer(
         model=job.model.source,
         reward_funcs=list(job.resolved.rewards),
         args=config,
@@ -139,14 +125,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
         processing_class=job.tokenizer,
         peft_config=peft_config(job.recipe.lora),
     )
-    trainer.hooks = Hooks(
-        # Processes that save together must finish their step first.
-        may_give_up=(lambda: None) if trainer.saves_together else loop.stop.allow,
-        must_finish=loop.stop.forbid,
-        saved=loop.saved,
-        others=loop.run.checkpoints / OTHERS,
-    )
-    trainer.epoch_steps = job.batches.steps_per_epoch
+    trainer.loop = loop
     if start is not None:
         trainer.go_on_from(start.path, start.step)
     trainer.add_callback(_callback(loop, trainer))
@@ -183,11 +162,9 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
 
 
 def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Dataset":
-    """Return the problems as a dataset for TRL, without converting them to Arrow.
+    """Return a dataset for TRL that stores row numbers and looks up the problems.
 
-    Arrow gives every row of a column the same keys, so a reference whose values are objects (such
-    as the arguments of a tool call) would get the keys of all other rows. The dataset therefore
-    stores row numbers and looks up the problems. `column` names the column with the weights.
+    Arrow would give every reference the keys of all others. `column` names the column with weights.
     """
     from datasets import Dataset
 

@@ -21,7 +21,7 @@ from gdpo.lab.runs.summary import duration, number
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 24
 _RECENT = 20
-"""Number of most recent steps from which the remaining time is estimated."""
+"""Number of recent steps from which the remaining time is estimated."""
 
 STOPPING = "stopping and saving the last finished step. Press Ctrl-C again to stop without saving"
 
@@ -38,7 +38,7 @@ class RunView:
     """Metrics logged so far, with one row per step."""
     note: str = ""
     scoring: str = ""
-    """Text that shows the progress of scoring a batch. Empty if scoring is fast or finished."""
+    """Progress of scoring a batch. Empty if scoring is fast or finished."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -47,9 +47,9 @@ class RunView:
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     def newest(self, key: str) -> float | None:
-        """Return the latest logged value of a metric, or None if there is no finite value.
+        """Return the latest logged value of a metric, or None if it is not finite.
 
-        If several steps train on one generation, only the first of these steps has rollout metrics.
+        Of the steps on one generation, only the first has rollout metrics.
         """
         return next((number(row, key) for row in reversed(self.rows) if key in row), None)
 
@@ -66,17 +66,16 @@ class Display:
     """Stores the two functions that update the display."""
 
     update: Callable[[], None]
-    """Function that shows the step that was added to the view."""
+    """Shows the step that was added to the view."""
     stopping: Callable[[], object]
-    """Function that shows the stop request without a lock, because a signal handler calls it."""
+    """Shows the stop request, without a lock because a signal handler calls it."""
 
 
 @contextmanager
 def show(view: RunView, console: Console | None) -> Generator[Display]:
-    """Show a run inside the `with` block.
+    """Show a run inside the `with` block: a table on a terminal, a line per step in a log or pipe.
 
-    A terminal shows a progress bar and a table that are updated in place. A log or a pipe receives
-    one line per step. Without a console, nothing is shown.
+    Without a console, nothing is shown.
     """
     if console is None:
         yield Display(lambda: None, lambda: None)

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,7 @@ _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_ar
 
 
 def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
-    """Write the model and the README of a run, if its last step is finished.
-
-    Returns:
-        Notes for the user, for example about a model that was not written.
-    """
+    """Write the model and the README of a run if its last step is finished. Return notes on it."""
     last = run.last_checkpoint()
     if last is None or last.step < job.batches.total_steps:
         return ()
@@ -57,17 +53,22 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
         notes += [f"warning: {f.message}. {capitalized(f.remedy)}" for f in warnings]
-    facts = {"finished": now(), "steps": last.step}
-    text = readme(
-        job.recipe,
-        run.read_environment() | facts,
-        changes,
-        steps=last.step,
-        diagnosis=diagnosis,
-    )
-    write_whole(run.readme, text)
-    run.update_environment(**facts)  # last, because it marks the run as finished
+    write_readme(job.recipe, run, changes, last.step, diagnosis)
     return tuple(notes)
+
+
+def write_readme(
+    recipe: Recipe,
+    run: RunDirectory,
+    changes: Sequence[RewardChange],
+    steps: int,
+    diagnosis: Diagnosis | None = None,
+) -> None:
+    """Write the README of a run, and mark the run as finished."""
+    facts = {"finished": now(), "steps": steps}
+    environment = run.read_environment() | facts
+    write_whole(run.readme, readme(recipe, environment, changes, steps=steps, diagnosis=diagnosis))
+    run.update_environment(**facts)  # last, because `finished` means that every file exists
 
 
 def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | None:
@@ -96,13 +97,9 @@ def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
 
 
 def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
-    """Write `model/` from a checkpoint, completely or not at all.
+    """Write `model/` from a checkpoint, and return whether the checkpoint has weights.
 
-    The files are hard links if the file system supports links, because a model may be many
-    gigabytes in size. A LoRA adapter is merged into its base model.
-
-    Returns:
-        Whether the checkpoint has weights.
+    The files are hard links if possible. A LoRA adapter is merged into its base model.
     """
     checkpoint = _best_or(last, job)
     files = [
@@ -120,7 +117,7 @@ def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
 
 @contextmanager
 def model_being_made(run: RunDirectory, files: Iterable[Path]) -> Generator[Path]:
-    """Yield a folder with these files, which becomes the run's `model/` at the end of the block."""
+    """Yield a folder with these files, which becomes the run's `model/` after the block."""
     partial = Path(tempfile.mkdtemp(prefix=".model.", dir=run.path))
     try:
         for file in files:
@@ -150,7 +147,7 @@ ADAPTER = ("adapter_model.safetensors", "adapter_model.bin", "adapter_config.jso
 
 
 _OF_TRAINING = ("device_map", "quantization_config")
-"""Options for loading a model that apply only to training. Adapters are merged on the CPU."""
+"""Options for loading a model that do not apply to a merge, which runs on the CPU."""
 
 
 def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> None:

@@ -3,7 +3,11 @@
 `gdpo check` prints the results, and `train` runs the same checks before it loads the model.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -30,7 +34,6 @@ from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.runs.directory import RunDirectory, refuse_runs_dir
 from gdpo.lab.tasks import Problem, Task
-from gdpo.lab.training._quiet import quiet
 from gdpo.lab.training.reward_checks import CheckResult, Verdict, check_rewards
 from gdpo.rewards.weights_column import applies
 
@@ -38,6 +41,65 @@ if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
 T = TypeVar("T")
+
+
+_LIBRARIES = r"(trl|transformers|torch|accelerate|datasets|huggingface_hub)\b"
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Make transformers, TRL, datasets and tokenizers report only errors inside the `with` block.
+
+    Their progress bars are hidden, except those of downloads. The user's environment variables are
+    kept.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with warnings.catch_warnings():
+        for category in (FutureWarning, DeprecationWarning, PendingDeprecationWarning):
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("ignore", category=UserWarning, module=_LIBRARIES)
+        with (
+            _errors_only("trl", "accelerate", "torch.distributed", "huggingface_hub"),
+            _transformers_quiet(),
+        ):
+            yield
+
+
+@contextmanager
+def _errors_only(*names: str) -> Generator[None]:
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _transformers_quiet() -> Generator[None]:
+    try:
+        from transformers.utils import logging as hf
+    except ImportError:  # not installed: the code that needs it reports that
+        yield
+        return
+    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
+    hf.set_verbosity_error()
+    hf.disable_progress_bar()
+    # Disabling transformers' bars also hides those of downloads.
+    if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
+        from huggingface_hub.utils import enable_progress_bars
+
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        hf.set_verbosity(level)
+        if bars:
+            hf.enable_progress_bar()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +113,9 @@ class Job:
     batches: BatchPlan
     model: LocatedModel
     tokenizer: Tokenizer | None
-    """The tokenizer. None: the tokenizer belongs to a model that is converted on first use."""
+    """The tokenizer. None: its model is converted on first use."""
     left_out: str | None = None
-    """A sentence about the rows left out of the training data. None: no row was left out."""
+    """A sentence about the training rows that were left out. None: no row was left out."""
 
     @property
     def recipe(self) -> Recipe:
@@ -62,18 +124,18 @@ class Job:
 
 
 RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[CheckResult]]
-"""Function that performs an additional check on the task and the training rows."""
+"""An additional check of the task and the training rows."""
 
 
 def check(
     recipe: Recipe | Resolved, *, rows: int | None = None, also: RowCheck | None = None
 ) -> list[CheckResult]:
-    """Check data, rewards, trainer, batches and model, and return all findings.
+    """Check data, rewards, trainer, batches and model, and return all results.
 
     Args:
         recipe: A recipe, for example from `read_recipe`.
         rows: Number of rows to score the rewards on. None: all rows.
-        also: An additional check of the training rows. None: no additional check.
+        also: An additional check of the training rows, or None.
 
     Raises:
         ConfigError: If the recipe refers to something that does not exist, or if an option is
@@ -83,7 +145,7 @@ def check(
     inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
     with quiet():
         inspection.run()
-    return inspection.findings
+    return inspection.results
 
 
 def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
@@ -107,7 +169,7 @@ class _Inspection:
         self.rows = rows
         self.also = also
         self.stop_at_first = stop_at_first
-        self.findings: list[CheckResult] = []
+        self.results: list[CheckResult] = []
 
     def run(self) -> Job | None:
         recipe, task = self.recipe, self.resolved.task
@@ -130,7 +192,7 @@ class _Inspection:
             else self._attempt(lambda: self._load(task, eval_data, "eval_data", tokenizer).problems)
         )
         if loaded is not None and (also := self.also) is not None:
-            self.findings += self._attempt(lambda: list(also(task, loaded))) or ()
+            self.results += self._attempt(lambda: list(also(task, loaded))) or ()
         for some in (problems, eval_problems):
             if some is not None:
                 self._check_rewards(task, some)
@@ -164,7 +226,7 @@ class _Inspection:
             return None
 
     def _add(self, verdict: Verdict, text: str) -> None:
-        self.findings.append(CheckResult(verdict, text))
+        self.results.append(CheckResult(verdict, text))
 
     def _fine(self, text: str) -> None:
         self._add(Verdict.FINE, text)
@@ -221,7 +283,7 @@ class _Inspection:
         return rows
 
     def _note_unused(self, rows: Rows, data: DataConfig) -> None:
-        """Report each reward that applies to no row, according to the weights per prompt."""
+        """Report each reward that applies to no row."""
         for name in self.resolved.names:
             if not any(applies(problem.weights, name) for problem in rows.problems):
                 self._add(
@@ -234,7 +296,7 @@ class _Inspection:
         with self.resolved.scorer(on_error="missing") as scorer:
             for found in check_rewards(task, scorer, problems[: self.rows]):
                 if isinstance(found, CheckResult):
-                    self.findings.append(found)
+                    self.results.append(found)
                 elif self.stop_at_first:
                     raise found
                 else:

@@ -39,7 +39,7 @@ _OTHERS = 3
 
 _JUDGES = 0.75
 """A reward judges correctness if it scores the reference answer above that of another row in at
-least this share of the rows. A reward that does not depend on the row does so in at most half."""
+least this share of the rows. A reward that ignores the row does so in at most half."""
 
 _LEVELS = 16
 """A reward with more different scores than this counts as continuous in its range."""
@@ -56,9 +56,9 @@ _RIGHT, _OTHER = "the reference answer", "another row's answer"
 def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[CheckResult]:
     """Return whether right responses always win: a table, and what lazy responses can do.
 
-    At most 16 of the problems are used. A token counts as 4 characters. A right response is assumed
-    to use all tokens, and a reward to take the observed scores and the ends of its range.
-    Weights that change during the run are tried at their extremes, and weights per row on each row.
+    At most 16 problems are used, and a token counts as 4 characters. A right response is assumed to
+    use all tokens, and a reward to take the observed scores and the ends of its range. Changing
+    weights are tried at their extremes, and weights per row on each row.
     """
     try:
         scored = _scored(resolved, problems)
@@ -170,10 +170,7 @@ def _at_worst(
     primary: str,
     factors: Mapping[str, tuple[float, float]],
 ) -> tuple[Combination, Priority]:
-    """Return the answer for the weights at which the primary reward is furthest from priority.
-
-    Every combination of the smallest and the largest factor of each weight is tried.
-    """
+    """Return the answer for the extremes of the weights that are furthest from priority."""
     answers: list[tuple[Combination, Priority]] = []
     for corner in product(*(sorted(set(factors[name])) for name in combined.names)):
         weights = {n: w * f for (n, w), f in zip(combined.weights.items(), corner, strict=True)}

@@ -3,10 +3,9 @@
 import copy
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,9 +15,13 @@ from transformers.training_args import ParallelMode
 
 from gdpo.errors import GdpoError
 from gdpo.integrations.trl import GDPOTrainer
+from gdpo.lab.runs.directory import OTHERS
+
+if TYPE_CHECKING:
+    from gdpo.lab.training._loop import Loop
 
 _EVALUATION_DUE = "gdpo.evaluation"
-"""Key in the callbacks' states that marks a step whose evaluation has not run yet."""
+"""Key in the callbacks' states that marks a step whose evaluation is still to run."""
 
 _OTHERS_S = 5.0
 """Number of seconds that the main process waits for a file from another process."""
@@ -36,38 +39,24 @@ class FinishedStep:
     """Rollouts that are reused in the next step. None: the next step generates new rollouts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """Stores the callbacks of a `ResumableTrainer`, which run in every process unless noted."""
-
-    may_give_up: Callable[[], None]
-    """Called once an exception may abort the step."""
-    must_finish: Callable[[], None]
-    """Called before weights, metrics or a checkpoint change, when the step must not be aborted."""
-    saved: Callable[[Path], None]
-    """Called with the folder of a new checkpoint, only in the main process."""
-    others: Path
-    """Folder where the other processes write the state that the main process saves for them."""
-
-
 class ResumableTrainer(GDPOTrainer):
     """A `GDPOTrainer` that can be aborted within a step and still saves the last finished step.
 
-    The weights and the optimizer state change at the very end of a step. Until then, the main
-    process can save the last finished step without the other processes. A run that resumes from
-    this checkpoint gives the same result as an uninterrupted run.
+    Weights and optimizer change at the very end of a step. Until then, the main process can save
+    the last finished step alone. A run that resumes from it equals an uninterrupted run.
     """
 
-    hooks: Hooks
-    epoch_steps: int
-    """Number of optimizer steps per epoch."""
+    loop: "Loop"
+    """The loop, whose stop request may abort a step, and which completes checkpoints."""
     finished: FinishedStep | None = None
-    """The last finished step. None: no step has finished yet, or the weights are being updated."""
+    """The last finished step. None: there is none yet, or the weights are being updated."""
     _alone = False
+    _epochs_done = 0
+    """Number of epochs before the checkpoint from which the run is resumed."""
 
     @property
     def saves_together(self) -> bool:
-        """Whether all processes must save a checkpoint together, because the model is sharded."""
+        """Whether all processes must save together, because the model is sharded."""
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def save_finished_step(self) -> None:
@@ -77,18 +66,33 @@ class ResumableTrainer(GDPOTrainer):
         self._save_checkpoint(self.model, None)
 
     def begin_update(self) -> None:
-        """Record that the weights are about to change, so the last step can no longer be saved."""
-        self.hooks.must_finish()
+        """Record that the weights are about to change: the last step can no longer be saved."""
+        self.loop.stop.forbid()
         self.finished = None
 
+    def _may_give_up(self) -> None:
+        if not self.saves_together:  # processes that save together must finish their step first
+            self.loop.stop.allow()
+
+    @property
+    def _others(self) -> Path:
+        """Return where other processes write the state that the main process saves for them."""
+        return self.loop.run.checkpoints / OTHERS
+
     def go_on_from(self, checkpoint: Path, step: int) -> None:
-        """Restore rollouts from a checkpoint that was saved before all its rollouts were used."""
-        accumulation = self.args.gradient_accumulation_steps
-        self._step = step % self.epoch_steps * accumulation
+        """Restore the order of prompts, and the rollouts of a checkpoint that were not all used."""
+        self._epochs_done, in_epoch = divmod(step, self.loop.job.batches.steps_per_epoch)
+        self._step = in_epoch * self.args.gradient_accumulation_steps
         file = checkpoint / _generation_file(self.args.process_index)
         if file.is_file():
             here = self.accelerator.device
             self._buffered_inputs = torch.load(file, map_location=here, weights_only=True)
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(dataset)
+        for _ in range(self._epochs_done):
+            next(iter(sampler))  # advances the generator past a finished epoch
+        return sampler
 
     def _keep(self, *, evaluation_due: bool = False) -> None:
         state: Any = copy.copy(self.state)
@@ -102,7 +106,7 @@ class ResumableTrainer(GDPOTrainer):
         self.finished = FinishedStep(state.global_step, state, random_states, generation)
         if not self.args.should_save and not self.saves_together:
             # A file for the main process, which may be a step behind.
-            step, folder = state.global_step, self.hooks.others / str(self.args.process_index)
+            step, folder = state.global_step, self._others / str(self.args.process_index)
             folder.mkdir(parents=True, exist_ok=True)
             partial = folder / "partial.pth"
             torch.save({"random": random_states, "generation": generation}, partial)
@@ -129,12 +133,12 @@ class ResumableTrainer(GDPOTrainer):
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         super()._maybe_log_save_evaluate(*args, **kwargs)
         self._keep()
-        self.hooks.may_give_up()
+        self._may_give_up()
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
         if self.state.global_step:
             self._keep(evaluation_due=True)
-            self.hooks.may_give_up()
+            self._may_give_up()
         return super()._evaluate(*args, **kwargs)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -161,7 +165,7 @@ class ResumableTrainer(GDPOTrainer):
         _save_random(folder, rank, self.args.world_size, self.finished.random)
         _save_generation(folder, rank, self.finished.generation)
         for other in range(1, self.args.world_size):
-            kept = _wait_for(self.hooks.others / str(other) / f"{self.finished.step}.pth")
+            kept = _wait_for(self._others / str(other) / f"{self.finished.step}.pth")
             _save_random(folder, other, self.args.world_size, kept["random"])
             _save_generation(folder, other, kept["generation"])
 
@@ -171,7 +175,7 @@ class ResumableTrainer(GDPOTrainer):
             self.accelerator.wait_for_everyone()
         if self.args.should_save:
             folder = f"checkpoint-{self.state.global_step}"
-            self.hooks.saved(Path(self._get_output_dir(trial=trial)) / folder)
+            self.loop.saved(Path(self._get_output_dir(trial=trial)) / folder)
 
 
 def _generation_file(rank: int) -> str:

@@ -41,10 +41,10 @@ class CheckResult:
 
 
 _PATIENCE_S = 10.0
-"""Number of seconds after which a warning reports a running reward that has no deadline."""
+"""Seconds after which a warning reports a running reward without a deadline."""
 
 _ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
-"""Unusual completions. Every reward must return a valid value for each of these completions."""
+"""Unusual completions, for which every reward must return a valid value."""
 
 _ODD_COUNTS = (0, 1, 7, 512, 1_000_000)
 """Token counts for checking rewards that score the number of tokens."""
@@ -56,8 +56,7 @@ _CHANGE_ROWS = 2
 """Number of rows for checking that a reward does not change its reference."""
 
 _TOLERATED = 0.05
-"""Share of rows whose reference answer may score below the maximum. Published datasets contain
-errors."""
+"""Share of rows whose reference answer may score below the maximum: datasets have errors."""
 
 _NAMED = 5
 """Maximum number of rows that a message lists."""
@@ -66,19 +65,18 @@ _SHOWN = 100
 """Maximum number of characters of a reference answer that a finding shows."""
 
 _ASKED_ROWS = 2
-"""Number of rows for checking an asynchronous reward. Each call to a service may cost money."""
+"""Number of rows for checking an asynchronous reward, whose calls may cost money."""
 
 
 def check_rewards(
     task: Task, scorer: Scorer, problems: Sequence[Problem]
 ) -> Iterator[CheckResult | GdpoError]:
-    """Yield findings and errors for the rewards' requirements, each reward and the bad response.
+    """Yield results and errors for the rewards' requirements, each reward and the bad response.
 
     A reward of the task may miss its maximum on the reference answers of at most 5 % of the rows,
-    which are reported. A user's own reward need not reach its maximum (a long answer is not
-    brief), but a reward that never does is reported. No reward may fail, leave its range, exceed
-    its deadline, or change its reference (not tried if the reward calls a service). The scorer must
-    return failures as missing values.
+    which are reported. A user's own reward need not reach its maximum, but one that never does is
+    reported. No reward may fail, leave its range, exceed its deadline, or change its reference (not
+    tried if the reward calls a service). The scorer must return failures as missing values.
     """
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
@@ -141,7 +139,7 @@ class _Unchanging:
 
 @contextmanager
 def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
-    """Warn if a reward takes a long time. The warning shows the progress or suggests a deadline."""
+    """Warn if a reward takes long, with its progress or a suggested deadline."""
     so_far = ""
     shown = scorer.progress
 

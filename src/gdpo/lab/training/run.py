@@ -51,9 +51,8 @@ from gdpo.lab.training._loop import (
     stopped_again,
 )
 from gdpo.lab.training._progress import RunView, show
-from gdpo.lab.training._quiet import quiet
 from gdpo.lab.training.finish import changes_so_far, finish_run
-from gdpo.lab.training.preflight import Job, prepare
+from gdpo.lab.training.preflight import Job, prepare, quiet
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -80,13 +79,13 @@ class RunResult:
     """Number of finished optimizer steps of the run."""
     total_steps: int
     started_at: int
-    """Step at which this call started. Equals `steps` if the run was already finished."""
+    """Step at which this call started: `steps` if the run was already finished."""
     seconds: float
     rewards: tuple[RewardChange, ...]
     notes: tuple[str, ...] = ()
     """Notes for the user, for example about missing weights."""
     is_main_process: bool = True
-    """Whether this process is the main process, which prints the result."""
+    """Whether this process prints the result."""
 
     @property
     def finished(self) -> bool:
@@ -125,17 +124,16 @@ def train(
 ) -> RunResult:
     """Train a recipe in its run directory.
 
-    After the first Ctrl-C (or SIGTERM), the function drops the step in progress, saves the last
-    finished step, and returns a result that is not `finished`. If a step fails with any other
-    error, the last finished step is saved before the error is raised. With `accelerate launch`,
-    every process calls this function, and only the main process writes the run directory.
+    The first Ctrl-C (or SIGTERM) drops the step in progress and saves the last finished step. The
+    result is then not `finished`. If a step fails with another error, the last finished step is
+    saved before the error is raised. With `accelerate launch`, every process calls this function,
+    and only the main process writes the run directory.
 
     Args:
-        recipe: The recipe. `read_recipe` reads a recipe from a file. A `Resolved` recipe is not
-            resolved again, so functions that create rewards are called only once.
+        recipe: The recipe. Functions that create rewards are not called again for a `Resolved` one.
         resume: Whether to resume this recipe's run from its newest intact checkpoint.
-        from_scratch: What to do if `resume` is set and no checkpoint is intact. True: set aside the
-            run's files and start over at the first step. False: raise a ConfigError.
+        from_scratch: Whether a resumed run without an intact checkpoint sets its files aside and
+            starts over at the first step. False: this is a ConfigError.
         console: Console that shows the progress. None: no progress is shown.
 
     Raises:
@@ -292,7 +290,7 @@ def _say(console: Console | None, place: str, *sentences: str) -> None:
 def _built(
     job: Job, opened: Opened, stop: StopRequest, console: Console | None
 ) -> tuple[Loop, "ResumableTrainer"]:
-    """Create the loop and its trainer. If this fails, delete the directory of a new run."""
+    """Create the loop and its trainer, or delete the directory of a new run if this fails."""
     run = opened.run
     if job.left_out:
         _say(console, f"{run.path}: ", job.left_out)
@@ -398,9 +396,9 @@ def _result(
 def leave_processes(code: int) -> None:
     """Leave the process group of a distributed run before this process exits with this code.
 
-    Threads of torch that still run at interpreter shutdown sometimes abort the process. Every
-    process but the main one has nothing left to write, so it exits at once. After a stop (a code
-    other than 0), the other processes may be at any point in their work, so no process waits.
+    Threads of torch sometimes abort a process at interpreter shutdown, so every process but the
+    main one exits at once. After a stop (a code other than 0), all do, because the others may be at
+    any point in their work.
     """
     state = _processes()
     at_once = state.num_processes > 1 and (code != 0 or not state.is_main_process)
