@@ -372,8 +372,7 @@ def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
 def when_found(run: RunAnalysis, held: HeldFinding) -> str:
     """Return a phrase with the steps of a finding. Empty for one about the whole run.
 
-    A finding that rests on sums over groups names these groups itself. Its steps are those in which
-    it was in force.
+    A finding that rests on sums names their groups itself; its steps are those in which it held.
     """
     if held.steps == held.of and (held.of == 1 or held.finding.kind in OVER_STEPS):
         return ""
