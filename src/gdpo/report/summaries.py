@@ -422,10 +422,7 @@ def _cut(text: str, limit: int, end: str = "…") -> str:
 def logs_summary(runs: Sequence[RunTrends], *, width: int = 100, whole: bool = False) -> list[Text]:
     """Return lines to print with rich: for each run its rewards and findings, then the limits.
 
-    Args:
-        runs: The results for each run, those with the most steps first.
-        width: Width of the terminal in cells. Longer lines are wrapped.
-        whole: Whether tables contain whole names and may be wider, as in a file.
+    The runs with the most steps are first. `width` and `whole` are those of `rollouts_summary`.
     """
     lines = [line for run in runs[:_LOGS] for line in _log(run, width, whole=whole)]
     if len(runs) > _LOGS:
