@@ -23,8 +23,8 @@ _searched: list[str] = []
 def search_also(folder: Path) -> None:
     """Make `find` also search this folder for modules, after `sys.path`.
 
-    The folder is added to `sys.path` only when a module is first needed, because some libraries
-    search `sys.path` for plugins.
+    It is added to `sys.path` when a module is first needed, because libraries search for plugins
+    there.
     """
     _searched[:] = [str(folder)]
 
@@ -73,8 +73,8 @@ def refuse_unknown(names: Iterable[Any], allowed: Collection[str], what: str) ->
 def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
     """Return the known object with this name, or import it from `module:attribute`.
 
-    `what` is the kind of object in messages, such as "task". A name, module or attribute that does
-    not exist, or a module that cannot be imported, raises a ConfigError.
+    `what` is the kind of object in messages, such as "task". What does not exist, or cannot be
+    imported, raises a ConfigError.
     """
     if name in known:
         return known[name]

@@ -38,10 +38,9 @@ class MissingExtraError(GdpoError, ImportError):
     """Raised if a package from one of gdpo's extras is not installed.
 
     Args:
-        package: Name of the package that could not be imported.
-        extra: Name of the extra that installs the package. None if no extra installs the package;
-            `package` must then also explain how to install it.
-        purpose: What the package is needed for, phrased to complete the message, such as "to draw".
+        package: Name of the package.
+        extra: Name of the extra that installs it. None: `package` also explains how to install it.
+        purpose: What the package is needed for, such as "to draw".
     """
 
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:
@@ -71,8 +70,5 @@ def install_hint(extra: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra when it is run in a clone of gdpo.
-
-    All messages get the install command from this function, so that they agree.
-    """
+    """Return the command that installs an extra when it is run in a clone of gdpo."""
     return f"pip install '.[{extra}]'"

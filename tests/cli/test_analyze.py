@@ -41,15 +41,8 @@ def ignored(folder, steps=6):
         written.lines(
             folder / f"{step}.jsonl",
             [
-                {
-                    "input": f"{step} {p}",
-                    "output": "x",
-                    "gts": None,
-                    "score": 0.0,
-                    "step": step,
-                    "loud": float(loud[p, s]),
-                    "quiet": float(quiet[p, s]),
-                }
+                {"input": f"{step} {p}", "output": "x", "gts": None, "score": 0.0, "step": step}
+                | {"loud": float(loud[p, s]), "quiet": float(quiet[p, s])}
                 for p in range(16)
                 for s in range(8)
             ],
@@ -243,22 +236,13 @@ def test_rewards_are_scored_anew(gdpo_says, tmp_path, here):
     }
 
 
-@pytest.mark.parametrize(
-    "writer",
-    [
-        "verl",
-        "verl_v1",
-        "nemo_rl",
-        "swift",
-        "swift_ray",
-        "tinker",
-        "art",
-        "skyrl",
-        "open_instruct",
-        "results",
-        "platform",
-    ],
+WRITERS = (
+    *("verl", "verl_v1", "nemo_rl", "swift", "swift_ray", "tinker", "art", "skyrl"),
+    *("open_instruct", "results", "platform"),
 )
+
+
+@pytest.mark.parametrize("writer", WRITERS)
 def test_every_format_is_analyzed_by_the_command(gdpo_says, tmp_path, here, writer):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -566,16 +550,8 @@ def test_it_says_what_it_reads_before_it_imports_what_is_heavy(dump):
 
 def test_texts_that_are_not_shown_are_not_read(gdpo_says, tmp_path, here):
     """The bytes of the completions are garbage: whoever reads them fails."""
-    rows = [
-        {
-            "step": 1,
-            "prompt": "a",
-            "completion": f"completion {i} " * 20,
-            "advantage": 0.0,
-            "r": i / 4,
-        }
-        for i in range(8)
-    ]
+    row = {"step": 1, "prompt": "a", "completion": "", "advantage": 0.0}
+    rows = [row | {"completion": f"completion {i} " * 20, "r": i / 4} for i in range(8)]
     path = written.parquet(tmp_path / "run" / "completions_00001.parquet", rows, compression="none")
     column = pq.read_metadata(path).row_group(0).column(2)
     assert column.path_in_schema == "completion"

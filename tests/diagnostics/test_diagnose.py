@@ -183,12 +183,11 @@ def test_the_conflict_by_chance_is_that_of_rewards_shuffled_within_their_groups(
     rng = np.random.default_rng(2)
     rewards = (rng.random((20, 6, 3)) < [0.2, 0.5, 0.7]).astype(float)
     wanted = diagnose(rewards, [1, 2, -1], NAMES).chance_conflict
-    shuffled = [
-        diagnose(rng.permuted(rewards, axis=1), [1, 2, -1], NAMES).conflict for _ in range(200)
-    ]
-    error = np.std(shuffled) / np.sqrt(len(shuffled))
-    assert error < 0.005
-    assert abs(np.mean(shuffled) - wanted) < 4 * error
+    shuffled = rng.permuted(np.tile(rewards, (500, 1, 1)), axis=1)
+    found = diagnose(shuffled, [1, 2, -1], NAMES)
+    error = np.sqrt(wanted * (1 - wanted) / found.rollouts)
+    assert error < 0.003
+    assert abs(found.conflict - wanted) < 4 * error
 
 
 def test_a_single_trained_reward_that_a_gate_makes_missing_has_no_conflict_by_chance():

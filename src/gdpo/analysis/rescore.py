@@ -38,11 +38,11 @@ Text: TypeAlias = str | Messages
 class Rescorer:
     """Recomputes rewards from the texts of rollouts.
 
-    The reference for a completion is the first of the following that exists:
+    The reference for a completion is the first of these:
 
-    1. the reference that the task reads from the record, if the record has all required columns;
+    1. the reference that the task reads from the record, if it has all required columns;
     2. the reference in the file (verl's `gts`, slime's `label`, `reference` of gdpo's record, ...),
-       if this reference is an object or the JSON text of an object;
+       if it is an object, also as JSON text;
     3. `{"answer": ...}`, if the reference in the file is a string or a number.
 
     Args:

@@ -23,7 +23,8 @@ OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
 """Fields of `RewardDiagnosis` over the most recent groups at every step."""
 
-_Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, "reward reward"]]
+_Pairs: TypeAlias = Float[np.ndarray, "two reward reward"]
+"""Correlations times their degrees of freedom, and these degrees, summed over steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +312,7 @@ class RunAnalysis:
         values, degrees = np.array(diagnosis.correlation), np.array(diagnosis.degrees)
         counts = np.where(np.isnan(values), 0.0, degrees)
         sums = np.where(counts > 0, values, 0.0) * counts
-        before = self._pairs.get(names, (np.zeros_like(sums), np.zeros_like(sums)))
-        self._pairs[names] = (before[0] + sums, before[1] + counts)
+        self._pairs[names] = self._pairs.get(names, 0.0) + np.stack([sums, counts])
 
     def _numbers(self, step: StepAnalysis) -> dict[str, Float[np.ndarray, " number"]]:
         cells = step.diagnosis.prompts * step.diagnosis.samples
@@ -356,7 +356,8 @@ class LengthBins:
 
     def __init__(self) -> None:
         self.width = 1.0
-        self._sums: dict[str, tuple[Float[np.ndarray, " bin"], Float[np.ndarray, " bin"]]] = {}
+        self._sums: dict[str, Float[np.ndarray, "two bin"]] = {}
+        """Number of rollouts and sum of their rewards in each bin, by reward."""
 
     def add(
         self,
@@ -371,11 +372,9 @@ class LengthBins:
         while float(np.max(lengths[known])) >= self.width * _BINS:
             self._widen()
         places = (lengths[known] / self.width).astype(np.int64)
-        counts, sums = self._sums.get(name, (np.zeros(_BINS), np.zeros(_BINS)))
-        self._sums[name] = (
-            counts + np.bincount(places, minlength=_BINS),
-            sums + np.bincount(places, weights=rewards[known], minlength=_BINS),
-        )
+        weights = (np.ones(len(places)), rewards[known])
+        added = np.stack([np.bincount(places, each, _BINS) for each in weights])
+        self._sums[name] = self._sums.get(name, 0.0) + added
 
     def widened(self, width: float) -> "LengthBins":
         """Return the same rollouts in wider bins: the width is doubled until it is large enough."""
@@ -394,18 +393,14 @@ class LengthBins:
 
     def counts(self, name: str) -> Float[np.ndarray, " bin"]:
         """Return the number of rollouts in each bin that have the reward."""
-        return self._sums.get(name, (np.zeros(_BINS),))[0][: len(self.middles)]
+        return self._sums.get(name, np.zeros((2, _BINS)))[0, : len(self.middles)]
 
     def means(self, name: str) -> Float[np.ndarray, " bin"]:
         """Return the mean reward in each bin, or NaN for an empty bin."""
-        counts, sums = self._sums.get(name, (np.zeros(_BINS), np.zeros(_BINS)))
-        means = np.where(counts > 0, sums / np.maximum(counts, 1), nan)
-        return means[: len(self.middles)]
+        counts, sums = self._sums.get(name, np.zeros((2, _BINS)))[:, : len(self.middles)]
+        return np.where(counts > 0, sums / np.maximum(counts, 1), nan)
 
     def _widen(self) -> None:
         self.width *= 2
-        self._sums = {key: (_halved(n), _halved(s)) for key, (n, s) in self._sums.items()}
-
-
-def _halved(values: Float[np.ndarray, " bin"]) -> Float[np.ndarray, " bin"]:
-    return np.concatenate([values.reshape(-1, 2).sum(axis=1), np.zeros(_BINS // 2)])
+        pairs = {name: table.reshape(2, -1, 2).sum(axis=2) for name, table in self._sums.items()}
+        self._sums = {name: np.pad(each, [(0, 0), (0, _BINS // 2)]) for name, each in pairs.items()}

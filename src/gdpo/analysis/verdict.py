@@ -35,7 +35,7 @@ class Unchecked:
     check: str
     """What was not checked."""
     reason: str
-    """What is missing, as a sentence without a capital letter or a period."""
+    """What is missing, without a capital letter or a period."""
     remedy: str
     """What to do, so that the check can run."""
 
@@ -49,7 +49,7 @@ class Action(StrEnum):
     TRAIN = "train"
     """Train with another setting, which was replayed."""
     CHANGE = "change"
-    """Change the rewards, the data or an option. No replay can show the result."""
+    """Change the rewards, the data or an option, whose effect no replay shows."""
     UNKNOWN = "unknown"
     """Nothing can be said without more data."""
     NOTHING = "nothing"
@@ -72,14 +72,14 @@ class Verdict:
     of_groups: int = 0
     """Number of groups over which the influence share was measured."""
     from_step: int | None = None
-    """First of the steps with these groups. None: it was measured over the whole run."""
+    """First of the steps with these groups. None: the whole run."""
     replayed: int = 0
     """Number of settings that were replayed on these groups."""
     remedy: Remedy | None = None
     more: int = 0
     trained: int = 0
     learned: tuple[str, ...] = ()
-    """Rewards that are learned, and therefore need no influence."""
+    """Rewards that need no influence any more."""
     unchecked: tuple[Unchecked, ...] = ()
 
     @property
@@ -171,9 +171,10 @@ _BY_CAUSE = {
 }
 
 
-def _unchecked(run: RunAnalysis, report: ReadReport) -> Iterator[Unchecked]:
-    """Yield the checks that could not run, but would matter for this run."""
-    rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
+def _unchecked(
+    run: RunAnalysis, rewards: Sequence[RewardOverall], report: ReadReport
+) -> Iterator[Unchecked]:
+    """Yield the checks that could not run, but would matter for the trained rewards of a run."""
     turns = run.turns()
     if report.scalar_only:
         yield Unchecked(
@@ -203,7 +204,7 @@ def _only(groups: int) -> str:
 
 
 def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
-    """Return what to add for rewards that are constant, with all of them in one pair of options.
+    """Return what to add for rewards that are constant, in one pair of options.
 
     `places` are NaN without a declared range. `of_sum`: the range is that of the sum over turns.
     """
@@ -232,7 +233,7 @@ def at_unknown_place(finding: Finding) -> bool:
 def verdict_of(run: RunAnalysis, report: ReadReport) -> Verdict:
     """Return what a run calls for, with the checks that could not run."""
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
-    learned, unchecked = run.learned(), tuple(_unchecked(run, report))
+    learned, unchecked = run.learned(), tuple(_unchecked(run, rewards, report))
     base = Verdict(
         Action.NOTHING,
         run.run,

@@ -69,9 +69,9 @@ def run_analysis(options: AnalyzeOptions) -> int:
 def follow_runs(options: AnalyzeOptions) -> int:
     """Repeat the analysis whenever a file is added or grows, until Ctrl-C. Return the exit code.
 
-    Each repetition reads all files again. Each pause is at least ten times as long as the analysis
-    before it. With `--fail-on`, the function returns only once a finding is certain, because a
-    check that is repeated whenever a file grows may be wrong by chance.
+    Each repetition reads all files again, after a pause of at least ten times its length. With
+    `--fail-on`, the function returns once a finding is certain, because a check that is repeated
+    whenever a file grows may be wrong by chance.
     """
     if options.metrics:
         raise ConfigError(f"--follow waits for rollouts: remove it, or --format {METRICS}")
@@ -138,7 +138,6 @@ def _show(
 def _failing(
     analysis: Analysis, options: AnalyzeOptions, console: Console, *, follows: bool
 ) -> list[HeldFinding]:
-    """Return the lasting findings that `--fail-on` asks for."""
     if message := groups_of_one(analysis.report, options.reading.get("format")):
         if not options.json and not follows:
             _print_line("! every group has one rollout", console)

@@ -7,8 +7,6 @@ from math import nan
 from textwrap import wrap
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from gdpo._files import plain
 from gdpo._naming import did_you_mean
 from gdpo._text import capitalized, one_line
@@ -97,11 +95,6 @@ class Remedy:
     margin: float = nan
     """Half-width of the 95 % interval of `share`. NaN: unknown."""
     groups: int = 0
-
-    @property
-    def lowest(self) -> float:
-        """Return the lower end of the interval of `share`."""
-        return self.share - self.margin
 
     def __str__(self) -> str:
         raised = "" if self.factor == 1 else f" with {self.factor} times the weight"
@@ -273,13 +266,6 @@ class Scored:
     """`[reward]` or `[prompt, reward]`."""
     estimator: str | None
     """Estimator of the step's advantages. None: unknown."""
-
-    @property
-    def observed(self) -> dict[str, tuple[float, float]]:
-        """Return the lowest and the highest value of each reward that is not missing everywhere."""
-        low, high = np.fmin.reduce(self.rewards, (0, 1)), np.fmax.reduce(self.rewards, (0, 1))
-        ends = zip(self.names, low.tolist(), high.tolist(), strict=True)
-        return {name: (a, b) for name, a, b in ends if a == a}
 
 
 @dataclass(frozen=True, slots=True)

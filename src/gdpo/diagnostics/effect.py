@@ -20,8 +20,8 @@ and these add up to $\alpha$ over an endless run. Short blocks soon find a large
 long blocks a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
 
 The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative. Each
-is the ratio of two shares that differ in one respect only. The cause with the smallest factor is
-named, and others whose factor is below 0.75:
+is the ratio of two shares that differ in one respect. The cause with the smallest factor is named,
+and others whose factor is below 0.75:
 
 | share | what each reward counts |
 |---|---|
@@ -125,23 +125,20 @@ class _Reward:
     present: float
     """Share of the rollouts that have the reward, over the groups in which it has a weight."""
     push: float
-    """The influence. A positive value means that the update raises the reward."""
-
-    @property
-    def wanted(self) -> float:
-        return abs(self.weight)
-
-    @property
-    def zero_variance(self) -> float:
-        return 1 - self.live / self.groups if self.groups else nan
+    """The influence. Positive: the update raises the reward."""
+    wanted: float
+    """Share of the weight."""
+    zero_variance: float
+    """Share of the groups in which it does not vary."""
 
 
 def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
     sums = influence.sums
     applies, live = float(sums.applies[k]), float(sums.live[k])
+    weight = float(sums.weight[k]) / influence.groups
     return _Reward(
         name=influence.names[k],
-        weight=float(sums.weight[k]) / influence.groups,
+        weight=weight,
         share=float(influence.shares[k]),
         margin=float(influence.margins[k]) if margins else nan,
         all_groups=influence.groups,
@@ -151,6 +148,8 @@ def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
         mean=float(sums.mean[k]) / applies if applies else nan,
         present=float(sums.present[k]) / (abs(float(sums.weight[k])) or 1.0),
         push=float(sums.influence[k]),
+        wanted=abs(weight),
+        zero_variance=1 - live / applies if applies else nan,
     )
 
 
@@ -584,7 +583,7 @@ def best_remedy(
     better = [
         remedy
         for remedy in found
-        if remedy.share >= min(limit, helps) and remedy.lowest > max(share, 0.0)
+        if remedy.share >= min(limit, helps) and remedy.share - remedy.margin > max(share, 0.0)
     ]
     return min(better, key=worse, default=None)
 

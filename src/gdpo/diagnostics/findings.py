@@ -89,8 +89,8 @@ class Thresholds:
     with probability 0.1 varies in none of 40 in 1.5 % of cases."""
     paid_turns: float = 0.95
     """Minimum share of the turns with a positive value at which a reward counts as paid per turn.
-    It counts as paid at the end if at most 1 minus this share of the earlier turns have a value
-    other than 0."""
+    It counts as paid at the end if the share of the earlier turns with a value other than 0 is at
+    most 1 minus this share."""
     paid_ratio: float = 1.0
     """A reward that is paid per turn is reported if its mean total is at least this multiple of the
     difference between the best and the worst end of a rollout."""

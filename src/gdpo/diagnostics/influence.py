@@ -56,7 +56,8 @@ class Sums(NamedTuple):
     z_squares: Vector
     """Sum of z² in the varying groups."""
     asked: Vector
-    """Sum of A* z in the varying groups, where the weights imply A* = Σ_l w_l z_l / Σ|w|."""
+    """Sum of A* z in the varying groups, where A* = Σ_l w_l z_l / Σ|w| is the advantage that the
+    weights imply."""
     applies: Vector
     """Number of groups that the reward applies to."""
     zero_advantage: Vector

@@ -198,7 +198,6 @@ def _advantages(
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
 ) -> Scores:
-    """Return the given advantages, or those that the estimator computes."""
     if given is not None:
         a = as_numpy(given)
         if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):

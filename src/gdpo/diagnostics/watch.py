@@ -66,20 +66,21 @@ class Step:
     """Findings of the step. Those in `OVER_STEPS` are skipped."""
     ranges: Mapping[str, Range]
     observed: Mapping[str, tuple[float, float]]
+    """Lowest and highest value of each reward that is not missing everywhere."""
     scored: Scored | None
     """Rewards and weights of the step, or None if they are not kept."""
 
     @staticmethod
     def of(diagnosis: Diagnosis) -> "Step":
         """Return what the history needs of a diagnosis."""
-        scored = diagnosis.scored
-        return Step(
-            diagnosis.influence,
-            diagnosis.findings,
-            diagnosis.ranges,
-            {} if scored is None else scored.observed,
-            scored,
-        )
+        scored, observed = diagnosis.scored, dict[str, tuple[float, float]]()
+        if scored is not None:
+            low, high = (
+                each.reduce(scored.rewards, (0, 1)).tolist() for each in (np.fmin, np.fmax)
+            )
+            ends = zip(scored.names, low, high, strict=True)
+            observed = {name: (a, b) for name, a, b in ends if a == a}
+        return Step(diagnosis.influence, diagnosis.findings, diagnosis.ranges, observed, scored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,11 @@ class Line:
     """Lower edge of the band. None: the line has no band."""
     high: Points | None = None
     thin: Curves = field(default_factory=lambda: np.empty((0, 0)))
-    """Additional curves, drawn as thin lines."""
+    """Curves drawn as thin lines."""
     note: tuple[str, ...] = ()
     """Text to show after the value of each point."""
     censored: tuple[float, ...] = ()
-    """Steps marked with a cross, at which a run ended without reaching the threshold."""
+    """Steps at which a run ended without reaching the threshold, marked with a cross."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +60,19 @@ class Chart:
     high: float
     lines: Sequence[Line]
     threshold: float | None = None
-    """Value marked by a dotted line, unless it is outside the axis."""
+    """Value of a dotted line, unless it is outside the axis."""
     stairs: bool = False
     """Whether each value is drawn as constant until the next point."""
     unit: str = "step"
     """Unit of the horizontal axis."""
     rest: str = "at the end"
-    """Name of the last point, whose values are shown while no point is selected."""
+    """Name of the last point, which is shown while no point is selected."""
     declared: tuple[float, float] | None = None
-    """Lowest and highest possible value, which determine the digits. None: the ends of the axis."""
+    """The possible range, which determines the digits. None: the ends of the axis."""
 
     @property
     def axis_note(self) -> str:
-        """A sentence that states which part of the range the axis shows. Empty: the whole range."""
+        """Which part of the range the axis shows, as a sentence. Empty: the whole range."""
         if self.declared is None or (
             self.low <= self.declared[0] and self.high >= self.declared[1]
         ):
@@ -84,7 +84,7 @@ class Chart:
 
     @property
     def shows_threshold(self) -> bool:
-        """True if the chart has a threshold within the ends of its vertical axis."""
+        """Whether the threshold is within the ends of the vertical axis."""
         return self.threshold is not None and self.low <= self.threshold <= self.high
 
     def across(self, step: float) -> float:
@@ -100,7 +100,7 @@ class Chart:
         return round(self.BOTTOM - share * (self.BOTTOM - self.TOP), 1)
 
     def data(self) -> dict[str, Any]:
-        """Return the data for the page's script, with the value of every line at every point."""
+        """Return the data for the page's script: the value of every line at every point."""
         return {
             "unit": self.unit,
             "rest": self.rest,
@@ -202,9 +202,8 @@ def _multiples(width: float, low: float, high: float) -> list[float]:
 def fitted(values: Curves, low: float, high: float) -> tuple[float, float]:
     """Return the ends of an axis that shows where curves differ. NaN is ignored.
 
-    The axis covers the values with a margin of 5 %, within the possible range from `low` to `high`.
-    It covers the whole range if the values cover two thirds of the range, or if they differ by less
-    than a thousandth of it.
+    It covers the values with a margin of 5 %, within the possible range from `low` to `high`, or
+    the whole range if they cover two thirds of it, or differ by less than a thousandth of it.
     """
     known = values[np.isfinite(values)]
     least, most = (float(known.min()), float(known.max())) if len(known) else (low, high)

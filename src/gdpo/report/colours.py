@@ -1,8 +1,7 @@
 """Assigns each estimator one colour and dash pattern for all charts.
 
-GDPO is blue and solid, and GRPO is vermilion and dashed, in colours of the Okabe-Ito palette, which
-is safe for colour-blind readers. The other estimators share six colours. Estimators with the same
-colour have different dash patterns.
+GDPO is blue and solid, and GRPO is vermilion and dashed, in the Okabe-Ito palette, which is safe
+for colour-blind readers. The others share six colours, and differ in their dash patterns.
 """
 
 import hashlib
@@ -74,10 +73,10 @@ def style(label: str) -> Style:
 def styles(labels: Sequence[str]) -> dict[str, Style]:
     """Return the style of each label in a chart.
 
-    Each of gdpo's own estimators always has the same style. The style of every other label
-    (`module:attribute`, or an estimator with options) is derived from a hash of its text. If it is
-    taken, the label gets the next unused style, if possible with an unused colour. With more than
-    `PLACES` labels, styles repeat. The order of the labels has no effect.
+    gdpo's own estimators always have the same style. That of any other label (`module:attribute`,
+    or an estimator with options) is derived from a hash of its text. If it is taken, the label gets
+    the next unused style, if possible with an unused colour. With more than `PLACES` labels, styles
+    repeat. The order of the labels has no effect.
     """
     places = {label: _PLACES[label] for label in labels if label in _PLACES}
     for label in sorted(set(labels) - set(places)):

@@ -372,8 +372,7 @@ def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
 def when_found(run: RunAnalysis, held: HeldFinding) -> str:
     """Return a phrase with the steps of a finding. Empty for one about the whole run.
 
-    A finding that rests on sums over groups names these groups itself. Its steps are those in which
-    it was in force.
+    A finding that rests on sums names their groups itself; its steps are those in which it held.
     """
     if held.steps == held.of and (held.of == 1 or held.finding.kind in OVER_STEPS):
         return ""
@@ -423,10 +422,7 @@ def _cut(text: str, limit: int, end: str = "…") -> str:
 def logs_summary(runs: Sequence[RunTrends], *, width: int = 100, whole: bool = False) -> list[Text]:
     """Return lines to print with rich: for each run its rewards and findings, then the limits.
 
-    Args:
-        runs: The results for each run, those with the most steps first.
-        width: Width of the terminal in cells. Longer lines are wrapped.
-        whole: Whether tables contain whole names and may be wider, as in a file.
+    The runs with the most steps are first. `width` and `whole` are those of `rollouts_summary`.
     """
     lines = [line for run in runs[:_LOGS] for line in _log(run, width, whole=whole)]
     if len(runs) > _LOGS:

@@ -64,9 +64,9 @@ def finding_lines(severity: Severity, message: str, remedy: str, width: int) -> 
 def table(rows: Sequence[Sequence[str]], width: int, *, whole: bool = False) -> Iterator[Text]:
     """Align names and remarks to the left, and numbers to the right.
 
-    Long names, and names that do not fit, are shortened in the middle, starting with the widest
-    column. If too little of a name would remain, the terminal wraps the lines. With `whole`, no
-    name is shortened, as for a file, whose lines may have any length.
+    Names that are long or do not fit are shortened in the middle, starting with the widest column.
+    If too little of a name would remain, the terminal wraps the lines. With `whole`, no name is
+    shortened, as in a file.
     """
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
     names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator", "turn")]

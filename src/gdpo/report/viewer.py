@@ -28,7 +28,7 @@ _PROMPT, _COMPLETION = 2_000, 3_000
 """Maximum number of characters shown for a prompt, and for a completion."""
 
 _MESSAGES = 10
-"""Number of messages shown at the start of a long chat, and again at its end."""
+"""Number of messages shown at each end of a long chat."""
 
 _Message = tuple[str, str, int, str]
 """Role, start of the text, number of omitted characters, and end of the text."""
@@ -161,9 +161,9 @@ def _turns(
 ) -> dict[str, Any]:
     """Return the turns of a rollout, as a field to add to the data of the rollout.
 
-    The field is `turns` if the rollout has as many turns as messages of the assistant. Then each
-    message that is shown has a turn or None. Otherwise, the field is `unplaced_turns`, a list in
-    which None is a gap. A turn is a list: number, advantage, number of tokens, and the rewards.
+    The field is `turns`, with a turn or None for each message that is shown, if the rollout has as
+    many turns as messages of the assistant. Otherwise, it is `unplaced_turns`, in which None is a
+    gap. A turn is a list: number, advantage, number of tokens, and the rewards.
     """
     given = table.turns
     count = 0 if given is None else int(given.counts[sample])

@@ -43,16 +43,16 @@ _LOOKED_AT = 256
 """Number of rows whose fields decide whether the rows are metrics."""
 _BATCH = 256
 _REPEATED = 4
-"""Number of rows that repeat the step of another row, above which the rows may be rollouts."""
+"""Number of rows that repeat a step, above which the rows may be rollouts."""
 _SINGLE = 8
-"""Minimum number of rows that count as metrics if no two of them share a step."""
+"""Minimum number of rows that are metrics if no two share a step."""
 _PART, _LONGEST, _SEARCHED = 2**20, 2**16, 2**24
 """Numbers of characters: per read, in the longest row of console output, and searched for a row."""
 _DICT = re.compile(rf"\{{[^{{}}]{{1,{_LONGEST}}}\}}")
 _PAIR = re.compile(
     r"""(['"])((?:(?!\1).)+)\1\s*:\s*(?:[\w.]+\()?(['"]?)([^'",(){}\[\]]+)\3\)?\s*(?=[,}])"""
 )
-"""A key and a number, which newer versions print as text, or with the name of its type."""
+"""A key and a number, which may be printed as text, or with the name of its type."""
 _KEY = re.compile(r"""(['"])([^'"\\]{1,200})\1\s*:""")
 
 
@@ -68,9 +68,9 @@ class Log:
     problem: str = ""
     """Why the file was not read to its end. Empty if it was."""
     numbered: bool = False
-    """Whether the rows were numbered in order, because they contain no step."""
+    """Whether the rows contain no step, and were numbered in order."""
     of_charts: bool = False
-    """Whether the file is an export of W&B charts, each of which has few keys."""
+    """Whether the file is an export of W&B charts."""
     without_step: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """The rows before the first one with a step."""
     repeated: int = 0

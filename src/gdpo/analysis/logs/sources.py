@@ -180,7 +180,6 @@ def _of_rows(path: Path, source: str, rows: Iterable[Row]) -> list[Log]:
 
 
 def _database(path: Path) -> list[Log]:
-    """Read a trackio database, which may contain several runs."""
     with path.open("rb") as file:
         if file.read(len(_SQLITE)) != _SQLITE:
             raise DataError("not a SQLite database")
