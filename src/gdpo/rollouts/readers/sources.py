@@ -193,22 +193,18 @@ def _counts(lines: list[str], delimiter: str) -> list[int]:
     return [len(row) for row in (rows[:-1] if len(lines) == _TRIED else rows)]
 
 
-class DecimalCommas:
-    """Replaces decimal commas with points in columns whose first block has numbers or nothing."""
-
-    def __init__(self) -> None:
-        self._places: list[int] | None = None
-
-    def __call__(self, block: Any) -> Any:
-        """Return the block with decimal points."""
+def _with_decimal_points(blocks: Iterator[Any]) -> Iterator[Any]:
+    """Replace decimal commas in columns whose first block has numbers or nothing."""
+    places: list[int] | None = None
+    for block in blocks:
         columns = list(block.columns)
-        if self._places is None:
+        if places is None:
             numbers = [i for i, column in enumerate(columns) if _all(column, _NUMBER)]
             empty = [i for i, column in enumerate(columns) if column.null_count == len(column)]
-            self._places = numbers + empty if _has_decimal_commas(block, numbers) else []
-        for place in self._places:
+            places = numbers + empty if _has_decimal_commas(block, numbers) else []
+        for place in places:
             columns[place] = pc.replace_substring_regex(columns[place], _PARTS, r"\1.\2")
-        return pa.RecordBatch.from_arrays(columns, schema=block.schema)
+        yield pa.RecordBatch.from_arrays(columns, schema=block.schema)
 
 
 def _has_decimal_commas(block: Any, numbers: list[int]) -> bool:
@@ -270,8 +266,8 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
     held: list[Any] = []
     broken: Exception | None = None
     try:
-        with_points = (lambda block: block) if delimiter == "," else DecimalCommas()
-        for block in map(with_points, _blocks(file.path, delimiter, _Wrong(file))):
+        blocks = _blocks(file.path, delimiter, _Wrong(file))
+        for block in blocks if delimiter == "," else _with_decimal_points(blocks):
             file.rows += block.num_rows
             held.append(block)
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
