@@ -240,33 +240,13 @@ def _all(column: Any, pattern: str) -> bool:
     return len(column) > column.null_count and bool(found)
 
 
-class _Wrong:
-    """Reports each row with a wrong number of fields once, even if the file is read again."""
-
-    def __init__(self, file: FileReport) -> None:
-        self._file = file
-        self._reported = self._seen = 0
-
-    def again(self) -> None:
-        """Restart the count, because the file is read again from its start."""
-        self._seen = 0
-
-    def __call__(self, row: Any) -> str:
-        self._seen += 1
-        if self._seen > self._reported:
-            self._reported = self._seen
-            line = max(row.number - 2, 0) if row.number else None
-            self._file.reject(line, Problem.FIELDS)
-        return "skip"
-
-
 def csv_batches(file: FileReport) -> Iterator[Any]:
     """Yield the rows of a CSV file in batches, including all rows before a broken part."""
     delimiter = delimiter_of(file.path)
     held: list[Any] = []
     broken: Exception | None = None
     try:
-        blocks = _blocks(file.path, delimiter, _Wrong(file))
+        blocks = _blocks(file, delimiter)
         for block in blocks if delimiter == "," else _with_decimal_points(blocks):
             file.rows += block.num_rows
             held.append(block)
@@ -314,15 +294,26 @@ def _swallowed(path: Path, delimiter: str) -> tuple[int | None, int] | None:
                 row += 1
 
 
-def _blocks(path: Path, delimiter: str, wrong: _Wrong) -> Iterator[Any]:
-    """Yield each row once. If a row does not fit, read the file again in larger blocks."""
-    sizes = _GZIP_BLOCKS if is_gzip(path) else _BLOCKS
-    given = 0
+def _blocks(file: FileReport, delimiter: str) -> Iterator[Any]:
+    """Yield each row once. If a row does not fit, read the file again in larger blocks.
+
+    A row with a wrong number of fields is reported once, too.
+    """
+    sizes = _GZIP_BLOCKS if is_gzip(file.path) else _BLOCKS
+    given = reported = wrong = 0
+
+    def skip(row: Any) -> str:
+        nonlocal reported, wrong
+        wrong += 1
+        if wrong > reported:
+            reported = wrong
+            file.reject(max(row.number - 2, 0) if row.number else None, Problem.FIELDS)
+        return "skip"
+
     for size in sizes:
-        seen = 0
-        wrong.again()
+        seen = wrong = 0
         try:
-            for block in _blocks_of(path, delimiter, size, wrong):
+            for block in _blocks_of(file.path, delimiter, size, skip):
                 seen += block.num_rows
                 if seen > given:
                     yield block.slice(block.num_rows - (seen - given))
@@ -334,7 +325,7 @@ def _blocks(path: Path, delimiter: str, wrong: _Wrong) -> Iterator[Any]:
     raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: use JSONL or parquet")
 
 
-def _blocks_of(path: Path, delimiter: str, size: int, wrong: _Wrong) -> Iterator[Any]:
+def _blocks_of(path: Path, delimiter: str, size: int, wrong: Callable[[Any], str]) -> Iterator[Any]:
     names = _reader(_source(path), delimiter, size, lambda _: "skip", []).schema.names
     if len(names) > _COLUMNS:
         raise DataError(
