@@ -46,7 +46,7 @@ def packed(path, *parts):
 def test_a_line_that_is_too_long_is_skipped_to_its_end_in_bounded_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "LONGEST_LINE", MEGABYTE)
     good = json.dumps(verl_line()).encode()
-    bomb = [b"0" * MEGABYTE] * 64
+    bomb = [b"0" * MEGABYTE] * 16
     path = packed(tmp_path / "1.jsonl.gz", good, b"\n", *bomb, b"\n", good, b"\n", *bomb)
     ((table,), report), peak = peak_of(lambda: read(path))
     assert table.row.tolist() == [0, 1]
@@ -69,7 +69,7 @@ def test_a_line_may_be_as_long_as_is_said(tmp_path, monkeypatch, more):
 
 def test_parquet_that_is_compressed_once_more_is_held_up_to_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_LARGEST_GZIP", MEGABYTE)
-    path = packed(tmp_path / "a.parquet.gz", *[b"PAR1" * (MEGABYTE // 4)] * 64)
+    path = packed(tmp_path / "a.parquet.gz", *[b"PAR1" * (MEGABYTE // 4)] * 16)
     (tables, report), peak = peak_of(lambda: read(path))
     assert tables == []
     assert peak < 8 * MEGABYTE

@@ -112,8 +112,13 @@ class RolloutReading(Iterator[RolloutTable]):
 
     def _repeated(self, table: RolloutTable) -> bool:
         last, self._last = self._last, table
-        if last is None or table.format not in _REPEATS or not _same(last, table):
+        if last is None or table.format not in _REPEATS:
             return False
+        if (last.run, last.names, len(last)) != (table.run, table.names, len(table)):
+            return False
+        for name in ("groups", "advantages", "rewards"):
+            if not np.array_equal(getattr(last, name), getattr(table, name), equal_nan=True):
+                return False
         for index, path in enumerate(table.files):
             rows = np.flatnonzero(table.file == index)
             row = int(table.row[rows[0]]) if table.format == "trl" else None
@@ -368,15 +373,6 @@ def _with_few_turns(parts: Iterable[RolloutTable], report: ReadReport) -> list[R
         report.file_of(kept[-1].files[0]).note(None, Problem.MANY_TURNS)
         return [replace(part, turns=None) for part in kept]
     return kept
-
-
-def _same(a: RolloutTable, b: RolloutTable) -> bool:
-    return (
-        (a.run, a.names, len(a)) == (b.run, b.names, len(b))
-        and np.array_equal(a.groups, b.groups)
-        and np.array_equal(a.advantages, b.advantages, equal_nan=True)
-        and np.array_equal(a.rewards, b.rewards, equal_nan=True)
-    )
 
 
 def read_texts(

@@ -333,12 +333,6 @@ class ReadReport:
         """Return the newest report on a file."""
         return next(file for file in reversed(self.files) if file.path == path)
 
-    def seek(self, name: str, numbers: Iterable[str], *, found: bool) -> None:
-        """Record whether a requested reward was found among the numbers of a file."""
-        self.sought[name] = found or self.sought.get(name, False)
-        if not found:
-            self.offered |= dict.fromkeys(numbers)
-
     @property
     def without_rewards(self) -> list[FileReport]:
         """Files in which no numeric field could be inferred to be a reward."""

@@ -433,7 +433,9 @@ def _seek(
         if not is_there:
             file.note(line, problem, {"name": name, "fields": listed(fields)})
         if name in (asked.rewards or ()):
-            file.report.seek(name, numbers, found=is_there)
+            sought = file.report.sought
+            sought[name] = is_there or sought.get(name, False)
+            file.report.offered |= {} if is_there else dict.fromkeys(numbers)
 
 
 def _beside(name: str, path: str, among: Set[str]) -> list[str]:

@@ -193,22 +193,18 @@ def _counts(lines: list[str], delimiter: str) -> list[int]:
     return [len(row) for row in (rows[:-1] if len(lines) == _TRIED else rows)]
 
 
-class DecimalCommas:
-    """Replaces decimal commas with points in columns whose first block has numbers or nothing."""
-
-    def __init__(self) -> None:
-        self._places: list[int] | None = None
-
-    def __call__(self, block: Any) -> Any:
-        """Return the block with decimal points."""
+def _with_decimal_points(blocks: Iterator[Any]) -> Iterator[Any]:
+    """Replace decimal commas in columns whose first block has numbers or nothing."""
+    places: list[int] | None = None
+    for block in blocks:
         columns = list(block.columns)
-        if self._places is None:
+        if places is None:
             numbers = [i for i, column in enumerate(columns) if _all(column, _NUMBER)]
             empty = [i for i, column in enumerate(columns) if column.null_count == len(column)]
-            self._places = numbers + empty if _has_decimal_commas(block, numbers) else []
-        for place in self._places:
+            places = numbers + empty if _has_decimal_commas(block, numbers) else []
+        for place in places:
             columns[place] = pc.replace_substring_regex(columns[place], _PARTS, r"\1.\2")
-        return pa.RecordBatch.from_arrays(columns, schema=block.schema)
+        yield pa.RecordBatch.from_arrays(columns, schema=block.schema)
 
 
 def _has_decimal_commas(block: Any, numbers: list[int]) -> bool:
@@ -244,34 +240,14 @@ def _all(column: Any, pattern: str) -> bool:
     return len(column) > column.null_count and bool(found)
 
 
-class _Wrong:
-    """Reports each row with a wrong number of fields once, even if the file is read again."""
-
-    def __init__(self, file: FileReport) -> None:
-        self._file = file
-        self._reported = self._seen = 0
-
-    def again(self) -> None:
-        """Restart the count, because the file is read again from its start."""
-        self._seen = 0
-
-    def __call__(self, row: Any) -> str:
-        self._seen += 1
-        if self._seen > self._reported:
-            self._reported = self._seen
-            line = max(row.number - 2, 0) if row.number else None
-            self._file.reject(line, Problem.FIELDS)
-        return "skip"
-
-
 def csv_batches(file: FileReport) -> Iterator[Any]:
     """Yield the rows of a CSV file in batches, including all rows before a broken part."""
     delimiter = delimiter_of(file.path)
     held: list[Any] = []
     broken: Exception | None = None
     try:
-        with_points = (lambda block: block) if delimiter == "," else DecimalCommas()
-        for block in map(with_points, _blocks(file.path, delimiter, _Wrong(file))):
+        blocks = _blocks(file, delimiter)
+        for block in blocks if delimiter == "," else _with_decimal_points(blocks):
             file.rows += block.num_rows
             held.append(block)
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
@@ -318,15 +294,26 @@ def _swallowed(path: Path, delimiter: str) -> tuple[int | None, int] | None:
                 row += 1
 
 
-def _blocks(path: Path, delimiter: str, wrong: _Wrong) -> Iterator[Any]:
-    """Yield each row once. If a row does not fit, read the file again in larger blocks."""
-    sizes = _GZIP_BLOCKS if is_gzip(path) else _BLOCKS
-    given = 0
+def _blocks(file: FileReport, delimiter: str) -> Iterator[Any]:
+    """Yield each row once. If a row does not fit, read the file again in larger blocks.
+
+    A row with a wrong number of fields is reported once, too.
+    """
+    sizes = _GZIP_BLOCKS if is_gzip(file.path) else _BLOCKS
+    given = reported = wrong = 0
+
+    def skip(row: Any) -> str:
+        nonlocal reported, wrong
+        wrong += 1
+        if wrong > reported:
+            reported = wrong
+            file.reject(max(row.number - 2, 0) if row.number else None, Problem.FIELDS)
+        return "skip"
+
     for size in sizes:
-        seen = 0
-        wrong.again()
+        seen = wrong = 0
         try:
-            for block in _blocks_of(path, delimiter, size, wrong):
+            for block in _blocks_of(file.path, delimiter, size, skip):
                 seen += block.num_rows
                 if seen > given:
                     yield block.slice(block.num_rows - (seen - given))
@@ -338,7 +325,7 @@ def _blocks(path: Path, delimiter: str, wrong: _Wrong) -> Iterator[Any]:
     raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: use JSONL or parquet")
 
 
-def _blocks_of(path: Path, delimiter: str, size: int, wrong: _Wrong) -> Iterator[Any]:
+def _blocks_of(path: Path, delimiter: str, size: int, wrong: Callable[[Any], str]) -> Iterator[Any]:
     names = _reader(_source(path), delimiter, size, lambda _: "skip", []).schema.names
     if len(names) > _COLUMNS:
         raise DataError(

@@ -83,7 +83,15 @@ def _wide(head: bytes) -> str:
 def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
     """Yield each JSON object with its line, and report all other lines, or elements of a list."""
     named, left, repeated = "", _CHECKED, list[str]()
-    checking = json.JSONDecoder(object_pairs_hook=_noting_repeated(repeated))
+
+    def noting_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            seen = set[str]()
+            repeated.append(next(name for name, _ in pairs if name in seen or seen.add(name)))
+        return found
+
+    checking = json.JSONDecoder(object_pairs_hook=noting_repeated)
     plain = json.JSONDecoder()
 
     def decoder() -> json.JSONDecoder:
@@ -120,19 +128,6 @@ def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, Probl
                     yield line, *_parsed(raw, decoder())
         except BROKEN as error:
             file.note(line + 1, Problem.REST, {"why": f"{type(error).__name__}: {error}"})
-
-
-def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """Return a hook that builds an object, and appends its first repeated key to a list."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            seen = set[str]()
-            repeated.append(next(name for name, _ in pairs if name in seen or seen.add(name)))
-        return found
-
-    return unique
 
 
 def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, Problem]:
