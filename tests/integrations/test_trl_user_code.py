@@ -18,8 +18,7 @@ from trl import GRPOTrainer
 from gdpo import ConfigError, RewardError
 from gdpo.advantages import grpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.trl._exact import exact_where_kept
-from gdpo.integrations.trl._rewards import numbered
+from gdpo.integrations.trl._rewards import exact_where_kept, numbered
 from gdpo.rewards import Reward
 from gdpo.rollouts import read_rollouts, rollout_file
 

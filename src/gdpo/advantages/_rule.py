@@ -17,9 +17,8 @@ from array_api_compat import is_array_api_obj
 
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Real
-from gdpo.advantages._dual_ascent import DualAscent
-from gdpo.advantages._running import RunningScale
 from gdpo.advantages._set_points import FOLLOWING, STATUSES, SetPoint, SetPoints
+from gdpo.advantages._stateful import DualAscent, RunningScale
 from gdpo.advantages._trial import ToArray, made_up_batches, try_out
 from gdpo.advantages._turns import TURN_ESTIMATORS, TurnAdvantages, TurnRewards
 from gdpo.advantages._types import Advantages, Number, Rewards, Weights

@@ -36,24 +36,23 @@ from gdpo.integrations.trl._environments import (
     environment_rewards,
     turn_reward,
 )
-from gdpo.integrations.trl._exact import ExactRewards, Returned, exact_where_kept
-from gdpo.integrations.trl._filtering import GroupFilter
-from gdpo.integrations.trl._groups import Groups, Ranks
-from gdpo.integrations.trl._kept_state import CountedBatches, KeptState
+from gdpo.integrations.trl._groups import GroupFilter, Groups, Ranks
 from gdpo.integrations.trl._objective import objective_of
-from gdpo.integrations.trl._observing import Observer
+from gdpo.integrations.trl._observing import CountedBatches, KeptState, Observer, RolloutLog
 from gdpo.integrations.trl._packing import loss_mask, packer_of, weigh_metrics
 from gdpo.integrations.trl._probe import CALLED, check_batch
 from gdpo.integrations.trl._rewards import (
+    ExactRewards,
+    Returned,
     all_weights,
     as_reward_functions,
     as_sequence,
     check_columns,
     check_rewards,
+    exact_where_kept,
     name_of,
     ranged,
 )
-from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._turns import Located, TurnRewards, recorded, spread, warning_of_loss
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import bound_memory, head_of
