@@ -408,10 +408,6 @@ class ExactRewards:
         self._returned: dict[int, list[Any]] = {}
         self._totals: dict[int, list[Any]] = {}
 
-    def watched(self, functions: Sequence[Any], names: Sequence[str]) -> list[Any]:
-        pairs = zip(functions, names, strict=True)
-        return [self._watched(column, *pair) for column, pair in enumerate(pairs)]
-
     def of_all_ranks(self, rounded: torch.Tensor, ranks: Ranks) -> Returned:
         """Return the rewards of the latest batch. Every process must call this method.
 
@@ -441,7 +437,8 @@ class ExactRewards:
             return Returned(rewards)
         return Returned(rewards, spread(rewards, per_turn, all_counts), all_counts)
 
-    def _watched(self, column: int, function: Any, name: str) -> Any:
+    def watched(self, column: int, function: Any, name: str) -> Any:
+        """Return the reward function of a column, whose return values are kept."""
         if isinstance(function, torch.nn.Module):
             return function
         if is_async_callable(function):
