@@ -1,5 +1,6 @@
 """Tests what GDPOTrainer adds to TRL's trainer: metrics, records, names and early errors."""
 
+import functools
 import json
 import logging
 from types import SimpleNamespace
@@ -418,33 +419,32 @@ def on_top_of(constant):
     return digits_on_top, digits_later
 
 
-# 6 combinations of 12, each with two trainings.
+@pytest.fixture(scope="module")
+def step_of(tiny_policy, tmp_path_factory):
+    """Return a function that trains one step with a reward, and returns its rollouts."""
+
+    @functools.cache
+    def rollouts(reward, advantage):
+        folder = tmp_path_factory.mktemp("step")
+        changed = {"advantage": advantage, "reward_weights": None, "max_steps": 1}
+        changed["rollouts_dir"] = str(folder)
+        make("ours", tiny_policy, folder, rewards=[reward], **changed).train()
+        return read_rollouts(rollout_file(folder, 1))
+
+    return rollouts
+
+
+# 6 combinations of 12.
 @every_pair(constant=[1e5, 1e6, 1e9], advantage=["gdpo", "grpo"], later=[False, True])
-def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(
-    advantage, constant, later, tiny_policy, tmp_path
-):
+def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(advantage, constant, later, step_of):
     """In float32, TRL's precision, 1e9 and 1e9 + 1 are equal."""
-    records = []
-    for reward in (digits, on_top_of(constant)[later]):
-        folder = tmp_path / reward.__name__
-        trainer = make(
-            "ours",
-            tiny_policy,
-            folder,
-            rewards=[reward],
-            advantage=advantage,
-            reward_weights=None,
-            rollouts_dir=str(folder),
-            max_steps=1,
-        )
-        trainer.train()
-        records.append(read_rollouts(rollout_file(folder, 1)))
-    plain, shifted = ([r.advantage for r in rollouts] for rollouts in records)
-    assert max(plain) > 0.5
-    np.testing.assert_allclose(shifted, plain, atol=1e-5)
-    (name,) = records[1][0].rewards
-    wanted = [constant + r.rewards["digits"] for r in records[0]]
-    assert [r.rewards[name] for r in records[1]] == wanted
+    reward = on_top_of(constant)[later]
+    plain, shifted = step_of(digits, advantage), step_of(reward, advantage)
+    advantages = [each.advantage for each in plain]
+    assert max(advantages) > 0.5
+    np.testing.assert_allclose([each.advantage for each in shifted], advantages, atol=1e-5)
+    wanted = [constant + each.rewards["digits"] for each in plain]
+    assert [each.rewards[reward.__name__] for each in shifted] == wanted
 
 
 def test_a_checkpoint_keeps_what_the_watch_has_seen():
