@@ -77,22 +77,33 @@ def test_half_precision_rewards_keep_their_signal(name, dtype):
     assert a[0, 0] < a[0, 1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ("zeros((8, 2)), [1.0, 1.0]", ("DataError", "(8, 2)", "[prompt, sample, reward]")),
-        (
-            "zeros((3, 5, 1)), [1.0], token_counts=ones((5, 3))",
-            ("ConfigError", "token_counts", "(3, 5) [prompt, sample]", "(5, 3)"),
-        ),
-    ],
-)
-def test_an_array_of_the_wrong_shape_is_an_error(arguments, named):
+WRONG_SHAPES = {
+    "gdpo(zeros((8, 2)), [1.0, 1.0])": ("DataError", "(8, 2)", "[prompt, sample, reward]"),
+    "gdpo(zeros((3, 5, 1)), [1.0], token_counts=ones((5, 3)))": (
+        *("ConfigError", "token_counts", "(3, 5) [prompt, sample]", "(5, 3)"),
+    ),
+    "turn_gdpo(zeros((8, 2, 1)), [1.0], turns=ones((8, 2)))": ("DataError", "(8, 2, 1)", "turn"),
+    "turn_gdpo(zeros((8, 2, 0, 1)), [1.0], turns=ones((8, 2)))": ("DataError", "(8, 2, 0, 1)"),
+    "turn_gdpo(zeros((8, 2, 3, 1)), [1.0], turns=ones((2, 8)))": (
+        *("ConfigError", "turns", "(8, 2)"),
+    ),
+}
+
+
+def test_an_array_of_the_wrong_shape_is_an_error():
     """Runs in a new process, because under pytest the annotations are checked first."""
-    code = f"from numpy import *; import gdpo; gdpo.gdpo({arguments})"
+    code = f"""
+from numpy import ones, zeros
+from gdpo.advantages import gdpo, turn_gdpo
+for call in {list(WRONG_SHAPES)}:
+    try:
+        eval(call)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    error = result.stderr.splitlines()[-1]
-    assert all(word in error for word in named), error
+    for named, error in zip(WRONG_SHAPES.values(), result.stdout.splitlines(), strict=True):
+        assert all(word in error for word in named), error
 
 
 NORMALIZED = [grpo, grpo_batch_std, grpo_batch_norm, gdpo, dara_symmetric, gdpo_decorrelated]

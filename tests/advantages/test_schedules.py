@@ -89,15 +89,11 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(options):
     assert resumed.state() == whole.state()
 
 
-def test_a_saved_state_with_an_endless_step_is_refused():
-    state = {"schedules": {"step": float("inf"), "met": [], "means": {}}}
-    with pytest.raises(ConfigError, match="schedules of this run"):
-        AdvantageRule("gdpo", NAMES, LINEAR).restore(state)
-
-
-def test_a_saved_state_without_schedules_is_refused():
-    with pytest.raises(ConfigError, match="schedules of this run"):
-        AdvantageRule("gdpo", NAMES, LINEAR).restore({"scale": 1.0, "rollouts": 1.0})
+def test_a_saved_state_with_an_endless_step_or_without_schedules_is_refused():
+    endless = {"schedules": {"step": float("inf"), "met": [], "means": {}}}
+    for state in (endless, {"scale": 1.0, "rollouts": 1.0}):
+        with pytest.raises(ConfigError, match="schedules of this run"):
+            AdvantageRule("gdpo", NAMES, LINEAR).restore(state)
 
 
 def test_only_the_weights_that_change_are_metrics():

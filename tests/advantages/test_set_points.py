@@ -133,12 +133,12 @@ def test_the_advantages_follow_a_rare_reward_as_much_as_requested(
 def test_a_request_that_is_missed_is_never_called_governed(world, options):
     rule = rule_of(**options)
     request = np.array([point.requested for point in rule.set_points])
-    found, seen = watched(rule, (batch(step, **world) for step in range(200)))
-    shares, margins = shares_of(found[100:])
+    found, seen = watched(rule, (batch(step, **world) for step in range(140)))
+    shares, margins = shares_of(found[70:])
     missed = np.abs(shares - request) > 0.03 + margins
     assert np.any(missed)
     for name, wrong in zip(NAMES, missed, strict=True):
-        governed = np.mean([each[name] == "governed" for each in seen[100:]])
+        governed = np.mean([each[name] == "governed" for each in seen[70:]])
         assert not wrong or (governed < 0.1 and seen[-1][name] != "governed")
 
 

@@ -12,9 +12,7 @@ import pytest
 from tests.report.runs import experiment_of, record
 
 from gdpo.diagnostics import Watch
-from gdpo.integrations._scoring import compute
-from gdpo.integrations._settings import make_settings
-from gdpo.integrations.rows import Groups
+from gdpo.integrations.rows import Groups, compute, make_settings
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.reading import Measured, Run
 from gdpo.lab.report import write_report

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gdpo import ConfigError, DataError, gdpo
-from gdpo.integrations._settings import make_settings
-from gdpo.integrations.rows import advantages_of, as_groups, by_name, reward_columns
+from gdpo.integrations.rows import advantages_of, as_groups, by_name, make_settings, reward_columns
 
 SIZES = [3, 1, 4, 2]
 UIDS = [f"prompt-{p}" for p, size in enumerate(SIZES) for _ in range(size)]

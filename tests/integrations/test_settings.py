@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from gdpo import ConfigError
-from gdpo.integrations._settings import make_settings
+from gdpo.integrations.rows import make_settings
 
 
 def refused(match, keys=("a", "b"), weights=None, options=None, **place):

@@ -122,7 +122,7 @@ def test_the_check_changes_no_number_of_a_training(tiny_policy, tmp_path):
 
     logs = []
     for trainer_class in (GDPOTrainer, Unchecked):
-        trainer = ours(tiny_policy, tmp_path, trainer_class, learning_rate=0.1)
+        trainer = ours(tiny_policy, tmp_path, trainer_class, learning_rate=0.1, max_steps=2)
         trainer.train()
         assert trainer._between.is_checked == (trainer_class is GDPOTrainer)
         timed = ("step_time", "train_runtime", "samples_per_second", "steps_per_second")

@@ -1,5 +1,6 @@
 """Tests what GDPOTrainer adds to TRL's trainer: metrics, records, names and early errors."""
 
+import functools
 import json
 import logging
 from types import SimpleNamespace
@@ -31,17 +32,6 @@ from gdpo.rollouts import read_rollouts, rollout_file
 def parity(completions, **columns):
     """Return a reward that depends only on the prompt, so it varies in no group."""
     return [float(len(prompt) % 2) for prompt in columns["prompts"]]
-
-
-def test_metrics_show_which_reward_does_not_vary(tiny_policy, tmp_path):
-    rewards = [bytes_written, digits, parity]
-    trainer = make("ours", tiny_policy, tmp_path, rewards=rewards, diagnostics="full")
-    trainer.train()
-    assert logged(trainer, "rewards/parity/zero_variance_groups") == [1.0] * 3
-    assert logged(trainer, "rewards/bytes_written/zero_variance_groups") == [0.0] * 3
-    for batch, std in zip(trainer.record, logged(trainer, "rewards/digits/group_std"), strict=True):
-        groups = np.array(batch["rewards"]).reshape(-1, 4, 3)[..., 1]
-        assert abs(groups.std(axis=1, ddof=1).mean() - std) < 1e-6
 
 
 def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(tiny_policy, tmp_path):
@@ -306,13 +296,15 @@ def test_trls_own_config_is_refused_with_the_remedy(tmp_path):
 
 
 def test_a_batch_of_one_group_gives_one_warning(tiny_policy, tmp_path, caplog):
-    trainer = make("ours", tiny_policy, tmp_path, per_device_train_batch_size=4)
+    changed = {"per_device_train_batch_size": 4, "max_steps": 2}
+    trainer = make("ours", tiny_policy, tmp_path, **changed)
     with caplog.at_level(logging.WARNING):
         trainer.train()
     assert caplog.text.count("per_device_train_batch_size") == 1
     caplog.clear()
     for variant, size in (("ours_grpo", 4), ("ours", 8)):
-        make(variant, tiny_policy, tmp_path, per_device_train_batch_size=size).train()
+        changed = {"per_device_train_batch_size": size, "max_steps": 1}
+        make(variant, tiny_policy, tmp_path, **changed).train()
     assert "per_device_train_batch_size" not in caplog.text
 
 
@@ -362,7 +354,7 @@ def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_pa
 
 def test_the_metrics_of_trl_become_at_most_36_with_three_rewards(tiny_policy, tmp_path):
     def metrics_of(variant):
-        trainer = make(variant, tiny_policy, tmp_path / variant)
+        trainer = make(variant, tiny_policy, tmp_path / variant, max_steps=1)
         trainer.train()
         return {key for entry in trainer.state.log_history[:-1] for key in entry} - {"step"}
 
@@ -376,18 +368,18 @@ def test_the_metrics_of_trl_become_at_most_36_with_three_rewards(tiny_policy, tm
 
 
 def test_all_metrics_of_the_diagnosis_are_logged_on_demand(tiny_policy, tmp_path):
-    trainer = make(
-        "ours",
-        tiny_policy,
-        tmp_path,
-        rewards=[bytes_written, parity],
-        reward_weights=None,
-        diagnostics="full",
-    )
+    changed = {"reward_weights": None, "diagnostics": "full"}
+    trainer = make("ours", tiny_policy, tmp_path, rewards=[bytes_written, parity], **changed)
     trainer.train()
+    assert logged(trainer, "rewards/parity/zero_variance_groups") == [1.0] * 3
+    assert logged(trainer, "rewards/bytes_written/zero_variance_groups") == [0.0] * 3
     assert logged(trainer, "rewards/bytes_written/influence_share") == pytest.approx([1.0] * 3)
     assert logged(trainer, "rewards/parity/influence_share") == [0.0] * 3
     assert logged(trainer, "rewards/parity/group_std") == [0.0] * 3
+    stds = logged(trainer, "rewards/bytes_written/group_std")
+    for batch, std in zip(trainer.record, stds, strict=True):
+        groups = np.array(batch["rewards"]).reshape(-1, 4, 2)[..., 0]
+        assert std == pytest.approx(groups.std(axis=1, ddof=1).mean())
     assert len(logged(trainer, "diagnostics/parity/missing")) == 3
     for twice in ("diagnostics/parity/mean", "diagnostics/zero_advantage_groups"):
         assert not logged(trainer, twice)  # TRL's rewards/parity/mean, frac_reward_zero_std
@@ -427,33 +419,32 @@ def on_top_of(constant):
     return digits_on_top, digits_later
 
 
-# 6 combinations of 12, each with two trainings.
+@pytest.fixture(scope="module")
+def step_of(tiny_policy, tmp_path_factory):
+    """Return a function that trains one step with a reward, and returns its rollouts."""
+
+    @functools.cache
+    def rollouts(reward, advantage):
+        folder = tmp_path_factory.mktemp("step")
+        changed = {"advantage": advantage, "reward_weights": None, "max_steps": 1}
+        changed["rollouts_dir"] = str(folder)
+        make("ours", tiny_policy, folder, rewards=[reward], **changed).train()
+        return read_rollouts(rollout_file(folder, 1))
+
+    return rollouts
+
+
+# 6 combinations of 12.
 @every_pair(constant=[1e5, 1e6, 1e9], advantage=["gdpo", "grpo"], later=[False, True])
-def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(
-    advantage, constant, later, tiny_policy, tmp_path
-):
+def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(advantage, constant, later, step_of):
     """In float32, TRL's precision, 1e9 and 1e9 + 1 are equal."""
-    records = []
-    for reward in (digits, on_top_of(constant)[later]):
-        folder = tmp_path / reward.__name__
-        trainer = make(
-            "ours",
-            tiny_policy,
-            folder,
-            rewards=[reward],
-            advantage=advantage,
-            reward_weights=None,
-            rollouts_dir=str(folder),
-            max_steps=1,
-        )
-        trainer.train()
-        records.append(read_rollouts(rollout_file(folder, 1)))
-    plain, shifted = ([r.advantage for r in rollouts] for rollouts in records)
-    assert max(plain) > 0.5
-    np.testing.assert_allclose(shifted, plain, atol=1e-5)
-    (name,) = records[1][0].rewards
-    wanted = [constant + r.rewards["digits"] for r in records[0]]
-    assert [r.rewards[name] for r in records[1]] == wanted
+    reward = on_top_of(constant)[later]
+    plain, shifted = step_of(digits, advantage), step_of(reward, advantage)
+    advantages = [each.advantage for each in plain]
+    assert max(advantages) > 0.5
+    np.testing.assert_allclose([each.advantage for each in shifted], advantages, atol=1e-5)
+    wanted = [constant + each.rewards["digits"] for each in plain]
+    assert [each.rewards[reward.__name__] for each in shifted] == wanted
 
 
 def test_a_checkpoint_keeps_what_the_watch_has_seen():

@@ -18,8 +18,7 @@ from trl import GRPOTrainer
 from gdpo import ConfigError, RewardError
 from gdpo.advantages import grpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.trl._exact import exact_where_kept
-from gdpo.integrations.trl._rewards import numbered
+from gdpo.integrations.trl._rewards import exact_where_kept, numbered
 from gdpo.rewards import Reward
 from gdpo.rollouts import read_rollouts, rollout_file
 
@@ -126,18 +125,6 @@ def test_advantages_that_a_subclass_changes_afterwards_are_trained_on(tiny_polic
     assert trainer.state.log_history[0]["grad_norm"] == 0
 
 
-def test_a_class_of_trl_that_a_script_patches_counts(tiny_policy, tmp_path, monkeypatch):
-    own = GRPOTrainer._calculate_rewards
-    monkeypatch.setattr(
-        GRPOTrainer, "_calculate_rewards", lambda self, *args: best_of_group(own(self, *args))
-    )
-    trainer = trainer_of(tiny_policy, tmp_path)
-    trainer.train()
-    rollouts = rollouts_of(tmp_path)
-    second = np.array([each.rewards["digits"] for each in rollouts]).reshape(-1, 4)
-    assert (second.max(1) == 1).all()
-
-
 def not_linear(rewards):
     rewards = best_of_group(rewards)
     rewards[::4] = -1000
@@ -160,6 +147,8 @@ def test_a_decorated_patch_of_a_class_counts(owner, tiny_policy, tmp_path, monke
     assert len(calls) == 1
     rollouts = rollouts_of(tmp_path)
     assert [each.rewards["tenths"] for each in rollouts[::4]] == [-1000.0] * 3
+    second = np.array([each.rewards["digits"] for each in rollouts]).reshape(-1, 4)
+    assert 1 in second
 
 
 @pytest.mark.parametrize("itself", [False, True])

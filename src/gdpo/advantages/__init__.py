@@ -4,9 +4,8 @@ Each is a file in `gdpo.advantages.estimators`, whose docstring states the contr
 Use `gdpo.testing.check_estimator` to test your own estimator against this contract.
 """
 
-from gdpo.advantages._dual_ascent import DualAscent
 from gdpo.advantages._rule import AdvantageRule
-from gdpo.advantages._running import RunningScale
+from gdpo.advantages._stateful import DualAscent, RunningScale
 from gdpo.advantages._turns import (
     TURN_ESTIMATORS,
     TurnAdvantages,

@@ -17,9 +17,8 @@ from array_api_compat import is_array_api_obj
 
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Real
-from gdpo.advantages._dual_ascent import DualAscent
-from gdpo.advantages._running import RunningScale
 from gdpo.advantages._set_points import FOLLOWING, STATUSES, SetPoint, SetPoints
+from gdpo.advantages._stateful import DualAscent, RunningScale
 from gdpo.advantages._trial import ToArray, made_up_batches, try_out
 from gdpo.advantages._turns import TURN_ESTIMATORS, TurnAdvantages, TurnRewards
 from gdpo.advantages._types import Advantages, Number, Rewards, Weights
@@ -340,14 +339,27 @@ class AdvantageRule:
         low: Sequence[Number] | None,
         high: Sequence[Number] | None,
     ) -> Schedules | SetPoints | None:
-        if _INFLUENCE in weighting:
-            _refuse_influence(self, weighting)
-            floor = self._options.get("noise_floor")
-            request = weighting[_INFLUENCE]
-            return SetPoints(names, request, low=low, high=high, noise_floor=floor)
-        if weighting:
-            return Schedules(names, weighting[_SCHEDULES], low=low, high=high)
-        return None
+        if _INFLUENCE not in weighting:
+            schedules = weighting.get(_SCHEDULES)
+            return Schedules(names, schedules, low=low, high=high) if weighting else None
+        if _SCHEDULES in weighting:
+            raise ConfigError(
+                "influence and schedules cannot be combined, because both change the weights: "
+                "remove one of them"
+            )
+        if self.wants_token_counts:
+            raise ConfigError(
+                f"influence and {_BY_BATCH} cannot be combined, because influence is measured over "
+                f"rollouts and {_BY_BATCH} over tokens: remove one of them"
+            )
+        if self.estimator not in _WITH_INFLUENCE:
+            raise ConfigError(
+                f"estimator {self.name!r} cannot give rewards requested influence shares. If the "
+                "rewards are added first, a rare reward cannot get its share. Use gdpo or mo_grpo, "
+                "or remove influence and set weights"
+            )
+        floor, request = self._options.get("noise_floor"), weighting[_INFLUENCE]
+        return SetPoints(names, request, low=low, high=high, noise_floor=floor)
 
     def _of_one_turn(self, rewards: Any, weights: Any) -> Any:
         ones = self._to_array(np.ones(rewards.shape[:2]))
@@ -409,25 +421,6 @@ class AdvantageRule:
         with suppress(Exception):  # an object with a state starts the training without a trace
             tried.estimator = copy.deepcopy(self.estimator)
         return try_out(tried._computed, self.name, batches)
-
-
-def _refuse_influence(rule: AdvantageRule, weighting: Mapping[str, Any]) -> None:
-    if _SCHEDULES in weighting:
-        raise ConfigError(
-            "influence and schedules cannot be combined, because both change the weights: remove "
-            "one of them"
-        )
-    if rule.wants_token_counts:
-        raise ConfigError(
-            f"influence and {_BY_BATCH} cannot be combined, because influence is measured over "
-            f"rollouts and {_BY_BATCH} over tokens: remove one of them"
-        )
-    if rule.estimator not in _WITH_INFLUENCE:
-        raise ConfigError(
-            f"estimator {rule.name!r} cannot give rewards requested influence shares. If the "
-            "rewards are added first, a rare reward cannot get its share. Use gdpo or mo_grpo, "
-            "or remove influence and set weights"
-        )
 
 
 def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:

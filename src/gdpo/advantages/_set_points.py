@@ -129,11 +129,16 @@ class SetPoints:
         noise_floor: PerReward = None,
     ) -> None:
         self._names, count = tuple(names), len(names)
-        shares = _read(request, names)
+        shares = _shares_of(request, names)
         self._named = np.array([name in shares for name in names])
         self._request = np.array([shares.get(name, 0.0) for name in names])
         self._start = self._request * len(shares)
-        self._low, self._range = _ranges(low, high, count)
+        self._low, most = (
+            np.full(count, nan) if values is None else np.array(values, dtype=np.float64)
+            for values in (low, high)
+        )
+        width = most - self._low
+        self._range = np.where(np.isfinite(width) & (width > 0), width, nan)
         self._floor = noise_floor
         self._weights = np.where(self._named, self._start, 1.0)
         self._products, self._live = np.zeros((count, count)), np.zeros(count)
@@ -364,7 +369,7 @@ def _unbounded(m: Square, request: Vector, fixed: Vector, free: Mask) -> Float[n
     return wanted * ((left + np.sum(taken)) / np.sum(wanted)) - taken
 
 
-def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
+def _shares_of(request: Any, names: Sequence[str]) -> dict[str, float]:
     if not isinstance(request, Mapping) or not request:
         raise ConfigError(
             f"influence must map reward names to shares, such as {{correctness: 0.7, brevity: "
@@ -381,14 +386,3 @@ def _read(request: Any, names: Sequence[str]) -> dict[str, float]:
             )
     total = sum(shares.values())
     return {name: share / total for name, share in shares.items()}
-
-
-def _ranges(
-    low: Sequence[Number] | None, high: Sequence[Number] | None, count: int
-) -> tuple[Vector, Vector]:
-    least, most = (
-        np.full(count, np.nan) if values is None else np.array(values, dtype=np.float64)
-        for values in (low, high)
-    )
-    width = most - least
-    return least, np.where(np.isfinite(width) & (width > 0), width, np.nan)

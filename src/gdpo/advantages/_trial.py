@@ -103,7 +103,11 @@ def made_up_batches(
     given: list[Any] = (
         [weights] if weights is not None else [np.ones(count), np.full(count, 1 / count)]
     )
-    for to_array, form, each in product(_libraries(weights), _FORMS, given):
+    loaded: list[Any] = [sys.modules.get(name) for name in _LIBRARIES]
+    if is_array_api_obj(weights):
+        loaded = [array_namespace(weights)]
+    libraries = [library.asarray for library in loaded if library is not None]
+    for to_array, form, each in product(libraries, _FORMS, given):
         of_prompts, (prompts, samples), inside = form
         rng = np.random.default_rng(0)
         counts = rng.integers(1, _TURNS, (prompts, samples), endpoint=True)
@@ -118,10 +122,3 @@ def made_up_batches(
         values = np.tile(values, (prompts, 1)) if of_prompts else values
         batch = {"rewards": rewards, "weights": values, "token_counts": tokens, "turns": counts}
         yield {name: to_array(each) for name, each in batch.items()}, to_array
-
-
-def _libraries(weights: Any) -> list[ToArray]:
-    if is_array_api_obj(weights):
-        return [array_namespace(weights).asarray]
-    loaded: list[Any] = [sys.modules.get(name) for name in _LIBRARIES]
-    return [library.asarray for library in loaded if library is not None]

@@ -49,8 +49,20 @@ def prepare(
     absent = xp.isnan(w)
     w = xp.where(absent, 0.0, w) if own else w
     shape = (prompts, count) if own else (count,)
-    if tuple(w.shape) != shape or not bool(xp.all(xp.isfinite(w))):
-        raise _wrong_weights(w, shape)
+    if tuple(w.shape) != shape:
+        several = f"{prompts} prompts and " if own else ""
+        raise ConfigError(
+            f"weights have the shape {tuple(w.shape)}, but there are {several}{count} rewards: "
+            "pass one weight per reward, or an array [prompt, reward]"
+        )
+    if not bool(xp.all(xp.isfinite(w))):
+        flat = [float(weight) for weight in xp.reshape(w, (-1,))]
+        first = [isfinite(weight) for weight in flat].index(False)
+        raise ConfigError(
+            f"weights must be finite numbers, but weight {first} of {len(flat)} is {flat[first]}: "
+            "correct it. (In weights [prompt, reward], NaN is allowed and means that the reward "
+            "does not apply to the prompt.)"
+        )
     if not own:
         return r, w
     w, absent = w[:, None, :], absent[:, None, :]
@@ -301,22 +313,6 @@ def in_range(name: str, value: Any, low: Number, high: Number) -> None:
     """Raise a ConfigError if an option's value is not in `[low, high]`."""
     if not low <= number(name, value) <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}, got {value}")
-
-
-def _wrong_weights(weights: Any, shape: tuple[int, ...]) -> ConfigError:
-    if tuple(weights.shape) != shape:
-        prompts = "" if len(shape) == 1 else f"{shape[0]} prompts and "
-        return ConfigError(
-            f"weights have the shape {tuple(weights.shape)}, but there are {prompts}{shape[-1]} "
-            "rewards: pass one weight per reward, or an array [prompt, reward]"
-        )
-    flat = [float(weight) for weight in namespace(weights).reshape(weights, (-1,))]
-    first = [isfinite(weight) for weight in flat].index(False)
-    return ConfigError(
-        f"weights must be finite numbers, but weight {first} of {len(flat)} is {flat[first]}: "
-        "correct it. (In weights [prompt, reward], NaN is allowed and means that the reward does "
-        "not apply to the prompt.)"
-    )
 
 
 @cache

@@ -19,8 +19,7 @@ from gdpo._naming import refuse_unknown
 from gdpo.diagnostics import Watch
 from gdpo.errors import ConfigError
 from gdpo.integrations import rows
-from gdpo.integrations._scoring import compute
-from gdpo.integrations._settings import FIELDS
+from gdpo.integrations.rows import FIELDS, compute
 
 __all__ = ["install"]
 

@@ -7,19 +7,96 @@ An adapter for a framework is `make_settings` for its configuration and `advanta
 batches. `examples/adapters` holds six of them.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from gdpo._naming import did_you_mean
 from gdpo._shapes import Bool, Float, Int
+from gdpo.advantages import AdvantageRule, Weights
 from gdpo.advantages.arrays import check_finite
+from gdpo.advantages.registry import weights_by_name
+from gdpo.diagnostics import Watch, diagnose
+from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError, DataError
-from gdpo.integrations._settings import Settings, make_settings
 from gdpo.integrations._turns import Turns, is_number
+from gdpo.rewards.scorer import check_distinct
+
+logger = logging.getLogger(__name__)
+
+FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options", "gdpo_diagnostics")
+"""Fields of a framework's configuration for rewards, estimator and metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Stores the settings of a framework that concern gdpo."""
+
+    rule: AdvantageRule
+    names: tuple[str, ...]
+    """Names of the rewards that the reward function returns."""
+    weights: tuple[float, ...]
+    """One weight per reward, in the order of `names`."""
+    detail: str = "brief"
+    """Metrics of the diagnosis that are logged: `brief` or `full`."""
+    weights_column: str | None = None
+    """Column with weights of each prompt. None: the same weights for all prompts."""
+
+
+def make_settings(
+    estimator: str,
+    keys: Any,
+    weights: Any,
+    options: Any,
+    *,
+    place: str = "",
+    detail: Any = None,
+    turns: bool = False,
+) -> Settings:
+    """Check the values of a user's configuration and return them as `Settings`.
+
+    `keys` are the names of the rewards, and `place` is the prefix of the settings in messages.
+    `turns` tells whether the caller has rewards for each turn, which estimators for turns need.
+
+    Raises:
+        ConfigError: If a value is unknown, or does not match the keys.
+    """
+    shown = place.lstrip("+")
+    if not isinstance(keys, list | tuple) or not keys:
+        raise ConfigError(
+            f"{shown}reward_keys={keys!r}: write a list of reward names that the reward function "
+            f"returns, for example {place}reward_keys=[correct,format]"
+        )
+    names = [str(key) for key in cast("Sequence[Any]", keys)]
+    check_distinct(names)
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(
+            f"{shown}options={options!r}: write a mapping from option name to value, for "
+            f"example {place}options.max_advantage=5"
+        )
+    rule = AdvantageRule(estimator, names, options, turns=turns)
+    if state := rule.state():
+        logger.warning(
+            "the state of %s (%s) is not saved in checkpoints: a resumed run starts with the "
+            "initial state",
+            estimator,
+            ", ".join(state),
+        )
+    try:
+        numbers = weights_by_name(names, weights)
+    except (ConfigError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{shown}reward_weights={weights!r}: {error}. Write one number per entry of "
+            "reward_keys, in the same order, or a mapping from name to weight"
+        ) from error
+    detail = "brief" if detail is None else detail
+    check_detail(detail, f"{shown}diagnostics")
+    return Settings(rule=rule, names=tuple(names), weights=tuple(numbers), detail=detail)
+
 
 __all__ = [
     "Groups",
@@ -264,3 +341,56 @@ def _numbers(name: str, column: Any) -> Float[np.ndarray, " row"]:
 def _holds_numbers(column: Any) -> bool:
     kind = getattr(getattr(column, "dtype", None), "kind", "O")
     return kind in "biuf" or all(is_number(value) for value in column)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    settings: Settings
+    groups: Groups
+    advantages: Float[np.ndarray, "prompt sample"]
+    weights: Weights
+    """The weights in force in this batch, `[reward]` or `[prompt, reward]`."""
+    changing: Mapping[str, float]
+    """`AdvantageRule.metrics()` of this batch."""
+    watched: str | None = None
+    """Name of the framework's estimator, if it computed the advantages. None: the settings' rule
+    did."""
+    of_turns: Float[np.ndarray, "prompt sample turn"] | None = None
+    """Advantages of each turn, whose means are `advantages`. None: each rollout has only one."""
+
+    def metrics(self, watch: Watch) -> dict[str, float]:
+        """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
+
+        The result contains `Diagnosis.metrics()` with the detail of the settings, the mean of each
+        reward, which the frameworks do not log, and the metrics of the estimator's state. The
+        method also logs each warning that `watch` reports.
+        """
+        found = diagnose(
+            self.groups.rewards,
+            self.weights,
+            self.settings.names,
+            estimator=self.watched or self.settings.rule.name,
+            advantages=self.advantages,
+        )
+        diagnosis = watch.update(found)
+        for finding in watch.due:
+            logger.warning("gdpo: %s", finding.line)
+        metrics = {
+            **{f"rewards/{r.name}/mean": r.mean for r in diagnosis.rewards if r.mean is not None},
+            **diagnosis.metrics(detail=self.settings.detail),
+            **self.changing,
+        }
+        return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}
+
+
+def compute(groups: Groups, settings: Settings) -> Computed:
+    rule = settings.rule
+    own = groups.weights
+    weights = rule.weights_in_force(settings.weights if own is None else own)
+    changing = rule.metrics(settings.names, settings.weights)
+    advantages = advantages_of(groups, settings)
+    if not rule.wants_turns:
+        return Computed(settings, groups, advantages, weights, changing)
+    assert groups.turns is not None, "an estimator for turns without turns"
+    means = groups.turns.means(advantages)
+    return Computed(settings, groups, means, weights, changing, of_turns=advantages)

@@ -18,7 +18,7 @@ from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.reward import load_reward_manager
 from verl.trainer.ppo.utils import need_critic
 
-from gdpo.integrations.verl._self_check import check_itself
+from gdpo.integrations.verl._trainers import check_itself
 from gdpo.lab.tasks import resolve_task
 
 KEYS = "+algorithm.gdpo_reward_keys=[correctness,format]"

@@ -105,7 +105,7 @@ _plugin.install()
 for level in ("NOTSET", "ERROR"):
     logging.basicConfig(level=level, force=True)
     logging.root.handlers[0].setLevel(level)
-    logging.getLogger("gdpo.integrations._scoring").warning("at %s, brevity is ignored", level)
+    logging.getLogger("gdpo.integrations.rows").warning("at %s, brevity is ignored", level)
 """
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
     assert done.stderr.decode().count("at NOTSET, brevity is ignored") == 1

@@ -7,9 +7,8 @@ import pytest
 from tests.integrations.verl.configs import Config
 
 from gdpo.errors import ConfigError
-from gdpo.integrations.verl import _self_check
-from gdpo.integrations.verl._self_check import check_itself
-from gdpo.integrations.verl._trainers import with_check
+from gdpo.integrations.verl import _trainers
+from gdpo.integrations.verl._trainers import check_itself, with_check
 
 
 class DataProto:
@@ -38,7 +37,7 @@ def verl_with(run, change):
 @pytest.fixture
 def checked(run, monkeypatch):
     """Return a function that checks a stand-in for verl's module."""
-    monkeypatch.setattr(_self_check, "version", lambda name: "99.0")
+    monkeypatch.setattr(_trainers, "version", lambda name: "99.0")
 
     def check(change):
         module = verl_with(run, change)

@@ -8,8 +8,13 @@ import torch
 from tests.integrations.verl.configs import Config
 
 from gdpo.integrations.verl._carried import Carried
-from gdpo.integrations.verl._trainers import with_columns, with_metrics, with_queue, with_watch
-from gdpo.integrations.verl._watching import of_rows
+from gdpo.integrations.verl._trainers import (
+    of_rows,
+    with_columns,
+    with_metrics,
+    with_queue,
+    with_watch,
+)
 from gdpo.rollouts import read_rollouts
 
 COLUMNS = {"correct": [0.0, 1.0, 1.0, 0.0], "format": [1.0, 1.0, 0.0, 0.0]}

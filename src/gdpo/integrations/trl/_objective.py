@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
 
 from gdpo.advantages import AdvantageRule
 from gdpo.integrations.trl._adapter import check_turns
@@ -15,7 +14,6 @@ from gdpo.priority import LARGEST, SCORES, SUMS, Combination, Continuous, in_wor
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import Gate, check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
-from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts.record import Declared
 
 logger = logging.getLogger(__name__)
@@ -53,18 +51,6 @@ class Objective:
             missing = own.isnan().repeat_interleave(samples, 0)
             rewards = torch.where(missing[between], torch.nan, rewards)
         return rewards
-
-    def weights_of_prompts(
-        self, inputs: Sequence[Mapping[str, Any]], weights: Sequence[float], samples: int
-    ) -> torch.Tensor | None:
-        """Return the weights `[prompt, reward]` of all processes' prompts. NaN: does not apply."""
-        column = self.weights_column
-        if column is None:
-            return None
-        cells = [row.get(column) for row in inputs]
-        here = weights_of_cells(cells, self.names, weights, column=column)
-        rows: Any = gather_object(here.tolist())
-        return torch.tensor(rows, dtype=torch.float64)[::samples]
 
     def log_priority(self, args: GDPOConfig, weights: Sequence[float]) -> None:
         """Log whether the reward with the largest weight always wins, if this is known.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from trl.trainer.utils import get_config_model_id
 
 from gdpo.advantages import AdvantageRule, gdpo
@@ -36,29 +37,29 @@ from gdpo.integrations.trl._environments import (
     environment_rewards,
     turn_reward,
 )
-from gdpo.integrations.trl._exact import ExactRewards, Returned, exact_where_kept
-from gdpo.integrations.trl._filtering import GroupFilter
-from gdpo.integrations.trl._groups import Groups, Ranks
-from gdpo.integrations.trl._kept_state import CountedBatches, KeptState
+from gdpo.integrations.trl._groups import GroupFilter, Groups, Ranks
 from gdpo.integrations.trl._objective import objective_of
-from gdpo.integrations.trl._observing import Observer
+from gdpo.integrations.trl._observing import CountedBatches, KeptState, Observer, RolloutLog
 from gdpo.integrations.trl._packing import loss_mask, packer_of, weigh_metrics
 from gdpo.integrations.trl._probe import CALLED, check_batch
 from gdpo.integrations.trl._rewards import (
+    ExactRewards,
+    Returned,
     all_weights,
     as_reward_functions,
     as_sequence,
     check_columns,
     check_rewards,
+    exact_where_kept,
     name_of,
     ranged,
 )
-from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._turns import Located, TurnRewards, recorded, spread, warning_of_loss
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import bound_memory, head_of
 from gdpo.integrations.trl.vllm_versions import check_vllm
 from gdpo.rewards.gates import closed_gates
+from gdpo.rewards.weights_column import weights_of_cells
 
 ONE_GROUP = (
     "the generation batch contains only one group, so GDPO's batch normalization divides by the "
@@ -186,10 +187,11 @@ class GDPOTrainer(GRPOTrainer):
         self._located.decode = partial(tokenizer_of(self).decode, skip_special_tokens=True)
         pairs = zip(self.reward_funcs, instead, strict=True)
         wants_turns = self._objective.rule.wants_turns
-        self._exact = ExactRewards(self._located, wants_turns=wants_turns)
-        self.reward_funcs = self._exact.watched(
-            [new or old for old, new in pairs], self.reward_func_names
-        )
+        self._exact = exact = ExactRewards(self._located, wants_turns=wants_turns)
+        self.reward_funcs = [
+            exact.watched(column, new or old, self.reward_func_names[column])
+            for column, (old, new) in enumerate(pairs)
+        ]
 
     def _observe(self, args: GDPOConfig) -> None:
         objective, self._batches = self._objective, CountedBatches()
@@ -296,7 +298,14 @@ class GDPOTrainer(GRPOTrainer):
         return self._objective.gated(rewards, rewards, own, self._samples()).to(rounded)
 
     def _weights_of_prompts(self, inputs: Any) -> torch.Tensor | None:
-        return self._objective.weights_of_prompts(inputs, self._weights(), self._samples())
+        """Return the weights `[prompt, reward]` of all processes' prompts. NaN: does not apply."""
+        names, column = self._objective.names, self._objective.weights_column
+        if column is None:
+            return None
+        cells = [row.get(column) for row in inputs]
+        here = weights_of_cells(cells, names, self._weights(), column=column)
+        rows: Any = gather_object(here.tolist())
+        return torch.tensor(rows, dtype=torch.float64)[:: self._samples()]
 
     @contextmanager
     def _observed_rewards(self) -> Generator[list[Groups]]:

@@ -19,11 +19,9 @@ from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl._adapter import ends_of_text, kept_random_states
-from gdpo.integrations.trl._kept_state import KeptState
-from gdpo.integrations.trl._observing import Observer
+from gdpo.integrations.trl._observing import KeptState, Observer, RolloutLog
 from gdpo.integrations.trl._probe import rule_of
 from gdpo.integrations.trl._rewards import numbered
-from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._trainer import GDPOTrainer
 
 logger = logging.getLogger(__name__)

@@ -47,18 +47,13 @@ def check_vllm(*, same_process: bool = True) -> None:
                 f"use_vllm is true, but {name} {installed} is older than {oldest}, the oldest "
                 f"version that TRL supports. {remedy}"
             )
-        if same_process and (contradiction := _contradiction(name)):
-            raise ConfigError(f"use_vllm is true, but {name} {installed} {contradiction}. {remedy}")
-
-
-def _contradiction(name: str) -> str | None:
-    for needed in _requirements(name):
-        installed = _installed(needed.name) if needed.name in _SHARED else None
-        if installed and not needed.specifier.contains(installed, prereleases=True):
-            return (
-                f"needs {needed.name}{needed.specifier}, and {needed.name} {installed} is installed"
-            )
-    return None
+        for needed in _requirements(name) if same_process else ():
+            own = _installed(needed.name) if needed.name in _SHARED else None
+            if own and not needed.specifier.contains(own, prereleases=True):
+                raise ConfigError(
+                    f"use_vllm is true, but {name} {installed} needs {needed.name}"
+                    f"{needed.specifier}, and {needed.name} {own} is installed. {remedy}"
+                )
 
 
 def _requirements(name: str) -> list[Requirement]:

@@ -12,9 +12,8 @@ import numpy as np
 from gdpo._naming import did_you_mean
 from gdpo._shapes import Bool, Int
 from gdpo.errors import ConfigError
-from gdpo.integrations._settings import Settings
 from gdpo.integrations._turns import TurnPlaces, check_count, is_per_turn, summed, tokens_of_turns
-from gdpo.integrations.rows import Columns, Groups, as_groups, reward_columns
+from gdpo.integrations.rows import Columns, Groups, Settings, as_groups, reward_columns
 from gdpo.rewards.weights_column import weights_of_cells
 
 

@@ -1,20 +1,25 @@
 """Wraps verl's functions so that the estimator receives each reward separately.
 
-If an estimator of verl computes the advantages, the wrappers leave it and its result unchanged.
+If an estimator of verl computes the advantages, the wrappers only watch: they leave it and its
+result unchanged. Before training starts, advantages that go through verl are compared with gdpo's.
 """
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
+from gdpo._shapes import Float
+from gdpo.advantages import gdpo
+from gdpo.errors import ConfigError
 from gdpo.integrations._turns import summed
-from gdpo.integrations.rows import NAME, PREFIX, as_text, by_name
+from gdpo.integrations.rows import NAME, PREFIX, Computed, as_text, by_name
 from gdpo.integrations.verl._carried import Carried, has_turns
 from gdpo.integrations.verl._run import Run
-from gdpo.integrations.verl._self_check import check_itself
-from gdpo.integrations.verl._watching import delivered, observe
 from gdpo.integrations.verl.scores import check_keys
 from gdpo.integrations.verl.settings import (
     COLUMN,
@@ -223,3 +228,128 @@ def _fetch(batch: Any, queue: Any, fields: list[str]) -> dict[str, list[Any]]:
         for field in fields
         if field in data.keys()  # noqa: SIM118  a TensorDict is not a mapping
     }
+
+
+def observe(run: Run, algorithm: Any, data: Any, carried: Carried) -> None:
+    """Store a batch's rewards and verl's advantages for the metrics and the record.
+
+    `carried` has the separate rewards of the same rows.
+    """
+    settings, mask = run.settings(algorithm), data.batch["response_mask"]
+    groups = carried.groups(settings, data.non_tensor_batch["uid"], mask)
+    name = as_text(algorithm.get("adv_estimator"))
+    rows = of_rows(run, data.batch["advantages"], mask, name)
+    advantages = groups.per_rollout(rows, carried.outputs)
+    run.latest = Computed(settings, groups, advantages, settings.weights, {}, watched=name)
+    if is_plain(name) or "token_level_scores" not in data.batch.keys():  # noqa: SIM118
+        return
+    scores = data.batch["token_level_scores"].sum(-1).cpu().numpy()
+    scores = groups.per_rollout(scores, carried.outputs)
+    total = np.nansum(groups.rewards * np.asarray(settings.weights), axis=-1)
+    if not np.allclose(scores, total, rtol=1e-3, atol=1e-3 * max(np.abs(scores).max(), 1e-30)):
+        weights = dict(zip(settings.names, settings.weights, strict=True))
+        run.warn_once(
+            f"the scalar reward, which verl's estimator uses, is not the sum of the rewards with "
+            f"the weights {weights}: gdpo compares the influence of each reward with these "
+            "weights. Set +algorithm.gdpo_reward_weights to those of compute_score"
+        )
+
+
+def of_rows(run: Run, advantages: Any, mask: Any, estimator: str) -> Float[np.ndarray, " row"]:
+    """Return the advantage of each row: the mean over its trained tokens, if they differ."""
+    trained = mask.bool()
+    first = advantages.gather(1, trained.int().argmax(1, keepdim=True))
+    same = ((advantages == first) | ~trained).all(1)
+    means = (advantages.double() * trained).sum(1) / trained.sum(1).clamp(min=1)
+    if not bool(same.all()):
+        run.warn_once(
+            f"{estimator} gives the tokens of a rollout different advantages: gdpo's metrics and "
+            "record use their mean over the rollout's trained tokens"
+        )
+    rows = first[:, 0].double().where(same & trained.any(1), means)
+    return rows.cpu().numpy()
+
+
+@contextmanager
+def delivered(run: Run, algorithm: Any, data: Any, carried: Carried) -> Generator[None]:
+    """Add, inside the `with` block, what verl's own gdpo reads but verl's V1 trainer omits."""
+    names = [key for key in algorithm.get("gdpo_reward_keys") or () if key in carried.columns]
+    added = set(names) - set(data.non_tensor_batch)
+    if not added or "prompts" in data.batch.keys():  # noqa: SIM118  a TensorDict is no mapping
+        yield  # this verl passes the rewards itself
+        return
+    run.warn_once(
+        "algorithm.adv_estimator=gdpo is verl's own estimator. gdpo passes it the rewards "
+        f"{', '.join(names)}, without which it fails on this trainer. The formula stays verl's"
+    )
+    mask = data.batch["response_mask"]
+    data.batch["prompts"], data.batch["attention_mask"] = mask[:, :0], mask
+    for name in added:
+        values = np.asarray(summed(carried.columns[name]), dtype=np.float32)
+        # verl's gdpo also normalizes padding rows.
+        padding = carried.padding
+        data.non_tensor_batch[name] = values if padding is None else np.where(padding, 0, values)
+    try:
+        yield
+    finally:
+        for name in ("prompts", "attention_mask"):
+            del data.batch[name]
+        for name in added:
+            del data.non_tensor_batch[name]
+
+
+TESTED = ("0.8.0", "0.9.1")
+"""Versions of verl on which the conformance tests were run."""
+
+_TRAINER, _KEYS, _WEIGHTS = "verl.trainer.ppo.ray_trainer", ("a", "b"), (1.0, 0.5)
+_REWARDS = np.array([[[0, 3], [1, 2], [1, 0]], [[2, 0], [0, 0], [2, 1]]], dtype=np.float64)
+_TOKENS = 3
+
+_CLOSE = 1e-5
+"""Largest allowed difference between verl's float32 and gdpo's float64."""
+
+
+def check_itself(run: Run) -> None:
+    """Raise a ConfigError unless gdpo's estimator works in this verl, on a made-up batch.
+
+    A process that has not imported verl's trainers is not checked, because it does not train.
+    """
+    if run.is_checked or _TRAINER not in sys.modules:
+        return
+    expected = gdpo(_REWARDS, _WEIGHTS).reshape(-1)
+    try:
+        tokens = _through_verl(sys.modules[_TRAINER]).double().numpy()
+        run.latest = None  # of the made-up batch, nothing is logged
+        wrong = f"the advantages differ by {np.abs(tokens - expected[:, None]).max():.1e}"
+        run.is_checked = np.allclose(tokens, expected[:, None], rtol=0, atol=_CLOSE)
+    except Exception as error:  # noqa: BLE001  another verl may fail in any way
+        wrong = f"{type(error).__name__}: {error}"
+    if not run.is_checked:
+        raise ConfigError(
+            f"gdpo's estimators do not work in verl {version('verl')}: with a batch made up for "
+            f"this check, {wrong}. Install a version on which gdpo was tested "
+            f"({', '.join(TESTED)}), or use one of verl's own estimators"
+        )
+
+
+def _through_verl(ray_trainer: Any) -> Any:
+    import torch
+
+    rows = len(_REWARDS) * _REWARDS.shape[1]
+    zeros, ones = torch.zeros(rows, _TOKENS), torch.ones(rows, _TOKENS).long()
+    columns = dict(zip(_KEYS, _REWARDS.reshape(rows, -1).T, strict=True))
+    data = ray_trainer.DataProto.from_dict(
+        tensors={"token_level_rewards": zeros, "response_mask": ones},
+        non_tensors={
+            **{name: column.astype(object) for name, column in columns.items()},
+            "uid": np.repeat(["p", "q"], rows // 2).astype(object),
+        },
+    )
+    name = f"{PREFIX}{NAME}"
+    algorithm = {
+        "adv_estimator": name,
+        "gdpo_reward_keys": list(_KEYS),
+        "gdpo_reward_weights": list(_WEIGHTS),
+    }
+    done = ray_trainer.compute_advantage(data, adv_estimator=name, config=algorithm)
+    return done.batch["advantages"]

@@ -8,8 +8,15 @@ from typing import Any
 from gdpo._naming import did_you_mean
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
-from gdpo.integrations._settings import FIELDS, Settings, make_settings
-from gdpo.integrations.rows import NAME, PREFIX, as_text, without_prefix
+from gdpo.integrations.rows import (
+    FIELDS,
+    NAME,
+    PREFIX,
+    Settings,
+    as_text,
+    make_settings,
+    without_prefix,
+)
 from gdpo.rewards.task import without_arrays
 
 ROLLOUTS = "gdpo_rollouts"
