@@ -34,7 +34,7 @@ LIMITS = Limits()
 FRESH = """
 import json, resource, sys
 sys.path.insert(0, "/sandbox")
-from _box._seccomp import install, program_filter
+from _box._confine import install, program_filter
 job = json.load(sys.stdin)
 for name, value in job["limits"].items():
     resource.setrlimit(getattr(resource, "RLIMIT_" + name), (value, value))

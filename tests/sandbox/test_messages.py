@@ -10,8 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from gdpo.lab.sandbox._box._reader import Reader
-from gdpo.lab.sandbox._box._writer import TooMuch, Writer
+from gdpo.lab.sandbox._box._values import Reader, TooMuch, Writer
 
 MOST = 1000
 

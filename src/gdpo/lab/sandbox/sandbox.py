@@ -10,10 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Self
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.sandbox._launch import PACKAGES, plain
 from gdpo.lab.sandbox._terms import Limits, Outcome, SandboxError, Stdio, Tests, Verdict
 from gdpo.lab.sandbox._workers import Job, Pool, WorkerDied, WorkerHung
-from gdpo.lab.sandbox.backends import find_backend, launcher
+from gdpo.lab.sandbox.backends import PACKAGES, find_backend, launcher, plain
 from gdpo.lab.sandbox.plan import fits, plan
 
 logger = logging.getLogger(__name__)

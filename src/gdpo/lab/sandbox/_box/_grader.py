@@ -26,7 +26,7 @@ from math import isfinite
 from types import TracebackType
 from typing import Any, NoReturn
 
-from ._confine import address_space
+from ._confine import address_space, die_with_parent
 from ._frames import Left, TooLate, TooLong, read_frame, write_frame
 from ._process import (
     FOUL,
@@ -39,7 +39,6 @@ from ._process import (
     Stub,
     reported_exception,
 )
-from ._seccomp import die_with_parent
 
 _LONGEST_ORDER = 1 << 16
 _LONGEST_TESTS = 1 << 30

@@ -17,8 +17,7 @@ from math import ceil
 from typing import Any, NoReturn
 
 from ._frames import Closed, TooLate, TooLong, read_frame, write_frame
-from ._reader import Reader, as_text
-from ._writer import Writer
+from ._values import Reader, Writer, as_text
 
 DEATH = struct.Struct("=i?dq")
 """Format of the server's report on a program that has exited: wait status, True if the server had
