@@ -9,8 +9,8 @@ import pytest
 
 from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards import Reward, Scorer, score
+from gdpo.rewards.calls import score_one
 from gdpo.rewards.scorer import check_distinct
-from gdpo.rewards.scores import score_one
 
 
 def length(completion, reference):

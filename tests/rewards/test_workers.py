@@ -16,7 +16,7 @@ import pytest
 from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards._workers import Workers
-from gdpo.rewards.scores import Call
+from gdpo.rewards.calls import Call
 
 
 def loop():

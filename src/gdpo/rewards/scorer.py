@@ -2,9 +2,10 @@
 
 import logging
 import pickle
-from collections import Counter as Counts
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -13,9 +14,8 @@ import numpy as np
 from gdpo._naming import refuse_unknown
 from gdpo._text import visible
 from gdpo.errors import ConfigError, DataError, RewardError, check_whole
-from gdpo.rewards._judges import Judges
-from gdpo.rewards._progress import Bar, Counter, OnScored
 from gdpo.rewards._workers import Workers
+from gdpo.rewards.calls import Call, run_concurrently
 from gdpo.rewards.reward import (
     Messages,
     Reference,
@@ -23,10 +23,23 @@ from gdpo.rewards.reward import (
     as_messages,
     refuse_no_reward,
 )
-from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores
+from gdpo.rewards.scores import SHOWN, Failure, Result, Scores
 from gdpo.rewards.text import completion_text, is_from_model
 
 logger = logging.getLogger(__name__)
+
+OnScored = Callable[[int, int], None]
+"""Callback that receives the number of finished scores and the total. In the last call, the two are
+equal."""
+
+_PATIENCE_S = 2.0
+"""Number of seconds before progress is first shown."""
+
+_SHOW_EVERY_S = 0.1
+"""Minimum number of seconds between updates. A fast reward runs thousands of times in this
+interval."""
+
+_LOG_EVERY_S = 30.0
 
 OnError = Literal["missing", "worst", "raise"]
 """How to handle a failure: store NaN, store the lowest value of the reward, or raise an
@@ -95,11 +108,11 @@ class Scorer:
         if memory is not None and not number > 0:
             raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")
         self.rewards = tuple(rewards)
-        self.progress: OnScored = progress or Bar()
+        self.progress: OnScored = progress or _Bar()
         self._on_error: OnError = on_error
         self._count, self._memory = workers, worker_memory_gb
         self._workers: Workers | None = None
-        self._judges = Judges(concurrency=concurrency, retries=retries, pause=1.0)
+        self._concurrency, self._retries = concurrency, retries
 
     @classmethod
     def from_options(cls, rewards: Sequence[Reward], options: Mapping[str, Any]) -> "Scorer":
@@ -187,26 +200,31 @@ class Scorer:
     def _results(
         self, quick: list[Call], slow: list[list[Call]], waiting: list[Call]
     ) -> dict[tuple[int, int], Result]:
-        counter = Counter(len(quick) + len(slow) + len(waiting), self.progress)
+        progress = _Progress(len(quick) + len(slow) + len(waiting), self.progress)
         results: dict[tuple[int, int], Result] = {}
         try:
             for call in quick:
                 results[_key_of(call)] = call.run()
-                counter.advance()
+                progress.advance()
             if slow:
                 if self._workers is None:
                     self._workers = Workers(self.rewards, count=self._count, memory=self._memory)
-                parts = self._workers.score(slow, done=counter.advance)
+                parts = self._workers.score(slow, done=progress.advance)
                 for calls, part in zip(slow, parts, strict=True):
                     results |= zip(map(_key_of, calls), part, strict=True)
             if waiting:
-                part = self._judges.score(waiting, done=counter.advance)
+                part = run_concurrently(
+                    waiting,
+                    concurrency=self._concurrency,
+                    retries=self._retries,
+                    done=progress.advance,
+                )
                 results |= zip(map(_key_of, waiting), part, strict=True)
         except BaseException:
             self.close()
             raise
         finally:
-            counter.finish()
+            progress.finish()
         return results
 
     def _report(self, failures: Sequence[Failure], completions: Sequence[str | Messages]) -> None:
@@ -220,7 +238,7 @@ class Scorer:
             ) from first.error
         became = "the reward's lowest value" if self._on_error == "worst" else "missing"
         failed = {(f.reward, f.kind, f.index) for f in failures}
-        seen: Counts[tuple[str, str]] = Counts((reward, kind) for reward, kind, _ in failed)
+        seen: Counter[tuple[str, str]] = Counter((reward, kind) for reward, kind, _ in failed)
         for failure in failures:
             count = seen.pop((failure.reward, failure.kind), 0)
             if count:  # the first of its kind
@@ -345,7 +363,7 @@ def score(
 
 def check_distinct(names: Sequence[str]) -> None:
     """Raise a ConfigError if two rewards share a name."""
-    repeated = sorted(name for name, count in Counts(names).items() if count > 1)
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise ConfigError(
             f"reward names must be unique, because weights, metrics and files use them; repeated: "
@@ -374,3 +392,60 @@ def _start(completion: str | Messages) -> str:
 
 def _place(failure: Failure) -> str:
     return f"{failure.index}" if failure.turn is None else f"{failure.index}, turn {failure.turn}"
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Counts finished scores, and reports progress if the batch takes long."""
+
+    total: int
+    on_progress: OnScored
+    done: int = 0
+    _next: float = field(default_factory=lambda: time.monotonic() + _PATIENCE_S)
+    _showing: bool = False
+
+    def advance(self) -> None:
+        self.done += 1
+        if self.done < self.total and (now := time.monotonic()) > self._next:
+            self._showing, self._next = True, now + _SHOW_EVERY_S
+            self.on_progress(self.done, self.total)
+
+    def finish(self) -> None:
+        if self._showing:
+            self.on_progress(self.total, self.total)
+
+
+class _Bar:
+    """Draws a progress bar on standard error, or logs lines if standard error is not a terminal."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._last = -_LOG_EVERY_S
+
+    def __call__(self, done: int, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            now = time.monotonic()
+            if now - self._last >= _LOG_EVERY_S:
+                self._last = now
+                logger.info("scored %d of %d completions", done, total)
+            return
+        if self._bar is None:
+            count, rest = MofNCompleteColumn(), TimeRemainingColumn()
+            columns = (TextColumn("scoring"), BarColumn(), count, rest)
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.add_task("", total=total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=done)
+        if done >= total:
+            self._bar.stop()
+            self._bar = None
