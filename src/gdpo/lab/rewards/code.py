@@ -49,6 +49,7 @@ from gdpo.lab.sandbox.backends import find_backend
 from gdpo.lab.sandbox.plan import parse_program
 from gdpo.lab.sandbox.sandbox import default_sandbox
 from gdpo.rewards.reward import Example, Reference, Reward
+from gdpo.rewards.text import answer_part
 
 __all__ = ["extract_code", "no_bug", "pass_all", "pass_rate"]
 
@@ -58,9 +59,6 @@ one."""
 
 _KEPT = 4096
 """Number of cached verdicts: enough for a batch whose rewards are scored one after another."""
-
-_SEARCHED = 100_000
-"""Number of characters at the end of a response that are searched for the program."""
 
 _TRIES = 8
 """Maximum number of attempts to parse a shortened version of an unfinished program. Each attempt
@@ -175,8 +173,7 @@ def extract_code(completion: str) -> str:
         >>> extract_code("So:\n```python\nprint(1)\n```\nwhich prints\n```\n1\n```")
         'print(1)'
     """
-    _, closed, rest = completion.partition("</think>")
-    answer = (rest if closed else completion)[-_SEARCHED:]
+    answer = answer_part(completion)
     blocks, truncated = _blocks(answer.split("\n"))
     held = [block for block in blocks if any(line.strip() for line in block[1])]
     if truncated and held and held[-1] is blocks[-1]:

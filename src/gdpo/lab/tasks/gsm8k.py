@@ -44,12 +44,12 @@ from decimal import Decimal
 from functools import partial
 
 from gdpo.errors import DataError
-from gdpo.lab.tasks._thinking import holds_something, split_thinking
 from gdpo.lab.tasks.rows import text_at
 from gdpo.rewards import Example, Reference
 from gdpo.rewards.maths import boxed
 from gdpo.rewards.reward import binary
 from gdpo.rewards.task import Problem, Row, Task
+from gdpo.rewards.text import answer_part, holds_something, split_thinking
 
 _SYSTEM = """\
 You solve math problems with care. Work through each problem step by step first, and only then \
@@ -92,8 +92,6 @@ _NUMBER_IN_TEXT = re.compile(
     rf"(?P<digits>{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
 )
 _THIN_SPACE = re.compile(r"\\[,!;]")
-_SEARCHED = 100_000
-"""Number of characters at the end of a completion that the flexible metric searches."""
 
 _ANSWER_TAG = re.compile(r"</?(?:think|answer)>")
 
@@ -155,8 +153,7 @@ def _flexible(completion: str, reference: Reference) -> float:
     """Return 1 if the answer is correct or the last number is the reference answer, otherwise 0."""
     if _correctness(completion, reference):
         return 1.0
-    _, thought, rest = completion.partition("</think>")
-    said = (rest if thought else completion)[-_SEARCHED:]
+    said = answer_part(completion)
     tagged = _answer(said) if "<answer>" in said else ""
     numbers = (_last_number(place) for place in (tagged, boxed(said) or "", said))
     number = next((number for number in numbers if number is not None), None)

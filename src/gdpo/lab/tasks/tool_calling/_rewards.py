@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from math import inf
 
 from gdpo.errors import DataError
-from gdpo.lab.tasks._thinking import holds_something
 from gdpo.lab.tasks.tool_calling.calls import Call, parse, parse_gold, same_value
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.rewards.reward import binary
+from gdpo.rewards.text import holds_something
 
 
 def best_total(weights: Sequence[Sequence[float]]) -> float:

@@ -30,13 +30,13 @@ from typing import Any
 
 from gdpo._text import describe
 from gdpo.errors import DataError
-from gdpo.lab.tasks._thinking import split_thinking
 from gdpo.lab.tasks.rows import json_in, mapping_of, messages_at, text_at
 from gdpo.lab.tasks.tool_calling._rewards import gold_calls
 from gdpo.lab.tasks.tool_calling.calls import read_calls, read_literal, starts_calls
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt, user_turns, write_completion
 from gdpo.rewards import Reference
 from gdpo.rewards.task import Message, Problem, Row, without_arrays
+from gdpo.rewards.text import split_thinking
 
 _THINKING = "The tools and what they need are at hand."
 _THINKING_OF_ANSWER = "What is needed for an answer is at hand."
