@@ -247,7 +247,7 @@ def test_the_flexible_measure_reads_all_that_follows_the_first_closing_tag():
 
 
 def test_the_flexible_measure_keeps_the_contract_of_a_reward_and_trains_nothing():
-    check_reward(flexible_reward)
+    check_reward(flexible_reward, texts=50)
     assert TASK.reward("flexible") is None
 
 
