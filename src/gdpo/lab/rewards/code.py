@@ -39,7 +39,7 @@ from dataclasses import MISSING, fields
 from functools import partial
 from hashlib import blake2b
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from gdpo._naming import did_you_mean
 from gdpo._text import describe
@@ -93,44 +93,41 @@ def tests_of(data: Any) -> Tests:
         raise DataError(
             f"reference 'tests.kind' must be one of {', '.join(_KINDS)}, got {describe(kind)}"
         )
-    known = {field.name: field for field in fields(_KINDS[kind])}
-    for name, field in known.items():
-        if field.default is MISSING and name not in given:
-            raise DataError(
-                f"reference 'tests' lacks the key {name!r}, which tests of this kind need. Add the "
-                "key"
-            )
-    for name in given:
-        if name not in known:
-            meant = did_you_mean(name, known)
-            raise DataError(f"reference 'tests' has an unknown key {name!r}: {meant}")
-    try:
-        return _KINDS[kind](**given)
-    except DataError as error:
-        raise DataError(f"reference 'tests': {error}") from error
+    return _built(_KINDS[kind], given, "tests")
 
 
 def limits_of(reference: Reference) -> Limits:
     """Return the limits in a reference. Missing limits get the defaults from `Limits`."""
     if reference.get("limits") is None:
         return Limits()
-    given = _object(reference["limits"], "limits")
-    names = [field.name for field in fields(Limits)]
-    for name in given:
-        if name not in names:
-            raise DataError(
-                f"reference 'limits' has an unknown limit {name!r}: {did_you_mean(name, names)}"
-            )
-    try:
-        limits = Limits(**given)
-    except (ConfigError, TypeError) as error:
-        raise DataError(f"reference 'limits': {error}") from error
+    limits = _built(Limits, _object(reference["limits"], "limits"), "limits")
     if limits.wall_seconds > LONGEST:
         raise DataError(
             f"reference 'limits.wall_seconds' must be at most {LONGEST:g} seconds, got "
             f"{limits.wall_seconds:g}. Use a smaller limit"
         )
     return limits
+
+
+_Built = TypeVar("_Built", Asserts | Check | Calls | Stdio, Limits)
+
+
+def _built(kind: type[_Built], given: Mapping[str, Any], place: str) -> _Built:
+    known = {field.name: field for field in fields(kind)}
+    for name, field in known.items():
+        if field.default is MISSING and name not in given:
+            raise DataError(
+                f"reference {place!r} lacks the key {name!r}, which {place} of this kind need. Add "
+                "the key"
+            )
+    for name in given:
+        if name not in known:
+            meant = did_you_mean(name, known)
+            raise DataError(f"reference {place!r} has an unknown key {name!r}: {meant}")
+    try:
+        return kind(**given)
+    except (ConfigError, DataError, TypeError) as error:
+        raise DataError(f"reference {place!r}: {error}") from error
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:

@@ -138,7 +138,6 @@ class Worker:
         return answer, over["clean"] and over["graded"]
 
     def close(self) -> None:
-        """Stop the worker and all processes that it started."""
         if self._ready:
             self._process.send_signal(self._launch.stop)
         else:
@@ -224,7 +223,6 @@ class Pool:
         return found
 
     def give_back(self, worker: Worker) -> None:
-        """Make a clean worker available again."""
         self._idle.put(worker)
 
     def replace(self, worker: Worker) -> None:

@@ -213,7 +213,6 @@ def plain() -> Launch:
 
 
 def _copied_packages(folder: Path) -> str:
-    """Copy the packages that programs may import into a new folder, and return its path."""
     place = folder / "packages"
     place.mkdir()
     for name, at in packages().items():

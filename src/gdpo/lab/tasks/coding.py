@@ -317,7 +317,6 @@ _SHAPES = (
 
 
 def _read_row(row: Row) -> Problem:
-    """Return the prompt, the tests and, if the row has one, a solution."""
     row = without_arrays(row)
     shape = next(s for s in _SHAPES if all(column in row for column in s.columns))
     solution = shape.solution(row)
@@ -332,7 +331,6 @@ def _read_row(row: Row) -> Problem:
 
 
 def _gold_completion(reference: Reference) -> str | None:
-    """Return the row's solution as a completion, or None if the row has no solution."""
     solution = reference["solution"]
     return None if solution is None else f"<think>worked out</think>\n```python\n{solution}\n```"
 

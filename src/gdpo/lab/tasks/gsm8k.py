@@ -101,9 +101,11 @@ def _answer(completion: str) -> str:
 
 
 def _number(text: str) -> Decimal | None:
-    """Return the text as a number, or None if the text is not a number."""
-    match = _NUMBER.fullmatch(text)
-    if not match:
+    return _decimal(_NUMBER.fullmatch(text))
+
+
+def _decimal(match: re.Match[str] | None) -> Decimal | None:
+    if match is None:
         return None
     # Without an exponent, a Decimal needs memory only for its digits. The sign is added to the
     # text, because negating the Decimal would round to 28 digits.
@@ -112,19 +114,16 @@ def _number(text: str) -> Decimal | None:
 
 
 def _correctness(completion: str, reference: Reference) -> float:
-    """Return 1 if the answer equals the reference answer as a number or as text, otherwise 0."""
     answer, gold = _answer(completion), reference["answer"]
     number = _number(answer)
     return float(answer == gold or (number is not None and number == _number(gold)))
 
 
 def _integer(completion: str, _reference: Reference) -> float:
-    """Return 1 if the answer is written as an integer, otherwise 0."""
     return float(_INTEGER.fullmatch(_answer(completion)) is not None)
 
 
 def _format(completion: str, _reference: Reference) -> float:
-    """Return 1 if the completion is a closed thinking field plus an answer field, otherwise 0."""
     thinking, rest = split_thinking(completion)
     rest = rest.strip()
     answer = rest.removeprefix("<answer>").removesuffix("</answer>")
@@ -150,7 +149,6 @@ def _compatible_format(completion: str, _reference: Reference) -> float:
 
 
 def _flexible(completion: str, reference: Reference) -> float:
-    """Return 1 if the answer is correct or the last number is the reference answer, otherwise 0."""
     if _correctness(completion, reference):
         return 1.0
     said = answer_part(completion)
@@ -165,10 +163,7 @@ def _last_number(text: str) -> Decimal | None:
     found = None
     for match in _NUMBER_IN_TEXT.finditer(_THIN_SPACE.sub("", text.replace("{,}", ","))):
         found = match
-    if found is None:
-        return None
-    sign = "-" if found["sign"] else ""
-    return Decimal(sign + found["digits"].replace(",", ""))
+    return _decimal(found)
 
 
 def _read_row(row: Row, *, system: str = _SYSTEM) -> Problem:

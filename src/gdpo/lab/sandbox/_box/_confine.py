@@ -215,7 +215,6 @@ def install(template: bytes) -> None:
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent exits."""
     _prctl(_PR_SET_PDEATHSIG, 9, None)
 
 

@@ -159,7 +159,6 @@ class Record:
             self.outcomes.append(self._wrong(kind))
 
     def add_case(self, failure: Failure | None, *, right: bool) -> None:
-        """Record one run of a whole program."""
         if failure is not None:
             self.first = self.first or failure
             self.outcomes.append(failure.outcome)
@@ -167,7 +166,6 @@ class Record:
             self.outcomes.append("passed" if right else self._wrong(""))
 
     def add_missed(self, tests: int) -> None:
-        """Record tests that were never reached."""
         self.outcomes += ["not run"] * tests
 
     def _wrong(self, kind: str) -> str:
@@ -230,7 +228,6 @@ _Namespace = dict[str, Any]
 
 
 def _judge_asserts(plan: _Plan, process: Process, record: Record) -> None:
-    """Run each statement as one test."""
     namespace = _prepare(plan, process, record)
     for statement in plan["statements"]:
         with record.one():
@@ -254,7 +251,6 @@ def _judge_check(plan: _Plan, process: Process, record: Record) -> None:
 
 
 def _judge_calls(plan: _Plan, process: Process, record: Record) -> None:
-    """Run each call as one test."""
     process.load()
     function = _entry(plan["entry"], process)
     for arguments, expected in plan["cases"]:
@@ -330,7 +326,6 @@ def _classes(namespace: _Namespace) -> dict[str, type]:
 
 
 def _take(names: list[str], process: Process) -> _Namespace:
-    """Return the values that these names have in the program."""
     try:
         found = process.ask("names", names) if names else {}
     except (Exception, Ended):  # noqa: BLE001  each test that uses these names sees the error again

@@ -296,7 +296,6 @@ class Process:
         return status, killed, memory
 
     def close(self) -> None:
-        """Close the pipes to the process if they are open."""
         for fd in self._pipes:
             os.close(fd)
         self._pipes = ()
@@ -338,7 +337,6 @@ class Process:
         raise Ended
 
     def _understand(self, reply: bytes) -> tuple[Any, Any]:
-        """Return the result and the changed arguments from a reply."""
         try:
             verb, *parts = json.loads(reply)
             self.raised = reported_exception(verb, parts)

@@ -88,7 +88,6 @@ class Server:
         self._grader: int | None = None
 
     def serve_one(self) -> None:
-        """Receive one job, let the grader grade it, and report when it is done."""
         limits = marshal.loads(read_frame(self._jobs, _LONGEST_HEADER))
         limits["memory"] += self._own_memory
         size = int.from_bytes(read_exactly(self._jobs, 4), "little")
