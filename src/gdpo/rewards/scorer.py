@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
-from typing import Any, Literal, TypeAlias, get_args
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -148,42 +149,28 @@ class Scorer:
             RewardError: If a reward fails and `on_error` is `raise`, or a worker does not start.
         """
         chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}
-        judged = _judged(chosen, completions, references, num_tokens)
-        results = self._results(*_calls(chosen, judged))
+        items = _items_by_kind(chosen.values(), completions, references, num_tokens)
+        results = self._results(*_calls(chosen, items))
         values = np.full((len(completions), len(chosen)), np.nan)
         failures: list[Failure] = []
         turns: dict[str, list[list[float]]] = {}
         for column, (k, reward) in enumerate(chosen.items()):
-            items = judged[_kind(reward)]
-            found = [results[k, first] for first in items.firsts]
-            scores = [
-                self._score(reward, *each, failures)
-                for each in zip(found, items.places, strict=True)
-            ]
+            scores: list[list[float]] = [[] for _ in completions]
+            for _, _, rollout, turn, first in items[_kind(reward)]:
+                result = results[k, first]
+                if isinstance(result, Failure):
+                    # The traceback of an error would keep the reward's local objects alive.
+                    error = result.error if self._on_error == "raise" else None
+                    failures.append(replace(result, index=rollout, turn=turn, error=error))
+                    result = reward.low if self._on_error == "worst" else None
+                scores[rollout].append(np.nan if result is None else result)
             if reward.of == "turn":
-                of_rollouts: list[list[float]] = [[] for _ in completions]
-                for each, (rollout, _) in zip(scores, items.places, strict=True):
-                    of_rollouts[rollout].append(each)
-                turns[reward.name] = of_rollouts
-                scores = [sum(each) if each else np.nan for each in of_rollouts]
-            values[:, column] = scores
+                turns[reward.name] = scores
+                values[:, column] = [sum(each) if each else np.nan for each in scores]
+            else:
+                values[:, column] = [value for (value,) in scores]
         self._report(failures, completions)
         return Scores(values, tuple(failures), turns)
-
-    def _score(
-        self,
-        reward: Reward,
-        result: Result,
-        place: tuple[int, int | None],
-        failures: list[Failure],
-    ) -> float:
-        if not isinstance(result, Failure):
-            return np.nan if result is None else result
-        # The error is dropped, because its traceback would keep the reward's local objects alive.
-        error = result.error if self._on_error == "raise" else None
-        index, turn = place
-        failures.append(replace(result, index=index, turn=turn, error=error))
-        return reward.low if self._on_error == "worst" else np.nan
 
     def close(self) -> None:
         """Stop the worker processes. New processes start when a batch needs them."""
@@ -201,31 +188,29 @@ class Scorer:
         self, quick: list[Call], slow: list[list[Call]], waiting: list[Call]
     ) -> dict[tuple[int, int], Result]:
         progress = _Progress(len(quick) + len(slow) + len(waiting), self.progress)
-        results: dict[tuple[int, int], Result] = {}
+        results: list[Result] = []
         try:
             for call in quick:
-                results[_key_of(call)] = call.run()
+                results.append(call.run())
                 progress.advance()
             if slow:
                 if self._workers is None:
                     self._workers = Workers(self.rewards, count=self._count, memory=self._memory)
-                parts = self._workers.score(slow, done=progress.advance)
-                for calls, part in zip(slow, parts, strict=True):
-                    results |= zip(map(_key_of, calls), part, strict=True)
+                results += chain.from_iterable(self._workers.score(slow, done=progress.advance))
             if waiting:
-                part = run_concurrently(
+                results += run_concurrently(
                     waiting,
                     concurrency=self._concurrency,
                     retries=self._retries,
                     done=progress.advance,
                 )
-                results |= zip(map(_key_of, waiting), part, strict=True)
         except BaseException:
             self.close()
             raise
         finally:
             progress.finish()
-        return results
+        calls = [*quick, *chain.from_iterable(slow), *waiting]
+        return {(c.place, c.index): result for c, result in zip(calls, results, strict=True)}
 
     def _report(self, failures: Sequence[Failure], completions: Sequence[str | Messages]) -> None:
         if failures and self._on_error == "raise":
@@ -259,33 +244,34 @@ _Kind: TypeAlias = tuple[str, str]
 """What a reward receives: its `of` and its `scope`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    items: Sequence[Any]
-    places: Sequence[tuple[int, int | None]]
-    """Index of the rollout of each item, and of the turn if the items are turns."""
-    firsts: Sequence[int]
-    """Index of the first identical item of each item."""
-    pickled: Sequence[bytes]
-    """The reference of each item, pickled."""
+class _Item(NamedTuple):
+    """Stores what a reward scores: the completion of a rollout, or one of its turns."""
+
+    value: str | int | Messages
+    reference: bytes
+    """The reference, pickled."""
+    rollout: int
+    turn: int | None
+    first: int
+    """Index of the first identical item."""
 
 
 def _kind(reward: Reward) -> _Kind:
     return reward.of, reward.scope
 
 
-def _judged(
-    rewards: Mapping[int, Reward],
+def _items_by_kind(
+    rewards: Iterable[Reward],
     completions: Sequence[str | Messages],
     references: Sequence[Reference],
     num_tokens: Sequence[int] | None,
-) -> dict[_Kind, _Judged]:
+) -> dict[_Kind, list[_Item]]:
     for what, given in (("references", references), ("num_tokens", num_tokens)):
         if given is not None and len(given) != len(completions):
             raise ConfigError(
                 f"got {len(completions)} completions but {len(given)} {what}. Pass one per rollout"
             )
-    kinds = {_kind(reward): reward for reward in rewards.values()}
+    kinds = {_kind(reward): reward for reward in rewards}
     counted = next((reward for reward in kinds.values() if reward.of == "tokens"), None)
     if counted is not None and num_tokens is None:
         raise ConfigError(
@@ -297,38 +283,40 @@ def _judged(
         if id(reference) not in pickled:
             pickled[id(reference)] = _key(reference, i, "reference")
     keys = [pickled[id(reference)] for reference in references]
-    judged: dict[_Kind, _Judged] = {}
-    for kind, reward in kinds.items():
-        if reward.of == "turn":
-            judged[kind] = _turns_of(completions, keys)
-            continue
-        texts = (completion_text(each, reward.scope) for each in completions)
-        items = num_tokens or () if reward.of == "tokens" else list(texts)
-        places = [(i, None) for i in range(len(items))]
-        judged[kind] = _Judged(items, places, _first_places(zip(items, keys, strict=True)), keys)
-    return judged
+    counts = () if num_tokens is None else num_tokens
+    return {kind: _items(reward, completions, keys, counts) for kind, reward in kinds.items()}
 
 
-def _turns_of(completions: Sequence[str | Messages], keys: Sequence[bytes]) -> _Judged:
-    items: list[Messages] = []
-    places: list[tuple[int, int | None]] = []
-    for i, messages in enumerate(map(as_messages, completions)):
-        ends = [j for j, each in enumerate(messages, 1) if is_from_model(each)]
-        items += [messages[:end] for end in ends]
-        places += [(i, turn) for turn in range(len(ends))]
-    pickled = [_key(item, i, "completion") for item, (i, _) in zip(items, places, strict=True)]
-    of_places = [keys[i] for i, _ in places]
-    firsts = _first_places(zip(pickled, of_places, strict=True))
-    return _Judged(items, places, firsts, of_places)
-
-
-def _first_places(keys: Iterable[Any]) -> list[int]:
+def _items(
+    reward: Reward,
+    completions: Sequence[str | Messages],
+    references: Sequence[bytes],
+    num_tokens: Sequence[int],
+) -> list[_Item]:
     seen: dict[Any, int] = {}
-    return [seen.setdefault(key, i) for i, key in enumerate(keys)]
+    items: list[_Item] = []
+
+    def add(value: str | int | Messages, key: Any, rollout: int, turn: int | None = None) -> None:
+        reference = references[rollout]
+        first = seen.setdefault((key, reference), len(items))
+        items.append(_Item(value, reference, rollout, turn, first))
+
+    for i, completion in enumerate(completions):
+        if reward.of == "tokens":
+            add(num_tokens[i], num_tokens[i], i)
+        elif reward.of == "text":
+            text = completion_text(completion, reward.scope)
+            add(text, text, i)
+        else:
+            messages = as_messages(completion)
+            ends = [j for j, each in enumerate(messages, 1) if is_from_model(each)]
+            for turn, end in enumerate(ends):
+                add(messages[:end], _key(messages[:end], i, "completion"), i, turn)
+    return items
 
 
 def _calls(
-    rewards: Mapping[int, Reward], judged: Mapping[_Kind, _Judged]
+    rewards: Mapping[int, Reward], items: Mapping[_Kind, Sequence[_Item]]
 ) -> tuple[list[Call], list[list[Call]], list[Call]]:
     quick: list[Call] = []
     slow: dict[tuple[_Kind, int], list[Call]] = {}
@@ -337,10 +325,10 @@ def _calls(
         in_worker = reward.deadline is not None and not reward.asks_elsewhere
         others = waiting if reward.asks_elsewhere else quick
         kind = _kind(reward)
-        of_kind = judged[kind]
-        for i in sorted(set(of_kind.firsts)):
-            call = Call(k, reward, of_kind.items[i], of_kind.pickled[i], i)
-            (slow.setdefault((kind, i), []) if in_worker else others).append(call)
+        for i, item in enumerate(items[kind]):
+            if item.first == i:
+                call = Call(k, reward, item.value, item.reference, i)
+                (slow.setdefault((kind, i), []) if in_worker else others).append(call)
     return quick, list(slow.values()), waiting
 
 
@@ -380,10 +368,6 @@ def _key(value: Any, index: int, what: str) -> bytes:
             f"process ({type(error).__name__}: {str(error)[:SHOWN]}). Use only text, numbers, "
             "lists and dicts"
         ) from error
-
-
-def _key_of(call: Call) -> tuple[int, int]:
-    return call.place, call.index
 
 
 def _start(completion: str | Messages) -> str:
