@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Self
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.sandbox._terms import Limits, SandboxError, Stdio, Tests, Verdict
@@ -148,7 +148,13 @@ class Sandbox:
                     f"extra, {', '.join(PACKAGES)}"
                 )
             raise DataError(f"{answer['bad']}. No program can pass such tests. {remedy}")
-        return _verdict(answer, total)
+        if answer.get("lost"):
+            logger.warning("a program's answers could not be graded: %s", answer["lost"])
+        if "outcomes" not in answer:
+            words = "the program's answers cannot be graded"
+            return Verdict(("killed",) * total, "killed", words, seconds=0.0)
+        details = (answer[name] for name in ("bug", "message", "seconds", "by_clock"))
+        return Verdict(tuple(answer["outcomes"]), *details)
 
     def _start(self) -> None:
         self._pool = Pool(self._launch, self._workers)
@@ -157,16 +163,6 @@ class Sandbox:
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._pool.forget()
-
-
-def _verdict(answer: dict[str, Any], total: int) -> Verdict:
-    if answer.get("lost"):
-        logger.warning("a program's answers could not be graded: %s", answer["lost"])
-    if "outcomes" not in answer:
-        words = "the program's answers cannot be graded"
-        return Verdict(("killed",) * total, "killed", words, seconds=0.0)
-    details = (answer[name] for name in ("bug", "message", "seconds", "by_clock"))
-    return Verdict(tuple(answer["outcomes"]), *details)
 
 
 _default: Sandbox | None = None
