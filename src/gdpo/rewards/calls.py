@@ -1,4 +1,4 @@
-"""Runs one reward on one rollout, and coroutine rewards concurrently.
+"""Runs one reward on one rollout, and coroutine rewards concurrently. A failure is a result.
 
 Every coroutine reward in this process runs in one event loop. If a reward keeps a client open
 (httpx, aiohttp), the client is bound to the loop in which it was first used. Closing that loop
@@ -13,19 +13,21 @@ import sysconfig
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from traceback import walk_tb
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from gdpo.errors import RewardError
 from gdpo.rewards.reward import Messages, Reference, Reward
-from gdpo.rewards.scores import SHOWN, Failure, Result
 
 T = TypeVar("T")
+
+SHOWN = 200
+"""Maximum number of characters of a completion or exception that a message shows."""
 
 _DEADLINE_S = 60.0
 """Maximum time of one attempt of a coroutine call, in seconds, if the reward has no deadline."""
@@ -45,6 +47,29 @@ _BLOCKED = (
     " because a call blocked the event loop. Use awaitable calls instead of `requests` or "
     "`time.sleep`"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Stores how a reward broke its contract on one rollout."""
+
+    reward: str
+    index: int
+    """Index of the rollout in the batch."""
+    kind: str
+    """`raised <Exception>`, `not a number`, `out of range`, `timed out`, or `worker died`."""
+    message: str
+    error: BaseException | None = field(default=None, repr=False, compare=False)
+    """The exception, if the reward raised it in this process and `on_error` is `raise`."""
+    turn: int | None = None
+    """Index of the turn. None: the reward does not score turns."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+Result: TypeAlias = float | Failure | None
+"""Result of one reward on one rollout. None: the reward does not apply."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from gdpo._naming import refuse_unknown
+from gdpo._shapes import Float
 from gdpo._text import visible
 from gdpo.errors import ConfigError, DataError, RewardError, check_whole
 from gdpo.rewards._workers import Workers
-from gdpo.rewards.calls import Call, run_concurrently
+from gdpo.rewards.calls import SHOWN, Call, Failure, Result, run_concurrently
 from gdpo.rewards.reward import (
     Messages,
     Reference,
@@ -24,7 +25,6 @@ from gdpo.rewards.reward import (
     as_messages,
     refuse_no_reward,
 )
-from gdpo.rewards.scores import SHOWN, Failure, Result, Scores
 from gdpo.rewards.text import completion_text, is_from_model
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,30 @@ _LOG_EVERY_S = 30.0
 OnError = Literal["missing", "worst", "raise"]
 """How to handle a failure: store NaN, store the lowest value of the reward, or raise an
 exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Stores the reward array of a batch and the failures."""
+
+    values: Float[np.ndarray, "rollout reward"]
+    """The scores in float64. NaN means that the reward does not apply or failed. For a reward that
+    scores turns, the total over the turns."""
+    failures: tuple[Failure, ...]
+    turns: Mapping[str, Sequence[Sequence[float]]] = field(
+        default_factory=dict[str, Sequence[Sequence[float]]]
+    )
+    """For each reward that scores turns, the scores of each turn of each rollout. NaN as in
+    `values`."""
+
+    def failed(self, reward: str) -> int:
+        """Return the number of rollouts on which this reward failed."""
+        return len({failure.index for failure in self.failures if failure.reward == reward})
+
+    def kinds(self, reward: str) -> Mapping[str, int]:
+        """Return the number of rollouts on which this reward failed, by kind of failure."""
+        failed = {(f.kind, f.index): f for f in self.failures if f.reward == reward}
+        return Counter(kind for kind, _ in failed)
 
 
 class Scorer:
