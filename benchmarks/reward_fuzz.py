@@ -21,9 +21,9 @@ import numpy as np
 from gdpo.lab.rewards.code import no_bug, pass_all, pass_rate
 from gdpo.lab.tasks import TASKS
 from gdpo.rewards._workers import Workers
+from gdpo.rewards.calls import Call, Failure, score_one
 from gdpo.rewards.length import soft_overlong, token_limit, token_range
 from gdpo.rewards.maths import maths_answer
-from gdpo.rewards.scores import Call, Failure, score_one
 from gdpo.testing import hostile_texts
 
 EVERY = 1000

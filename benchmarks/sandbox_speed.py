@@ -25,7 +25,7 @@ from pathlib import Path
 from gdpo.lab.sandbox import Asserts, Limits, Sandbox, SandboxError
 from gdpo.lab.sandbox.backends import launcher
 from gdpo.lab.tasks import load_rows
-from gdpo.lab.tasks.coding._rows import mbpp_tests
+from gdpo.lab.tasks.coding import mbpp_tests
 
 PER_ROUND = {"sandbox": 971, "fresh": 100}
 LEFT_OUT = (123, 367, 927)
@@ -34,7 +34,7 @@ LIMITS = Limits()
 FRESH = """
 import json, resource, sys
 sys.path.insert(0, "/sandbox")
-from _box._seccomp import install, program_filter
+from _box._confine import install, program_filter
 job = json.load(sys.stdin)
 for name, value in job["limits"].items():
     resource.setrlimit(getattr(resource, "RLIMIT_" + name), (value, value))

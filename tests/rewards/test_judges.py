@@ -14,18 +14,15 @@ import numpy as np
 import pytest
 
 from gdpo.errors import RewardError
-from gdpo.rewards import Example, Reward, Scorer, scorer
-from gdpo.rewards._judges import Judges
-from gdpo.rewards.scores import score_one
+from gdpo.rewards import Example, Reward, Scorer, calls
+from gdpo.rewards import scorer as scoring
+from gdpo.rewards.calls import score_one
 from gdpo.testing import check_reward
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    def quick(*, pause, **kwargs):
-        return Judges(pause=pause / 100, **kwargs)
-
-    monkeypatch.setattr(scorer, "Judges", quick)
+    monkeypatch.setattr(calls, "_PAUSE_S", 0.01)
 
 
 class Service:
@@ -317,8 +314,8 @@ def test_a_connection_that_a_judge_keeps_open_serves_every_call_of_the_process(c
     async def judged(completion, reference):
         return await client.ask(completion)
 
-    reward = Reward("judged", judged, 0, 1, (Example("a", {}, 0.5),))
-    check_reward(reward, texts=5)
+    reward = Reward("judged", judged, 0, 1)
+    assert score_one(reward, "a", {}) == 0.5
     for _ in range(2):
         with Scorer([reward], retries=0, concurrency=1) as scorer:
             scores = scorer.score(["a", "b"], [{}, {}])
@@ -354,7 +351,8 @@ def test_a_coroutine_that_blocks_beyond_its_deadline_has_timed_out():
     assert "time.sleep" in failure.message
 
 
-def test_after_a_coroutine_that_blocks_was_interrupted_the_next_one_runs():
+def test_after_a_coroutine_that_blocks_was_interrupted_the_next_one_runs(monkeypatch):
+    monkeypatch.setattr(calls, "_ANSWERS_S", 0.1)
     ended = threading.Event()
 
     async def endless(completion, reference):
@@ -390,12 +388,10 @@ def test_scoring_works_inside_a_loop_that_runs():
 
 
 def test_progress_is_told_when_a_batch_takes_long_and_not_before(monkeypatch):
-    from gdpo.rewards import _progress
-
     told = []
 
     async def slow(completion, reference):
-        await asyncio.sleep(1.5 * (int(completion) > 2))
+        await asyncio.sleep(0.3 * (int(completion) > 2))
         return 0.0
 
     with Scorer(
@@ -403,8 +399,8 @@ def test_progress_is_told_when_a_batch_takes_long_and_not_before(monkeypatch):
     ) as scorer:
         scorer.score(["0", "1"], [{}, {}])
         assert told == []
-        monkeypatch.setattr(_progress, "PATIENCE_S", 1.0)
-        monkeypatch.setattr(_progress, "_SHOW_EVERY_S", -1.0)
+        monkeypatch.setattr(scoring, "_PATIENCE_S", 0.1)
+        monkeypatch.setattr(scoring, "_SHOW_EVERY_S", -1.0)
         scorer.score([str(i) for i in range(6)], [{}] * 6)
     assert told == [(4, 6), (5, 6), (6, 6)]
 
@@ -413,10 +409,8 @@ def test_progress_is_told_when_a_batch_takes_long_and_not_before(monkeypatch):
     ("every", "wanted"), [(-1.0, [(1, 4), (2, 4), (3, 4), (4, 4)]), (1e9, [(1, 4), (4, 4)])]
 )
 def test_progress_of_quick_rewards_is_told_now_and_then(monkeypatch, every, wanted):
-    from gdpo.rewards import _progress
-
-    monkeypatch.setattr(_progress, "PATIENCE_S", -1.0)
-    monkeypatch.setattr(_progress, "_SHOW_EVERY_S", every)
+    monkeypatch.setattr(scoring, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(scoring, "_SHOW_EVERY_S", every)
     told = []
     quick = Reward("quick", lambda text, _: float(text) / 9, 0, 1)
     with Scorer([quick], progress=lambda *counts: told.append(counts)) as scorer:
@@ -425,9 +419,7 @@ def test_progress_of_quick_rewards_is_told_now_and_then(monkeypatch, every, want
 
 
 def test_without_a_terminal_progress_is_a_line_in_the_log(caplog):
-    from gdpo.rewards._progress import Bar
-
-    bar = Bar()
+    bar = scoring._Bar()
     with caplog.at_level(logging.INFO):
         for done in range(1, 11):
             bar(done, 10)

@@ -32,7 +32,7 @@ def values(reward, *num_tokens):
 
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda r: f"{r.name} {r.function.keywords}")
 def test_reward_keeps_its_contract(reward):
-    check_reward(reward)
+    check_reward(reward, texts=50)
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda r: f"{r.name} {r.function.keywords}")

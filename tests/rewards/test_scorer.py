@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.rewards import Reward, Scorer, score
+from gdpo.rewards import Reward, Scorer, calls, score
+from gdpo.rewards.calls import score_one
 from gdpo.rewards.scorer import check_distinct
-from gdpo.rewards.scores import score_one
 
 
 def length(completion, reference):
@@ -208,18 +208,21 @@ def is_unspoiled(completion, reference):
 
 @pytest.mark.parametrize("function", [spoils, spoils_later])
 @pytest.mark.parametrize("deadline", [None, 60])
-@pytest.mark.parametrize("kind", ["text", "tokens", "turn"])
-def test_a_reward_that_changes_its_reference_changes_it_for_nobody_else(function, deadline, kind):
-    changes = Reward("changes", function, 0, 1, of=kind, deadline=deadline)
-    reads = Reward("reads", is_unspoiled, 0, 1, of=kind)
+def test_a_reward_that_changes_its_reference_changes_it_for_nobody_else(function, deadline):
+    rewards = [
+        Reward(f"{name} {kind}", does, 0, 1, of=kind, deadline=limit)
+        for kind in ("text", "tokens", "turn")
+        for name, does, limit in (("changes", function, deadline), ("reads", is_unspoiled, None))
+    ]
     own, shared = {"answer": "5", "tests": ["a"]}, {"answer": "5", "tests": ["a"]}
-    with Scorer([changes, reads], workers=1) as scorer:
+    with Scorer(rewards, workers=1) as scorer:
         scores = scorer.score(["x", "y", "z"], [own, shared, shared], num_tokens=[1, 2, 3])
-    assert scores.values.tolist() == [[1, 1]] * 3
+    assert scores.values.tolist() == [[1] * 6] * 3
     assert own == shared == {"answer": "5", "tests": ["a"]}
 
 
-def test_a_retry_gets_the_reference_as_it_was():
+def test_a_retry_gets_the_reference_as_it_was(monkeypatch):
+    monkeypatch.setattr(calls, "_PAUSE_S", 0.0)
     seen = []
 
     async def fails_once(completion, reference):

@@ -15,6 +15,16 @@ pytestmark = needs_sandbox
 
 ONE = Calls("f", (((), 1),))
 GOOD = "def f(): return 1"
+SLEEP = "import time\ndef f(): time.sleep(60)"
+HIDDEN = """
+import os
+def f():
+    folder = os.path.dirname(os.__file__) + "/site-packages"
+    try:
+        return len(os.listdir(folder)) + 1
+    except OSError:
+        return 1
+"""
 
 
 @pytest.mark.parametrize("name", sorted(describe_backends()))
@@ -25,27 +35,10 @@ def test_each_backend_that_works_runs_programs(name):
     with Sandbox(workers=1, backend=name) as sandbox:
         assert sandbox.backend == name
         assert sandbox.run(GOOD, ONE).pass_all
-        late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
+        late = sandbox.run(SLEEP, ONE, Limits(wall_seconds=0.2))
         assert (late.outcomes, late.bug) == (("timeout",), "timeout")
         assert sandbox.run(GOOD, ONE).pass_all
     assert eventually(lambda: family() == before)
-
-
-@pytest.mark.parametrize("name", sorted(describe_backends()))
-def test_no_backend_shows_installed_packages(name):
-    if describe_backends()[name] != "works":
-        pytest.skip(describe_backends()[name])
-    source = """
-import os, sys
-def f():
-    folder = os.path.dirname(os.__file__) + "/site-packages"
-    try:
-        return len(os.listdir(folder)) + 1
-    except OSError:
-        return 1
-"""
-    with Sandbox(workers=1, backend=name) as sandbox:
-        assert sandbox.run(source, ONE).pass_all
 
 
 @pytest.mark.parametrize("name", [*sorted(describe_backends()), "unsafe"])
@@ -66,6 +59,7 @@ def f():
     box = {"unsafe": True} if name == "unsafe" else {"backend": name}
     with Sandbox(workers=1, **box) as sandbox:
         assert [sandbox.run(source, each).message for each in (tests, setup)] == ["", ""]
+        assert name == "unsafe" or sandbox.run(HIDDEN, ONE).pass_all
 
 
 def test_without_a_box_there_is_a_warning_and_limits_all_the_same(caplog):
@@ -75,7 +69,7 @@ def test_without_a_box_there_is_a_warning_and_limits_all_the_same(caplog):
         assert sandbox.backend == "unsafe"
         assert sandbox.run(GOOD, ONE).pass_all
         assert sandbox.run("import os\ndef f(): os.fork()", ONE).outcomes == ("error",)
-        late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
+        late = sandbox.run(SLEEP, ONE, Limits(wall_seconds=0.2))
         assert late.bug == "timeout"
     assert eventually(lambda: family() == before)
 

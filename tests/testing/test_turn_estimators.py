@@ -19,8 +19,12 @@ from gdpo.testing._agents import (
     list_groups,
     list_rollouts,
 )
-from gdpo.testing._turn_estimators import mean_gradient, no_signal, with_options
-from gdpo.testing._turn_reasons import gradient_of_earning
+from gdpo.testing._turn_estimators import (
+    gradient_of_earning,
+    mean_gradient,
+    no_signal,
+    with_options,
+)
 
 ROLLOUTS = list_rollouts(example_policy())
 SMALL = list_rollouts(example_policy(turns=3))

@@ -183,7 +183,7 @@ class AlarmByHand:
 
 def test_a_reward_that_is_healthy_and_takes_long_is_reported_with_its_rows(monkeypatch, caplog):
     monkeypatch.setattr("threading.Timer", AlarmByHand)
-    monkeypatch.setattr("gdpo.rewards._progress.PATIENCE_S", -1.0)
+    monkeypatch.setattr("gdpo.rewards.scorer._PATIENCE_S", -1.0)
 
     def long(completion, reference):
         if completion == "third":

@@ -3,8 +3,7 @@
 from gdpo.rewards.gates import Gate, apply_gates
 from gdpo.rewards.named import BUILT_IN
 from gdpo.rewards.reward import Example, Reference, Reward
-from gdpo.rewards.scorer import Scorer, score
-from gdpo.rewards.scores import Scores
+from gdpo.rewards.scorer import Scorer, Scores, score
 
 __all__ = [
     "BUILT_IN",

@@ -1,27 +1,192 @@
-"""Checks whether two expressions are equivalent answers.
+r"""Compares an extracted answer with the reference answer.
 
 Numbers (`_same_number`), percentages, the value that an equation states (`_stated`), and the
 elements of lists, points, intervals and matrices are compared here, and everything else by
 `math_verify.verify`, which would compare numbers of any size to 6 decimal places.
+
+This module requires the `math` extra. Importing sympy takes about a second. The reward's function
+is defined here so that a worker process finishes this import before its first deadline starts.
 """
 
 import logging
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
+from math import inf, lgamma, log, log10
 from typing import Any
 
 import sympy as sp
-from math_verify import verify
+from latex2sympy2_extended import NormalizationConfig
+from math_verify import LatexExtractionConfig, parse, verify
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
-from gdpo.rewards._wording import SPACE, TEXT, Unit, read_words, with_names
+from gdpo.rewards._wording import (
+    SETS,
+    clean,
+    contradict,
+    phrase,
+    plain,
+    same_letters,
+    without_label,
+)
+from gdpo.rewards.reward import Reference
+from gdpo.rewards.text import answer_part
 
 # math-verify warns that its timeout is disabled. The scorer enforces a deadline instead.
-logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
+for _name in ("grader", "parser"):
+    logging.getLogger(f"math_verify.{_name}").setLevel(logging.ERROR)
 
-PERCENT = sp.UnevaluatedExpr(sp.Rational(1, 100))
+_READING = LatexExtractionConfig(
+    try_extract_without_anchor=False,
+    boxed_match_priority=0,
+    normalization_config=NormalizationConfig(
+        basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="last"
+    ),
+)
+
+_LONGEST = 300
+"""Maximum length of an answer, in characters. The longest answer in MATH has 159 characters."""
+
+_DEEPEST = 10
+"""Maximum depth of nested brackets. Parsing time grows exponentially with the depth. MATH needs
+3."""
+
+_DIGITS = 10_000
+"""Maximum number of digits of an evaluated answer. The longest answer in MATH has 1,491 digits."""
+
+_UNWORKED = re.compile(
+    r"\\(?:sum|prod|i*int|oint|lim|[dt]?binom|choose|gcd|lcm|det|[bp]?mod|operatorname|Gamma|nabla"
+    r"|partial|max|min|xrightarrow|begin\s*\{vmatrix\}|variable)|\)\s*(?:'|\^\s*\{?\\prime)"
+)
+_OR = re.compile(
+    r"\\(?:text|mbox)\s*\{\s*,?\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])|(?<![a-zA-Z])or(?![a-zA-Z])"
+)
+_INEQUALITY = re.compile(r"[<>≤≥]|\\(?:[lg]eq?|[lg]t|[lg]eqslant)(?![a-zA-Z])")
+_EQUALS = re.compile(r"(?<![<>!\\])=")
+
+
+def correctness(
+    completion: str, reference: Reference, *, extract: Callable[[str], str | None]
+) -> float | None:
+    """Return 1 if the answer extracted from a completion equals the reference answer, else 0.
+
+    None: the reference answer is missing or cannot be parsed.
+    """
+    given = reference["answer"]
+    gold = "" if given is None else plain(str(given))
+    if _read_gold(gold) is None:
+        return None
+    answer = extract(answer_part(completion))
+    return 0.0 if answer is None else float(_equal(answer, gold))
+
+
+@lru_cache(maxsize=1024)
+def _read_gold(gold: str) -> Any:
+    letter, rest = without_label(gold)
+    read = _read(rest if letter and rest else gold)
+    return None if read is None or not same(read, read) else read
+
+
+def _equal(answer: str, gold: str) -> bool:
+    if len(answer) > _LONGEST or _depth(answer) > _DEEPEST:
+        return False
+    answer = plain(answer)
+    if not set(_UNWORKED.findall(answer)) <= set(_UNWORKED.findall(gold)):
+        return False
+    choice, rest = without_label(answer)
+    gold_choice, gold_rest = without_label(gold)
+    if choice and gold_choice and choice != gold_choice:
+        return False
+    if choice and gold_choice and not (rest and gold_rest):
+        return True
+    return _equal_value(rest if choice and rest else answer, gold, gold_rest)
+
+
+def _equal_value(answer: str, gold: str, gold_text: str) -> bool:
+    (text, unit), (gold_clean, gold_unit) = clean(answer), clean(gold_text)
+    if not text or contradict(unit, gold_unit):
+        return False
+    if text == gold_clean or same_letters(answer, gold_text):
+        return True
+    read = _read(answer)
+    if read is None or _digits(read) > _DIGITS:
+        return False
+    row = _read_gold(gold)
+    return same(row, read) and (not _differentiates(read) or _differentiates(row))
+
+
+def _differentiates(expression: Any) -> bool:
+    # In dy/dx = 2x, the left side counts as a name, not as an unevaluated derivative.
+    if isinstance(expression, sp.Eq) and isinstance(expression.lhs, sp.Derivative):
+        return _differentiates(expression.rhs) or not isinstance(expression.lhs.args[0], sp.Symbol)
+    return expression.has(sp.Derivative)
+
+
+def _read(answer: str) -> Any:
+    words = phrase(answer)
+    if words is not None:
+        return _parse(SETS[words]) if words in SETS else sp.Symbol(words, real=True)
+    text, _ = clean(answer)
+    parts = _OR.split(text)
+    if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
+        read = [_parse(part) for part in parts]
+        return None if None in read else _Either(*read)
+    read = _parse(text)
+    if text.count("%") > 1 and not re.search(r"%.*[,=].*%", text):
+        return None
+    if read is None and text.endswith("%"):
+        number = _parse(text.removesuffix("%").removesuffix("\\"))
+        return sp.Mul(number, _PERCENT, evaluate=False) if isinstance(number, sp.Expr) else None
+    # If math-verify cannot read a chain of equations, it returns only the last part.
+    last_only = len(_EQUALS.findall(text)) > 1 and read is not None and not read.has(sp.Eq)
+    return None if last_only else read
+
+
+def _parse(text: str) -> Any:
+    read = parse(
+        rf"\boxed{{{text}}}",
+        extraction_config=[_READING],
+        fallback_mode="no_fallback",
+        extraction_mode="first_match",
+        # math-verify's timeout uses a signal, which fails outside the main thread.
+        parsing_timeout=None,  # pyright: ignore[reportArgumentType]
+    )
+    # For \subset, math-verify returns True or False.
+    return read[0] if read and isinstance(read[0], sp.Basic | sp.MatrixBase) else None
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _digits(expression: Any) -> float:
+    """Estimate how many digits the largest number in an expression has once it is evaluated."""
+    if isinstance(expression, sp.Rational):
+        # log10 takes integers of any size. A float would overflow.
+        return log10(max(abs(expression.p), 1))
+    matrix = isinstance(expression, sp.MatrixBase)
+    parts = [_digits(p) for p in (expression.flat() if matrix else getattr(expression, "args", ()))]
+    try:
+        if isinstance(expression, sp.Pow):
+            return max(parts[0], 0.1) * 10 ** parts[1]
+        if isinstance(expression, sp.factorial | sp.gamma):
+            return lgamma(10 ** parts[0] + 1) / log(10)
+    except OverflowError:
+        return inf
+    if isinstance(expression, sp.Add):
+        return max(parts) + log10(len(parts))
+    return max(parts, default=0.0) if matrix else sum(parts)
+
+
+# Whether two expressions are equal.
+
+_PERCENT = sp.UnevaluatedExpr(sp.Rational(1, 100))
 """Factor that math-verify uses for a percent sign."""
 
 _FAULTS = (
@@ -46,26 +211,26 @@ _WORKING = 50
 """Precision with which numbers are evaluated, in digits."""
 
 
-class Either(sp.Tuple):
+class _Either(sp.Tuple):
     """Stores inequalities that are joined by "or"."""
 
 
 def same(gold: Any, answer: Any) -> bool:
-    ours, theirs = members(gold), members(answer)
+    ours, theirs = _members(gold), _members(answer)
     if ours and theirs:
         return _same_equation(gold, answer, ours, theirs)
     gold, answer = _stated(gold), _stated(answer)
     if gold is None or answer is None:
         return False
     lists = isinstance(gold, sp.FiniteSet) or isinstance(answer, sp.FiniteSet)
-    if not lists and isinstance(gold, Either) is not isinstance(answer, Either):
+    if not lists and isinstance(gold, _Either) is not isinstance(answer, _Either):
         gold, answer = _as_set(gold), _as_set(answer)
         return gold is not None and answer is not None and _verify(gold, answer)
     by_parts = _same_parts(gold, answer)
     return _same_value(gold, answer) if by_parts is None else by_parts
 
 
-def members(expression: Any) -> list[Any] | None:
+def _members(expression: Any) -> list[Any] | None:
     relations = _args(expression) if isinstance(expression, sp.And) else [expression]
     if not relations or not all(isinstance(relation, sp.Eq) for relation in relations):
         return None
@@ -78,7 +243,7 @@ def _stated(expression: Any) -> Any:
     Sides that are names are ignored, and all remaining sides must be equal. For example, x = 2 + 3
     = 5 states 5. The equations x = 6 = 5, 2x = 5 and 3 = 5 state nothing (None).
     """
-    sides = members(expression)
+    sides = _members(expression)
     if sides is None:
         return expression
     while len(sides) > 1 and _is_name(sides[0]):
@@ -138,7 +303,7 @@ def _closed(equation: Any, sides: list[Any]) -> Any:
 
 
 def _as_set(expression: Any) -> Any:
-    if not isinstance(expression, Either):
+    if not isinstance(expression, _Either):
         return expression
     return _tried(lambda: sp.Union(*(part.as_set() for part in _args(expression))), None)
 
@@ -152,7 +317,7 @@ def _same_parts(gold: Any, answer: Any) -> bool | None:
     ours, theirs = _components(gold), _components(answer)
     if ours is None or theirs is None or len(ours) != len(theirs):
         return None if ours is None or theirs is None else False
-    if isinstance(gold, sp.FiniteSet | Either):
+    if isinstance(gold, sp.FiniteSet | _Either):
         return _same_in_any_order(ours, theirs)
     return all(map(same, ours, theirs))
 
@@ -191,8 +356,8 @@ def _same_value(gold: Any, answer: Any) -> bool:
 
 
 def _without_percent(expression: Any) -> tuple[Any, bool]:
-    if isinstance(expression, sp.Mul) and PERCENT in expression.args:
-        return sp.Mul(*(x for x in expression.args if x != PERCENT), evaluate=False), True
+    if isinstance(expression, sp.Mul) and _PERCENT in expression.args:
+        return sp.Mul(*(x for x in expression.args if x != _PERCENT), evaluate=False), True
     return expression, False
 
 
@@ -321,155 +486,3 @@ def _far_apart(gold: Any, answer: Any) -> bool:
 
 def _verify(gold: Any, answer: Any) -> bool:
     return verify([gold], [answer], allow_set_relation_comp=True, timeout_seconds=None)
-
-
-_CHARACTERS = str.maketrans(
-    dict.fromkeys("\u00a0\u2009\u202f\u3000", " ")
-    | dict.fromkeys("€£¥₹")
-    | {"−": "-", "°": r"^\circ ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot "}
-    | {"÷": "/", "∞": r"\infty ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap "}
-    | {"²": "^2", "³": "^3", "√": r"\sqrt "}
-)
-
-_DASH = re.compile(r"(?<![0-9])(?<![0-9] )[–—]|[–—](?! ?[0-9])")
-"""Matches a long dash that is used as a minus sign. Between two digits, a long dash marks a range,
-as in 2–3."""
-
-_AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
-
-_DOLLARS = re.compile(r"\s*-?(?:\\\$|\$(?=[^$]*$))")
-
-_EDGE = re.compile(rf"^{SPACE}+|(?:{SPACE}|[.,;])+$")
-
-_SWITCH = re.compile(
-    r"\\(?:displaystyle|textstyle|(?:foot|script|normal)size|tiny|small|[lL]arge|LARGE|huge|Huge"
-    r"|bfseries|boldmath)(?![a-zA-Z])\s*|\\(?:text)?color\s*\{[^{}]*\}"
-)
-
-_OLD_FONT = re.compile(r"(?:\{\s*\\(bf|rm|it|sf)(?![a-zA-Z])\s*|\\(bf|rm|it|sf)\s*\{)")
-
-_FONT = re.compile(r"\\(?:boldsymbol|bm|math(?:bf|it|sf|normal)|textbf|underline)\s*\{")
-
-_WORD = re.compile(r"[\sA-Za-z.]*[A-Za-z]{2}[\sA-Za-z.]*")
-
-_NUMERAL_IN_TEXT = re.compile(rf"{TEXT}\{{\s*([-+]?[0-9][0-9.,/]*)\s*\}}")
-
-_LABEL = re.compile(
-    rf"(?:{TEXT}\{{\s*(?:\(([A-J])\)|([A-J])[).:])\s*\}}|\(([A-J])\)(?=\s+(?:[0-9]|\\(?:[dt]?frac|sqrt|\$))))"
-    rf"{SPACE}*(.*)",
-    re.DOTALL,
-)
-
-_CHOICE = re.compile(rf"(?:{TEXT}\{{)?\s*\(?([A-J])\)?\s*\}}?")
-
-_DIGITS_IN_BRACES = re.compile(r"(?<![0-9A-Za-z}_^\]])(?:\{[0-9]+\})+(?!\{)")
-
-_DIGITS_APART = re.compile(rf"(?<![_^0-9.])[0-9]+(?:\.[0-9]+)?{SPACE}+[0-9]")
-
-_THOUSANDS = re.compile(
-    rf"(?<![_^0-9.])[0-9]{{1,3}}(?:(?:,\\!|{SPACE}{{1,3}})[0-9]{{3}})+(?![0-9])"
-)
-
-_RECURRING = re.compile(
-    r"(?<![0-9.])([0-9]{0,50})\.([0-9]{0,50})"
-    r"(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,50})\}|([0-9]))|\(([0-9]{1,50})\))(?![0-9])"
-)
-
-_NOTATION = (
-    (re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}"), ""),
-    (re.compile(r"(?<=\{)\{d\}"), "d"),
-    (re.compile(r"\\imath(?![a-zA-Z])"), "i "),
-    (re.compile(r"\\varnothing(?![a-zA-Z])"), r"\\emptyset "),
-    (re.compile(r"\^?\\degrees?(?![a-zA-Z])"), r"^\\circ "),
-    (re.compile(r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*(?:e|\\mathrm\s*\{e\})\s*\})"), r"\\ln "),
-    # 5^{\text{th}}
-    (re.compile(rf"\^\s*\{{?\s*{TEXT}\{{(?:st|nd|rd|th)\}}\s*\}}?$"), ""),
-    (re.compile(r"\\[dtc]?frac\s+([0-9])\s+([0-9])"), r"\\frac{\1}{\2}"),
-    # 5 1/2
-    (
-        re.compile(rf"(?<![_^0-9./])([0-9]+){SPACE}+([0-9]+)\s*/\s*([0-9]+)(?![0-9./])"),
-        r"\1\\frac{\2}{\3}",
-    ),
-    # 1./3: a point without digits after an integer inside a formula
-    (re.compile(r"(?<![0-9.,])([0-9]+)\.(?=\s*(?:[-+*/)}]|\\(?:times|cdot)(?![a-zA-Z])))"), r"\1"),
-    # 2.5e-3 and 1e3 are powers of ten, but 2e-3 is twice Euler's number minus 3
-    (
-        re.compile(
-            r"(?<![\w.\\])((?:[0-9]+\.[0-9]*|\.[0-9]+)(?=[eE])|[0-9]+(?=E|e[0-9]))"
-            r"[eE]([-+]?[0-9]+)(?![\w.])"
-        ),
-        r"(\1\\times10^{\2})",
-    ),
-)
-
-_POWER_OF_I = re.compile(r"([0-9A-Za-z)}]\s*)?(?<!\\)I(?=\s*\^)")
-
-_TEX_LETTER = re.compile(rf"(?:{TEXT}|\\mathit\s*)\{{\s*([A-Za-z])\s*\}}")
-
-
-def clean(answer: str) -> tuple[str, Unit]:
-    """Return an answer in a form that math-verify can parse, and its unit.
-
-    The text is "" if `answer` is not a single answer.
-    """
-    dollars = frozenset(["dollar"] if _DOLLARS.match(answer) else [])
-    bare = _AROUND.sub("", _DASH.sub("-", answer.strip()).translate(_CHARACTERS).strip())
-    bare = _EDGE.sub("", _without_style(_EDGE.sub("", bare)))
-    while bare.startswith("{") and end_of_group(bare, 1) == len(bare) - 1:
-        bare = bare[1:-1].strip()
-    bare = _EDGE.sub("", bare.removeprefix(r"\approx"))
-    for pattern, replacement in _NOTATION:
-        bare = pattern.sub(replacement, bare)
-    bare = _DIGITS_IN_BRACES.sub(lambda match: re.sub(r"[{}]", "", match.group()), bare)
-    bare = _RECURRING.sub(_as_fraction, bare)
-    bare = _THOUSANDS.sub(lambda match: re.sub(r"[^0-9]", "", match.group()), bare)
-    if _DIGITS_APART.search(bare):
-        return "", dollars
-    text, unit = read_words(bare)
-    text = _TEX_LETTER.sub(r" \1", text).strip()
-    # math-verify misreads I^2.
-    text = _POWER_OF_I.sub(lambda match: rf"{match[1]}\cdot (I)" if match[1] else "(I)", text)
-    return with_names(text), unit | dollars
-
-
-def without_label(answer: str) -> tuple[str | None, str]:
-    r"""Return the choice letter and the text after it. Example: B and 12 for \textbf{(B)}\ 12."""
-    bare = _EDGE.sub("", _AROUND.sub("", answer.strip()))
-    if match := _CHOICE.fullmatch(bare):
-        return match[1], ""
-    match = _LABEL.fullmatch(bare)
-    return (match[1] or match[2] or match[3], match[4]) if match else (None, answer)
-
-
-def end_of_group(text: str, start: int) -> int:
-    """Return the index of the brace that closes the group opened at `start`, or -1 if none."""
-    depth = 1
-    for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
-        if not depth:
-            return start + match.start()
-    return -1
-
-
-def _without_style(text: str) -> str:
-    r"""Return the text without size, colour and font commands. \mathbf{cm} remains a word."""
-    text = _SWITCH.sub("", text)
-    text = _OLD_FONT.sub(lambda match: rf"\math{match[1] or match[2]}{{", text)
-    place = 0
-    while match := _FONT.search(text, place):
-        end = end_of_group(text, match.end())
-        inner = text[match.end() : end]
-        place = match.start()
-        if end < 0 or _WORD.fullmatch(inner):
-            place = match.end()
-        else:
-            text = text[:place] + inner + text[end + 1 :]
-    return _NUMERAL_IN_TEXT.sub(r"\1", text)
-
-
-def _as_fraction(match: re.Match[str]) -> str:
-    r"""Return a recurring decimal as a fraction. Example: \frac{15}{90} for 0.1\overline{6}."""
-    whole, fixed = match[1], match[2]
-    recurring = match[3] or match[4] or match[5]
-    over = int(whole + fixed + recurring) - int(whole + fixed or "0")
-    return rf"\frac{{{over}}}{{{10 ** len(fixed) * (10 ** len(recurring) - 1)}}}"

@@ -1,4 +1,4 @@
-r"""Reads the words of an answer: Markdown marks, phrases such as "no solution", names and units.
+r"""Reads the text of an answer: Markdown, phrases such as "no solution", names, units, notation.
 
 A unit is dropped from the number before it, and `Unit` keeps what it measures. Two units contradict
 each other if each names a measure that the other does not: cm and m, but not cm and "cm a day".
@@ -7,10 +7,10 @@ each other if each names a measure that the other does not: cm and m, but not cm
 import re
 from typing import TypeAlias
 
-SPACE = r"(?:\\[,;:! ]|\\q?quad(?![a-zA-Z])|~|\s)"
+_SPACE = r"(?:\\[,;:! ]|\\q?quad(?![a-zA-Z])|~|\s)"
 """Regular expression for one space in LaTeX."""
 
-TEXT = r"\\(?:text(?:rm|normal|bf|it)?|mbox|mathrm)\s*"
+_TEXT = r"\\(?:text(?:rm|normal|bf|it)?|mbox|mathrm)\s*"
 """Regular expression for a LaTeX command that turns the next group into text."""
 
 Unit: TypeAlias = frozenset[str]
@@ -28,7 +28,7 @@ _EMPHASIS = re.compile(r"(?<![\w)}\]{^*`\\])(\*{1,3}|`{1,3})(?=\S)([^*`]+)(?<=\S
 _UNDERLINED = re.compile(r"(_{1,3})([^_]+)\1")
 
 _LEAD = re.compile(
-    rf"(?:#{{1,6}}\s+|(?:{TEXT}\{{)?\s*(?:(?:so|thus|hence|therefore),?\s+)?(?:my\s+|the\s+)?"
+    rf"(?:#{{1,6}}\s+|(?:{_TEXT}\{{)?\s*(?:(?:so|thus|hence|therefore),?\s+)?(?:my\s+|the\s+)?"
     r"(?:(?:final|correct)\s+)?answer(?:\s+is\s*:?|\s*:)\s*\}?\s*)",
     re.IGNORECASE,
 )
@@ -57,7 +57,7 @@ def plain(answer: str) -> str:
 
 # Answers that are words.
 
-_IN_TEXT = re.compile(rf"{TEXT}\{{([^{{}}]*)\}}")
+_IN_TEXT = re.compile(rf"{_TEXT}\{{([^{{}}]*)\}}")
 
 _WORDS = re.compile(r"[A-Za-z][A-Za-z\s'’,.-]*")
 
@@ -81,7 +81,7 @@ def phrase(answer: str) -> str | None:
         >>> phrase(r"\text{No solutions.}"), phrase("There is no solution"), phrase("2 apples")
         ('no solution', 'no solution', None)
     """
-    text = re.sub(rf"{SPACE}+", " ", _IN_TEXT.sub(r" \1 ", answer)).strip()
+    text = re.sub(rf"{_SPACE}+", " ", _IN_TEXT.sub(r" \1 ", answer)).strip()
     if not _WORDS.fullmatch(text):
         return None
     words = re.sub(r"[\s,.-]+", " ", text.lower()).strip()
@@ -99,7 +99,7 @@ def same_letters(answer: str, other: str) -> bool:
 
 
 def _squeezed(answer: str) -> str:
-    text = re.sub(rf"{SPACE}+", " ", _IN_TEXT.sub(r" \1 ", answer)).strip().rstrip(" .")
+    text = re.sub(rf"{_SPACE}+", " ", _IN_TEXT.sub(r" \1 ", answer)).strip().rstrip(" .")
     return re.sub(r"(?<![0-9]) | (?![0-9])", "", text)
 
 
@@ -152,9 +152,9 @@ def _named(name: str) -> str:
 
 # Numbers with words after them.
 
-_PIECE = rf"{TEXT}\{{[^{{}}]*\}}(?:\s*\^\s*(?:[0-9]|\{{-?[0-9]\}}))?"
+_PIECE = rf"{_TEXT}\{{[^{{}}]*\}}(?:\s*\^\s*(?:[0-9]|\{{-?[0-9]\}}))?"
 
-_TAIL = re.compile(rf"{SPACE}*{_PIECE}(?:(?:{SPACE}|/|\\cdot\s*)*{_PIECE})*$")
+_TAIL = re.compile(rf"{_SPACE}*{_PIECE}(?:(?:{_SPACE}|/|\\cdot\s*)*{_PIECE})*$")
 
 _NO_NUMBER = re.compile(r"(?:[-+*/=^_,<>(&]|\\(?:cdot|times|div|[lg]eq?|neq?|in|pm|mp))$")
 
@@ -162,7 +162,7 @@ _POWER = re.compile(r"(?<=[a-zA-Z])\^?-?[1-4](?![0-9])")
 
 _SPELT = re.compile(r"[A-Za-zµμΩ\s'/()^·-]*")
 
-_ALL_TEXT = re.compile(rf"{TEXT}\{{\s*((?:[-+]|\\?\$)*\.?[0-9][^{{}}]*)\}}")
+_ALL_TEXT = re.compile(rf"{_TEXT}\{{\s*((?:[-+]|\\?\$)*\.?[0-9][^{{}}]*)\}}")
 
 _TOKEN = r"[A-Za-zµμ][A-Za-zµμ'.-]*(?:\s*\^\s*(?:[1-4]|\{-?[1-4]\}))?"
 
@@ -225,7 +225,7 @@ _LETTER = "[mgshlLNJWV]"
 """A letter that is a unit after digits, in `\\text` or after a space. Others may be variables."""
 
 _LETTER_IN_TEXT = re.compile(
-    rf"{SPACE}*{TEXT}\{{\s*{_LETTER}\s*\}}(?:\s*\^\s*(?:[1-4]|\{{-?[1-4]\}}))?"
+    rf"{_SPACE}*{_TEXT}\{{\s*{_LETTER}\s*\}}(?:\s*\^\s*(?:[1-4]|\{{-?[1-4]\}}))?"
 )
 
 _CHANGING = _set(
@@ -339,3 +339,157 @@ def _is_part(word: str, *, alone: bool, first: bool, named: bool) -> bool:
     if len(word) == 1:
         return named and not alone and word in _ONE_LETTER
     return len(word) > 2 or not alone or word in _TWO_LETTERS
+
+
+# The notation of an answer.
+
+_CHARACTERS = str.maketrans(
+    dict.fromkeys("\u00a0\u2009\u202f\u3000", " ")
+    | dict.fromkeys("€£¥₹")
+    | {"−": "-", "°": r"^\circ ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot "}
+    | {"÷": "/", "∞": r"\infty ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap "}
+    | {"²": "^2", "³": "^3", "√": r"\sqrt "}
+)
+
+_DASH = re.compile(r"(?<![0-9])(?<![0-9] )[–—]|[–—](?! ?[0-9])")
+"""Matches a long dash that is used as a minus sign. Between two digits, a long dash marks a range,
+as in 2–3."""
+
+_AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
+
+_DOLLARS = re.compile(r"\s*-?(?:\\\$|\$(?=[^$]*$))")
+
+_EDGE = re.compile(rf"^{_SPACE}+|(?:{_SPACE}|[.,;])+$")
+
+_SWITCH = re.compile(
+    r"\\(?:displaystyle|textstyle|(?:foot|script|normal)size|tiny|small|[lL]arge|LARGE|huge|Huge"
+    r"|bfseries|boldmath)(?![a-zA-Z])\s*|\\(?:text)?color\s*\{[^{}]*\}"
+)
+
+_OLD_FONT = re.compile(r"(?:\{\s*\\(bf|rm|it|sf)(?![a-zA-Z])\s*|\\(bf|rm|it|sf)\s*\{)")
+
+_FONT = re.compile(r"\\(?:boldsymbol|bm|math(?:bf|it|sf|normal)|textbf|underline)\s*\{")
+
+_WORD = re.compile(r"[\sA-Za-z.]*[A-Za-z]{2}[\sA-Za-z.]*")
+
+_NUMERAL_IN_TEXT = re.compile(rf"{_TEXT}\{{\s*([-+]?[0-9][0-9.,/]*)\s*\}}")
+
+_LABEL = re.compile(
+    rf"(?:{_TEXT}\{{\s*(?:\(([A-J])\)|([A-J])[).:])\s*\}}|\(([A-J])\)(?=\s+(?:[0-9]|\\(?:[dt]?frac|sqrt|\$))))"
+    rf"{_SPACE}*(.*)",
+    re.DOTALL,
+)
+
+_CHOICE = re.compile(rf"(?:{_TEXT}\{{)?\s*\(?([A-J])\)?\s*\}}?")
+
+_DIGITS_IN_BRACES = re.compile(r"(?<![0-9A-Za-z}_^\]])(?:\{[0-9]+\})+(?!\{)")
+
+_DIGITS_APART = re.compile(rf"(?<![_^0-9.])[0-9]+(?:\.[0-9]+)?{_SPACE}+[0-9]")
+
+_THOUSANDS = re.compile(
+    rf"(?<![_^0-9.])[0-9]{{1,3}}(?:(?:,\\!|{_SPACE}{{1,3}})[0-9]{{3}})+(?![0-9])"
+)
+
+_RECURRING = re.compile(
+    r"(?<![0-9.])([0-9]{0,50})\.([0-9]{0,50})"
+    r"(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,50})\}|([0-9]))|\(([0-9]{1,50})\))(?![0-9])"
+)
+
+_NOTATION = (
+    (re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}"), ""),
+    (re.compile(r"(?<=\{)\{d\}"), "d"),
+    (re.compile(r"\\imath(?![a-zA-Z])"), "i "),
+    (re.compile(r"\\varnothing(?![a-zA-Z])"), r"\\emptyset "),
+    (re.compile(r"\^?\\degrees?(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*(?:e|\\mathrm\s*\{e\})\s*\})"), r"\\ln "),
+    # 5^{\text{th}}
+    (re.compile(rf"\^\s*\{{?\s*{_TEXT}\{{(?:st|nd|rd|th)\}}\s*\}}?$"), ""),
+    (re.compile(r"\\[dtc]?frac\s+([0-9])\s+([0-9])"), r"\\frac{\1}{\2}"),
+    # 5 1/2
+    (
+        re.compile(rf"(?<![_^0-9./])([0-9]+){_SPACE}+([0-9]+)\s*/\s*([0-9]+)(?![0-9./])"),
+        r"\1\\frac{\2}{\3}",
+    ),
+    # 1./3: a point without digits after an integer inside a formula
+    (re.compile(r"(?<![0-9.,])([0-9]+)\.(?=\s*(?:[-+*/)}]|\\(?:times|cdot)(?![a-zA-Z])))"), r"\1"),
+    # 2.5e-3 and 1e3 are powers of ten, but 2e-3 is twice Euler's number minus 3
+    (
+        re.compile(
+            r"(?<![\w.\\])((?:[0-9]+\.[0-9]*|\.[0-9]+)(?=[eE])|[0-9]+(?=E|e[0-9]))"
+            r"[eE]([-+]?[0-9]+)(?![\w.])"
+        ),
+        r"(\1\\times10^{\2})",
+    ),
+)
+
+_POWER_OF_I = re.compile(r"([0-9A-Za-z)}]\s*)?(?<!\\)I(?=\s*\^)")
+
+_TEX_LETTER = re.compile(rf"(?:{_TEXT}|\\mathit\s*)\{{\s*([A-Za-z])\s*\}}")
+
+
+def clean(answer: str) -> tuple[str, Unit]:
+    """Return an answer in a form that math-verify can parse, and its unit.
+
+    The text is "" if `answer` is not a single answer.
+    """
+    dollars = frozenset(["dollar"] if _DOLLARS.match(answer) else [])
+    bare = _AROUND.sub("", _DASH.sub("-", answer.strip()).translate(_CHARACTERS).strip())
+    bare = _EDGE.sub("", _without_style(_EDGE.sub("", bare)))
+    while bare.startswith("{") and end_of_group(bare, 1) == len(bare) - 1:
+        bare = bare[1:-1].strip()
+    bare = _EDGE.sub("", bare.removeprefix(r"\approx"))
+    for pattern, replacement in _NOTATION:
+        bare = pattern.sub(replacement, bare)
+    bare = _DIGITS_IN_BRACES.sub(lambda match: re.sub(r"[{}]", "", match.group()), bare)
+    bare = _RECURRING.sub(_as_fraction, bare)
+    bare = _THOUSANDS.sub(lambda match: re.sub(r"[^0-9]", "", match.group()), bare)
+    if _DIGITS_APART.search(bare):
+        return "", dollars
+    text, unit = read_words(bare)
+    text = _TEX_LETTER.sub(r" \1", text).strip()
+    # math-verify misreads I^2.
+    text = _POWER_OF_I.sub(lambda match: rf"{match[1]}\cdot (I)" if match[1] else "(I)", text)
+    return with_names(text), unit | dollars
+
+
+def without_label(answer: str) -> tuple[str | None, str]:
+    r"""Return the choice letter and the text after it. Example: B and 12 for \textbf{(B)}\ 12."""
+    bare = _EDGE.sub("", _AROUND.sub("", answer.strip()))
+    if match := _CHOICE.fullmatch(bare):
+        return match[1], ""
+    match = _LABEL.fullmatch(bare)
+    return (match[1] or match[2] or match[3], match[4]) if match else (None, answer)
+
+
+def end_of_group(text: str, start: int) -> int:
+    """Return the index of the brace that closes the group opened at `start`, or -1 if none."""
+    depth = 1
+    for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if not depth:
+            return start + match.start()
+    return -1
+
+
+def _without_style(text: str) -> str:
+    r"""Return the text without size, colour and font commands. \mathbf{cm} remains a word."""
+    text = _SWITCH.sub("", text)
+    text = _OLD_FONT.sub(lambda match: rf"\math{match[1] or match[2]}{{", text)
+    place = 0
+    while match := _FONT.search(text, place):
+        end = end_of_group(text, match.end())
+        inner = text[match.end() : end]
+        place = match.start()
+        if end < 0 or _WORD.fullmatch(inner):
+            place = match.end()
+        else:
+            text = text[:place] + inner + text[end + 1 :]
+    return _NUMERAL_IN_TEXT.sub(r"\1", text)
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    r"""Return a recurring decimal as a fraction. Example: \frac{15}{90} for 0.1\overline{6}."""
+    whole, fixed = match[1], match[2]
+    recurring = match[3] or match[4] or match[5]
+    over = int(whole + fixed + recurring) - int(whole + fixed or "0")
+    return rf"\frac{{{over}}}{{{10 ** len(fixed) * (10 ** len(recurring) - 1)}}}"

@@ -45,7 +45,7 @@ def _load(connection: Connection) -> list[Any]:
 
 
 def answer(connection: Connection, rewards: list[Any]) -> None:
-    from gdpo.rewards.scores import Failure, score_one
+    from gdpo.rewards.calls import Failure, score_one
 
     number, k, completion, reference, deadline = pickle.loads(connection.recv_bytes())
     # By default this signal ends the process, even while C code is running.

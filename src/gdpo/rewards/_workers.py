@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from gdpo.errors import ConfigError, MissingExtraError, RewardError
+from gdpo.rewards.calls import SHOWN, Call, Failure, Result
 from gdpo.rewards.reward import Reward
-from gdpo.rewards.scores import SHOWN, Call, Failure, Result
 
 RECYCLE_AFTER = 10_000
 """Number of calls after which a process is replaced. Importing sympy again takes as long as about a

@@ -125,7 +125,7 @@ def maths_answer(
     refuse_unknown([extract], get_args(Extraction), "maths_answer: unknown value for extract")
     if find_spec("math_verify") is None:
         raise MissingExtraError("math-verify", "math", "to compare mathematical answers")
-    from gdpo.rewards._math_verify import correctness
+    from gdpo.rewards._maths import correctness
 
     extractor, examples = _EXTRACTIONS[extract]
     return Reward(

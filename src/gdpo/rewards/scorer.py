@@ -2,20 +2,22 @@
 
 import logging
 import pickle
-from collections import Counter as Counts
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from inspect import signature
-from typing import Any, Literal, TypeAlias, get_args
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from gdpo._naming import refuse_unknown
+from gdpo._shapes import Float
 from gdpo._text import visible
 from gdpo.errors import ConfigError, DataError, RewardError, check_whole
-from gdpo.rewards._judges import Judges
-from gdpo.rewards._progress import Bar, Counter, OnScored
 from gdpo.rewards._workers import Workers
+from gdpo.rewards.calls import SHOWN, Call, Failure, Result, run_concurrently
 from gdpo.rewards.reward import (
     Messages,
     Reference,
@@ -23,14 +25,50 @@ from gdpo.rewards.reward import (
     as_messages,
     refuse_no_reward,
 )
-from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores
 from gdpo.rewards.text import completion_text, is_from_model
 
 logger = logging.getLogger(__name__)
 
+OnScored = Callable[[int, int], None]
+"""Callback that receives the number of finished scores and the total. In the last call, the two are
+equal."""
+
+_PATIENCE_S = 2.0
+"""Number of seconds before progress is first shown."""
+
+_SHOW_EVERY_S = 0.1
+"""Minimum number of seconds between updates. A fast reward runs thousands of times in this
+interval."""
+
+_LOG_EVERY_S = 30.0
+
 OnError = Literal["missing", "worst", "raise"]
 """How to handle a failure: store NaN, store the lowest value of the reward, or raise an
 exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Stores the reward array of a batch and the failures."""
+
+    values: Float[np.ndarray, "rollout reward"]
+    """The scores in float64. NaN means that the reward does not apply or failed. For a reward that
+    scores turns, the total over the turns."""
+    failures: tuple[Failure, ...]
+    turns: Mapping[str, Sequence[Sequence[float]]] = field(
+        default_factory=dict[str, Sequence[Sequence[float]]]
+    )
+    """For each reward that scores turns, the scores of each turn of each rollout. NaN as in
+    `values`."""
+
+    def failed(self, reward: str) -> int:
+        """Return the number of rollouts on which this reward failed."""
+        return len({failure.index for failure in self.failures if failure.reward == reward})
+
+    def kinds(self, reward: str) -> Mapping[str, int]:
+        """Return the number of rollouts on which this reward failed, by kind of failure."""
+        failed = {(f.kind, f.index): f for f in self.failures if f.reward == reward}
+        return Counter(kind for kind, _ in failed)
 
 
 class Scorer:
@@ -95,11 +133,11 @@ class Scorer:
         if memory is not None and not number > 0:
             raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")
         self.rewards = tuple(rewards)
-        self.progress: OnScored = progress or Bar()
+        self.progress: OnScored = progress or _Bar()
         self._on_error: OnError = on_error
         self._count, self._memory = workers, worker_memory_gb
         self._workers: Workers | None = None
-        self._judges = Judges(concurrency=concurrency, retries=retries, pause=1.0)
+        self._concurrency, self._retries = concurrency, retries
 
     @classmethod
     def from_options(cls, rewards: Sequence[Reward], options: Mapping[str, Any]) -> "Scorer":
@@ -135,42 +173,28 @@ class Scorer:
             RewardError: If a reward fails and `on_error` is `raise`, or a worker does not start.
         """
         chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}
-        judged = _judged(chosen, completions, references, num_tokens)
-        results = self._results(*_calls(chosen, judged))
+        items = _items_by_kind(chosen.values(), completions, references, num_tokens)
+        results = self._results(*_calls(chosen, items))
         values = np.full((len(completions), len(chosen)), np.nan)
         failures: list[Failure] = []
         turns: dict[str, list[list[float]]] = {}
         for column, (k, reward) in enumerate(chosen.items()):
-            items = judged[_kind(reward)]
-            found = [results[k, first] for first in items.firsts]
-            scores = [
-                self._score(reward, *each, failures)
-                for each in zip(found, items.places, strict=True)
-            ]
+            scores: list[list[float]] = [[] for _ in completions]
+            for _, _, rollout, turn, first in items[_kind(reward)]:
+                result = results[k, first]
+                if isinstance(result, Failure):
+                    # The traceback of an error would keep the reward's local objects alive.
+                    error = result.error if self._on_error == "raise" else None
+                    failures.append(replace(result, index=rollout, turn=turn, error=error))
+                    result = reward.low if self._on_error == "worst" else None
+                scores[rollout].append(np.nan if result is None else result)
             if reward.of == "turn":
-                of_rollouts: list[list[float]] = [[] for _ in completions]
-                for each, (rollout, _) in zip(scores, items.places, strict=True):
-                    of_rollouts[rollout].append(each)
-                turns[reward.name] = of_rollouts
-                scores = [sum(each) if each else np.nan for each in of_rollouts]
-            values[:, column] = scores
+                turns[reward.name] = scores
+                values[:, column] = [sum(each) if each else np.nan for each in scores]
+            else:
+                values[:, column] = [value for (value,) in scores]
         self._report(failures, completions)
         return Scores(values, tuple(failures), turns)
-
-    def _score(
-        self,
-        reward: Reward,
-        result: Result,
-        place: tuple[int, int | None],
-        failures: list[Failure],
-    ) -> float:
-        if not isinstance(result, Failure):
-            return np.nan if result is None else result
-        # The error is dropped, because its traceback would keep the reward's local objects alive.
-        error = result.error if self._on_error == "raise" else None
-        index, turn = place
-        failures.append(replace(result, index=index, turn=turn, error=error))
-        return reward.low if self._on_error == "worst" else np.nan
 
     def close(self) -> None:
         """Stop the worker processes. New processes start when a batch needs them."""
@@ -187,27 +211,30 @@ class Scorer:
     def _results(
         self, quick: list[Call], slow: list[list[Call]], waiting: list[Call]
     ) -> dict[tuple[int, int], Result]:
-        counter = Counter(len(quick) + len(slow) + len(waiting), self.progress)
-        results: dict[tuple[int, int], Result] = {}
+        progress = _Progress(len(quick) + len(slow) + len(waiting), self.progress)
+        results: list[Result] = []
         try:
             for call in quick:
-                results[_key_of(call)] = call.run()
-                counter.advance()
+                results.append(call.run())
+                progress.advance()
             if slow:
                 if self._workers is None:
                     self._workers = Workers(self.rewards, count=self._count, memory=self._memory)
-                parts = self._workers.score(slow, done=counter.advance)
-                for calls, part in zip(slow, parts, strict=True):
-                    results |= zip(map(_key_of, calls), part, strict=True)
+                results += chain.from_iterable(self._workers.score(slow, done=progress.advance))
             if waiting:
-                part = self._judges.score(waiting, done=counter.advance)
-                results |= zip(map(_key_of, waiting), part, strict=True)
+                results += run_concurrently(
+                    waiting,
+                    concurrency=self._concurrency,
+                    retries=self._retries,
+                    done=progress.advance,
+                )
         except BaseException:
             self.close()
             raise
         finally:
-            counter.finish()
-        return results
+            progress.finish()
+        calls = [*quick, *chain.from_iterable(slow), *waiting]
+        return {(c.place, c.index): result for c, result in zip(calls, results, strict=True)}
 
     def _report(self, failures: Sequence[Failure], completions: Sequence[str | Messages]) -> None:
         if failures and self._on_error == "raise":
@@ -220,7 +247,7 @@ class Scorer:
             ) from first.error
         became = "the reward's lowest value" if self._on_error == "worst" else "missing"
         failed = {(f.reward, f.kind, f.index) for f in failures}
-        seen: Counts[tuple[str, str]] = Counts((reward, kind) for reward, kind, _ in failed)
+        seen: Counter[tuple[str, str]] = Counter((reward, kind) for reward, kind, _ in failed)
         for failure in failures:
             count = seen.pop((failure.reward, failure.kind), 0)
             if count:  # the first of its kind
@@ -241,33 +268,34 @@ _Kind: TypeAlias = tuple[str, str]
 """What a reward receives: its `of` and its `scope`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    items: Sequence[Any]
-    places: Sequence[tuple[int, int | None]]
-    """Index of the rollout of each item, and of the turn if the items are turns."""
-    firsts: Sequence[int]
-    """Index of the first identical item of each item."""
-    pickled: Sequence[bytes]
-    """The reference of each item, pickled."""
+class _Item(NamedTuple):
+    """Stores what a reward scores: the completion of a rollout, or one of its turns."""
+
+    value: str | int | Messages
+    reference: bytes
+    """The reference, pickled."""
+    rollout: int
+    turn: int | None
+    first: int
+    """Index of the first identical item."""
 
 
 def _kind(reward: Reward) -> _Kind:
     return reward.of, reward.scope
 
 
-def _judged(
-    rewards: Mapping[int, Reward],
+def _items_by_kind(
+    rewards: Iterable[Reward],
     completions: Sequence[str | Messages],
     references: Sequence[Reference],
     num_tokens: Sequence[int] | None,
-) -> dict[_Kind, _Judged]:
+) -> dict[_Kind, list[_Item]]:
     for what, given in (("references", references), ("num_tokens", num_tokens)):
         if given is not None and len(given) != len(completions):
             raise ConfigError(
                 f"got {len(completions)} completions but {len(given)} {what}. Pass one per rollout"
             )
-    kinds = {_kind(reward): reward for reward in rewards.values()}
+    kinds = {_kind(reward): reward for reward in rewards}
     counted = next((reward for reward in kinds.values() if reward.of == "tokens"), None)
     if counted is not None and num_tokens is None:
         raise ConfigError(
@@ -279,38 +307,40 @@ def _judged(
         if id(reference) not in pickled:
             pickled[id(reference)] = _key(reference, i, "reference")
     keys = [pickled[id(reference)] for reference in references]
-    judged: dict[_Kind, _Judged] = {}
-    for kind, reward in kinds.items():
-        if reward.of == "turn":
-            judged[kind] = _turns_of(completions, keys)
-            continue
-        texts = (completion_text(each, reward.scope) for each in completions)
-        items = num_tokens or () if reward.of == "tokens" else list(texts)
-        places = [(i, None) for i in range(len(items))]
-        judged[kind] = _Judged(items, places, _first_places(zip(items, keys, strict=True)), keys)
-    return judged
+    counts = () if num_tokens is None else num_tokens
+    return {kind: _items(reward, completions, keys, counts) for kind, reward in kinds.items()}
 
 
-def _turns_of(completions: Sequence[str | Messages], keys: Sequence[bytes]) -> _Judged:
-    items: list[Messages] = []
-    places: list[tuple[int, int | None]] = []
-    for i, messages in enumerate(map(as_messages, completions)):
-        ends = [j for j, each in enumerate(messages, 1) if is_from_model(each)]
-        items += [messages[:end] for end in ends]
-        places += [(i, turn) for turn in range(len(ends))]
-    pickled = [_key(item, i, "completion") for item, (i, _) in zip(items, places, strict=True)]
-    of_places = [keys[i] for i, _ in places]
-    firsts = _first_places(zip(pickled, of_places, strict=True))
-    return _Judged(items, places, firsts, of_places)
-
-
-def _first_places(keys: Iterable[Any]) -> list[int]:
+def _items(
+    reward: Reward,
+    completions: Sequence[str | Messages],
+    references: Sequence[bytes],
+    num_tokens: Sequence[int],
+) -> list[_Item]:
     seen: dict[Any, int] = {}
-    return [seen.setdefault(key, i) for i, key in enumerate(keys)]
+    items: list[_Item] = []
+
+    def add(value: str | int | Messages, key: Any, rollout: int, turn: int | None = None) -> None:
+        reference = references[rollout]
+        first = seen.setdefault((key, reference), len(items))
+        items.append(_Item(value, reference, rollout, turn, first))
+
+    for i, completion in enumerate(completions):
+        if reward.of == "tokens":
+            add(num_tokens[i], num_tokens[i], i)
+        elif reward.of == "text":
+            text = completion_text(completion, reward.scope)
+            add(text, text, i)
+        else:
+            messages = as_messages(completion)
+            ends = [j for j, each in enumerate(messages, 1) if is_from_model(each)]
+            for turn, end in enumerate(ends):
+                add(messages[:end], _key(messages[:end], i, "completion"), i, turn)
+    return items
 
 
 def _calls(
-    rewards: Mapping[int, Reward], judged: Mapping[_Kind, _Judged]
+    rewards: Mapping[int, Reward], items: Mapping[_Kind, Sequence[_Item]]
 ) -> tuple[list[Call], list[list[Call]], list[Call]]:
     quick: list[Call] = []
     slow: dict[tuple[_Kind, int], list[Call]] = {}
@@ -319,10 +349,10 @@ def _calls(
         in_worker = reward.deadline is not None and not reward.asks_elsewhere
         others = waiting if reward.asks_elsewhere else quick
         kind = _kind(reward)
-        of_kind = judged[kind]
-        for i in sorted(set(of_kind.firsts)):
-            call = Call(k, reward, of_kind.items[i], of_kind.pickled[i], i)
-            (slow.setdefault((kind, i), []) if in_worker else others).append(call)
+        for i, item in enumerate(items[kind]):
+            if item.first == i:
+                call = Call(k, reward, item.value, item.reference, i)
+                (slow.setdefault((kind, i), []) if in_worker else others).append(call)
     return quick, list(slow.values()), waiting
 
 
@@ -345,7 +375,7 @@ def score(
 
 def check_distinct(names: Sequence[str]) -> None:
     """Raise a ConfigError if two rewards share a name."""
-    repeated = sorted(name for name, count in Counts(names).items() if count > 1)
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise ConfigError(
             f"reward names must be unique, because weights, metrics and files use them; repeated: "
@@ -364,13 +394,66 @@ def _key(value: Any, index: int, what: str) -> bytes:
         ) from error
 
 
-def _key_of(call: Call) -> tuple[int, int]:
-    return call.place, call.index
-
-
 def _start(completion: str | Messages) -> str:
     return completion_text(completion, "all")[:SHOWN]
 
 
 def _place(failure: Failure) -> str:
     return f"{failure.index}" if failure.turn is None else f"{failure.index}, turn {failure.turn}"
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Counts finished scores, and reports progress if the batch takes long."""
+
+    total: int
+    on_progress: OnScored
+    done: int = 0
+    _next: float = field(default_factory=lambda: time.monotonic() + _PATIENCE_S)
+    _showing: bool = False
+
+    def advance(self) -> None:
+        self.done += 1
+        if self.done < self.total and (now := time.monotonic()) > self._next:
+            self._showing, self._next = True, now + _SHOW_EVERY_S
+            self.on_progress(self.done, self.total)
+
+    def finish(self) -> None:
+        if self._showing:
+            self.on_progress(self.total, self.total)
+
+
+class _Bar:
+    """Draws a progress bar on standard error, or logs lines if standard error is not a terminal."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._last = -_LOG_EVERY_S
+
+    def __call__(self, done: int, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            now = time.monotonic()
+            if now - self._last >= _LOG_EVERY_S:
+                self._last = now
+                logger.info("scored %d of %d completions", done, total)
+            return
+        if self._bar is None:
+            count, rest = MofNCompleteColumn(), TimeRemainingColumn()
+            columns = (TextColumn("scoring"), BarColumn(), count, rest)
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.add_task("", total=total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=done)
+        if done >= total:
+            self._bar.stop()
+            self._bar = None

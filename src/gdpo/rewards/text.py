@@ -10,8 +10,11 @@ the contents of the model's own messages count:
 
 A reward gets the last message that has visible content, or all of these messages, joined by
 newlines (`scope="all"`).
+
+Rewards for an answer separate the thinking from the rest (`split_thinking`, `answer_part`).
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -73,6 +76,40 @@ def prompt_text(prompt: str | Messages) -> str:
     if isinstance(prompt, str):
         return prompt
     return "".join(content_text(message.get("content")) for message in prompt)
+
+
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Invisible characters that Unicode classifies as letters or symbols."""
+
+_SEARCHED = 100_000
+"""Number of characters at the end of a completion that are searched for the answer."""
+
+
+def holds_something(text: str) -> bool:
+    """Return whether a text contains a visible letter, digit, punctuation mark or symbol.
+
+    Spaces, control characters and zero-width characters do not count.
+    """
+    return any(unicodedata.category(c)[0] in "LNPS" and c not in _BLANK for c in text)
+
+
+def split_thinking(text: str) -> tuple[str | None, str]:
+    """Split a completion at the first `</think>` into its thinking and the rest.
+
+    Tags in the thinking are plain text. The thinking is None if the text does not start with
+    `<think>` (after whitespace) or has no `</think>`. Without a `</think>`, the rest is the whole
+    text.
+    """
+    before, closed, rest = text.partition("</think>")
+    if not closed:
+        return None, text
+    begun = before.lstrip()
+    return (begun.removeprefix("<think>") if begun.startswith("<think>") else None), rest
+
+
+def answer_part(text: str) -> str:
+    """Return at most the last 100,000 characters of what follows the thinking in a completion."""
+    return split_thinking(text)[1][-_SEARCHED:]
 
 
 def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messages | None]:

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from gdpo.errors import RewardError
 from gdpo.rewards import Reference, Reward
+from gdpo.rewards.calls import Failure, Result, score_one
 from gdpo.rewards.reward import Messages, as_messages, refuse_no_reward
-from gdpo.rewards.scores import Failure, Result, score_one
 from gdpo.testing._estimators import search
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdpo.lab.tasks import load_rows
-from gdpo.lab.tasks.coding._rows import humaneval_tests, leetcode_tests, mbpp_tests
+from gdpo.lab.tasks.coding import humaneval_tests, leetcode_tests, mbpp_tests
 
 
 @dataclass(frozen=True)

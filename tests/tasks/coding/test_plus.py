@@ -11,7 +11,7 @@ from gdpo.errors import DataError
 from gdpo.lab.evaluation.benchmarks import find_benchmark, problems
 from gdpo.lab.rewards.code import pass_all, pass_rate, verdict_of
 from gdpo.lab.tasks import TASKS
-from gdpo.lab.tasks.coding.plus import _STAND_IN, mbpp_plus_tests, plus_check
+from gdpo.lab.tasks.evalplus import _STAND_IN, mbpp_plus_tests, plus_check
 
 TASK = TASKS["coding"]
 

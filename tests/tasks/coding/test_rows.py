@@ -4,7 +4,7 @@ import pytest
 
 from gdpo.errors import DataError
 from gdpo.lab.rewards import code
-from gdpo.lab.tasks.coding._rows import (
+from gdpo.lab.tasks.coding import (
     code_contests_tests,
     ground_truth_tests,
     humaneval_tests,

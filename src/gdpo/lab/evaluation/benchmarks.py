@@ -65,7 +65,7 @@ def _of_origin(name: str, row: Row) -> bool:
 
 
 def _all_inputs(row: Row) -> bool:
-    from gdpo.lab.tasks.coding.plus import runs_all_inputs
+    from gdpo.lab.tasks.evalplus import runs_all_inputs
 
     return runs_all_inputs(row)
 

@@ -39,7 +39,7 @@ from dataclasses import MISSING, fields
 from functools import partial
 from hashlib import blake2b
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from gdpo._naming import did_you_mean
 from gdpo._text import describe
@@ -49,6 +49,7 @@ from gdpo.lab.sandbox.backends import find_backend
 from gdpo.lab.sandbox.plan import parse_program
 from gdpo.lab.sandbox.sandbox import default_sandbox
 from gdpo.rewards.reward import Example, Reference, Reward
+from gdpo.rewards.text import answer_part
 
 __all__ = ["extract_code", "no_bug", "pass_all", "pass_rate"]
 
@@ -58,9 +59,6 @@ one."""
 
 _KEPT = 4096
 """Number of cached verdicts: enough for a batch whose rewards are scored one after another."""
-
-_SEARCHED = 100_000
-"""Number of characters at the end of a response that are searched for the program."""
 
 _TRIES = 8
 """Maximum number of attempts to parse a shortened version of an unfinished program. Each attempt
@@ -95,44 +93,41 @@ def tests_of(data: Any) -> Tests:
         raise DataError(
             f"reference 'tests.kind' must be one of {', '.join(_KINDS)}, got {describe(kind)}"
         )
-    known = {field.name: field for field in fields(_KINDS[kind])}
-    for name, field in known.items():
-        if field.default is MISSING and name not in given:
-            raise DataError(
-                f"reference 'tests' lacks the key {name!r}, which tests of this kind need. Add the "
-                "key"
-            )
-    for name in given:
-        if name not in known:
-            meant = did_you_mean(name, known)
-            raise DataError(f"reference 'tests' has an unknown key {name!r}: {meant}")
-    try:
-        return _KINDS[kind](**given)
-    except DataError as error:
-        raise DataError(f"reference 'tests': {error}") from error
+    return _built(_KINDS[kind], given, "tests")
 
 
 def limits_of(reference: Reference) -> Limits:
     """Return the limits in a reference. Missing limits get the defaults from `Limits`."""
     if reference.get("limits") is None:
         return Limits()
-    given = _object(reference["limits"], "limits")
-    names = [field.name for field in fields(Limits)]
-    for name in given:
-        if name not in names:
-            raise DataError(
-                f"reference 'limits' has an unknown limit {name!r}: {did_you_mean(name, names)}"
-            )
-    try:
-        limits = Limits(**given)
-    except (ConfigError, TypeError) as error:
-        raise DataError(f"reference 'limits': {error}") from error
+    limits = _built(Limits, _object(reference["limits"], "limits"), "limits")
     if limits.wall_seconds > LONGEST:
         raise DataError(
             f"reference 'limits.wall_seconds' must be at most {LONGEST:g} seconds, got "
             f"{limits.wall_seconds:g}. Use a smaller limit"
         )
     return limits
+
+
+_Built = TypeVar("_Built", Asserts | Check | Calls | Stdio, Limits)
+
+
+def _built(kind: type[_Built], given: Mapping[str, Any], place: str) -> _Built:
+    known = {field.name: field for field in fields(kind)}
+    for name, field in known.items():
+        if field.default is MISSING and name not in given:
+            raise DataError(
+                f"reference {place!r} lacks the key {name!r}, which {place} of this kind need. Add "
+                "the key"
+            )
+    for name in given:
+        if name not in known:
+            meant = did_you_mean(name, known)
+            raise DataError(f"reference {place!r} has an unknown key {name!r}: {meant}")
+    try:
+        return kind(**given)
+    except (ConfigError, DataError, TypeError) as error:
+        raise DataError(f"reference {place!r}: {error}") from error
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:
@@ -175,8 +170,7 @@ def extract_code(completion: str) -> str:
         >>> extract_code("So:\n```python\nprint(1)\n```\nwhich prints\n```\n1\n```")
         'print(1)'
     """
-    _, closed, rest = completion.partition("</think>")
-    answer = (rest if closed else completion)[-_SEARCHED:]
+    answer = answer_part(completion)
     blocks, truncated = _blocks(answer.split("\n"))
     held = [block for block in blocks if any(line.strip() for line in block[1])]
     if truncated and held and held[-1] is blocks[-1]:

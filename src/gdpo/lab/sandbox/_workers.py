@@ -6,17 +6,17 @@ import os
 import queue
 import secrets
 import select
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any
 
 from gdpo.lab.sandbox._box._frames import Closed, Left, TooLate, TooLong, read_frame, write_frame
-from gdpo.lab.sandbox._launch import Launch
 from gdpo.lab.sandbox._terms import Limits, SandboxError
 
 _MIB = 1 << 20
@@ -45,6 +45,23 @@ class WorkerHung(Exception):
 
 def _until(deadline: float) -> Left:
     return lambda: deadline - time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Describes how to start one worker."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    scratch: str
+    """Path, inside the box, of the folder that programs may write to."""
+    threads: int | None
+    """Maximum number of threads in a program. None: no limit, because the kernel would also count
+    the threads of all other processes of this user."""
+    stop: int = signal.SIGKILL
+    """Signal that stops the worker and all processes that it started."""
+    tidy: Callable[[], None] = field(default=lambda: None)
+    """Function that removes the worker's files and control group from this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +138,6 @@ class Worker:
         return answer, over["clean"] and over["graded"]
 
     def close(self) -> None:
-        """Stop the worker and all processes that it started."""
         if self._ready:
             self._process.send_signal(self._launch.stop)
         else:
@@ -207,7 +223,6 @@ class Pool:
         return found
 
     def give_back(self, worker: Worker) -> None:
-        """Make a clean worker available again."""
         self._idle.put(worker)
 
     def replace(self, worker: Worker) -> None:

@@ -239,17 +239,10 @@ def _guard(statement: ast.stmt) -> ast.stmt:
         case ast.For() if tests := _count_asserts(statement.body):
             statement.body = [_inside(_call("block", tests), _guarded(statement.body))]
             statement.orelse = _guarded(statement.orelse)
-        case ast.For() | ast.While() | ast.If():
-            statement.body = _guarded(statement.body)
-            statement.orelse = _guarded(statement.orelse)
-        case ast.With():
-            statement.body = _guarded(statement.body)
-        case ast.Try():
-            statement.body = _guarded(statement.body)
-            statement.orelse = _guarded(statement.orelse)
-            statement.finalbody = _guarded(statement.finalbody)
-            for handler in statement.handlers:
-                handler.body = _guarded(handler.body)
+        case ast.For() | ast.While() | ast.If() | ast.With() | ast.Try():
+            for part in (statement, *getattr(statement, "handlers", ())):
+                for name in {"body", "orelse", "finalbody"}.intersection(part._fields):
+                    setattr(part, name, _guarded(getattr(part, name)))
         case _:
             pass
     return statement

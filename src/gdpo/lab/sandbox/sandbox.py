@@ -7,13 +7,12 @@ import time
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Self
+from typing import Self
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.sandbox._launch import PACKAGES, plain
-from gdpo.lab.sandbox._terms import Limits, Outcome, SandboxError, Stdio, Tests, Verdict
+from gdpo.lab.sandbox._terms import Limits, SandboxError, Stdio, Tests, Verdict
 from gdpo.lab.sandbox._workers import Job, Pool, WorkerDied, WorkerHung
-from gdpo.lab.sandbox.backends import find_backend, launcher
+from gdpo.lab.sandbox.backends import PACKAGES, find_backend, launcher, plain
 from gdpo.lab.sandbox.plan import fits, plan
 
 logger = logging.getLogger(__name__)
@@ -135,7 +134,7 @@ class Sandbox:
         except WorkerHung as hung:
             words = "the tests do not finish on the values that the program returned"
             seconds = time.monotonic() - began
-            return _lost("timeout", total, words, seconds=seconds, by_clock=hung.by_clock)
+            return Verdict(("timeout",) * total, "timeout", words, seconds, hung.by_clock)
         finally:
             if as_it_was:
                 pool.give_back(worker)
@@ -149,7 +148,13 @@ class Sandbox:
                     f"extra, {', '.join(PACKAGES)}"
                 )
             raise DataError(f"{answer['bad']}. No program can pass such tests. {remedy}")
-        return _verdict(answer, total)
+        if answer.get("lost"):
+            logger.warning("a program's answers could not be graded: %s", answer["lost"])
+        if "outcomes" not in answer:
+            words = "the program's answers cannot be graded"
+            return Verdict(("killed",) * total, "killed", words, seconds=0.0)
+        details = (answer[name] for name in ("bug", "message", "seconds", "by_clock"))
+        return Verdict(tuple(answer["outcomes"]), *details)
 
     def _start(self) -> None:
         self._pool = Pool(self._launch, self._workers)
@@ -158,28 +163,6 @@ class Sandbox:
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._pool.forget()
-
-
-def _verdict(answer: dict[str, Any], total: int) -> Verdict:
-    if answer.get("lost"):
-        logger.warning("a program's answers could not be graded: %s", answer["lost"])
-    if "outcomes" not in answer:
-        return _lost("killed", total, "the program's answers cannot be graded")
-    details = (answer[name] for name in ("bug", "message", "seconds", "by_clock"))
-    return Verdict(tuple(answer["outcomes"]), *details)
-
-
-def _lost(
-    reason: Literal["timeout", "killed"],
-    total: int,
-    message: str,
-    *,
-    seconds: float = 0.0,
-    by_clock: bool = False,
-) -> Verdict:
-    """Return the verdict on a program that made its grader hang or crash."""
-    outcomes: list[Outcome] = [reason] * total
-    return Verdict(tuple(outcomes), reason, message, seconds, by_clock)
 
 
 _default: Sandbox | None = None

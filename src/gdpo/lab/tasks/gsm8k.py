@@ -44,12 +44,12 @@ from decimal import Decimal
 from functools import partial
 
 from gdpo.errors import DataError
-from gdpo.lab.tasks._thinking import holds_something, split_thinking
 from gdpo.lab.tasks.rows import text_at
 from gdpo.rewards import Example, Reference
 from gdpo.rewards.maths import boxed
 from gdpo.rewards.reward import binary
 from gdpo.rewards.task import Problem, Row, Task
+from gdpo.rewards.text import answer_part, holds_something, split_thinking
 
 _SYSTEM = """\
 You solve math problems with care. Work through each problem step by step first, and only then \
@@ -92,8 +92,6 @@ _NUMBER_IN_TEXT = re.compile(
     rf"(?P<digits>{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
 )
 _THIN_SPACE = re.compile(r"\\[,!;]")
-_SEARCHED = 100_000
-"""Number of characters at the end of a completion that the flexible metric searches."""
 
 _ANSWER_TAG = re.compile(r"</?(?:think|answer)>")
 
@@ -103,9 +101,11 @@ def _answer(completion: str) -> str:
 
 
 def _number(text: str) -> Decimal | None:
-    """Return the text as a number, or None if the text is not a number."""
-    match = _NUMBER.fullmatch(text)
-    if not match:
+    return _decimal(_NUMBER.fullmatch(text))
+
+
+def _decimal(match: re.Match[str] | None) -> Decimal | None:
+    if match is None:
         return None
     # Without an exponent, a Decimal needs memory only for its digits. The sign is added to the
     # text, because negating the Decimal would round to 28 digits.
@@ -114,19 +114,16 @@ def _number(text: str) -> Decimal | None:
 
 
 def _correctness(completion: str, reference: Reference) -> float:
-    """Return 1 if the answer equals the reference answer as a number or as text, otherwise 0."""
     answer, gold = _answer(completion), reference["answer"]
     number = _number(answer)
     return float(answer == gold or (number is not None and number == _number(gold)))
 
 
 def _integer(completion: str, _reference: Reference) -> float:
-    """Return 1 if the answer is written as an integer, otherwise 0."""
     return float(_INTEGER.fullmatch(_answer(completion)) is not None)
 
 
 def _format(completion: str, _reference: Reference) -> float:
-    """Return 1 if the completion is a closed thinking field plus an answer field, otherwise 0."""
     thinking, rest = split_thinking(completion)
     rest = rest.strip()
     answer = rest.removeprefix("<answer>").removesuffix("</answer>")
@@ -152,11 +149,9 @@ def _compatible_format(completion: str, _reference: Reference) -> float:
 
 
 def _flexible(completion: str, reference: Reference) -> float:
-    """Return 1 if the answer is correct or the last number is the reference answer, otherwise 0."""
     if _correctness(completion, reference):
         return 1.0
-    _, thought, rest = completion.partition("</think>")
-    said = (rest if thought else completion)[-_SEARCHED:]
+    said = answer_part(completion)
     tagged = _answer(said) if "<answer>" in said else ""
     numbers = (_last_number(place) for place in (tagged, boxed(said) or "", said))
     number = next((number for number in numbers if number is not None), None)
@@ -168,10 +163,7 @@ def _last_number(text: str) -> Decimal | None:
     found = None
     for match in _NUMBER_IN_TEXT.finditer(_THIN_SPACE.sub("", text.replace("{,}", ","))):
         found = match
-    if found is None:
-        return None
-    sign = "-" if found["sign"] else ""
-    return Decimal(sign + found["digits"].replace(",", ""))
+    return _decimal(found)
 
 
 def _read_row(row: Row, *, system: str = _SYSTEM) -> Problem:

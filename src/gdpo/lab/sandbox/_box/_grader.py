@@ -26,7 +26,7 @@ from math import isfinite
 from types import TracebackType
 from typing import Any, NoReturn
 
-from ._confine import address_space
+from ._confine import address_space, die_with_parent
 from ._frames import Left, TooLate, TooLong, read_frame, write_frame
 from ._process import (
     FOUL,
@@ -39,7 +39,6 @@ from ._process import (
     Stub,
     reported_exception,
 )
-from ._seccomp import die_with_parent
 
 _LONGEST_ORDER = 1 << 16
 _LONGEST_TESTS = 1 << 30
@@ -160,7 +159,6 @@ class Record:
             self.outcomes.append(self._wrong(kind))
 
     def add_case(self, failure: Failure | None, *, right: bool) -> None:
-        """Record one run of a whole program."""
         if failure is not None:
             self.first = self.first or failure
             self.outcomes.append(failure.outcome)
@@ -168,7 +166,6 @@ class Record:
             self.outcomes.append("passed" if right else self._wrong(""))
 
     def add_missed(self, tests: int) -> None:
-        """Record tests that were never reached."""
         self.outcomes += ["not run"] * tests
 
     def _wrong(self, kind: str) -> str:
@@ -231,7 +228,6 @@ _Namespace = dict[str, Any]
 
 
 def _judge_asserts(plan: _Plan, process: Process, record: Record) -> None:
-    """Run each statement as one test."""
     namespace = _prepare(plan, process, record)
     for statement in plan["statements"]:
         with record.one():
@@ -255,7 +251,6 @@ def _judge_check(plan: _Plan, process: Process, record: Record) -> None:
 
 
 def _judge_calls(plan: _Plan, process: Process, record: Record) -> None:
-    """Run each call as one test."""
     process.load()
     function = _entry(plan["entry"], process)
     for arguments, expected in plan["cases"]:
@@ -331,7 +326,6 @@ def _classes(namespace: _Namespace) -> dict[str, type]:
 
 
 def _take(names: list[str], process: Process) -> _Namespace:
-    """Return the values that these names have in the program."""
     try:
         found = process.ask("names", names) if names else {}
     except (Exception, Ended):  # noqa: BLE001  each test that uses these names sees the error again

@@ -17,8 +17,7 @@ from math import ceil
 from typing import Any, NoReturn
 
 from ._frames import Closed, TooLate, TooLong, read_frame, write_frame
-from ._reader import Reader, as_text
-from ._writer import Writer
+from ._values import Reader, Writer, as_text
 
 DEATH = struct.Struct("=i?dq")
 """Format of the server's report on a program that has exited: wait status, True if the server had
@@ -297,7 +296,6 @@ class Process:
         return status, killed, memory
 
     def close(self) -> None:
-        """Close the pipes to the process if they are open."""
         for fd in self._pipes:
             os.close(fd)
         self._pipes = ()
@@ -339,7 +337,6 @@ class Process:
         raise Ended
 
     def _understand(self, reply: bytes) -> tuple[Any, Any]:
-        """Return the result and the changed arguments from a reply."""
         try:
             verb, *parts = json.loads(reply)
             self.raised = reported_exception(verb, parts)

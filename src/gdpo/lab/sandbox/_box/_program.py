@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 
 from ._confine import REPLIES, REQUESTS, confine
 from ._frames import Closed, read_frame, write_frame
-from ._reader import Reader
-from ._writer import TooMuch, Writer
+from ._values import Reader, TooMuch, Writer
 
 _LONGEST_REQUEST = 1 << 28
 _NO_MEMORY = b'["raise","MemoryError","MemoryError","memory"]'

@@ -25,12 +25,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ._confine import address_space
+from ._confine import address_space, keep_private, program_filter
 from ._frames import Closed, read_exactly, read_frame, write_frame
 from ._grader import become_grader
 from ._process import COMPUTED, DEATH
 from ._program import become_program
-from ._seccomp import keep_private, program_filter
 
 WARM = (
     "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "contextlib",
@@ -89,7 +88,6 @@ class Server:
         self._grader: int | None = None
 
     def serve_one(self) -> None:
-        """Receive one job, let the grader grade it, and report when it is done."""
         limits = marshal.loads(read_frame(self._jobs, _LONGEST_HEADER))
         limits["memory"] += self._own_memory
         size = int.from_bytes(read_exactly(self._jobs, 4), "little")

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from math import inf
 
 from gdpo.errors import DataError
-from gdpo.lab.tasks._thinking import holds_something
 from gdpo.lab.tasks.tool_calling.calls import Call, parse, parse_gold, same_value
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.rewards.reward import binary
+from gdpo.rewards.text import holds_something
 
 
 def best_total(weights: Sequence[Sequence[float]]) -> float:
@@ -85,7 +85,6 @@ def gold_calls(output: str) -> tuple[Call, ...]:
 
 
 def _correctness(completion: str, reference: Reference) -> float | None:
-    """Return the agreement with the reference calls, in [-3, 3]. None: no reference calls."""
     gold = gold_calls(reference["output"])
     if not gold:
         return None
@@ -183,7 +182,6 @@ _GOLD_BOTH = {"output": f"{_GOLD_CALL['output']}\n<response> looking </response>
 
 
 def _format(completion: str, reference: Reference) -> float:
-    """Return 1 for closed thinking followed by exactly the reference answer's fields, else 0."""
     needed = parse_gold(reference["output"]).fields
     written = parse(completion)
     thought = written.thinking is not None and holds_something(written.thinking)

@@ -30,13 +30,13 @@ from typing import Any
 
 from gdpo._text import describe
 from gdpo.errors import DataError
-from gdpo.lab.tasks._thinking import split_thinking
 from gdpo.lab.tasks.rows import json_in, mapping_of, messages_at, text_at
 from gdpo.lab.tasks.tool_calling._rewards import gold_calls
 from gdpo.lab.tasks.tool_calling.calls import read_calls, read_literal, starts_calls
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt, user_turns, write_completion
 from gdpo.rewards import Reference
 from gdpo.rewards.task import Message, Problem, Row, without_arrays
+from gdpo.rewards.text import split_thinking
 
 _THINKING = "The tools and what they need are at hand."
 _THINKING_OF_ANSWER = "What is needed for an answer is at hand."
@@ -78,7 +78,6 @@ def read_row(row: Row) -> Problem:
 
 
 def gold_completion(reference: Reference) -> str:
-    """Return the reference answer, which has the format of a completion."""
     return reference["output"]
 
 
@@ -180,7 +179,6 @@ def _toolace(row: Row) -> tuple[list[Message], str, str]:
 
 
 def _toolace_turn(value: str, names: list[str], number: int) -> str:
-    """Return an assistant turn in ToolRL's format."""
     text = value.strip()
     if not starts_calls(text, names):
         return write_completion(_THINKING_OF_ANSWER, response=text)
@@ -253,7 +251,6 @@ def _asked(system: str, user: str) -> list[Message]:
 
 
 def _written(calls: list[dict[str, Any]]) -> str:
-    """Return a reference answer with the calls, or with a response if there are no calls."""
     if calls:
         return write_completion(_THINKING, calls)
     return write_completion(_THINKING_OF_ANSWER, response="None of the tools can do that.")
@@ -271,7 +268,6 @@ def _calls(value: Any, column: str, parameters: str, name: str = "name") -> list
 
 
 def _turns(row: Row, speakers: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return the speaker and text of each turn in the `conversations` column."""
     turns: list[tuple[str, str]] = []
     for i, turn in enumerate(_objects(row["conversations"], "conversations")):
         who, value = turn.get("from"), turn.get("value")

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from gdpo.errors import DataError
-from gdpo.lab.tasks._thinking import holds_something, split_thinking
+from gdpo.rewards.text import holds_something, split_thinking
 
 DEEPEST = 100
 """Maximum nesting of brackets. This limit is far below Python's recursion limit, so that the result

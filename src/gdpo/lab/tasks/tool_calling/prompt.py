@@ -81,12 +81,9 @@ def _tool(number: int, tool: Mapping[str, Any]) -> str:
             f"tool {number} lacks {', '.join(missing)}; it has: {', '.join(tool) or 'no keys'}. "
             "Required: name, description, parameters"
         )
-    name, description, parameters = (
-        tool["name"],
-        tool["description"],
-        json.dumps(tool["parameters"]),
-    )
-    return f"{number}. Name: {name}\nDescription: {description}\nParameters: {parameters}"
+    parameters = json.dumps(tool["parameters"])
+    described = f"Description: {tool['description']}\nParameters: {parameters}"
+    return f"{number}. Name: {tool['name']}\n{described}"
 
 
 def _turn(message: Mapping[str, str]) -> str:

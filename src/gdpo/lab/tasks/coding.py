@@ -1,13 +1,39 @@
-"""Reads rows of coding datasets: the prompt, the tests and, if available, the solution.
+"""Defines the coding task with three rewards: passed tests, length and no bug.
 
-Each `…_tests` function takes a row and returns the `tests` of `gdpo.lab.rewards.code` as JSON-like
-data, or raises a DataError with the column's name. `plus.py` reads EvalPlus's rows.
+A completion contains a Python program (see `gdpo.lab.rewards.code.extract_code`), which runs in the
+sandbox against the tests in its row. The rewards, in order:
+
+- **pass_rate** in [0, 1]: share of the tests that passed.
+- **length** in {0, 1}: the completion has at most 4,000 tokens.
+- **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits.
+
+In the paper, the length reward counts only if every test passes. To reproduce this, add a gate:
+
+```yaml
+rewards:
+  - {name: pass_rate}
+  - {name: length, gate: {on: pass_rate, at_least: 1}}
+  - {name: no_bug}
+```
+
+The task reads rows of MBPP (both editions), HumanEval, EvalPlus (MBPP+ and HumanEval+),
+LeetCodeDataset, APPS, TACO, CodeContests and the coding part of Eurus-2-RL. The dataset is detected
+from the columns of each row, so a file may mix several datasets. If a row contains a solution in
+Python, `gdpo check` runs the solution and reports an error if any test fails.
+
+The prompts are our own, because the paper's prompts are not published. For Eurus-2-RL, the prompts
+in the rows are used.
 
 Helper functions that the tests need are taken from the row if available. If a program could define
 its own `poly`, the program would control how its results are checked.
 
 Time limits in rows are ignored, because they are meant for a single test and for compiled
 languages.
+
+The task needs the `code` extra.
+
+References:
+    Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.3.
 """
 
 import ast
@@ -16,7 +42,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gdpo.errors import DataError
-from gdpo.lab.tasks.coding.plus import PLUS_LIMITS, is_plus, mbpp_plus_tests, parsed, plus_check
+from gdpo.lab.rewards.code import no_bug, pass_rate
+from gdpo.lab.tasks.evalplus import PLUS_LIMITS, is_plus, mbpp_plus_tests, parsed, plus_check
 from gdpo.lab.tasks.rows import (
     describe,
     json_in,
@@ -26,7 +53,10 @@ from gdpo.lab.tasks.rows import (
     value_at,
 )
 from gdpo.rewards import Reference
-from gdpo.rewards.task import Problem, Row, without_arrays
+from gdpo.rewards.length import token_limit
+from gdpo.rewards.task import Problem, Row, Task, without_arrays
+
+__all__ = ["TASK"]
 
 TestsOfRow: TypeAlias = dict[str, Any]
 """The tests in a row: `kind`, and the keys that tests of this kind require."""
@@ -40,6 +70,10 @@ _REQUEST = (
     "Think it through first. Then give the whole program in one block that begins with ```python "
     "and ends with ```."
 )
+
+
+# Each of these functions returns the `tests` of `gdpo.lab.rewards.code`, or raises a DataError with
+# the column's name.
 
 
 def mbpp_tests(row: Row) -> TestsOfRow:
@@ -281,11 +315,8 @@ _SHAPES = (
     _Shape(("description", "public_tests"), code_contests_tests, _description, _first_in_python),
 )
 
-COLUMNS = tuple(shape.columns for shape in _SHAPES)
 
-
-def read_row(row: Row) -> Problem:
-    """Return the prompt, the tests and, if the row has one, a solution."""
+def _read_row(row: Row) -> Problem:
     row = without_arrays(row)
     shape = next(s for s in _SHAPES if all(column in row for column in s.columns))
     solution = shape.solution(row)
@@ -299,7 +330,17 @@ def read_row(row: Row) -> Problem:
     return Problem(prompt, reference)
 
 
-def gold_completion(reference: Reference) -> str | None:
-    """Return the row's solution as a completion, or None if the row has no solution."""
+def _gold_completion(reference: Reference) -> str | None:
     solution = reference["solution"]
     return None if solution is None else f"<think>worked out</think>\n```python\n{solution}\n```"
+
+
+TASK = Task(
+    name="coding",
+    columns=tuple(shape.columns for shape in _SHAPES),
+    read_row=_read_row,
+    rewards=(pass_rate, token_limit(4000), no_bug),
+    gold_completion=_gold_completion,
+    bad_completion="I would rather not say.",
+)
+"""Coding task that scores each program with the tests in its row."""
