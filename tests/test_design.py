@@ -52,6 +52,26 @@ def test_every_room_is_on_the_map():
     assert {name for row in rooms() for name in row} == there - {"lab", "py.typed", "_recipes"}
 
 
+def test_the_map_names_every_module():
+    """A reader finds the file of a change on the map."""
+    for line in section("The map").splitlines():
+        if line.startswith("| `") and (modules := line.split("|")[3].strip()):
+            room = SOURCE / line.split("`")[1]
+            there = {
+                (part.parent.name if part.parent != room else "", part.stem)
+                for part in room.rglob("*.py")
+                if part.parent.name not in ("estimators", "_starter")
+                if not part.stem.startswith("__") and part.parent.parent in (room, room.parent)
+            }
+            found, folder = set(), ""
+            for name in re.findall(r"`(\w+/?)`", modules):
+                folder = name[:-1] if name.endswith("/") else folder
+                found |= set() if name.endswith("/") else {(folder, name)}
+            if room != SOURCE / "lab/cli":  # "one per command"
+                assert found == there, line
+            assert found <= there
+
+
 def test_a_room_imports_only_from_rooms_above_it():
     floor = {name: place for place, row in enumerate(rooms()) for name in row}
     wrong = [

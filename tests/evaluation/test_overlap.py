@@ -12,7 +12,7 @@ from gdpo.lab.evaluation.overlap import overlap_findings
 from gdpo.lab.recipes.data import Rows, read_data
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.tasks import TASKS, load_rows
-from gdpo.lab.training.reward_checks import Verdict
+from gdpo.lab.training.reward_checks import Level
 
 DATA = os.environ.get("GDPO_DATA")
 SINGLE = ("bfcl_simple_python", "bfcl_live_multiple")
@@ -38,7 +38,7 @@ def test_a_test_question_among_the_rows_is_an_error_that_names_both(tmp_path):
     test.write_text(json.dumps({"question": question, "answer": "#### 10"}))
     rows = xlam(["Hello?", question.lower()], tmp_path)
     (finding,) = overlap_findings(TASK, rows, [find_benchmark("gsm8k", str(test))])
-    assert finding.verdict is Verdict.WRONG
+    assert finding.level is Level.WRONG
     assert finding.text.startswith("overlap: 1 of 2 rows")
     assert f"row 2 of {tmp_path / 'rows.json'} (question 1 of gsm8k)" in finding.text
 
@@ -46,7 +46,7 @@ def test_a_test_question_among_the_rows_is_an_error_that_names_both(tmp_path):
 def test_a_named_benchmark_that_cannot_be_read_is_an_error(tmp_path):
     rows = xlam(["Hello?"], tmp_path)
     (finding,) = overlap_findings(TASK, rows, [find_benchmark("gsm8k", str(tmp_path / "no.json"))])
-    assert finding.verdict is Verdict.WRONG
+    assert finding.level is Level.WRONG
     assert "benchmark 'gsm8k'" in finding.text
     assert "no.json" in finding.text
 
@@ -54,7 +54,7 @@ def test_a_named_benchmark_that_cannot_be_read_is_an_error(tmp_path):
 def test_a_missing_package_of_bfcl_is_reported_once(tmp_path, monkeypatch):
     monkeypatch.setattr("gdpo.lab.evaluation._bfcl.find_spec", lambda name: None)
     (finding,) = overlap_findings(TASK, xlam(["Hello?"], tmp_path))
-    assert finding.verdict is Verdict.NOTE
+    assert finding.level is Level.NOTE
     assert "bfcl-eval" in finding.text
 
 
@@ -80,6 +80,6 @@ def test_no_row_of_the_tool_calling_data_asks_what_bfcl_tests(bfcl, tmp_path):
     (finding,) = overlap_findings(
         TASK, Rows(rows.problems + seal.problems, rows.places + seal.places, {}, {})
     )
-    assert finding.verdict is Verdict.FINE
+    assert finding.level is Level.FINE
     assert finding.text.startswith("overlap: 0 of 1,499 rows")
     assert len(GROUPS["bfcl"]) >= 13

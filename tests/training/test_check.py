@@ -24,18 +24,18 @@ from gdpo.lab.recipes.resolve import find_task, resolve
 from gdpo.lab.tasks import TASKS, Problem, Task
 from gdpo.lab.training import check, reward_checks, train
 from gdpo.lab.training.preflight import prepare
-from gdpo.lab.training.reward_checks import CheckResult, Verdict, check_rewards
+from gdpo.lab.training.reward_checks import CheckResult, Level, check_rewards
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
 
 
-def texts_of(findings, verdict=None) -> str:
-    return "\n".join(f.text for f in findings if verdict in (None, f.verdict))
+def texts_of(findings, level=None) -> str:
+    return "\n".join(f.text for f in findings if level in (None, f.level))
 
 
 def test_a_sound_recipe_passes_and_all_that_was_checked_is_reported(recipe):
     findings = check(recipe)
-    assert not texts_of(findings, Verdict.WRONG)
+    assert not texts_of(findings, Level.WRONG)
     for part in (
         "recipe: task gsm8k, estimator gdpo",
         "is available",
@@ -52,7 +52,7 @@ def test_a_sound_recipe_passes_and_all_that_was_checked_is_reported(recipe):
 
 
 def test_a_reward_that_no_gold_answer_satisfies_is_noted(recipe):
-    assert "on 0 of 10 reference answers" in texts_of(check(recipe), Verdict.NOTE)
+    assert "on 0 of 10 reference answers" in texts_of(check(recipe), Level.NOTE)
 
 
 def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
@@ -64,7 +64,7 @@ def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
             "trainer.learning_rate=-1",
         ],
     )
-    wrong = texts_of(check(recipe), Verdict.WRONG)
+    wrong = texts_of(check(recipe), Level.WRONG)
     assert "folder nowhere" in wrong
     assert "missing.jsonl" in wrong
     assert "learning_rate" in wrong
@@ -82,7 +82,7 @@ def test_a_reward_that_breaks_its_contract_is_found_before_training(
     recipe_file, own_rewards, name, message
 ):
     recipe = load_recipe(recipe_file, [f"rewards=[{{name: '{own_rewards}:{name}'}}]"])
-    assert message in texts_of(check(recipe), Verdict.WRONG)
+    assert message in texts_of(check(recipe), Level.WRONG)
     with pytest.raises(RewardError) as error:
         train(recipe)
     assert message in str(error.value)
@@ -119,22 +119,22 @@ NO_GOLD = Problem([], {"answer": None})
 
 
 @pytest.mark.parametrize(
-    ("function", "problems", "verdict", "text"),
+    ("function", "problems", "level", "text"),
     [
-        (exact, SAMPLES, Verdict.WRONG, "answer of row 2 scores 0, not the maximum 1"),
-        (exact, [*SAMPLES[1:], *SAMPLES[:1] * 18], Verdict.WRONG, "answer of row 1 scores 0"),
-        (exact, [*SAMPLES[1:], *SAMPLES[:1] * 19], Verdict.NOTE, "19 of 20 .*not on row 1"),
-        (exact, [SAMPLES[0], NO_GOLD], Verdict.FINE, r"on 1 of 1 .* \(1 of 2 rows have no"),
-        (exact, [NO_GOLD], Verdict.NOTE, "no row has a reference answer"),
-        (exact, [Problem([], {})], Verdict.WRONG, "gold_completion failed on row 1: KeyError"),
-        (only_right, SAMPLES, Verdict.FINE, r"on 1 of 1 .* \(it applies to 1 of 2 rows\)"),
-        (forgets, SAMPLES, Verdict.NOTE, "it returned None on every row"),
+        (exact, SAMPLES, Level.WRONG, "answer of row 2 scores 0, not the maximum 1"),
+        (exact, [*SAMPLES[1:], *SAMPLES[:1] * 18], Level.WRONG, "answer of row 1 scores 0"),
+        (exact, [*SAMPLES[1:], *SAMPLES[:1] * 19], Level.NOTE, "19 of 20 .*not on row 1"),
+        (exact, [SAMPLES[0], NO_GOLD], Level.FINE, r"on 1 of 1 .* \(1 of 2 rows have no"),
+        (exact, [NO_GOLD], Level.NOTE, "no row has a reference answer"),
+        (exact, [Problem([], {})], Level.WRONG, "gold_completion failed on row 1: KeyError"),
+        (only_right, SAMPLES, Level.FINE, r"on 1 of 1 .* \(it applies to 1 of 2 rows\)"),
+        (forgets, SAMPLES, Level.NOTE, "it returned None on every row"),
     ],
 )
-def test_what_reference_answers_get_is_reported(function, problems, verdict, text):
+def test_what_reference_answers_get_is_reported(function, problems, level, text):
     reward = Reward("exact", function, low=0, high=1)
     found, *_ = check_rewards(task_with(reward), Scorer([reward]), problems)
-    assert (found.verdict if isinstance(found, CheckResult) else Verdict.WRONG) is verdict
+    assert (found.level if isinstance(found, CheckResult) else Level.WRONG) is level
     assert re.search(text, found.text if isinstance(found, CheckResult) else str(found))
 
 
@@ -145,7 +145,7 @@ def test_a_published_reward_and_one_of_the_user_need_not_reach_their_maximum():
     assert isinstance(finding, CheckResult)
     reward = Reward("boxed", lambda completion, _: 0.25 * ("boxed" not in completion), 0, 1)
     finding, *_ = check_rewards(TASKS["gsm8k"], Scorer([reward]), [Problem([], {"answer": "4"})])
-    assert finding.verdict is Verdict.NOTE
+    assert finding.level is Level.NOTE
     assert "0 of 1" in finding.text
     assert "scores 0.25" in finding.text
 
@@ -263,7 +263,7 @@ def test_a_row_that_cannot_be_used_names_itself(recipe, rows, row, message):
 
 def test_one_group_per_generation_is_noted(recipe_file):
     recipe = load_recipe(recipe_file, ["batch.prompts=1"])
-    assert "batch.prompts" in texts_of(check(recipe), Verdict.NOTE)
+    assert "batch.prompts" in texts_of(check(recipe), Level.NOTE)
     grpo = load_recipe(recipe_file, ["batch.prompts=1", "advantage=grpo"])
     assert "one group" not in texts_of(check(grpo))
 
@@ -271,14 +271,14 @@ def test_one_group_per_generation_is_noted(recipe_file):
 @pytest.mark.parametrize(("steps", "noted"), [(4, False), (5, True)])
 def test_a_schedule_that_is_longer_than_the_run_is_noted(recipe_file, steps, noted):
     schedule = f"rewards.0.weight={{from: 1.0, to: 0.2, steps: {steps}}}"
-    notes = texts_of(check(load_recipe(recipe_file, [schedule])), Verdict.NOTE)
+    notes = texts_of(check(load_recipe(recipe_file, [schedule])), Level.NOTE)
     assert ("takes 5 steps, but this run has 4, so its weight does not reach 0.2" in notes) is noted
 
 
 def test_a_prompt_beyond_the_context_is_reported(recipe_file):
     recipe = load_recipe(recipe_file, ["trainer.max_completion_length=2000"])
     assert "1,024 tokens. Lower trainer.max_completion_length" in texts_of(
-        check(recipe), Verdict.WRONG
+        check(recipe), Level.WRONG
     )
 
 
@@ -358,7 +358,7 @@ def test_a_model_that_cannot_be_used_is_reported(
     if text is not None:
         (folder / file).write_text(text)
     recipe = load_recipe(recipe_file, [f"model={folder}", *override])
-    (wrong,) = [f.text for f in check(recipe) if f.verdict is Verdict.WRONG]
+    (wrong,) = [f.text for f in check(recipe) if f.level is Level.WRONG]
     assert re.search(rf"^--set model=[^:]*: .*{message}", wrong)
     with pytest.raises(ConfigError, match=message):
         train(recipe)
@@ -451,7 +451,7 @@ def needing(found):
 def test_what_a_reward_needs_of_the_machine_is_reported():
     reward = needing("sandbox: bwrap works here")
     findings = list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
-    assert findings[0] == CheckResult(Verdict.FINE, "sandbox: bwrap works here")
+    assert findings[0] == CheckResult(Level.FINE, "sandbox: bwrap works here")
     assert len(findings) == 3
 
 
@@ -490,7 +490,7 @@ def test_rows_with_long_prompts_are_left_out_and_counted(recipe_file, rows):
         file.write(json.dumps({"question": "What is 1 + 1, please?", "answer": "#### 2"}) + "\n")
     recipe = load_recipe(recipe_file, [f"data.max_prompt_length={limit}"])
     left_out = "1 longer than data.max_prompt_length; 10 rows remain"
-    assert left_out in texts_of(check(recipe), Verdict.NOTE)
+    assert left_out in texts_of(check(recipe), Level.NOTE)
     assert prepare(resolve(recipe)).batches.rows == 10
 
 

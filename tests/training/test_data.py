@@ -14,7 +14,7 @@ from gdpo.lab.runs.summary import readme
 from gdpo.lab.tasks import TASKS
 from gdpo.lab.training import check
 from gdpo.lab.training.preflight import prepare
-from gdpo.lab.training.reward_checks import CheckResult, Verdict
+from gdpo.lab.training.reward_checks import CheckResult, Level
 from gdpo.lab.training.run import _open
 
 TASK = TASKS["gsm8k"]
@@ -75,19 +75,19 @@ def test_a_mistake_names_the_source(two, tmp_path):
 def test_a_check_tells_what_was_left_out_of_which_source(recipe_file, two):
     recipe = load_recipe(recipe_file, [f"data.source=[{', '.join(two)}]"])
     findings = check(recipe)
-    verdicts = {finding.text: finding.verdict for finding in findings}
-    assert verdicts[f"data: task gsm8k can read all 3 rows of {two[0]}"] is Verdict.FINE
-    assert verdicts[f"data: task gsm8k can read all 4 rows of {two[1]}"] is Verdict.FINE
-    dropped = [text for text in verdicts if "near-duplicates (" in text]
+    levels = {finding.text: finding.level for finding in findings}
+    assert levels[f"data: task gsm8k can read all 3 rows of {two[0]}"] is Level.FINE
+    assert levels[f"data: task gsm8k can read all 4 rows of {two[1]}"] is Level.FINE
+    dropped = [text for text in levels if "near-duplicates (" in text]
     assert f"3 near-duplicates (3 of {two[1]};" in dropped[0]
-    assert verdicts[dropped[0]] is Verdict.NOTE
+    assert levels[dropped[0]] is Level.NOTE
 
 
 def test_a_further_check_sees_the_rows_and_a_mistake_of_its_is_counted(recipe):
     def refuse(task, rows):
-        yield CheckResult(Verdict.WRONG, f"{task.name}: {rows.places[9].rpartition(' of ')[0]}")
+        yield CheckResult(Level.WRONG, f"{task.name}: {rows.places[9].rpartition(' of ')[0]}")
 
-    assert CheckResult(Verdict.WRONG, "gsm8k: row 10") in check(recipe, also=refuse)
+    assert CheckResult(Level.WRONG, "gsm8k: row 10") in check(recipe, also=refuse)
 
 
 @pytest.mark.parametrize("value", ["[]", "3", "{a: b}", "[a.json, 3]"])

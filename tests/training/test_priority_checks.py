@@ -13,7 +13,7 @@ from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfi
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.training import priority_findings
-from gdpo.lab.training.reward_checks import Verdict
+from gdpo.lab.training.reward_checks import Level
 from gdpo.rewards import Gate, Reward
 
 PROBLEMS = [
@@ -64,18 +64,18 @@ def own(
 
 
 def lines(findings, mark=None):
-    return "\n".join(f.text for f in findings if mark is None or f.verdict is mark)
+    return "\n".join(f.text for f in findings if mark is None or f.level is mark)
 
 
 def test_the_table_holds_the_weights_that_give_priority():
     found = own(CORRECT, FORM)
-    assert found[0].verdict is Verdict.NOTE
+    assert found[0].level is Level.NOTE
     assert found[0].table == (
         ("reward", "weight", "values", "correct wins if the weight is"),
         ("correct", "1", "0, 1", "above 1.512"),
         ("form", "1", "0, 1", "below 0.6614"),
     )
-    assert own(CORRECT, FORM, weights=[1.6, 1])[0].verdict is Verdict.FINE
+    assert own(CORRECT, FORM, weights=[1.6, 1])[0].level is Level.FINE
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_the_table_holds_the_weights_that_give_priority():
 def test_the_four_sets_of_the_trained_policies_end_as_the_check_says(third, weight, gates, wins):
     """research/log.md: 10 of 10 policies ended with non-answers, and 10 of 10 with at most 1 %."""
     found = own(CORRECT, FORM, third, weights=[1, 1, weight], gates=gates)
-    beaten = lines(found[1:], Verdict.NOTE)
+    beaten = lines(found[1:], Level.NOTE)
     assert ("the form without an answer" in beaten) == wins
-    assert ("the form without an answer" in lines(found, Verdict.FINE)) == (not wins)
+    assert ("the form without an answer" in lines(found, Level.FINE)) == (not wins)
 
 
 def test_the_judge_is_the_reward_that_prefers_a_rows_own_answer():
@@ -104,18 +104,18 @@ def test_the_judge_is_the_reward_that_prefers_a_rows_own_answer():
 def test_weights_that_change_are_tried_at_their_extremes():
     schedule = {"schedules": {"form": {"from": 0.1, "to": 2.0, "steps": 9}}}
     found = own(CORRECT, FORM, weights=[2, 1], rule_options=schedule)
-    assert found[0].verdict is Verdict.NOTE
+    assert found[0].level is Level.NOTE
     assert found[0].table[2][1] == "2"
-    assert own(CORRECT, FORM, weights=[2, 1])[0].verdict is Verdict.FINE
+    assert own(CORRECT, FORM, weights=[2, 1])[0].level is Level.FINE
     rule = AdvantageRule("gdpo", ["correct", "form"], schedule)
     assert rule.factors == [(1.0, 1.0), (0.1, 2.0)]
 
 
 def test_weights_of_rows_count_with_the_row_that_is_furthest_from_priority():
     rows = [Problem(p.prompt, p.reference, weights={"correct": 2, "form": 1}) for p in PROBLEMS]
-    assert own(CORRECT, FORM, problems=rows)[0].verdict is Verdict.FINE
+    assert own(CORRECT, FORM, problems=rows)[0].level is Level.FINE
     rows[3] = replace(rows[3], weights={"correct": 2, "form": 9})
-    assert own(CORRECT, FORM, problems=rows)[0].verdict is Verdict.NOTE
+    assert own(CORRECT, FORM, problems=rows)[0].level is Level.NOTE
     assert own(CORRECT, FORM, problems=rows)[0].table[2][1] == "9"
 
 
@@ -159,7 +159,7 @@ def only_large_groups(rewards, weights):
 
 def test_an_estimator_that_fails_on_small_groups_is_said():
     found = own(CORRECT, FORM, advantage=f"{__name__}:only_large_groups")
-    assert "needs 4 samples" in lines(found, Verdict.NOTE)
+    assert "needs 4 samples" in lines(found, Level.NOTE)
 
 
 @pytest.mark.parametrize("content", [None, [{"type": "text", "text": "What?"}]])

@@ -14,7 +14,7 @@ from gdpo.lab.runs.checkpoints import complete
 from gdpo.lab.runs.directory import RunDirectory, create_run, to_json, write_whole
 from gdpo.lab.training import check, train
 from gdpo.lab.training._loop import safe_step
-from gdpo.lab.training.reward_checks import Verdict
+from gdpo.lab.training.reward_checks import Level
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_runs_dir_that_cannot_hold_runs_is_reported(recipe_file, unusable):
     recipe = load_recipe(recipe_file, [f"runs_dir={folder}"])
     with pytest.raises(ConfigError, match=rf"^--set runs_dir=.*{message}"):
         train(recipe)
-    wrong = [finding.text for finding in check(recipe) if finding.verdict is Verdict.WRONG]
+    wrong = [finding.text for finding in check(recipe) if finding.level is Level.WRONG]
     assert len(wrong) == 1
     assert message in wrong[0]
 

@@ -18,7 +18,7 @@ from gdpo.lab.recipes.starter import copy_recipe, shipped_recipe, shipped_recipe
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.training import check, train
 from gdpo.lab.training.preflight import quiet
-from gdpo.lab.training.reward_checks import Verdict
+from gdpo.lab.training.reward_checks import Level
 from gdpo.rollouts import read_rollouts
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -106,7 +106,7 @@ def test_the_batches_are_the_published_ones_on_any_number_of_gpus(
 @pytest.mark.parametrize("name", [folder.name for folder in FOLDERS])
 def test_a_recipe_is_checked_and_trains(name, tiny_policy, tmp_path):
     recipe = small(name, tiny_policy, tmp_path)
-    wrong = [f.text for f in check(recipe) if f.verdict is Verdict.WRONG]
+    wrong = [f.text for f in check(recipe) if f.level is Level.WRONG]
     assert all("the model's context" in text for text in wrong), wrong  # the tiny model's context
     result = train(recipe)
     assert result.finished
@@ -137,9 +137,7 @@ def test_every_gold_answer_gets_the_maximum(name, file, tiny_policy):
     source = Path(os.environ["GDPO_DATA"]) / file
     changes = [f"data.source={source}", f"model={tiny_policy}", "trainer.use_vllm=false"]
     changes += ["batch.prompts=32", "batch.rollouts_per_step=64"]
-    wrong = [
-        f.text for f in check(load_recipe(RECIPES / name, changes)) if f.verdict is Verdict.WRONG
-    ]
+    wrong = [f.text for f in check(load_recipe(RECIPES / name, changes)) if f.level is Level.WRONG]
     assert all("the model's context" in text for text in wrong), wrong  # the tiny model's context
 
 

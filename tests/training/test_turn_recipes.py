@@ -11,7 +11,7 @@ from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.training import check, priority_findings, train
-from gdpo.lab.training.reward_checks import Verdict
+from gdpo.lab.training.reward_checks import Level
 from gdpo.rollouts import read_rollouts
 
 OF_TURNS = (
@@ -53,19 +53,19 @@ def test_priority_is_not_decided_for_an_estimator_for_turns(turn_recipe):
     resolved = resolve(turn_recipe)
     problems = read_data(resolved.task, resolved.recipe.data).problems
     (found,) = priority_findings(resolved, problems)
-    assert found.verdict is Verdict.NOTE
+    assert found.level is Level.NOTE
 
 
 def test_a_loss_with_one_ratio_per_rollout_is_found_by_the_check(turn_recipe):
     trainer = {**turn_recipe.trainer, "importance_sampling_level": "sequence"}
     findings = check(turn_recipe.model_copy(update={"trainer": trainer}))
-    wrong = [finding.text for finding in findings if finding.verdict is Verdict.WRONG]
+    wrong = [finding.text for finding in findings if finding.level is Level.WRONG]
     assert any("importance_sampling_level='token'" in text for text in wrong)
 
 
 @pytest.mark.slow
 def test_a_recipe_is_checked_and_trains(turn_recipe):
-    assert not [f.text for f in check(turn_recipe) if f.verdict is Verdict.WRONG]
+    assert not [f.text for f in check(turn_recipe) if f.level is Level.WRONG]
     run = train(turn_recipe).run
     rollouts = read_rollouts(run.rollouts / "step_000002.parquet")
     rewards = np.array([list(rollout.rewards.values()) for rollout in rollouts])

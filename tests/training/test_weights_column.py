@@ -16,7 +16,7 @@ from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.tasks import TASKS, Problem, load_problems, near_duplicates
 from gdpo.lab.training import check, train
 from gdpo.lab.training.preflight import prepare
-from gdpo.lab.training.reward_checks import CheckResult, Verdict, check_rewards
+from gdpo.lab.training.reward_checks import CheckResult, Level, check_rewards
 from gdpo.rewards import Scorer
 from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts import read_rollouts
@@ -84,7 +84,7 @@ def test_a_check_counts_the_rows_with_weights_and_those_of_each_reward(recipe_fi
     weighted()
     findings = check(load_recipe(recipe_file, [COLUMN]))
     (found,) = [each for each in findings if "'w'" in each.text]
-    assert found.verdict is Verdict.FINE
+    assert found.level is Level.FINE
     assert "8 of 10 rows" in found.text
     assert "vowels 6, brief 8, format 8" in found.text
     assert not [each for each in check(load_recipe(recipe_file)) if "weights" in each.text]
@@ -107,7 +107,7 @@ def test_a_wrong_cell_is_told_with_its_line_column_and_row(recipe_file, weighted
     rows = weighted(None, None, None, cell)
     recipe = load_recipe(recipe_file, [COLUMN, "model=no/such-model"])
     (found,) = [each for each in check(recipe) if "'w'" in each.text]
-    assert found.verdict is Verdict.WRONG
+    assert found.level is Level.WRONG
     assert told in found.text
     assert "--set data.weights_column" in found.text
     assert f"column 'w', row 4 of {rows}" in found.text
@@ -144,7 +144,7 @@ def test_a_column_that_trains_no_reward_is_an_error(recipe_file, weighted):
 def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_file, weighted):
     weighted({"vowels": 1.0, "format": 1.0})
     findings = check(load_recipe(recipe_file, [COLUMN]))
-    notes = [each.text for each in findings if each.verdict is Verdict.NOTE]
+    notes = [each.text for each in findings if each.level is Level.NOTE]
     (unused,) = [text for text in notes if "applies to no row" in text]
     assert "brief" in unused
     assert "column 'w'" in unused
@@ -155,7 +155,7 @@ def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_fil
 def test_a_reward_of_later_rows_only_is_not_said_to_apply_to_none(recipe_file, weighted):
     weighted({"vowels": 1.0, "format": 1.0}, *[None] * 9)
     findings = check(load_recipe(recipe_file, [COLUMN]), rows=1)
-    notes = [each.text for each in findings if each.verdict is Verdict.NOTE]
+    notes = [each.text for each in findings if each.level is Level.NOTE]
     (untested,) = [text for text in notes if text.startswith("reward brief")]
     assert "applies to none of the tried rows (1)" in untested
     assert not any("applies to no row" in text for text in notes)
@@ -247,8 +247,8 @@ def test_a_reward_whose_weights_are_null_on_every_tried_row_is_reported_as_untes
     rewards = [task.reward("correctness"), task.reward("format")]
     with Scorer(rewards, on_error="missing") as scorer:
         tested, untested, *_ = check_rewards(task, scorer, samples)
-    assert tested.verdict is Verdict.FINE
-    assert untested.verdict is Verdict.NOTE
+    assert tested.level is Level.FINE
+    assert untested.level is Level.NOTE
     assert "none of the tried rows (3)" in untested.text
     assert "None" not in untested.text
 

@@ -86,17 +86,17 @@ def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
     from rich.text import Text
 
     from gdpo._terminal import terminal
-    from gdpo.lab.training.reward_checks import Verdict
+    from gdpo.lab.training.reward_checks import Level
     from gdpo.report.text import table
 
     console = terminal()
-    styles = {Verdict.FINE: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
+    styles = {Level.FINE: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
     for finding in findings:
-        mark = (f"{finding.verdict.value} ", styles[finding.verdict])
+        mark = (f"{finding.level.value} ", styles[finding.level])
         console.print(Text.assemble(mark, finding.text), soft_wrap=True)
         for line in table(finding.table, console.width, whole=True) if finding.table else ():
             console.print("  ", line, soft_wrap=True)
-    wrong = sum(finding.verdict is Verdict.WRONG for finding in findings)
+    wrong = sum(finding.level is Level.WRONG for finding in findings)
     if wrong:
         console.print(f"{wrong} of {len(findings)} checks failed", style="bold red")
         return FAILED

@@ -9,7 +9,7 @@ from gdpo.lab.recipes.data import Rows
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.likeness import overlaps
 from gdpo.lab.tasks.tool_calling.prompt import user_turns
-from gdpo.lab.training.reward_checks import CheckResult, Verdict
+from gdpo.lab.training.reward_checks import CheckResult, Level
 
 _NAMED = 5
 """Maximum number of rows to list in a finding."""
@@ -38,10 +38,8 @@ def overlap_findings(
         try:
             found = problems(benchmark, None)
         except GdpoError as error:
-            verdict = Verdict.NOTE if benchmarks is None else Verdict.WRONG
-            findings.append(
-                CheckResult(verdict, f"overlap with benchmarks was not checked: {error}")
-            )
+            level = Level.NOTE if benchmarks is None else Level.WRONG
+            findings.append(CheckResult(level, f"overlap with benchmarks was not checked: {error}"))
             if benchmarks is None:  # these benchmarks all need the same package
                 break
             continue
@@ -59,13 +57,11 @@ def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Ch
         shown = f"{', '.join(names[:2])} and {len(names) - 2} more benchmarks"
     asked = f"{len(tests):,} test questions of {shown}"
     if not given:
-        return CheckResult(
-            Verdict.FINE, f"overlap: 0 of {len(like):,} rows match one of the {asked}"
-        )
+        return CheckResult(Level.FINE, f"overlap: 0 of {len(like):,} rows match one of the {asked}")
     named = "; ".join(f"{place} ({test})" for place, test in given[:_NAMED])
     more = f"; and {len(given) - _NAMED:,} more" if len(given) > _NAMED else ""
     return CheckResult(
-        Verdict.WRONG,
+        Level.WRONG,
         f"overlap: {len(given):,} of {len(like):,} rows nearly repeat one of the {asked}: "
         f"{named}{more}. Remove them from the training data",
     )

@@ -34,7 +34,7 @@ from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.runs.directory import RunDirectory, refuse_runs_dir
 from gdpo.lab.tasks import Problem, Task
-from gdpo.lab.training.reward_checks import CheckResult, Verdict, check_rewards
+from gdpo.lab.training.reward_checks import CheckResult, Level, check_rewards
 from gdpo.rewards.weights_column import applies
 
 if TYPE_CHECKING:
@@ -222,14 +222,14 @@ class _Inspection:
         except GdpoError as error:
             if self.stop_at_first:
                 raise
-            self._add(Verdict.WRONG, str(error))
+            self._add(Level.WRONG, str(error))
             return None
 
-    def _add(self, verdict: Verdict, text: str) -> None:
-        self.results.append(CheckResult(verdict, text))
+    def _add(self, level: Level, text: str) -> None:
+        self.results.append(CheckResult(level, text))
 
     def _fine(self, text: str) -> None:
-        self._add(Verdict.FINE, text)
+        self._add(Level.FINE, text)
 
     def _describe_lora(self) -> None:
         lora = self.recipe.lora
@@ -247,7 +247,7 @@ class _Inspection:
         run = RunDirectory(self.recipe.run_dir)
         if run.exists:
             self._add(
-                Verdict.NOTE,
+                Level.NOTE,
                 f"run directory: {run.path} already exists. Resume the run with gdpo train "
                 "--resume, or give the new run another name with --set name=...",
             )
@@ -274,7 +274,7 @@ class _Inspection:
         for source, count in rows.read.items():
             self._fine(f"{key}: task {task.name} can read all {count:,} rows of {source}")
         if rows.left_out:
-            self._add(Verdict.NOTE, f"{key}: {rows.left_out}")
+            self._add(Level.NOTE, f"{key}: {rows.left_out}")
         elif data.drops_near_duplicates:
             self._fine(f"{key}: no near-duplicate rows")
         if counted is not None:
@@ -287,7 +287,7 @@ class _Inspection:
         for name in self.resolved.names:
             if not any(applies(problem.weights, name) for problem in rows.problems):
                 self._add(
-                    Verdict.NOTE,
+                    Level.NOTE,
                     f"data: {name} applies to no row, so it has no effect: add it to cells of "
                     f"column {data.weights_column!r}, or remove the reward",
                 )
@@ -300,7 +300,7 @@ class _Inspection:
                 elif self.stop_at_first:
                     raise found
                 else:
-                    self._add(Verdict.WRONG, str(found))
+                    self._add(Level.WRONG, str(found))
 
     def _trainer(self) -> "GDPOConfig":
         config = build_config(self.resolved)
@@ -318,7 +318,7 @@ class _Inspection:
         self._fine(f"batches: numbers of processes that can share them equally: {able}")
         if batches.groups == 1 and self.recipe.advantage == "gdpo":
             self._add(
-                Verdict.NOTE,
+                Level.NOTE,
                 "batches: a generation has a single group, so GDPO's batch normalization has "
                 "nothing to compare the group with. Raise batch.prompts",
             )
@@ -327,7 +327,7 @@ class _Inspection:
         for name, schedule in schedules.items():
             if schedule.get("steps", 0) > steps:
                 self._add(
-                    Verdict.NOTE,
+                    Level.NOTE,
                     f"weight: the schedule of {name} takes {schedule['steps']} steps, but this run "
                     f"has {steps}, so its weight does not reach {schedule['to']:g}. Shorten the "
                     "schedule, or train for more steps",

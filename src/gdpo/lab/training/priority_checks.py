@@ -16,7 +16,7 @@ from gdpo.errors import ConfigError, GdpoError
 from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.tasks import Problem
 from gdpo.lab.tasks.lazy import CHARACTERS_PER_TOKEN, lazy_completions
-from gdpo.lab.training.reward_checks import CheckResult, Verdict, gold_of
+from gdpo.lab.training.reward_checks import CheckResult, Level, gold_of
 from gdpo.priority import (
     Combination,
     Continuous,
@@ -81,16 +81,16 @@ def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[C
     except Exception as error:  # noqa: BLE001  code of the user was called
         kind = "" if isinstance(error, GdpoError) else f"{type(error).__name__}: "
         return [_note(f"not decided, because {one_line(kind + str(error))}")]
-    verdict = Verdict.FINE if answer.holds else Verdict.NOTE
+    level = Level.FINE if answer.holds else Level.NOTE
     table = table_of(combined, values, answer)
-    found = [CheckResult(verdict, f"priority: {in_words(combined, answer)}", table)]
+    found = [CheckResult(level, f"priority: {in_words(combined, answer)}", table)]
     if answer.tried_up_to is not None or answer.holds is None:
         return found
     return found + _lazy(combined, values, scored, primary)
 
 
 def _note(text: str) -> CheckResult:
-    return CheckResult(Verdict.NOTE, f"priority: {text}")
+    return CheckResult(Level.NOTE, f"priority: {text}")
 
 
 Scored = list[Mapping[str, Float[np.ndarray, " reward"]]]
@@ -206,5 +206,5 @@ def _lazy(
         findings.append(_note(text))
     if fine := [policy for policy, example in examples.items() if not example]:
         text = f"priority: a right response always beats these lazy ones: {', '.join(fine)}"
-        findings.append(CheckResult(Verdict.FINE, text))
+        findings.append(CheckResult(Level.FINE, text))
     return findings

@@ -21,7 +21,7 @@ from gdpo.rewards.weights_column import applies
 logger = logging.getLogger(__name__)
 
 
-class Verdict(Enum):
+class Level(Enum):
     """Defines the results of a check. The value is the mark that is printed before the text."""
 
     FINE = "✓"
@@ -32,9 +32,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Stores the verdict and the text of one check, which is printed as one line."""
+    """Stores the level and the text of one check, which is printed as one line."""
 
-    verdict: Verdict
+    level: Level
     text: str
     table: tuple[tuple[str, ...], ...] = ()
     """Rows that are printed below the text, the headings first."""
@@ -81,7 +81,7 @@ def check_rewards(
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
         try:
-            yield CheckResult(Verdict.FINE, need())
+            yield CheckResult(Level.FINE, need())
         except GdpoError as error:
             missing |= {r.name for r in scorer.rewards if r.needs is need}
             yield error
@@ -171,7 +171,7 @@ def _check_one(
 ) -> CheckResult:
     if problems and not any(applies(problem.weights, reward.name) for problem in problems):
         return CheckResult(
-            Verdict.NOTE,
+            Level.NOTE,
             f"reward {reward.name}: not tested, because it applies to none of the tried rows "
             f"({len(problems):,})",
         )
@@ -205,7 +205,7 @@ def _check_one(
     tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
     if known and not any(applies(s.weights, reward.name) for _, s, _ in known):
         return CheckResult(
-            Verdict.FINE,
+            Level.FINE,
             f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: not tested on reference "
             f"answers, because it applies to none of the rows that have one ({len(known):,})",
         )
@@ -218,10 +218,10 @@ def _summary(
     text = f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: "
     values = [value for _, value in tried]
     if not values:
-        return CheckResult(Verdict.NOTE, f"{text}no row has a reference answer to score")
+        return CheckResult(Level.NOTE, f"{text}no row has a reference answer to score")
     if all(map(isnan, values)):
         return CheckResult(
-            Verdict.NOTE, f"{text}it returned None on every row. Is a `return` missing?"
+            Level.NOTE, f"{text}it returned None on every row. Is a `return` missing?"
         )
     applies = sum(not isnan(value) for value in values)
     reached = values.count(reward.high)
@@ -239,7 +239,7 @@ def _summary(
     if short:
         named = ", ".join(map(str, short[:_NAMED])) + (", …" if len(short) > _NAMED else "")
         text += f"; not on row {named}. Remove rows that no response can solve"
-    return CheckResult(Verdict.NOTE if reached == 0 or short else Verdict.FINE, text)
+    return CheckResult(Level.NOTE if reached == 0 or short else Level.FINE, text)
 
 
 def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> CheckResult:
@@ -256,7 +256,7 @@ def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -
         for count, value in zip(_ODD_COUNTS, scores.values[:, 0].tolist(), strict=False)
     )
     return CheckResult(
-        Verdict.FINE,
+        Level.FINE,
         f"reward {reward.name} in [{reward.low:g}, {reward.high:g}], by number of tokens: {values}",
     )
 
@@ -282,12 +282,10 @@ def _check_bad_response(
                 text += ". Correct the rewards, or the task's bad_completion"
                 return RewardError(text)
             return CheckResult(
-                Verdict.NOTE,
+                Level.NOTE,
                 f"{text}. Only a reward that the recipe leaves out may recognize it as bad",
             )
-    return CheckResult(
-        Verdict.FINE, "rewards: a bad response scores below the maximum on every row"
-    )
+    return CheckResult(Level.FINE, "rewards: a bad response scores below the maximum on every row")
 
 
 def _refuse_short(reward: Reward, short: Sequence[tuple[int, str, float]]) -> None:
