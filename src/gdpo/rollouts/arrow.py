@@ -18,8 +18,7 @@ class _Module:
             module = import_module(self._name)
         except ImportError as error:
             raise MissingExtraError(PYARROW, None, "to read this file") from error
-        value = vars(self)[attribute] = getattr(module, attribute)
-        return value
+        return getattr(module, attribute)
 
 
 HAS_PYARROW = find_spec("pyarrow") is not None
