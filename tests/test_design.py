@@ -183,23 +183,23 @@ def test_one_call_of_gdpo_enters_at_most_12_functions():
     assert len(found) <= 12, sorted(found)
 
 
-def test_one_call_of_diagnose_enters_at_most_59_functions_of_10_modules():
+def test_one_call_of_diagnose_enters_at_most_57_functions_of_10_modules():
     rewards = np.random.default_rng(0).random((4, 8, 2))
     function = without_annotation_checks(diagnose)
     found = entered(lambda: function(rewards, [1.0, 1.0], ["a", "b"]))
     assert "influence_of" in {name for _, name in found}
-    assert len(found) <= 59, sorted(found)
+    assert len(found) <= 57, sorted(found)
     assert len({file for file, _ in found}) <= 10
 
 
-def test_analyze_enters_at_most_470_functions(capsys):
+def test_analyze_enters_at_most_457_functions(capsys):
     def analyze():
         with pytest.raises(SystemExit, match="0"):
             main(["analyze", "--example"])
 
     found = entered(analyze)
     assert "verdict_line" in {name for _, name in found}
-    assert len(found) <= 470
+    assert len(found) <= 457
 
 
 LIBRARIES = {"rollouts/readers/sources.py", "lab/training/_loop.py"}
@@ -247,7 +247,7 @@ def test_the_package_does_not_grow():
         for file in core | lab
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
     )
-    budget = {"core": 32_160, "lab": 21_990, "tests": 57_700, "files": 294, "functions": 2_940}
+    budget = {"core": 31_810, "lab": 21_700, "tests": 56_510, "files": 262, "functions": 2_892}
     found = {
         "core": lines_of(core),
         "lab": lines_of(lab),
