@@ -29,8 +29,7 @@ class DataError(GdpoError, ValueError):
 class RewardError(GdpoError, RuntimeError):
     """Raised if a reward function raises an exception or returns an invalid value.
 
-    A reward function may return a number in the declared range, or `None` if the reward does not
-    apply.
+    Valid: a number in the declared range, or `None` if the reward does not apply.
     """
 
 

@@ -1,7 +1,7 @@
 """Binds an estimator to the options in a configuration.
 
-A configuration stores options as plain data, keyed by reward name. The options are converted to the
-estimator's arguments and tested once, before a model is loaded.
+A configuration stores options as plain data, keyed by reward name. They are converted to the
+estimator's arguments and tested before a model is loaded.
 """
 
 import copy
@@ -79,16 +79,16 @@ class AdvantageRule:
             normalization. Every estimator takes `schedules`, a mapping from reward name to a
             schedule that multiplies the reward's weight: `{from: 1.0, to: 0.2, steps: 200}`, or
             `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo` and `mo_grpo` take
-            `influence`, a mapping from reward name to the influence share that the reward should
-            have. The rule then computes the weights, and for `gdpo` without `scale_half_life` also
-            the scale that replaces batch normalization.
+            `influence`, a mapping from reward name to requested influence share. The rule then
+            computes the weights, and for `gdpo` without `scale_half_life` also the scale that
+            replaces batch normalization.
         low: Declared lowest value of each reward, in its unit. NaN: not declared.
-        high: Declared highest value of each reward, in its unit. NaN: not declared.
+        high: Declared highest value, in the same form.
         weights: Weights that the rule will be called with. Your own estimator is called with them
             on small made-up batches, in their array library if they are an array, otherwise in
             NumPy or another loaded library. None: equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
-            allowed. `wants_turns` returns whether the estimator is one.
+            allowed.
 
     Raises:
         ConfigError: If the estimator, an option or a reward name is unknown, a required option is
@@ -163,10 +163,10 @@ class AdvantageRule:
 
         Args:
             rewards: Raw rewards, `[prompt, sample, reward]`, or `[prompt, sample, turn, reward]` if
-                the estimator wants turns. NaN means that the reward does not apply.
-            weights: One weight per reward, or weights `[prompt, reward]`, where NaN means that the
-                reward does not apply to the prompt. Schedules and requested shares multiply them.
-                The estimator gets weights of each prompt as `[prompt, 1, reward]`.
+                the estimator wants turns. NaN: the reward does not apply.
+            weights: One weight per reward, or weights `[prompt, reward]`, NaN where the reward does
+                not apply to the prompt. Schedules and requested shares multiply them. The estimator
+                gets weights of each prompt as `[prompt, 1, reward]`.
             token_counts: Number of tokens in each response, for the option `token_counts`.
             turns: Number of turns of each rollout, for an estimator for turns.
 
@@ -205,14 +205,14 @@ class AdvantageRule:
         return self.estimator(rewards, weights, **options)
 
     def update(self, rewards: Rewards, weights: Weights) -> None:
-        """Update the state with a batch that was trained on. Most estimators have no state.
+        """Update the state, if any, with a batch that was trained on.
 
-        Call this method after the advantages of the batch have been computed.
+        Call this after computing the advantages of the batch.
 
         Args:
             rewards: Raw rewards of the batch, `[prompt, sample, reward]`. The totals over the turns
                 if the estimator wants turns.
-            weights: The weights that this rule was called with.
+            weights: Weights that this rule was called with.
         """
         rewards, in_force = broadcast_weights(rewards, self._weighted(weights))
         if isinstance(self.weighting, SetPoints):
@@ -230,7 +230,7 @@ class AdvantageRule:
         return {key: value for part in self._parts for key, value in part.state().items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`.
+        """Load a state that `state` returned.
 
         Raises:
             ConfigError: If the state belongs to a different estimator or to different constraints.
@@ -264,8 +264,8 @@ class AdvantageRule:
         """Check that the estimator takes weights for each prompt. Call this before a run.
 
         Raises:
-            ConfigError: If the same weights, once as a list and once for each prompt, do not give
-                the same advantages, or if influence shares are requested.
+            ConfigError: If the same weights as a list and for each prompt give different
+                advantages, or influence shares are requested.
         """
         if isinstance(self.weighting, SetPoints):
             self.weighting.check(np.ones((1, self._count)))
@@ -297,7 +297,7 @@ class AdvantageRule:
 
         Args:
             names: Names of the rewards.
-            weights: The weights that the rule is called with.
+            weights: Weights that the rule is called with.
         """
         multipliers = [] if self.duals is None else zip(names, self.duals.multipliers, strict=True)
         found = {f"rewards/{name}/multiplier": m for name, m in multipliers if m == m}

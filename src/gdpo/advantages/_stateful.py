@@ -28,8 +28,7 @@ class DualAscent:
     $$ \lambda_k \leftarrow \min\bigl(\lambda_{\max}, \max(0,
        \lambda_k + \eta\, (\mathrm{target}_k - \mathrm{mean}_{\text{batch}}(r_k)))\bigr). $$
 
-    If a reward does not apply to any rollout of the batch, its multiplier does not change. `state`
-    and `restore` save and load the multipliers.
+    If a reward does not apply to any rollout of the batch, its multiplier does not change.
 
     Args:
         targets: Mean that each reward should reach, in the reward's unit. NaN: no constraint.
@@ -71,7 +70,7 @@ class DualAscent:
         self.multipliers = self.multipliers or [t if isnan(t) else self.start for t in self.targets]
 
     def update(self, rewards: Rewards) -> None:
-        """Update the multipliers with one batch of rewards, `[prompt, sample, reward]`."""
+        """Update the multipliers with a batch, `[prompt, sample, reward]`."""
         if rewards.shape[-1] != len(self.targets):
             raise DataError(
                 f"the batch has {rewards.shape[-1]} rewards, but there are {len(self.targets)} "
@@ -90,7 +89,7 @@ class DualAscent:
         return {"multipliers": [None if isnan(m) else m for m in self.multipliers]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load multipliers that were returned by `state`.
+        """Load multipliers that `state` returned.
 
         Raises:
             ConfigError: If the multipliers belong to different constraints.
@@ -110,8 +109,7 @@ class RunningScale:
 
     The sum $s = \sum_k w_k z_k$ adds up to 0 in each group, so normalization over a batch divides
     $s$ by its root mean square over the batch. This class estimates that number from the groups so
-    far, including the one being trained on. A group counts half as much after `half_life`
-    further groups.
+    far, including the one being trained on.
 
     Zero-advantage groups do not count, unlike in batch normalization: if a share $p$ of a batch's
     groups varies, its advantages are $1/\sqrt p$ times as large as with the running scale. Each
@@ -154,7 +152,7 @@ class RunningScale:
         self.value, self.rollouts = self._including(rewards, weights)
 
     def including(self, rewards: Rewards, weights: Weights) -> float:
-        """Return the value that the scale would have after `update`. The scale does not change."""
+        """Return the value that the scale would have after `update`."""
         value, _ = self._including(rewards, weights)
         return value
 
@@ -163,7 +161,7 @@ class RunningScale:
         return {"scale": self.value, "rollouts": self.rollouts}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a scale that was returned by `state`.
+        """Load a scale that `state` returned.
 
         Raises:
             ConfigError: If the state was not saved by a running scale.

@@ -42,7 +42,7 @@ def try_out(
     """Return the array library of the first made-up batch for which an estimator works.
 
     An estimator may be written for one array library, for rewards of 0 and 1, for one number of
-    samples, or for weights that sum to 1. It is therefore refused only if every batch fails.
+    samples, or for weights that sum to 1. So it is refused only if every batch fails.
     """
     problem: ConfigError | None = None
     for given, to_array in batches:

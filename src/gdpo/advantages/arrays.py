@@ -75,9 +75,9 @@ def prepare(
 def broadcast_weights(rewards: Rewards, weights: Weights) -> tuple[Rewards, Any]:
     """Return weights that broadcast with `[prompt, sample, reward]`, and rewards to match.
 
-    An estimator that computes `rewards * weights` then works with both kinds of weights. One weight
-    per reward is returned unchanged. Weights `[prompt, reward]` become `[prompt, 1, reward]`
-    without NaN, and the rewards are NaN where a weight was NaN. Errors are those of `prepare`.
+    One weight per reward is returned unchanged. Weights `[prompt, reward]` become `[prompt, 1,
+    reward]` without NaN, and the rewards are NaN where a weight was NaN. Errors are those of
+    `prepare`.
     """
     axes = getattr(weights, "ndim", None)
     if axes is None:

@@ -19,8 +19,8 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
 
     Args:
         name: A key in `ESTIMATORS`, or `module:attribute` for an estimator of your own.
-        turns: Whether the caller has rewards for each turn. Then the name may also be a key in
-            `TURN_ESTIMATORS`, or refer to an estimator with the keyword `turns`.
+        turns: Whether the caller has rewards for each turn, so that estimators for turns are
+            allowed.
 
     Raises:
         ConfigError: If the name is unknown, refers to something that cannot be called with rewards

@@ -18,14 +18,14 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Changes a factor linearly over a number of steps. It then keeps the end value."""
+    """Changes a factor linearly over some steps, and then keeps the end value."""
 
     start: Number
     end: Number
     steps: int
 
     def at(self, step: int) -> float:
-        """Return the factor of a step. The first step is 0."""
+        """Return the factor of a step (the first is 0)."""
         done = min(step / self.steps, 1.0)
         return self.start + (self.end - self.start) * done if done < 1 else float(self.end)
 
@@ -129,7 +129,7 @@ class Schedules:
         return {"schedules": {"step": self._step, "met": sorted(self._met), "means": means}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`."""
+        """Load a state that `state` returned."""
         try:
             saved = state["schedules"]
             for name, mean in self._means.items():

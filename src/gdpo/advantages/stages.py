@@ -80,8 +80,8 @@ class Rounded:
 def centre(x: Rounded, *, over: Axis) -> Rounded:
     r"""Subtract the mean of the available values: $x_i - \bar x$.
 
-    The result is exactly 0 if the values do not vary. One of the values is subtracted first, so
-    that identical values give exactly 0 and a common offset causes no loss of precision.
+    One value is subtracted first, so that identical values give exactly 0 and a common offset costs
+    no precision.
     """
     centred, std = _centred(x, over)
     return times(centred, namespace(std).astype(std > 0, std.dtype))
@@ -90,7 +90,7 @@ def centre(x: Rounded, *, over: Axis) -> Rounded:
 def scale(x: Rounded, *, over: Axis, floor: Any = None) -> Rounded:
     """Divide centered values by the larger of their `spread` and `floor`. A spread of 0 gives 0.
 
-    The spread of a single value is 0. The floor is in the unit of `x`.
+    The floor is in the unit of `x`.
     """
     return divide(x, spread(x, over=over), floor)
 
@@ -99,9 +99,8 @@ def spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     r"""Return the sample standard deviation $\sqrt{\sum_i x_i^2 / (n - 1)}$ of centered values.
 
     Returns:
-        The standard deviation in the unit of `x`, with the axes `over` kept at length 1. The result
-        is exactly 0 for fewer than two values, and for a spread that does not exceed the rounding
-        error.
+        The standard deviation in the unit of `x`, with the axes `over` kept at length 1. Exactly 0
+        for fewer than two values or a spread within the rounding error.
     """
     xp = namespace(x.values)
     counted = _counted(x, over)
@@ -114,8 +113,8 @@ def spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
 def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     """Return the sample standard deviation of raw values, or 0 where `standardize` gives 0.
 
-    Calling `centre` and then `spread` gives the same value, but with twice the bound on the
-    rounding error, because centering adds an error as large as the values' own error.
+    `spread` of `centre` gives the same value with twice the bound on the rounding error, because
+    centering adds as large an error.
     """
     return _centred(x, over)[1]
 
@@ -175,7 +174,7 @@ def weighted_sum(x: Rounded, weights: PreparedWeights) -> Rounded:
 
 @cache
 def rounding(xp: Any, dtype: Any) -> float:
-    """Return the relative rounding error of a few operations in this dtype."""
+    """Return the relative rounding error of a few operations."""
     return _SAFETY * float(xp.finfo(dtype).eps)
 
 
@@ -184,9 +183,8 @@ def soft_minimum(x: Rounded, weights: PreparedWeights, *, sharpness: Number) -> 
 
     $$ -\frac{1}{\kappa} \log \frac{\sum_k w_k e^{-\kappa x_k}}{\sum_k w_k} $$
 
-    The result approaches the weighted mean for $\kappa \to 0$ and the minimum for
-    $\kappa \to \infty$. If all values are 0, the result is exactly 0. The weights must not be
-    negative.
+    It approaches the weighted mean for $\kappa \to 0$ and the minimum for $\kappa \to \infty$. If
+    all values are 0, it is exactly 0. Weights must not be negative.
     """
     xp = x.xp
     applies = ~xp.isnan(x.values) & (weights != 0)

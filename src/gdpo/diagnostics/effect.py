@@ -215,10 +215,10 @@ def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> No
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 
-    If a rare reward happened to vary in few groups, its share and its variance are both too small.
-    If its share $s$ were at the limit $\ell$ because it varied in more groups, the variance of
-    $U_k$ would be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, for the errors
-    $c$ of the look, bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
+    If a rare reward happened to vary in few groups, its share and variance are too small. If its
+    share $s$ were at the limit $\ell$ because it varied in more groups, the variance of $U_k$ would
+    be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, for the errors $c$ of the
+    look, bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
     """
     live, c = np.maximum(influence.sums.live, 1), look.errors
     most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)
@@ -525,7 +525,7 @@ _MOST_VALUES = 2**18
 
 
 class ScoredSteps:
-    """Keeps the rewards of steps for a replay, evenly thinned if there are too many."""
+    """Keeps the rewards of steps for a replay, evenly thinned if too many."""
 
     def __init__(self) -> None:
         self.steps: dict[int, Scored] = {}
@@ -547,7 +547,7 @@ class ScoredSteps:
 
 
 def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy, ...]:
-    """Return other settings with the influence shares that they give a reward on these steps.
+    """Return other settings with the influence share that each gives a reward.
 
     Larger weights are tried until the share is `wanted`. The settings are sorted by share.
     """

@@ -198,8 +198,7 @@ class Window:
     """Keeps the most recent steps that contain a given number of groups, and sums them.
 
     Args:
-        groups: Minimum number of groups in the window, which contains whole steps, once so many
-            have been added.
+        groups: Minimum number of groups in the window, which contains whole steps.
     """
 
     def __init__(self, groups: int) -> None:

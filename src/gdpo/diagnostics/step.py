@@ -68,22 +68,21 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
     $$ \mathrm{influence}_k = \mathrm{mean}(A\, z_k). $$
 
-    To first order, it is how fast the update raises the reward, in units of its standard deviation
-    within a group. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the correlation matrix
-    of the rewards. Under GRPO, it also depends on their standard deviations. The diagnosis compares
-    the influence share of each reward with its weight share.
+    To first order, it is how fast the update raises the reward, in units of its within-group
+    standard deviation. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the correlation
+    matrix of the rewards. Under GRPO, it also depends on their standard deviations. The diagnosis
+    compares the influence share of each reward with its weight share.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library, each
-            in its own unit. NaN means that the reward does not apply.
-        weights: One weight per reward, in the order of `names` or by name, or weights for each
-            prompt, `[prompt, reward]`, where NaN means that the reward does not apply. None: all
-            are 1.
+        rewards: Raw rewards, `[prompt, sample, reward]`, from any array library, each in its own
+            unit. NaN: the reward does not apply.
+        weights: One weight per reward, in the order of `names` or by name, or for each prompt,
+            `[prompt, reward]`, with NaN where the reward does not apply. None: all are 1.
         names: One name per reward.
         estimator: Estimator that computes the advantages: a name, or a function of NumPy arrays.
             With `advantages`, only a name for the output, or None: unknown.
-        advantages: Advantages that were used in training, `[prompt, sample]`. None: the estimator
-            computes the advantages.
+        advantages: Advantages used in training, `[prompt, sample]`. None: the estimator computes
+            them.
         low: Declared minimum of each reward, in its unit, in the order of `names` or by name. None:
             unknown.
         high: Declared maximum of each reward, in the same form.
@@ -91,7 +90,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         replays: Whether to try other settings on the batch for a reward with too little influence.
 
     Returns:
-        A frozen `Diagnosis`, which can be printed, or logged with `metrics()`.
+        A frozen `Diagnosis`. Print it, or log its `metrics()`.
 
     Raises:
         DataError: If a reward is infinite, the rewards do not have three axes, or the shape of the
@@ -344,7 +343,7 @@ def _conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float 
 
 
 def check_names(names: Sequence[str], rewards: Any) -> None:
-    """Raise a ConfigError if there is not one unique name per reward."""
+    """Raise a ConfigError unless there is one unique name per reward."""
     if len(names) != rewards.shape[-1]:
         raise ConfigError(
             f"the array has {rewards.shape[-1]} rewards, but there are {len(names)} names "
@@ -389,7 +388,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the share of groups in which each reward does not vary.
 
-    Such a group gives no signal for the reward. Only groups that the reward applies to count.
+    Only groups that the reward applies to count.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.

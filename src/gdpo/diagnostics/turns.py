@@ -212,8 +212,8 @@ def diagnose_turns(
         turns: Number of turns that each rollout took, `[prompt, sample]`. 0: padding, no rollout.
         estimator: As in `diagnose`: a key in `TURN_ESTIMATORS`, or an estimator for rollouts, whose
             advantage from the totals then counts for every turn.
-        advantages: Advantages that were used in training, `[prompt, sample, turn]`, or `[prompt,
-            sample]` if all turns of a rollout have the same. None: the estimator computes them.
+        advantages: Advantages used in training, `[prompt, sample, turn]`, or `[prompt, sample]` if
+            all turns of a rollout have the same. None: the estimator computes them.
         thresholds: As in `diagnose`.
 
     Returns:

@@ -42,7 +42,7 @@ _PRECISIONS = (np.float32, np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Stores the properties that an estimator has in addition to the common contract.
+    """Stores the properties that an estimator has beyond the contract.
 
     Args:
         unit: Effect of scaling the rewards. `each`: scaling any single reward has no effect. `all`:
@@ -85,14 +85,14 @@ def check_estimator(
 ) -> None:
     """Check that an estimator satisfies the contract of `gdpo.advantages`.
 
-    The check uses fixed batches, and random batches with missing values, ties, zero-variance groups
-    and groups of one. If hypothesis is installed, it searches for failing batches. The estimator
-    must have these properties:
+    It uses fixed and random batches with missing values, ties, zero-variance groups and groups of
+    one. If hypothesis is installed, it searches for failing batches. The estimator must have these
+    properties:
 
     - The advantages agree with the oracle.
     - Missing values do not change other advantages. Padding and absent groups get 0.
     - Batches without signal, batches with only rounding noise, and groups of one get exactly 0.
-    - The order of prompts, samples and rewards has no effect. Rewards with weight 0 have no effect.
+    - The order of prompts, samples and rewards, and rewards with weight 0, have no effect.
     - Shifting and scaling rewards and adding constant rewards have the claimed effect.
     - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
     - Arrays of every installed array library work.
@@ -107,7 +107,7 @@ def check_estimator(
         oracle: A simpler implementation of the same formula, on nested lists. With the claims
             `prompt_weights` and `pooled`, it also gets weights `[prompt][reward]`. None: no
             comparison.
-        claims: Properties that the estimator has in addition to the contract. None: `Claims()`.
+        claims: Properties beyond the contract. None: `Claims()`.
         examples: Number of random batches.
         libraries: Names of the array libraries to test. NumPy arrays are always used.
 

@@ -25,9 +25,8 @@ def dara_symmetric(
 
     Use it for a rare reward that matters. A rare reward that is only noise is amplified as well.
 
-    Differences from the published code: this version supports any number of rewards and weights,
-    and normalizes the batch over rollouts. The formula follows the published code; we have not
-    compared it with the paper's text.
+    Differences from the published code: any number of rewards and weights, and normalization over
+    rollouts. The formula follows the published code; we have not compared it with the paper's text.
 
     Args:
         max_boost: $b_{\max}$, the largest factor. Must be at least 1. With 1, the result is GDPO.

@@ -21,12 +21,12 @@ def gdpo_leave_one_out(
     arbitrarily large: set `max_advantage`. The scores of a group need not sum to 0, so groups
     without signal get nonzero advantages.
 
-    Use it to reproduce a NeMo-RL run, or to compare against one: NeMo-RL's `gdpo` uses this formula
-    by default. (With `use_leave_one_out_baseline=False`, it computes plain GDPO.) None of our
-    measurements shows a clear advantage over `gdpo`.
+    Use it to reproduce a NeMo-RL run: NeMo-RL's `gdpo` uses this formula by default. (With
+    `use_leave_one_out_baseline=False`, it computes plain GDPO.) None of our measurements shows a
+    clear advantage over `gdpo`.
 
-    Difference from NeMo-RL: the standard deviation is free of the rounding errors in NeMo-RL, which
-    subtracts squares.
+    Difference from NeMo-RL: NeMo-RL subtracts squares, which adds rounding errors to the standard
+    deviation.
 
     References:
         NeMo-RL, `nemo_rl/algorithms/advantage_estimator.py` (commit 7ea279a). No paper.

@@ -25,8 +25,8 @@ def rvpo(
     The mean of the soft minimum is not 0, so groups without signal get nonzero advantages. Rare
     failures have the lowest $z$ and dominate, even if their reward has a small weight.
 
-    The paper has no weights and raises $\kappa$ from 0.5 to 2 during training. Here $\kappa$ is
-    fixed. The formula is taken from secondary sources.
+    The paper has no weights and raises $\kappa$ from 0.5 to 2 during training. Here it is fixed.
+    The formula is taken from secondary sources.
 
     Args:
         weights: Share of each reward in the soft minimum. Must be at least 0.

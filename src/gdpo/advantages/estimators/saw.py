@@ -23,9 +23,8 @@ def saw(
     that is nearly always earned gets less. Rare noise is amplified too, and so is jitter near
     `low`. A reward that stays in the middle of its range also loses weight.
 
-    Differences from the published code: this version supports any number of rewards and weights,
-    and normalizes the batch over rollouts instead of tokens. A constant reward has
-    $\mathrm{CV} = 0$.
+    Differences from the published code: any number of rewards and weights, and normalization over
+    rollouts instead of tokens. A constant reward has $\mathrm{CV} = 0$.
 
     Args:
         low: Lowest possible value of each reward, in the reward's unit. The weights depend on it. A
